@@ -1,0 +1,42 @@
+# Two commands matter: `make demo` and `make test`. Each sets up what it needs by itself,
+# with nothing on the machine but Python 3.11+ and make.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+# Tests run side by side; the ones with Java processes share one worker.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+.PHONY: demo test check bench crash chaos soak fuzz peers-4x lock clean install
+
+install: $(STAMP)
+
+# The lock file pins every package with its hashes; the project itself is installed in place.
+$(STAMP): pyproject.toml requirements/dev.lock
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kerolox needs Python 3.11 or newer, found " + sys.version.split()[0])'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/kerolox demo
+
+test: $(STAMP)
+	$(PYTEST) -m "not long" $(ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+# Regenerates the lock file from pyproject.toml, for every platform and Python we support.
+lock: $(STAMP)
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+	    --extra dev --output-file requirements/dev.lock pyproject.toml requirements/build.in
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis

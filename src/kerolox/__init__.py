@@ -1,0 +1,3 @@
+"""kerolox: Apache RocketMQ rebuilt in Python."""
+
+__version__ = "0.1.0"
