@@ -1,0 +1,1 @@
+"""Apache RocketMQ's own Java programs, run as test peers."""

@@ -1,0 +1,380 @@
+"""Real Java name servers and brokers as child processes on free ports."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from .jars import Jars
+from .java import Launch, launch
+
+START_TIMEOUT = 60.0
+STOP_TIMEOUT = 60.0  # a clean broker stop waits in many places for threads that wake every 3 s
+GUARD = "peers.Guard"
+LOGBACK = """\
+<configuration>
+  <appender name="file" class="ch.qos.logback.core.FileAppender">
+    <file>${user.home}/java.log</file>
+    <encoder><pattern>%d{HH:mm:ss.SSS} %p %t %c - %m%n</pattern></encoder>
+  </appender>
+  <root level="${peers.log.level:-INFO}"><appender-ref ref="file"/></root>
+</configuration>
+"""
+
+_alive: weakref.WeakSet[JavaProcess] = weakref.WeakSet()
+
+
+class StartFailed(Exception):
+    """A Java process ended or stayed silent instead of becoming ready."""
+
+
+def free_ports(count: int, *, offsets: Sequence[int] = (0,)) -> list[int]:
+    """Return ``count`` ports P for which every P + offset is free just now.
+
+    They are below the range the kernel hands out for outgoing connections, so that a client
+    connecting in the meantime does not take one.
+    """
+    found: list[int] = []
+    start = 12000 + (os.getpid() * 37 + int(time.monotonic() * 1000)) % 18000
+    for step in range(0, 18000, 7):
+        port = 12000 + (start - 12000 + step) % 18000
+        if all(_is_free(port + offset) for offset in offsets):
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise StartFailed("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+        return True
+
+
+def write_home(home: Path) -> None:
+    """Make the least ROCKETMQ_HOME that both lines start with: 4.9 insists on its logback files."""
+    conf = home / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    for name in ("logback.xml", "logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml"):
+        (conf / name).write_text(LOGBACK, encoding="utf-8")
+
+
+def log_settings(home: Path) -> dict[str, str]:
+    return {
+        "rmq.logback.configurationFile": str(home / "conf" / "logback.xml"),
+        "logback.configurationFile": str(home / "conf" / "logback.xml"),
+        "rocketmq.client.logUseSlf4j": "true",
+        "rocketmq.client.logRoot": str(home),
+    }
+
+
+class JavaProcess:
+    """One child JVM: started, waited for, stopped, killed.
+
+    The JVM holds the other end of a pipe and halts when it closes, so it cannot outlive the test
+    run however that ends.
+    """
+
+    kind = "java"
+    ready_pattern = r"boot success"
+    heap = (64, 256)
+
+    def __init__(self, jars: Jars, home: Path) -> None:
+        self.jars = jars
+        self.home = home
+        self._process: subprocess.Popen[bytes] | None = None
+        self._launch: Launch | None = None
+        self._lock = threading.Lock()
+        write_home(home)
+
+    # What a kind of process must say about itself.
+
+    def main(self) -> list[str]:
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, str]:
+        return log_settings(self.home)
+
+    # Life.
+
+    @property
+    def output(self) -> Path:
+        return self.home / "output.txt"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, timeout: float = START_TIMEOUT) -> None:
+        """Start the JVM and return when it serves."""
+        if self.running:
+            raise RuntimeError(f"{self} runs already")
+        self._launch = launch(
+            self.jars,
+            self.kind,
+            [GUARD, *self.main()],
+            home=self.home,
+            heap=self.heap,
+            properties=self.settings(),
+        )
+        environment = {**os.environ, "ROCKETMQ_HOME": str(self.home)}
+        environment.pop("NAMESRV_ADDR", None)
+        with self.output.open("wb") as output:
+            self._process = subprocess.Popen(
+                self._launch.command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.home,
+                env=environment,
+                # A terminal's Ctrl-C is ours to handle, not the child's.
+                start_new_session=True,
+            )
+        _alive.add(self)
+        try:
+            self._wait_ready(timeout)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _wait_ready(self, timeout: float) -> None:
+        pattern = re.compile(self.ready_pattern)
+        self.wait_for(
+            lambda: pattern.search(self.output.read_text(errors="replace")) is not None,
+            timeout,
+        )
+
+    def wait_for(self, ready: Callable[[], bool], timeout: float) -> None:
+        """Poll ``ready`` while the process lives."""
+        deadline = time.monotonic() + timeout
+        while not ready():
+            if not self.running:
+                raise StartFailed(f"{self} ended with {self._exit_code()}\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise StartFailed(f"{self} was not ready in {timeout:g} s\n{self.tail()}")
+            time.sleep(0.02)
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> int:
+        """End the JVM the clean way (SIGTERM) and return its exit code."""
+        with self._lock:
+            if self._process is None:
+                return 0
+            if self.running:
+                self._process.send_signal(signal.SIGTERM)
+            try:
+                code = self._process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self._end()
+                raise StartFailed(f"{self} did not stop in {timeout:g} s\n{self.tail()}") from None
+            if self._launch is not None:
+                self._launch.keep_archive()
+            self._close()
+            return code
+
+    def kill(self) -> None:
+        """End the JVM at once (SIGKILL), as a crash would."""
+        with self._lock:
+            self._end()
+
+    def restart(self, *, clean: bool = True) -> None:
+        """Stop (or kill) and start again on the same ports and folders."""
+        if clean:
+            self.stop()
+        else:
+            self.kill()
+        self.start()
+
+    def finish(self) -> None:
+        """End the process at the close of a test run: quickly, unless an archive is to be made."""
+        archiving = self._launch is not None and self._launch.archive_made is not None
+        if archiving and self.running:
+            self.stop()
+        else:
+            self.kill()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            if self.running:
+                self._process.kill()
+            self._process.wait()
+            if self._launch is not None:
+                self._launch.drop_archive()
+            self._close()
+
+    def _close(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        _alive.discard(self)
+
+    def _exit_code(self) -> int | None:
+        return self._process.returncode if self._process else None
+
+    # Looking inside.
+
+    @property
+    def log(self) -> Path:
+        """Everything RocketMQ logged, all loggers in one file."""
+        return self.home / "java.log"
+
+    def tail(self, lines: int = 25) -> str:
+        """The end of what the process printed and logged, for error messages."""
+        parts = []
+        for path in (self.output, self.log):
+            if path.exists():
+                last = path.read_text(errors="replace").splitlines()[-lines:]
+                parts.append(f"--- {path.name}\n" + "\n".join(last))
+        return "\n".join(parts)
+
+    def __repr__(self) -> str:
+        state = f"pid {self.pid}" if self.running else "down"
+        return f"<{type(self).__name__} {self.jars.version} {self.home.name} {state}>"
+
+
+@atexit.register
+def kill_all() -> None:
+    """Leave no JVM behind, whatever ended the test run."""
+    for process in list(_alive):
+        process.kill()
+
+
+def _write_properties(path: Path, properties: Mapping[str, object]) -> None:
+    def text(value: object) -> str:
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+        return shown.replace("\\", "\\\\")
+
+    lines = [f"{key}={text(value)}" for key, value in properties.items()]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+class JavaNameServer(JavaProcess):
+    """Apache's name server."""
+
+    kind = "namesrv"
+    heap = (32, 256)
+
+    def __init__(
+        self,
+        jars: Jars,
+        home: Path,
+        *,
+        port: int | None = None,
+        properties: Mapping[str, object] | None = None,
+        system: Mapping[str, str] | None = None,
+        tls: bool = False,
+    ) -> None:
+        super().__init__(jars, home)
+        self.port = port if port is not None else free_ports(1)[0]
+        self.properties = {
+            "listenPort": self.port,
+            "kvConfigPath": home / "kvConfig.json",
+            **(properties or {}),
+        }
+        self.system = {**_tls_setting(tls), **(system or {})}
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def main(self) -> list[str]:
+        config = self.home / "namesrv.conf"
+        _write_properties(config, self.properties)
+        return ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config)]
+
+    def settings(self) -> dict[str, str]:
+        return {**super().settings(), **self.system}
+
+
+class JavaBroker(JavaProcess):
+    """Apache's broker, with small files so that a test's store is a few megabytes.
+
+    ``properties`` are lines of broker.conf and win over the defaults here; ``system`` are JVM
+    properties.  A broker listens on its port, the port minus two and its replication port.
+    """
+
+    kind = "broker"
+    heap = (96, 512)
+
+    DEFAULTS: Mapping[str, object] = {
+        "brokerIP1": "127.0.0.1",
+        "mappedFileSizeCommitLog": 4 * 1024 * 1024,
+        "mappedFileSizeConsumeQueue": 20 * 3000,
+        "maxHashSlotNum": 10_000,
+        "maxIndexNum": 40_000,
+        "mappedFileSizeTimerLog": 1024 * 1024,
+        "diskMaxUsedSpaceRatio": 99,
+        "autoCreateTopicEnable": True,
+        "enablePropertyFilter": True,
+        # Eight of these threads make every clean stop wait for eight slow loops.
+        "reviveQueueNum": 1,
+    }
+
+    def __init__(
+        self,
+        jars: Jars,
+        home: Path,
+        nameservers: str | Sequence[str],
+        *,
+        name: str = "broker-a",
+        cluster: str = "DefaultCluster",
+        broker_id: int = 0,
+        port: int | None = None,
+        ha_port: int | None = None,
+        store: Path | None = None,
+        properties: Mapping[str, object] | None = None,
+        system: Mapping[str, str] | None = None,
+        tls: bool = False,
+    ) -> None:
+        super().__init__(jars, home)
+        self.name = name
+        self.cluster = cluster
+        self.port = port if port is not None else free_ports(1, offsets=(0, -2, 1))[0]
+        self.ha_port = ha_port if ha_port is not None else self.port + 1
+        self.store = store if store is not None else home / "store"
+        addresses = nameservers if isinstance(nameservers, str) else ";".join(nameservers)
+        self.properties = {
+            **self.DEFAULTS,
+            "namesrvAddr": addresses,
+            "brokerName": name,
+            "brokerClusterName": cluster,
+            "brokerId": broker_id,
+            "listenPort": self.port,
+            "haListenPort": self.ha_port,
+            "storePathRootDir": self.store,
+            "storePathCommitLog": self.store / "commitlog",
+            **(properties or {}),
+        }
+        self.system = {**_tls_setting(tls), **(system or {})}
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def main(self) -> list[str]:
+        config = self.home / "broker.conf"
+        _write_properties(config, self.properties)
+        return ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(config)]
+
+    def settings(self) -> dict[str, str]:
+        return {**super().settings(), **self.system}
+
+
+def _tls_setting(tls: bool) -> dict[str, str]:
+    # Left alone, every server makes two throw-away certificates at start, which takes seconds.
+    return {} if tls else {"tls.server.mode": "disabled"}
