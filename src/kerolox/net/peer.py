@@ -1,0 +1,425 @@
+"""Peer: one live connection, the same on both ends.
+
+A read pass: all complete frames of what arrived are decoded and handled, then everything they
+caused is written at once. Requests go to the handler table, answers to whoever asked.
+Bounded both ways: a peer that does not read its answers is no longer read from, and one that lets
+the write buffer grow past its bound, or stand still too long, is closed with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from typing import Any, cast
+
+import msgspec
+
+from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from kerolox.errors import Closed, ConnectionLost, KeroloxError, Overloaded, ProtocolError, RequestTimeout
+from kerolox.net.requests import Answer, Handlers, Request, Route
+from kerolox.protocol.codes import ResponseCode, request_name
+from kerolox.protocol.command import ANSWER, ONE_WAY, Command, decode_command, encode_answer, request
+from kerolox.protocol.exchange import Exchange, OnAnswer
+from kerolox.protocol.frame import JSON, Frame, FrameSplitter
+from kerolox.protocol.header import Header
+from kerolox.protocol.limits import FRAME_BYTES_MAX
+
+log = logging.getLogger(__name__)
+
+FLUSH_BYTES = 1024 * 1024  # a pass writes at the latest when its answers have grown this large
+SWEEP_S = 0.1  # how often deadlines of open calls are looked at
+AGE_CHECK_FRAMES = 32  # inside a long pass the clock is read again after this many frames
+
+
+class PeerLimits(msgspec.Struct, frozen=True):
+    """The bounds of one connection."""
+
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    write_bytes_high: int = 4 * 1024 * 1024  # stop reading from a peer above this
+    write_bytes_max: int = 64 * 1024 * 1024  # close it above this
+    write_stall_s_max: float = 60.0  # close it when nothing could be written for so long
+    in_flight_max: int = 65_535  # our questions that wait for its answers
+    idle_s_max: float = 120.0  # close after so long without a byte either way
+
+
+class PeerEvents:
+    """Told about the life of connections. Override what you need."""
+
+    def connected(self, peer: Peer) -> None: ...
+
+    def closed(self, peer: Peer, reason: str) -> None: ...
+
+
+class Peer(asyncio.Protocol):
+    """One connection. Made by a Server or a Dialer."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        events: PeerEvents,
+        *,
+        limits: PeerLimits = PeerLimits(),
+        clock: Clock = SYSTEM_CLOCK,
+        server_side: bool = True,
+        encoding: int = JSON,
+    ) -> None:
+        self.address = ""
+        self.local_address = ""
+        self.close_reason: str | None = None
+        self.data: dict[str, Any] = {}  # what a role wants to remember of this connection
+        self.active_s = clock.monotonic_s()
+        self.stalled_since_s: float | None = None
+        self.limits = limits
+        self.encoding = encoding  # of our own questions; answers go in the encoding of their question
+        self._handlers = handlers
+        self._routes = handlers.routes
+        self._events = events
+        self._clock = clock
+        self._server_side = server_side
+        self._splitter = FrameSplitter(limits.frame_bytes_max)
+        self._exchange = Exchange(limits.in_flight_max)
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._in_pass = False
+        self._flush_scheduled = False
+        self._held: list[Frame] = []  # frames read but not handled, because answers cannot be written
+        self._sweep: TimerHandle | None = None
+
+    # --- asking the other side ---------------------------------------------------------------
+
+    def ask(self, question: Command, on_answer: OnAnswer, timeout_s: float) -> None:
+        """Send a request; call back once with its answer or with why there is none."""
+        if self._transport is None or self.close_reason is not None:
+            raise ConnectionLost(self.address, self.close_reason or "not connected")
+        buffered = self._out_bytes + self._transport.get_write_buffer_size()
+        if buffered > self.limits.write_bytes_max:
+            raise Overloaded(f"{buffered} bytes wait to be written to {self.address}, which does not read")
+        for hook in self._handlers.hooks:
+            hook.before_request(self, question)
+        self._exchange.ask(question, on_answer, self._clock.monotonic_s() + timeout_s)
+        if self._sweep is None:
+            self._sweep = self._clock.call_later(SWEEP_S, self._give_up_late)
+        self._write(question.encode())
+
+    async def call(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = 3.0,
+        fields: dict[str, str] | None = None,
+    ) -> Command:
+        """Send a request and wait for its answer, whatever code it has."""
+        question = request(
+            code, header, body, opaque=self._exchange.next_opaque(), fields=fields, encoding=self.encoding
+        )
+        future: asyncio.Future[Command] = self._loop.create_future()
+
+        def on_answer(answer: Command | Exception) -> None:
+            if future.done():
+                return
+            if isinstance(answer, RequestTimeout):
+                future.set_exception(RequestTimeout(self.address, request_name(code), timeout_s))
+            elif isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        self.ask(question, on_answer, timeout_s)
+        try:
+            answer = await future
+        except asyncio.CancelledError:
+            self._exchange.take(question.opaque)
+            raise
+        for hook in self._handlers.hooks:
+            hook.after_answer(self, question, answer)
+        return answer
+
+    def tell(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        fields: dict[str, str] | None = None,
+    ) -> None:
+        """Send a one-way request: there will be no answer."""
+        if self._transport is None or self.close_reason is not None:
+            raise ConnectionLost(self.address, self.close_reason or "not connected")
+        message = request(
+            code,
+            header,
+            body,
+            opaque=self._exchange.next_opaque(),
+            one_way=True,
+            fields=fields,
+            encoding=self.encoding,
+        )
+        for hook in self._handlers.hooks:
+            hook.before_request(self, message)
+        self._write(message.encode())
+
+    def next_opaque(self) -> int:
+        return self._exchange.next_opaque()
+
+    # --- answering it ------------------------------------------------------------------------
+
+    def answer(self, asked: Request[Any], answer: Answer) -> None:
+        """Write the answer to a request of this peer, in the encoding it was asked in."""
+        command = asked.command
+        if self._handlers.hooks:
+            for hook in self._handlers.hooks:
+                hook.after_answer(self, command, answer)
+        if command.flag & ONE_WAY or self.close_reason is not None:
+            return
+        self._write(
+            encode_answer(
+                command.encoding, command.opaque, answer.code, answer.header, answer.remark, answer.body
+            )
+        )
+
+    # --- life --------------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        return self.close_reason is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Our questions that wait for an answer."""
+        return len(self._exchange)
+
+    def close(self, reason: str, *, at_once: bool = False) -> None:
+        """Close the connection; what was answered before is still written, unless ``at_once``."""
+        if self.close_reason is not None:
+            return
+        self._flush()
+        self.close_reason = reason
+        self._held.clear()
+        if self._transport is not None:
+            if at_once:
+                self._transport.abort()
+            else:
+                self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self.limits.write_bytes_high)
+        self.address = address_text(transport.get_extra_info("peername"))
+        self.local_address = address_text(transport.get_extra_info("sockname"))
+        if self.close_reason is not None:  # closed before it came up
+            self._transport.abort()
+            return
+        self._events.connected(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = self.close_reason or (f"connection lost: {exc}" if exc else "closed by the peer")
+        self.close_reason = reason
+        self._transport = None
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        self._out.clear()
+        for on_answer in self._exchange.take_all():
+            on_answer(ConnectionLost(self.address, reason))
+        self._events.closed(self, reason)
+
+    def eof_received(self) -> bool:
+        # Nobody in this protocol half-closes on purpose. Answers already made are still flushed.
+        if self.close_reason is None:
+            self.close("the peer closed its side")
+        return False
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self.close_reason is not None:
+            return
+        self.active_s = self._clock.monotonic_s()
+        self._pass(self._splitter.feed(data))
+        if self._splitter.error is not None:
+            self._break(self._splitter.error)
+
+    def _pass(self, frames: list[Frame]) -> None:
+        if self._held:
+            self._held += frames
+            return
+        received_s = now_s = self.active_s
+        self._in_pass = True
+        try:
+            for number, (encoding, header, body) in enumerate(frames):
+                if self.close_reason is not None:
+                    return
+                if self._out_bytes > FLUSH_BYTES:
+                    self._flush()
+                    if self.stalled_since_s is not None and self._server_side:
+                        self._held = frames[number:]
+                        return
+                if number % AGE_CHECK_FRAMES == 0 and number:
+                    now_s = self._clock.monotonic_s()
+                try:
+                    command = decode_command(encoding, header, body)
+                except ProtocolError as error:
+                    self._break(error)
+                    return
+                if command.flag & ANSWER:
+                    self._take_answer(command)
+                else:
+                    self._handle(command, received_s, now_s)
+        finally:
+            self._in_pass = False
+            self._flush()
+
+    def _take_answer(self, command: Command) -> None:
+        on_answer = self._exchange.take(command.opaque)
+        if on_answer is None:
+            log.debug("answer_unexpected peer=%s opaque=%d", self.address, command.opaque)
+            return
+        on_answer(command)
+
+    def _handle(self, command: Command, received_s: float, now_s: float) -> None:
+        route = self._routes.get(command.code)
+        asked: Request[Any] = Request(command, None, self, received_s)
+        if route is None:
+            self.answer(
+                asked,
+                Answer(
+                    code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    remark=f" request type {command.code} ({request_name(command.code)}) not supported",
+                ),
+            )
+            return
+        lane = route.lane
+        if now_s - received_s > lane.age_s_max:
+            refused = lane.too_old(asked, now_s)
+            if refused is not None:
+                self.answer(asked, refused)
+                return
+        try:
+            if self._handlers.hooks:
+                for hook in self._handlers.hooks:
+                    hook.before_request(self, command)
+            if route.header is not None:
+                asked.header = command.header(route.header)
+            if route.waits:
+                lane.submit(asked, lambda: self._run(route, asked))
+                return
+            answer = route.handler(asked)
+        except Exception as error:
+            self.answer(asked, refusal(error, asked))
+            return
+        if answer is not None:
+            self.answer(asked, cast(Answer, answer))
+
+    async def _run(self, route: Route, asked: Request[Any]) -> None:
+        try:
+            answer = await cast("Any", route.handler(asked))
+        except Exception as error:
+            answer = refusal(error, asked)
+        if answer is not None:
+            self.answer(asked, answer)
+
+    def _break(self, error: ProtocolError) -> None:
+        log.warning(
+            "frame_refused peer=%s error=%r next='check what speaks to this port'", self.address, str(error)
+        )
+        self.close(f"malformed frame: {error}")
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def _write(self, frame: bytes) -> None:
+        self._out.append(frame)
+        self._out_bytes += len(frame)
+        if not self._in_pass and not self._flush_scheduled:
+            # Answers that come late come in crowds (one flush, one arriving message): one write for all.
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        out = self._out
+        if not out or self._transport is None or self.close_reason is not None:
+            return
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
+        self._out_bytes = 0
+        self.active_s = self._clock.monotonic_s()
+        buffered = self._transport.get_write_buffer_size()
+        if buffered > self.limits.write_bytes_max:
+            log.warning(
+                "slow_reader peer=%s buffered=%d next='the peer does not read its answers'",
+                self.address,
+                buffered,
+            )
+            self.close(
+                f"slow reader: {buffered} bytes unread, the limit is {self.limits.write_bytes_max}",
+                at_once=True,
+            )
+
+    def pause_writing(self) -> None:
+        self.stalled_since_s = self._clock.monotonic_s()
+        # Only a server stops reading: a client that did could wait for a server that waits for it.
+        if self._server_side and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.stalled_since_s = None
+        held, self._held = self._held, []
+        if held:
+            self._pass(held)
+        if self._server_side and self.stalled_since_s is None and self._transport is not None:
+            self._transport.resume_reading()
+
+    # --- deadlines ---------------------------------------------------------------------------
+
+    def check_idle(self, now_s: float) -> None:
+        """Close a connection without traffic, or one that does not read. Called now and then by its owner."""
+        if self.close_reason is not None:
+            return
+        if self.stalled_since_s is not None and now_s - self.stalled_since_s > self.limits.write_stall_s_max:
+            self.close(
+                f"slow reader: nothing could be written for {self.limits.write_stall_s_max:g} s", at_once=True
+            )
+        elif now_s - self.active_s > self.limits.idle_s_max:
+            self.close(f"idle for {self.limits.idle_s_max:g} s")
+
+    def _give_up_late(self) -> None:
+        self._sweep = None
+        now_s = self._clock.monotonic_s()
+        for on_answer, command in self._exchange.take_expired(now_s):
+            on_answer(RequestTimeout(self.address, request_name(command.code), 0))
+        if len(self._exchange):
+            self._sweep = self._clock.call_later(SWEEP_S, self._give_up_late)
+
+    def __repr__(self) -> str:
+        state = f"closed: {self.close_reason}" if self.close_reason else "open"
+        return f"<peer {self.address} {state}, {self.in_flight} in flight>"
+
+
+def refusal(error: Exception, asked: Request[Any]) -> Answer:
+    """The answer of a failed handler: our own errors explain themselves, others say where they came from."""
+    if isinstance(error, Closed):
+        return Answer(code=error.code, remark=str(error))
+    if isinstance(error, KeroloxError):
+        log.debug("request_refused peer=%s code=%d error=%s", asked.peer.address, asked.command.code, error)
+        return Answer(code=error.code, remark=str(error))
+    log.exception("request_failed peer=%s request=%s", asked.peer.address, request_name(asked.command.code))
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}"
+    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error} ({place})")
+
+
+def address_text(name: Any) -> str:
+    """A socket's name as ``ip:port``; IPv6 in brackets."""
+    if not isinstance(name, tuple) or len(name) < 2:
+        return str(name or "")
+    host, port = name[0], name[1]
+    if ":" in host:
+        if host.startswith("::ffff:") and "." in host:
+            return f"{host[7:]}:{port}"  # an IPv4 client on a dual-stack listener
+        return f"[{host}]:{port}"
+    return f"{host}:{port}"

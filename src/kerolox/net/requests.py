@@ -1,0 +1,88 @@
+"""What a handler sees, and what it gives back. No frames here, so that another front door can use it too."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from kerolox.protocol.command import Command
+from kerolox.protocol.header import Header
+
+if TYPE_CHECKING:
+    from kerolox.net.lanes import Lane
+    from kerolox.net.peer import Peer
+
+H = TypeVar("H")
+
+
+class Answer(msgspec.Struct):
+    """What a handler answers. ``body`` may come in parts, which are joined once when written."""
+
+    code: int = 0
+    header: Header | None = None
+    body: bytes | Sequence[bytes] = b""
+    remark: str | None = None
+
+
+class Request(Generic[H]):
+    """One request of a peer: its typed header and body, and the way to answer it later."""
+
+    __slots__ = ("command", "header", "peer", "received_s")
+
+    def __init__(self, command: Command, header: H, peer: Peer, received_s: float) -> None:
+        self.command = command
+        self.header = header
+        self.peer = peer
+        self.received_s = received_s
+
+    @property
+    def body(self) -> bytes:
+        return self.command.body
+
+    def answer(self, answer: Answer) -> None:
+        """Answer now or later, once. Nothing is sent for a one-way request or a closed connection."""
+        self.peer.answer(self, answer)
+
+
+# A handler decides at once and returns its answer; or returns None and answers later (or never); or is
+# a coroutine function, for work that has to wait. Plain functions run inside the read pass.
+Handler = Callable[[Request[Any]], "Answer | Awaitable[Answer | None] | None"]
+
+
+class Route:
+    """Where requests of one code go."""
+
+    __slots__ = ("code", "handler", "header", "lane", "waits")
+
+    def __init__(self, code: int, handler: Handler, header: type[Header] | None, lane: Lane) -> None:
+        self.code = code
+        self.waits = inspect.iscoroutinefunction(handler)
+        self.handler = handler
+        self.header = header
+        self.lane = lane
+
+
+class Hook:
+    """Looks at requests before they are handled or sent, and at answers after. Override what you need."""
+
+    def before_request(self, peer: Peer, request: Command) -> None:
+        """May change an outgoing request's fields; may raise to refuse the request with the error's code."""
+
+    def after_answer(self, peer: Peer, request: Command, answer: Command | Answer) -> None:
+        """The request was answered."""
+
+
+class Handlers:
+    """The table of a server or client: code to route."""
+
+    def __init__(self) -> None:
+        self.routes: dict[int, Route] = {}
+        self.hooks: list[Hook] = []
+
+    def add(self, code: int, handler: Handler, header: type[Header] | None, lane: Lane) -> None:
+        if code in self.routes:
+            raise ValueError(f"code {code} has a handler already: {self.routes[code].handler}")
+        self.routes[code] = Route(int(code), handler, header, lane)

@@ -1,0 +1,210 @@
+"""Server: one listener, many peers.
+
+With TLS possible on the port, each new connection is first looked at, not read: its first byte decides.
+Such a look costs no task and no buffer, so thousands of silent connections cost only their sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from typing import Any
+
+from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from kerolox.errors import KeroloxError
+from kerolox.net.peer import Peer, PeerEvents, PeerLimits, address_text
+from kerolox.net.requests import Handlers
+from kerolox.net.tls import CLIENT_HELLO, ServerContext, ServerTls, TlsMode
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1024  # the original's
+IDLE_SCAN_S = 1.0
+
+
+class ListenFailed(KeroloxError):
+    """The address cannot be listened on."""
+
+    def __init__(self, address: str, reason: object) -> None:
+        self.address = address
+        super().__init__(f"cannot listen on {address}: {reason}. Is another process using the port?")
+
+
+class Server(PeerEvents):
+    """Listens, and keeps its peers. ``async with`` starts and stops it."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        *,
+        host: str = "0.0.0.0",
+        port: int = 0,
+        events: PeerEvents | None = None,
+        limits: PeerLimits = PeerLimits(),
+        tls: ServerTls = ServerTls(),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.handlers = handlers
+        self.host = host
+        self.port = port
+        self.peers: set[Peer] = set()
+        self.address = ""
+        self._events = events or PeerEvents()
+        self._limits = limits
+        self._tls_options = tls
+        self._tls: ServerContext | None = None
+        self._clock = clock
+        self._socket: socket.socket | None = None
+        self._unknown: dict[socket.socket, float] = {}  # accepted, first byte not seen yet → since when
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._scan: TimerHandle | None = None
+        self._closing = False
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tls = await loop.run_in_executor(None, ServerContext, self._tls_options)
+        try:
+            self._socket = _listen(self.host, self.port)
+        except OSError as error:
+            raise ListenFailed(f"{self.host}:{self.port}", error) from error
+        self.port = self._socket.getsockname()[1]
+        self.address = address_text(self._socket.getsockname())
+        loop.add_reader(self._socket.fileno(), self._accept)
+        self._scan = self._clock.call_later(IDLE_SCAN_S, self._check_peers)
+
+    async def close(self) -> None:
+        """Stop listening and close every connection; what was answered is still written."""
+        if self._closing:
+            return
+        self._closing = True
+        loop = asyncio.get_running_loop()
+        if self._scan is not None:
+            self._scan.cancel()
+        if self._socket is not None:
+            loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+        for sock in list(self._unknown):
+            self._forget(sock)
+            sock.close()
+        for task in list(self._tasks):
+            task.cancel()
+        for peer in list(self.peers):
+            peer.close("the server shuts down")
+        lanes = {route.lane for route in self.handlers.routes.values()}
+        for lane in lanes:
+            await lane.close()
+        for _ in range(100):  # let transports flush; a peer that does not read is cut off below
+            if not self.peers:
+                return
+            await asyncio.sleep(0.01)
+        for peer in list(self.peers):
+            if peer._transport is not None:
+                peer._transport.abort()
+
+    async def __aenter__(self) -> Server:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # --- events of peers ---------------------------------------------------------------------
+
+    def connected(self, peer: Peer) -> None:
+        self.peers.add(peer)
+        self._events.connected(peer)
+
+    def closed(self, peer: Peer, reason: str) -> None:
+        self.peers.discard(peer)
+        log.debug("peer_closed peer=%s reason=%r", peer.address, reason)
+        self._events.closed(peer, reason)
+
+    # --- accepting ---------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        for _ in range(BACKLOG):
+            try:
+                sock, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # Out of descriptors: keep serving those we have, look again at the next wake-up.
+                log.warning(
+                    "accept_failed error=%r next='raise the limit of open files (ulimit -n)'", str(error)
+                )
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is None or self._tls.current is None:
+                self._adopt(sock, None)
+            else:
+                self._unknown[sock] = self._clock.monotonic_s()
+                asyncio.get_running_loop().add_reader(sock.fileno(), self._look, sock)
+
+    def _look(self, sock: socket.socket) -> None:
+        try:
+            first = sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        self._forget(sock)
+        assert self._tls is not None
+        is_tls = bool(first) and first[0] == CLIENT_HELLO
+        if not first or (not is_tls and self._tls.options.mode is TlsMode.ENFORCING):
+            if first:
+                log.warning("plain_refused next='this port takes TLS only: tls.server.mode is enforcing'")
+            sock.close()
+            return
+        self._adopt(sock, self._tls.current if is_tls else None)
+
+    def _forget(self, sock: socket.socket) -> None:
+        if self._unknown.pop(sock, None) is not None:
+            asyncio.get_running_loop().remove_reader(sock.fileno())
+
+    def _adopt(self, sock: socket.socket, context: Any) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(sock, context))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, sock: socket.socket, context: Any) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                lambda: Peer(self.handlers, self, limits=self._limits, clock=self._clock), sock, ssl=context
+            )
+        except (OSError, asyncio.CancelledError) as error:  # SSLError is an OSError
+            log.debug("handshake_failed error=%r", str(error))
+            sock.close()
+
+    # --- idle connections and certificates ---------------------------------------------------
+
+    def _check_peers(self) -> None:
+        now_s = self._clock.monotonic_s()
+        for peer in list(self.peers):
+            peer.check_idle(now_s)
+        for sock, since_s in list(self._unknown.items()):
+            if now_s - since_s > self._limits.idle_s_max:
+                self._forget(sock)
+                sock.close()
+        if self._tls is not None and self._tls.current is not None:
+            asyncio.get_running_loop().run_in_executor(None, self._tls.reload_if_changed)
+        self._scan = self._clock.call_later(IDLE_SCAN_S, self._check_peers)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":  # on Windows the option lets two processes take one port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

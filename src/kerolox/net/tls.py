@@ -1,0 +1,136 @@
+"""TLS: contexts from options, and their renewal when the files change.
+
+A listener tells TLS from plain by the first byte (a client hello starts with 0x16, a frame with 0x00
+or 0x01), so one port can take both: mode ``permissive``. ``disabled`` drops TLS clients, ``enforcing``
+drops plain ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from enum import Enum
+
+import msgspec
+
+from kerolox.errors import OptionError
+
+log = logging.getLogger(__name__)
+
+CLIENT_HELLO = 0x16
+
+
+class TlsMode(Enum):
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
+class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
+    """How a listener speaks TLS. Without a certificate it speaks none."""
+
+    mode: TlsMode = TlsMode.PERMISSIVE
+    certificate: str | None = None  # PEM file: the server's certificate chain
+    key: str | None = None  # PEM file: its private key
+    key_password: str | None = None
+    client_ca: str | None = None  # PEM file: who may sign client certificates
+    require_client_certificate: bool = False
+
+
+class ClientTls(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client speaks TLS. RocketMQ's clients do not verify by default; ours does unless told not to."""
+
+    ca: str | None = None  # PEM file of trusted authorities; the system's when absent
+    certificate: str | None = None
+    key: str | None = None
+    key_password: str | None = None
+    verify: bool = True
+    check_host: bool = False  # brokers are known by addresses, which certificates rarely name
+
+
+class ServerContext:
+    """The listener's current context. :meth:`reload_if_changed` reads the files anew when they changed."""
+
+    def __init__(self, options: ServerTls) -> None:
+        self.options = options
+        self._stamp: tuple[tuple[int, int], ...] = ()
+        self.current: ssl.SSLContext | None = None
+        if options.mode is TlsMode.DISABLED:
+            return
+        if options.certificate is None or options.key is None:
+            if options.mode is TlsMode.ENFORCING:
+                raise OptionError(
+                    "tls.server.mode",
+                    "enforcing",
+                    "tls.server.certPath and tls.server.keyPath to be set as well",
+                )
+            return
+        self._stamp = self._stamps()
+        self.current = server_context(options)
+
+    def reload_if_changed(self) -> bool:
+        """Blocking; call it in a thread. A broken new file keeps the old context and is reported."""
+        if self.current is None:
+            return False
+        try:
+            stamp = self._stamps()
+            if stamp == self._stamp:
+                return False
+            self._stamp = stamp
+            self.current = server_context(self.options)
+        except (OSError, OptionError) as error:
+            log.warning(
+                "tls_reload_failed error=%r next='the old certificate stays in use; mend the files'",
+                str(error),
+            )
+            return False
+        log.info("tls_reloaded certificate=%s", self.options.certificate)
+        return True
+
+    def _stamps(self) -> tuple[tuple[int, int], ...]:
+        paths = (self.options.certificate, self.options.key, self.options.client_ca)
+        return tuple((s.st_mtime_ns, s.st_size) for s in (os.stat(path) for path in paths if path))
+
+
+def server_context(options: ServerTls) -> ssl.SSLContext:
+    """A context for listeners. Reads files: not on the event loop."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load_chain(context, options.certificate, options.key, options.key_password, "tls.server.certPath")
+    if options.client_ca:
+        _load_authorities(context, options.client_ca, "tls.server.trustCertPath")
+    if options.require_client_certificate:
+        if not options.client_ca:
+            raise OptionError(
+                "tls.server.need.client.auth", "require", "tls.server.trustCertPath to be set as well"
+            )
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(options: ClientTls) -> ssl.SSLContext:
+    """A context for outgoing connections. Reads files: not on the event loop."""
+    context = ssl.create_default_context()
+    context.check_hostname = options.verify and options.check_host
+    context.verify_mode = ssl.CERT_REQUIRED if options.verify else ssl.CERT_NONE
+    if options.ca:
+        _load_authorities(context, options.ca, "tls.client.trustCertPath")
+    if options.certificate:
+        _load_chain(context, options.certificate, options.key, options.key_password, "tls.client.certPath")
+    return context
+
+
+def _load_chain(
+    context: ssl.SSLContext, certificate: str | None, key: str | None, password: str | None, option: str
+) -> None:
+    try:
+        context.load_cert_chain(certificate or "", key, password)
+    except (OSError, ssl.SSLError) as error:
+        raise OptionError(option, certificate, f"a PEM certificate with its key ({error})") from error
+
+
+def _load_authorities(context: ssl.SSLContext, path: str, option: str) -> None:
+    try:
+        context.load_verify_locations(path)
+    except (OSError, ssl.SSLError) as error:
+        raise OptionError(option, path, f"a PEM file of certificate authorities ({error})") from error

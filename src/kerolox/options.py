@@ -1,0 +1,277 @@
+"""Options: one typed dataclass per role, merged from defaults < file < environment < flags.
+
+The file is RocketMQ's properties file, with RocketMQ's keys, so an existing ``broker.conf`` or
+``namesrv.conf`` is read as it is. A wrong value names the key, what was found, where, and what was
+expected; an unknown key is a warning. The few options marked ``changeable`` may change while running,
+through :func:`change` alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import logging
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from kerolox.errors import OptionError
+from kerolox.protocol.bodies.properties_text import dump_properties, load_properties
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound="Options")
+
+ENVIRONMENT_PREFIX = "KEROLOX_"
+
+
+def option(
+    default: Any,
+    about: str,
+    *,
+    key: str | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    changeable: bool = False,
+    environment: str | None = None,
+    secret: bool = False,
+) -> Any:
+    """A field of an Options class. ``key`` is its name in RocketMQ's files (camelCase of ours if absent)."""
+    return dataclasses.field(
+        default=default,
+        metadata={
+            "about": about,
+            "key": key,
+            "low": low,
+            "high": high,
+            "changeable": changeable,
+            "environment": environment,
+            "secret": secret,
+        },
+    )
+
+
+@dataclass
+class Options:
+    """Base of a role's options."""
+
+    ROLE: ClassVar[str] = ""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One option: what is known of it without an instance."""
+
+    name: str
+    key: str
+    kind: Any
+    default: Any
+    about: str
+    low: float | None
+    high: float | None
+    changeable: bool
+    environment: str
+    secret: bool
+
+    def parse(self, text: object, source: str = "") -> Any:
+        """A value of the right type from text. Raises OptionError."""
+        kind, optional = _unwrap(self.kind)
+        if not isinstance(text, str):
+            if text is None and optional:
+                return None
+            if isinstance(text, kind) and not (kind is int and isinstance(text, bool)):
+                return self._check(text, source)
+            text = str(text)
+        text = text.strip()
+        if optional and text == "":
+            return None
+        try:
+            value: Any
+            if kind is bool:
+                value = {"true": True, "false": False}[text.lower()]
+            elif isinstance(kind, type) and issubclass(kind, enum.Enum):
+                value = next(
+                    e for e in kind if str(e.value).lower() == text.lower() or e.name == text.upper()
+                )
+            else:
+                value = kind(text)
+        except (ValueError, KeyError, StopIteration):
+            raise OptionError(self.key, text, self.expected, source) from None
+        return self._check(value, source)
+
+    def _check(self, value: Any, source: str) -> Any:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
+                raise OptionError(self.key, value, self.expected, source)
+        return value
+
+    @property
+    def expected(self) -> str:
+        kind, _ = _unwrap(self.kind)
+        if kind is bool:
+            return "true or false"
+        if isinstance(kind, type) and issubclass(kind, enum.Enum):
+            return "one of " + ", ".join(str(e.value) for e in kind)
+        words = {int: "a whole number", float: "a number", str: "text"}[kind]
+        if self.low is not None and self.high is not None:
+            return f"{words} from {self.low:g} to {self.high:g}"
+        if self.low is not None:
+            return f"{words} of at least {self.low:g}"
+        if self.high is not None:
+            return f"{words} of at most {self.high:g}"
+        return words
+
+    def show(self, value: Any) -> str:
+        if value is None:
+            return ""
+        if self.secret:
+            return "********"
+        if value is True or value is False:
+            return str(value).lower()
+        if isinstance(value, enum.Enum):
+            return str(value.value)
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[T]):
+    """Options and where each value came from."""
+
+    options: T
+    sources: dict[str, str]
+    unknown: dict[str, str]  # key → source
+
+    def warn_unknown(self) -> None:
+        for key, source in self.unknown.items():
+            log.warning(
+                "option_unknown key=%s source=%s next='check the spelling; it has no effect here'",
+                key,
+                source,
+            )
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Key, value and source of every option: what ``--print-config`` shows."""
+        return [
+            (spec.key, spec.show(getattr(self.options, spec.name)), self.sources.get(spec.name, "default"))
+            for spec in specs(type(self.options))
+        ]
+
+
+def specs(cls: type[Options]) -> tuple[Spec, ...]:
+    """Every option of a role, in the order of its class."""
+    known = _SPECS.get(cls)
+    if known is None:
+        hints = typing.get_type_hints(cls)
+        known = _SPECS[cls] = tuple(
+            Spec(
+                name=field.name,
+                key=field.metadata["key"] or _camel(field.name),
+                kind=hints[field.name],
+                default=field.default,
+                about=field.metadata["about"],
+                low=field.metadata["low"],
+                high=field.metadata["high"],
+                changeable=field.metadata["changeable"],
+                environment=field.metadata["environment"] or ENVIRONMENT_PREFIX + field.name.upper(),
+                secret=field.metadata["secret"],
+            )
+            for field in dataclasses.fields(cls)
+        )
+    return known
+
+
+def load(
+    cls: type[T],
+    *,
+    file_text: str | None = None,
+    file_name: str = "",
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Loaded[T]:
+    """Merge the sources. ``flags`` are by our names; ``None`` means the flag was not given."""
+    by_key = {spec.key: spec for spec in specs(cls)}
+    by_name = {spec.name: spec for spec in specs(cls)}
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    unknown: dict[str, str] = {}
+    if file_text is not None:
+        for key, text in load_properties(file_text.encode()).items():
+            spec = by_key.get(key)
+            if spec is None:
+                unknown[key] = file_name
+                continue
+            values[spec.name] = spec.parse(text, file_name)
+            sources[spec.name] = file_name
+    for spec in by_name.values():
+        found = (environment or {}).get(spec.environment)
+        if found is not None:
+            values[spec.name] = spec.parse(found, f"environment {spec.environment}")
+            sources[spec.name] = f"environment {spec.environment}"
+    for name, value in (flags or {}).items():
+        if value is None:
+            continue
+        values[name] = by_name[name].parse(value, "flag")
+        sources[name] = "flag"
+    return Loaded(cls(**values), sources, unknown)
+
+
+def change(options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
+    """Change options of a running role, by key. All or none; gives the new values by our names.
+
+    Raises OptionError for a wrong value and for an option that may not change while running. Unknown
+    keys are ignored, as the original does, with a warning.
+    """
+    by_key = {spec.key: spec for spec in specs(type(options))}
+    values: dict[str, Any] = {}
+    for key, text in wanted.items():
+        spec = by_key.get(key)
+        if spec is None:
+            log.warning("option_unknown key=%s source=update next='it has no effect here'", key)
+            continue
+        value = spec.parse(text, "update")
+        if value == getattr(options, spec.name):
+            continue
+        if not spec.changeable:
+            raise OptionError(key, text, "no change while running: set it in the file and restart", "update")
+        values[spec.name] = value
+    for name, value in values.items():
+        setattr(options, name, value)
+    return values
+
+
+def to_properties(options: Options) -> str:
+    """All options as ``key=value`` lines, as tools expect them."""
+    return dump_properties(
+        {spec.key: spec.show(getattr(options, spec.name)) for spec in specs(type(options))}
+    ).decode()
+
+
+def sample(cls: type[Options]) -> str:
+    """A commented sample file: ``##`` is prose, ``#`` a default."""
+    lines = []
+    for spec in specs(cls):
+        lines += [
+            f"## {spec.about}",
+            f"## expected: {spec.expected}",
+            f"#{spec.key}={spec.show(spec.default)}",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+_SPECS: dict[type[Options], tuple[Spec, ...]] = {}
+
+
+def _unwrap(kind: Any) -> tuple[Any, bool]:
+    """``int | None`` → ``(int, True)``."""
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        arms = [arm for arm in typing.get_args(kind) if arm is not type(None)]
+        return arms[0], True
+    return kind, False
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)

@@ -1,0 +1,175 @@
+"""Command: what one frame says. Requests and answers have the same shape.
+
+A decoded command keeps its own header as the raw bytes that arrived; :meth:`Command.header` turns
+them into a typed header, :attr:`Command.fields` into a table of strings (for signatures and tools).
+Nobody pays for the form nobody asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from kerolox.protocol import header_binary, header_json
+from kerolox.protocol.codes import VERSION, Language, request_name, response_name
+from kerolox.protocol.frame import BINARY, JSON, pack_frame, pack_prefix
+from kerolox.protocol.header import Header, decode_fields, encode_fields
+
+H = TypeVar("H", bound=Header)
+
+ANSWER = 1  # flag bit 0
+ONE_WAY = 2  # flag bit 1: the receiver answers nothing, not even an error
+
+
+class Command:
+    """A request or an answer."""
+
+    __slots__ = (
+        "_fields",
+        "_raw",
+        "_typed",
+        "_whole",
+        "body",
+        "code",
+        "encoding",
+        "flag",
+        "language",
+        "opaque",
+        "remark",
+        "version",
+    )
+
+    def __init__(
+        self,
+        code: int,
+        *,
+        opaque: int = 0,
+        flag: int = 0,
+        fields: dict[str, str] | None = None,
+        remark: str | None = None,
+        body: bytes = b"",
+        language: int | str | None = Language.PYTHON,
+        version: int = VERSION,
+        encoding: int = JSON,
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.flag = flag
+        self.remark = remark
+        self.body = body
+        self.language = language
+        self.version = version
+        self.encoding = encoding
+        self._raw: bytes | None = None
+        self._whole: bytes | None = None  # the whole JSON header, when decoded in one pass
+        self._typed: Header | None = None
+        self._fields = fields
+
+    @property
+    def is_answer(self) -> bool:
+        return bool(self.flag & ANSWER)
+
+    @property
+    def is_one_way(self) -> bool:
+        return bool(self.flag & ONE_WAY)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The own header as strings, exactly as received (unknown entries too)."""
+        if self._fields is None:
+            if self._whole is not None:
+                self._raw = header_json.own_fields(self._whole)
+            if self._raw is None:
+                self._fields = {} if self._typed is None else encode_fields(self._typed)
+            elif self.encoding == BINARY:
+                self._fields = header_binary.decode_fields(self._raw)
+            else:
+                self._fields = header_json.decode_fields(self._raw)
+        return self._fields
+
+    def header(self, cls: type[H]) -> H:
+        """The own header, typed. Raises InvalidRequest when a needed field is missing or wrong."""
+        typed = self._typed
+        if type(typed) is cls:
+            return typed
+        if self._raw is None:
+            return decode_fields(self.fields, cls)
+        if self.encoding == BINARY:
+            return header_binary.decode_header(self._raw, cls)
+        return header_json.decode_header(self._raw, cls)
+
+    def encode(self) -> bytes:
+        """The whole frame."""
+        encode = header_binary.encode if self.encoding == BINARY else header_json.encode
+        return pack_frame(
+            self.encoding,
+            encode(
+                self.code,
+                self.flag,
+                self.opaque,
+                self.version,
+                self.language,
+                self.remark,
+                self.fields or None,
+            ),
+            self.body,
+        )
+
+    def __repr__(self) -> str:
+        name = response_name(self.code) if self.is_answer else request_name(self.code)
+        kind = "answer" if self.is_answer else "one-way" if self.is_one_way else "request"
+        return f"<{kind} {name} opaque={self.opaque} fields={self.fields} body={len(self.body)} bytes>"
+
+
+def request(
+    code: int,
+    header: Header | None = None,
+    body: bytes = b"",
+    *,
+    opaque: int,
+    one_way: bool = False,
+    fields: dict[str, str] | None = None,
+    encoding: int = JSON,
+) -> Command:
+    """A request of ours. ``fields`` go beside the header's own (signatures, namespaces)."""
+    own = encode_fields(header) if header is not None else {}
+    if fields:
+        own.update(fields)
+    return Command(
+        code, opaque=opaque, flag=ONE_WAY if one_way else 0, fields=own, body=body, encoding=encoding
+    )
+
+
+def decode_command(encoding: int, header: bytes, body: bytes) -> Command:
+    """A command from one frame. Raises ProtocolError when the header cannot be read."""
+    command = Command.__new__(Command)
+    command.body = body
+    command.encoding = encoding
+    command._fields = None
+    command._typed = None
+    command._whole = None
+    if encoding == JSON:
+        header_json.decode_into(command, header)
+    else:
+        header_binary.decode_into(command, encoding, header)
+    return command
+
+
+def encode_answer(
+    encoding: int,
+    opaque: int,
+    code: int,
+    header: Header | None = None,
+    remark: str | None = None,
+    body: bytes | Sequence[bytes] = b"",
+) -> bytes:
+    """The whole frame of an answer of ours, joined once."""
+    if encoding == BINARY:
+        head = header_binary.encode(
+            code, ANSWER, opaque, VERSION, Language.PYTHON, remark, encode_fields(header) if header else None
+        )
+    else:
+        head = header_json.encode_answer(code, opaque, header, remark)
+    if isinstance(body, bytes):
+        return pack_prefix(encoding, len(head), len(body)) + head + body
+    return b"".join((pack_prefix(encoding, len(head), sum(map(len, body))), head, *body))

@@ -1,0 +1,99 @@
+"""A byte stream split into frames, and back. See FRAME.md.
+
+The splitter takes whatever bytes arrived and gives all complete frames at once, because one pass
+over many frames is what makes the servers fast.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from kerolox.errors import ProtocolError
+from kerolox.protocol.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
+
+JSON = 0
+BINARY = 1
+
+_PREFIX = struct.Struct(
+    ">i"  # bytes that follow: 4 + header + body
+    "I"  # high byte: how the header is encoded; low three bytes: header length
+)
+_TLS_CLIENT_HELLO = 0x16
+
+# (encoding, header, body)
+Frame = tuple[int, bytes, bytes]
+
+
+class FrameSplitter:
+    """Feed it bytes, take frames. After ``error`` is set the stream is lost and the rest is ignored."""
+
+    __slots__ = ("_buffer", "_bytes_max", "_consumed", "_needed", "error")
+
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.error: ProtocolError | None = None
+        self._bytes_max = bytes_max
+        self._buffer = bytearray()
+        self._needed = 0  # do not look at the buffer before it holds this much
+        self._consumed = 0  # position of the buffer's start in the whole stream, for error texts
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """All frames that are complete now. Frames before a bad one are still given."""
+        if self.error is not None:
+            return []
+        buffer = self._buffer
+        source: bytes | bytearray = data
+        if buffer:
+            buffer += data
+            if len(buffer) < self._needed:
+                return []
+            source = buffer
+        frames: list[Frame] = []
+        position = 0
+        end = len(source)
+        unpack = _PREFIX.unpack_from
+        while end - position >= 8:
+            length, mark = unpack(source, position)
+            header_length = mark & 0xFFFFFF
+            if length + 4 > self._bytes_max or length < 4 + header_length or header_length > HEADER_BYTES_MAX:
+                self.error = self._explain(length, header_length, position)
+                break
+            stop = position + 4 + length
+            if stop > end:
+                self._needed = stop - position
+                break
+            body = position + 8 + header_length
+            frames.append((mark >> 24, bytes(source[position + 8 : body]), bytes(source[body:stop])))
+            position = stop
+        else:
+            self._needed = 8
+        self._consumed += position
+        if source is buffer:
+            del buffer[:position]
+        elif position < end:
+            buffer += data[position:]
+        return frames
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much of an unfinished frame is held."""
+        return len(self._buffer)
+
+    def _explain(self, length: int, header_length: int, position: int) -> ProtocolError:
+        at = self._consumed + position
+        if at == 0 and (length >> 24) & 0xFF == _TLS_CLIENT_HELLO:
+            return ProtocolError("a TLS client hello on a connection that speaks no TLS here", at=at)
+        if length + 4 > self._bytes_max:
+            return ProtocolError(f"frame of {length + 4} bytes, the limit is {self._bytes_max}", at=at)
+        if header_length > HEADER_BYTES_MAX:
+            return ProtocolError(f"header of {header_length} bytes, the limit is {HEADER_BYTES_MAX}", at=at)
+        return ProtocolError(f"frame length {length} cannot hold a header of {header_length} bytes", at=at)
+
+
+def pack_frame(encoding: int, header: bytes, body: bytes = b"") -> bytes:
+    """One frame as bytes."""
+    return _PREFIX.pack(4 + len(header) + len(body), encoding << 24 | len(header)) + header + body
+
+
+def pack_prefix(encoding: int, header_length: int, body_length: int) -> bytes:
+    """The eight bytes before a header, for those who join a frame themselves."""
+    return _PREFIX.pack(4 + header_length + body_length, encoding << 24 | header_length)

@@ -1,0 +1,141 @@
+"""Typed headers: the base they share, and the map between them and the wire.
+
+On the wire a command's own header is a flat table of strings, the ``extFields``. Here it is a
+frozen struct with real types. Its wire spelling stands in one place, the ``rename`` of its class:
+plain camelCase of our name, unless :func:`wire` says otherwise.
+
+Why ``msgspec.Struct`` and not a dataclass: building a frozen dataclass with fourteen fields costs
+about as much as all the rest of a send request (see bench/codec.py); a frozen Struct is filled in C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from kerolox.errors import InvalidRequest
+
+H = TypeVar("H", bound="Header")
+
+
+def camel(name: str) -> str:
+    """``queue_id`` → ``queueId``."""
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def wire(**spelling: str) -> Callable[[str], str]:
+    """Our name to the wire's: those given, camelCase for all others."""
+
+    def rename(name: str) -> str:
+        return spelling.get(name) or camel(name)
+
+    return rename
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, rename=camel):
+    """The own fields of one kind of request or answer.
+
+    Absent optional fields are ``None`` and are not written. Numbers and booleans travel as text.
+    Fields we do not know are ignored, as every RocketMQ peer does.
+    """
+
+
+def decode_json_fields(raw: bytes | memoryview | msgspec.Raw, cls: type[H]) -> H:
+    """A header from its ``extFields`` object as it stood in a JSON command header."""
+    try:
+        return _json_decoder(cls).decode(raw)
+    except msgspec.DecodeError as error:
+        # Java's reader also takes what strict JSON does not (bare keys, "TRUE", a lone sign...):
+        # read again the slow and tolerant way before refusing.
+        try:
+            fields = _FIELDS.decode(raw)
+        except msgspec.DecodeError:
+            from kerolox.protocol.json_dialect import loads
+
+            table = loads(bytes(raw))
+            if not isinstance(table, dict):
+                raise InvalidRequest(f"{cls.__name__}: extFields is not an object") from error
+            fields = {str(key): _as_text(value) for key, value in table.items() if value is not None}
+        return decode_fields(fields, cls)
+
+
+def decode_fields(fields: dict[str, str], cls: type[H]) -> H:
+    """A header from its table of strings, with Java's leniency: "TRUE" is true, any other word false."""
+    try:
+        return msgspec.convert(fields, cls, strict=False)
+    except msgspec.ValidationError as error:
+        lenient = dict(fields)
+        for name, kind in _kinds(cls).items():
+            value = lenient.get(name)
+            if value is None:
+                continue
+            if kind is bool:
+                lenient[name] = "true" if value.lower() == "true" else "false"
+            elif kind is int:
+                lenient[name] = value.strip().removeprefix("+")
+                if not lenient[name]:
+                    del lenient[name]
+        try:
+            return msgspec.convert(lenient, cls, strict=False)
+        except msgspec.ValidationError:
+            raise InvalidRequest(f"{cls.__name__}: {error}") from error
+
+
+def encode_fields(header: Header) -> dict[str, str]:
+    """A header as its table of strings."""
+    fields: dict[str, str] = {}
+    for attribute, name in _spelling(type(header)):
+        value = getattr(header, attribute)
+        if value is None:
+            continue
+        if value is True:
+            fields[name] = "true"
+        elif value is False:
+            fields[name] = "false"
+        else:
+            fields[name] = str(value)
+    return fields
+
+
+_FIELDS = msgspec.json.Decoder(dict[str, str])
+_DECODERS: dict[type[Header], msgspec.json.Decoder[Any]] = {}
+_SPELLINGS: dict[type[Header], tuple[tuple[str, str], ...]] = {}
+_KINDS: dict[type[Header], dict[str, type]] = {}
+
+
+def _json_decoder(cls: type[H]) -> msgspec.json.Decoder[H]:
+    decoder = _DECODERS.get(cls)
+    if decoder is None:
+        decoder = _DECODERS[cls] = msgspec.json.Decoder(cls, strict=False)
+    return decoder
+
+
+def _spelling(cls: type[Header]) -> tuple[tuple[str, str], ...]:
+    spelling = _SPELLINGS.get(cls)
+    if spelling is None:
+        spelling = _SPELLINGS[cls] = tuple(
+            zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True)
+        )
+    return spelling
+
+
+def _kinds(cls: type[Header]) -> dict[str, type]:
+    kinds = _KINDS.get(cls)
+    if kinds is None:
+        kinds = _KINDS[cls] = {}
+        for field in msgspec.structs.fields(cls):
+            for kind in (bool, int):
+                if field.type is kind or field.type == kind | None:
+                    kinds[field.encode_name] = kind
+    return kinds
+
+
+def _as_text(value: object) -> str:
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    return str(value)

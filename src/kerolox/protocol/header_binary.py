@@ -1,0 +1,190 @@
+"""The command header in RocketMQ's compact form. See FRAME.md.
+
+The own header is a run of entries (key length, key, value length, value). One client sends the same
+keys in the same order with values of mostly the same lengths, so the *shape* of a run is remembered:
+a run of the same length with the same bytes between its values is unpacked by one precompiled Struct.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from kerolox.errors import ProtocolError
+from kerolox.protocol.codes import language_named
+from kerolox.protocol.header import Header
+from kerolox.protocol.header import decode_fields as header_from_fields
+
+if TYPE_CHECKING:
+    from kerolox.protocol.command import Command
+
+H = TypeVar("H", bound=Header)
+
+BINARY = 1
+SHAPES_MAX = 4096  # remembered shapes; past that the cache starts anew
+
+_FIXED = struct.Struct(
+    ">h"  # code
+    "B"  # language
+    "h"  # version
+    "i"  # opaque
+    "i"  # flag
+    "i"  # remark length
+)
+_INT = struct.Struct(">i")
+_SHORT = struct.Struct(">h")
+
+
+def decode_into(command: Command, encoding: int, header: bytes) -> None:
+    """Fill a command from the header bytes."""
+    if encoding != BINARY:
+        raise ProtocolError(f"header encoding {encoding} is unknown: 0 is JSON, 1 is binary")
+    try:
+        code, language, version, opaque, flag, remark_length = _FIXED.unpack_from(header)
+        position = _FIXED.size
+        if remark_length < 0:
+            raise ProtocolError(f"remark length {remark_length} is negative", at=position - 4)
+        remark = header[position : position + remark_length]
+        position += remark_length
+        (fields_length,) = _INT.unpack_from(header, position)
+    except struct.error:
+        raise ProtocolError(f"binary header of {len(header)} bytes is cut short", at=len(header)) from None
+    position += 4
+    if fields_length < 0 or position + fields_length > len(header):
+        raise ProtocolError(
+            f"fields of {fields_length} bytes do not fit the header of {len(header)} bytes", at=position - 4
+        )
+    try:
+        command.remark = remark.decode() or None
+    except UnicodeDecodeError as error:
+        raise ProtocolError("remark is not UTF-8", at=_FIXED.size + error.start) from None
+    command.code = code
+    command.language = language
+    command.version = version
+    command.opaque = opaque
+    command.flag = flag
+    command._raw = header[position : position + fields_length]
+
+
+def split_fields(raw: bytes) -> list[tuple[bytes, bytes, int]]:
+    """The entries of a run: key, value, and where the value starts. Raises ProtocolError."""
+    entries: list[tuple[bytes, bytes, int]] = []
+    position, end = 0, len(raw)
+    while position < end:
+        start = position
+        try:
+            (key_length,) = _SHORT.unpack_from(raw, position)
+            position += 2 + key_length
+            (value_length,) = _INT.unpack_from(raw, position)
+        except struct.error:
+            raise ProtocolError("entry of a binary header is cut short", at=start) from None
+        value_at = position + 4
+        position = value_at + value_length
+        if key_length < 0 or value_length < 0 or position > end:
+            raise ProtocolError(
+                f"entry with a key of {key_length} and a value of {value_length} bytes does not fit", at=start
+            )
+        entries.append((raw[start + 2 : start + 2 + key_length], raw[value_at:position], value_at))
+    return entries
+
+
+def decode_fields(raw: bytes) -> dict[str, str]:
+    """The own header as a table of strings. Empty keys and values are Java's null and left out."""
+    try:
+        return {key.decode(): value.decode() for key, value, _ in split_fields(raw) if key and value}
+    except UnicodeDecodeError:
+        raise ProtocolError("a field of a binary header is not UTF-8") from None
+
+
+def decode_header(raw: bytes, cls: type[H]) -> H:
+    """The own header, typed; by its remembered shape when there is one."""
+    shape = _SHAPES.get((cls, len(raw)))
+    if shape is not None:
+        unpack, between, make = shape
+        parts = unpack(raw)
+        if parts[0::2] == between:
+            try:
+                return make(parts[1::2])  # type: ignore[no-any-return]
+            except (ValueError, TypeError, msgspec.ValidationError):
+                pass  # the slow way says precisely what is wrong
+    header = header_from_fields(decode_fields(raw), cls)
+    _remember(raw, cls)
+    return header
+
+
+def encode(
+    code: int,
+    flag: int,
+    opaque: int,
+    version: int,
+    language: int | str | None,
+    remark: str | None,
+    fields: dict[str, str] | None,
+) -> bytes:
+    """A header in the compact form. Codes past 16 bits lose their high bits, as in the original."""
+    number = language_named(language) if isinstance(language, str) else language or 0
+    text = remark.encode() if remark else b""
+    run = encode_run(fields) if fields else b""
+    code = (code + 0x8000 & 0xFFFF) - 0x8000
+    version = min(version, 0x7FFF)
+    return _FIXED.pack(code, number, version, opaque, flag, len(text)) + text + _INT.pack(len(run)) + run
+
+
+def encode_run(fields: dict[str, str]) -> bytes:
+    """The entries of a table of strings, back to back."""
+    parts: list[bytes] = []
+    for name, text in fields.items():
+        key, value = name.encode(), text.encode()
+        parts += (_SHORT.pack(len(key)), key, _INT.pack(len(value)), value)
+    return b"".join(parts)
+
+
+_Shape = tuple[Callable[[bytes], tuple[bytes, ...]], tuple[bytes, ...], Callable[[tuple[bytes, ...]], Any]]
+_SHAPES: dict[tuple[type[Header], int], _Shape] = {}
+
+
+def _remember(raw: bytes, cls: type[Header]) -> None:
+    if len(_SHAPES) >= SHAPES_MAX:
+        _SHAPES.clear()
+    known = {field.encode_name: field for field in msgspec.structs.fields(cls)}
+    layout, between, names, readers, places = ">", [], [], [], []
+    position = 0
+    for place, (key, value, value_at) in enumerate(split_fields(raw)):
+        if not value:
+            return  # an absent value has no type to remember; such headers are rare
+        layout += f"{value_at - position}s{len(value)}s"
+        between.append(raw[position:value_at])
+        position = value_at + len(value)
+        field = known.get(key.decode())
+        if field is not None:
+            reader = _READERS.get(field.type)
+            if reader is None:
+                return
+            names.append(field.name)
+            readers.append(reader)
+            places.append(place)
+    if len(set(names)) != len(names):
+        return  # the last of two equal keys wins: left to the slow way
+    pairs = tuple(zip(names, readers, places, strict=True))
+
+    def make(values: tuple[bytes, ...]) -> Header:
+        return cls(**{name: read(values[place]) for name, read, place in pairs})
+
+    _SHAPES[cls, len(raw)] = (struct.Struct(layout).unpack, tuple(between), make)
+
+
+def _read_bool(value: bytes) -> bool:
+    return value == b"true" or value.lower() == b"true"
+
+
+_READERS: dict[object, Callable[[bytes], object]] = {
+    str: bytes.decode,
+    str | None: bytes.decode,
+    int: int,
+    int | None: int,
+    bool: _read_bool,
+    bool | None: _read_bool,
+}

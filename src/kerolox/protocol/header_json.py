@@ -1,0 +1,206 @@
+"""The command header as JSON. See FRAME.md.
+
+Java writes the keys in alphabetical order, so the code comes first: the headers of the hot
+conversations are told by their first bytes and decoded, envelope and own header, in one pass.
+Everything else takes two: the envelope, and the own header when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from kerolox.errors import ProtocolError
+from kerolox.protocol.codes import VERSION, language_numbered
+from kerolox.protocol.header import Header, decode_json_fields, encode_fields
+from kerolox.protocol.json_dialect import loads
+from kerolox.protocol.limits import INT32_MAX, INT32_MIN
+
+if TYPE_CHECKING:
+    from kerolox.protocol.command import Command
+
+H = TypeVar("H", bound=Header)
+
+_EMPTY = b"{}"
+
+
+class _Envelope(msgspec.Struct):
+    code: int = 0
+    flag: int = 0
+    opaque: int | None = None
+    version: int = 0
+    language: int | str | None = "JAVA"
+    remark: str | None = None
+    extFields: msgspec.Raw = msgspec.Raw(b"")
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_table = msgspec.json.Decoder(dict[str, str]).decode
+
+# First eleven bytes of a header → decoder of envelope and own header in one pass.
+_ONE_PASS: dict[bytes, Any] = {}
+
+
+def decode_in_one_pass(code: int, cls: type[Header]) -> None:
+    """Requests with this code carry this header and come often: decode them whole at once."""
+    shape = msgspec.defstruct(
+        f"_Hot{cls.__name__}",
+        [
+            ("code", int),
+            ("opaque", int),
+            ("extFields", cls),
+            ("flag", int, 0),
+            ("version", int, 0),
+            ("language", int | str | None, "JAVA"),
+            ("remark", str | None, None),
+        ],
+    )
+    _ONE_PASS[(b'{"code":%d,' % code)[:11]] = (code, msgspec.json.Decoder(shape, strict=False).decode)
+
+
+def decode_into(command: Command, header: bytes) -> None:
+    """Fill a command from the header bytes."""
+    hot = _ONE_PASS.get(header[:11])
+    if hot is not None:
+        try:
+            envelope = hot[1](header)
+        except msgspec.DecodeError:
+            pass  # an unusual spelling: the tolerant way below decides
+        else:
+            opaque = envelope.opaque
+            # Eleven bytes cannot tell 310 from 3105, so the code is compared as well.
+            if envelope.code == hot[0] and INT32_MIN <= opaque <= INT32_MAX:
+                command.code = hot[0]
+                command.opaque = opaque
+                command.flag = envelope.flag
+                command.version = envelope.version
+                command.language = envelope.language
+                command.remark = envelope.remark
+                command._typed = envelope.extFields
+                command._raw = None
+                command._whole = header
+                return
+    try:
+        plain = _decode_envelope(header)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        plain = _decode_tolerantly(header)
+    if plain.opaque is None:
+        raise ProtocolError("command header has no opaque: its answer could not be told from others")
+    for name in ("code", "opaque", "flag", "version"):
+        value = getattr(plain, name)
+        if not INT32_MIN <= value <= INT32_MAX:
+            raise ProtocolError(f"command header: {name} {value} is no signed 32-bit number")
+    command.code = plain.code
+    command.opaque = plain.opaque
+    command.flag = plain.flag
+    command.version = plain.version
+    command.language = plain.language
+    command.remark = plain.remark
+    raw = bytes(plain.extFields)
+    command._raw = _EMPTY if not raw or raw == b"null" else raw
+
+
+def decode_header(raw: bytes, cls: type[H]) -> H:
+    """The own header of a command decoded here."""
+    return decode_json_fields(raw, cls)
+
+
+def decode_fields(raw: bytes) -> dict[str, str]:
+    """The own header as a table of strings."""
+    try:
+        return _decode_table(raw)
+    except msgspec.DecodeError:
+        fields = loads(raw)
+        if not isinstance(fields, dict):
+            raise ProtocolError("command header: extFields is not an object") from None
+        return {str(key): text_of(value) for key, value in fields.items() if value is not None}
+
+
+def encode(
+    code: int,
+    flag: int,
+    opaque: int,
+    version: int,
+    language: int | str | None,
+    remark: str | None,
+    fields: dict[str, str] | None,
+) -> bytes:
+    """A header as Java writes it: keys in alphabetical order, no spaces, absent things left out."""
+    table: dict[str, object] = {"code": code}
+    if fields is not None:
+        table["extFields"] = fields
+    table["flag"] = flag
+    table["language"] = language if isinstance(language, str) else language_numbered(language or 0).name
+    table["opaque"] = opaque
+    if remark is not None:
+        table["remark"] = remark
+    table["serializeTypeCurrentRPC"] = "JSON"
+    table["version"] = version
+    return msgspec.json.encode(table)
+
+
+_TAIL = f'","serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'.encode()
+
+
+def encode_answer(code: int, opaque: int, header: Header | None, remark: str | None) -> bytes:
+    """The header of an answer of ours."""
+    fields = msgspec.json.encode(encode_fields(header)) if header is not None else _EMPTY
+    if remark is None:
+        return b'{"code":%d,"extFields":%b,"flag":1,"language":"PYTHON","opaque":%d%b' % (
+            code,
+            fields,
+            opaque,
+            _TAIL[1:],
+        )
+    return b'{"code":%d,"extFields":%b,"flag":1,"language":"PYTHON","opaque":%d,"remark":%b%b' % (
+        code,
+        fields,
+        opaque,
+        msgspec.json.encode(remark),
+        _TAIL[1:],
+    )
+
+
+def text_of(value: object) -> str:
+    """A value of a foreign header as the text Java would have made of it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def own_fields(header: bytes) -> bytes:
+    """The table of own fields inside a whole header that was decoded in one pass."""
+    return bytes(_decode_envelope(header).extFields) or _EMPTY
+
+
+def _decode_tolerantly(header: bytes) -> _Envelope:
+    """Read what strict JSON refuses but Java takes: bare keys, numbers as text, enum ordinals."""
+    table = loads(header)
+    if not isinstance(table, dict):
+        raise ProtocolError("command header is not a JSON object", at=0)
+    numbers: dict[str, int] = {}
+    for name in ("code", "flag", "opaque", "version"):
+        value = table.get(name)
+        if value is None:
+            continue
+        try:
+            numbers[name] = int(value) if not isinstance(value, str) else int(float(value))
+        except (TypeError, ValueError, OverflowError):
+            raise ProtocolError(f"command header: {name} {value!r} is no number") from None
+    fields = table.get("extFields")
+    if fields is not None and not isinstance(fields, dict):
+        raise ProtocolError("command header: extFields is not an object")
+    remark = table.get("remark")
+    language = table.get("language", "JAVA")
+    return _Envelope(
+        code=numbers.get("code", 0),
+        flag=numbers.get("flag", 0),
+        opaque=numbers.get("opaque"),
+        version=numbers.get("version", 0),
+        language=language if isinstance(language, int | str) else None,
+        remark=None if remark is None else text_of(remark),
+        extFields=msgspec.Raw(
+            msgspec.json.encode({str(k): text_of(v) for k, v in (fields or {}).items() if v is not None})
+        ),
+    )
