@@ -11,13 +11,18 @@ about as much as all the rest of a send request (see bench/codec.py); a frozen S
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
 from kerolox.errors import InvalidRequest
+from kerolox.protocol.limits import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 
 H = TypeVar("H", bound="Header")
+
+# The widths numbers have in records and files: a header that decoded can always be packed.
+Int32 = Annotated[int, msgspec.Meta(ge=INT32_MIN, le=INT32_MAX)]
+Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
 
 
 def camel(name: str) -> str:
@@ -47,12 +52,12 @@ def decode_json_fields(raw: bytes | memoryview | msgspec.Raw, cls: type[H]) -> H
     """A header from its ``extFields`` object as it stood in a JSON command header."""
     try:
         return _json_decoder(cls).decode(raw)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # Java's reader also takes what strict JSON does not (bare keys, "TRUE", a lone sign...):
         # read again the slow and tolerant way before refusing.
         try:
             fields = _FIELDS.decode(raw)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             from kerolox.protocol.json_dialect import loads
 
             table = loads(bytes(raw))
@@ -127,10 +132,18 @@ def _kinds(cls: type[Header]) -> dict[str, type]:
     if kinds is None:
         kinds = _KINDS[cls] = {}
         for field in msgspec.structs.fields(cls):
-            for kind in (bool, int):
-                if field.type is kind or field.type == kind | None:
-                    kinds[field.encode_name] = kind
+            kind = _bare(field.type)
+            if kind is bool or kind is int:
+                kinds[field.encode_name] = kind
     return kinds
+
+
+def _bare(annotation: Any) -> Any:
+    """``int`` of ``int``, ``int | None``, ``Int32`` and ``Int32 | None``."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    choices = [choice for choice in get_args(annotation) if choice is not type(None)]
+    return _bare(choices[0]) if len(choices) == 1 else annotation
 
 
 def _as_text(value: object) -> str:

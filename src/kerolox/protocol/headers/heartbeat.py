@@ -1,0 +1,57 @@
+"""Clients and brokers: who is connected, in which groups."""
+
+from __future__ import annotations
+
+from kerolox.protocol.header import Header, Int32, wire
+
+
+class HeartbeatAnswer(
+    Header,
+    frozen=True,
+    kw_only=True,
+    rename=wire(supports_v2="IS_SUPPORT_HEART_BEAT_V2", subscription_changed="IS_SUB_CHANGE"),
+):
+    """Whether short heartbeats are understood, and whether a full one is wanted."""
+
+    supports_v2: bool | None = None
+    subscription_changed: bool | None = None
+
+
+class UnregisterClientRequest(Header, frozen=True, kw_only=True, rename=wire(client_id="clientID")):
+    """I am leaving these groups."""
+
+    client_id: str
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ConsumerListRequest(Header, frozen=True, kw_only=True):
+    """Who is in this group?"""
+
+    consumer_group: str
+
+
+class ConsumerIdsChanged(Header, frozen=True, kw_only=True):
+    """Told to members: somebody joined or left, divide the queues again."""
+
+    consumer_group: str
+
+
+class ConsumerRunningInfoRequest(Header, frozen=True, kw_only=True):
+    """What is this consumer doing? Relayed to it."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeDirectlyRequest(Header, frozen=True, kw_only=True):
+    """Consume this one message now. Relayed to the consumer with the record."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+    topic_sys_flag: Int32 | None = None
+    group_sys_flag: Int32 | None = None

@@ -1,0 +1,105 @@
+"""Brokers and name servers: who is there, with what."""
+
+from __future__ import annotations
+
+from kerolox.protocol.header import Header, Int32, Int64
+
+
+class RegisterBrokerRequest(Header, frozen=True, kw_only=True):
+    """I am here, with the topics in the body."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64  # 0 is the master
+    ha_server_addr: str | None = None
+    heartbeat_timeout_millis: Int64 | None = None
+    enable_acting_master: bool | None = None  # that it is there counts, even as false
+    compressed: bool = False
+    body_crc32: Int32 = 0  # 0: do not check
+
+
+class RegisterBrokerAnswer(Header, frozen=True, kw_only=True):
+    """To a slave: where its master is."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class UnregisterBrokerRequest(Header, frozen=True, kw_only=True):
+    """I am leaving."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class DataVersionRequest(Header, frozen=True, kw_only=True):
+    """Do you have another version of my topics than the one in the body?"""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class DataVersionAnswer(Header, frozen=True, kw_only=True):
+    """Yes or no."""
+
+    changed: bool
+
+
+class BrokerHeartbeatRequest(Header, frozen=True, kw_only=True):
+    """Still here."""
+
+    cluster_name: str
+    broker_addr: str
+    broker_name: str
+    broker_id: Int64 | None = None
+    epoch: Int32 | None = None
+    max_offset: Int64 | None = None
+    confirm_offset: Int64 | None = None
+    heartbeat_timeout_mills: Int64 | None = None
+    election_priority: Int32 | None = None
+
+
+class BrokerMemberGroupRequest(Header, frozen=True, kw_only=True):
+    """Who else has this broker name?"""
+
+    cluster_name: str
+    broker_name: str
+
+
+class MinBrokerIdChanged(Header, frozen=True, kw_only=True):
+    """Told to brokers of one name: the lowest id alive is another one now."""
+
+    min_broker_id: Int64 | None = None
+    broker_name: str | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
+
+
+class WipeWritePermRequest(Header, frozen=True, kw_only=True):
+    """Send nothing more to this broker."""
+
+    broker_name: str
+
+
+class WipeWritePermAnswer(Header, frozen=True, kw_only=True):
+    """So many topics changed."""
+
+    wipe_topic_count: Int32
+
+
+class AddWritePermRequest(Header, frozen=True, kw_only=True):
+    """Send to this broker again."""
+
+    broker_name: str
+
+
+class AddWritePermAnswer(Header, frozen=True, kw_only=True):
+    """So many topics changed."""
+
+    add_topic_count: Int32

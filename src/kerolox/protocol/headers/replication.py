@@ -1,0 +1,19 @@
+"""Master and slave: where to copy from, and from which offset."""
+
+from __future__ import annotations
+
+from kerolox.protocol.header import Header, Int64
+
+
+class HaInfo(Header, frozen=True, kw_only=True):
+    """What one broker of a group tells another about replication: request and answer alike."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Int64 | None = None
+    master_address: str | None = None
+
+
+class ResetMasterFlushOffsetRequest(Header, frozen=True, kw_only=True):
+    """Forget how far the master had flushed."""
+
+    master_flush_offset: Int64
