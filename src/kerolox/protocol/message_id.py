@@ -1,0 +1,122 @@
+"""The two ids of a message, both upper-case hex. See MESSAGE.md, "Ids".
+
+The *offset id* says where a message lies: broker host and physical offset. The broker gives it.
+The *unique key* is made by the sender before the message leaves, and stays with every copy.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import datetime, tzinfo
+from typing import Final, NamedTuple
+
+from kerolox.errors import InvalidRequest
+
+_OFFSET = struct.Struct(">q")
+_KEY_TAIL = struct.Struct(">HiIH")
+
+# A clock set back by less than this is taken for a correction of the clock; the key then says 0.
+_CLOCK_STEP_MS_MAX: Final = 1_000_000
+
+
+def offset_id(store_host: bytes, physical_offset: int) -> str:
+    """The id of the message at a physical offset of the broker at ``store_host``."""
+    return f"{store_host.hex().upper()}{physical_offset & 0xFFFF_FFFF_FFFF_FFFF:016X}"
+
+
+def offset_id_prefix(store_host: bytes) -> str:
+    """The part of the offset id that is the same for a broker's every message: 16 or 40 digits."""
+    return store_host.hex().upper()
+
+
+class OffsetId(NamedTuple):
+    """A read offset id."""
+
+    store_host: bytes
+    physical_offset: int
+
+
+def read_offset_id(text: str) -> OffsetId:
+    """Broker host and physical offset of an offset id of 32 (IPv4) or 56 (IPv6) digits."""
+    raw = _hex(text, "offset message id")
+    return OffsetId(raw[:-8], _OFFSET.unpack_from(raw, len(raw) - 8)[0])
+
+
+class UniqueKeys:
+    """Makes unique keys: ``next()`` gives one.
+
+    ``ip`` are the 4 or 16 bytes of an address of this host, ``salt`` any number fixed for the life
+    of the process, ``wall_ms`` the clock. Months begin at midnight in ``zone``, the local one if
+    None. The counter has 16 bits: more than 65536 keys in one millisecond repeat.
+    """
+
+    def __init__(
+        self, ip: bytes, process_id: int, salt: int, wall_ms: Callable[[], int], zone: tzinfo | None = None
+    ) -> None:
+        if len(ip) not in (4, 16):
+            raise InvalidRequest(f"an address of {len(ip)} bytes; it has 4 (IPv4) or 16 (IPv6)")
+        self._wall_ms = wall_ms
+        self._zone = zone
+        self._prefix = f"{ip.hex().upper()}{process_id & 0xFFFF:04X}{salt & 0xFFFF_FFFF:08X}"
+        self._counter = 0
+        self._start_ms, self._next_start_ms = month_of(wall_ms(), zone)
+
+    def next(self) -> str:
+        """A new key of 32 or 56 digits."""
+        now_ms = self._wall_ms()
+        if now_ms >= self._next_start_ms:
+            self._start_ms, self._next_start_ms = month_of(now_ms, self._zone)
+        since_ms = now_ms - self._start_ms
+        if -_CLOCK_STEP_MS_MAX < since_ms < 0:
+            since_ms = 0
+        counter = self._counter
+        self._counter = (counter + 1) & 0xFFFF
+        return f"{self._prefix}{since_ms & 0xFFFF_FFFF:08X}{counter:04X}"
+
+
+class UniqueKey(NamedTuple):
+    """A read unique key."""
+
+    ip: bytes
+    process_id: int
+    salt: int
+    since_month_ms: int
+    counter: int
+
+    def made_at_ms(self, now_ms: int, zone: tzinfo | None = None) -> int:
+        """When it was made, if that was within the last month: the key does not say which month."""
+        start_ms, _ = month_of(now_ms, zone)
+        if start_ms + self.since_month_ms >= now_ms:
+            start_ms, _ = month_of(start_ms - 1, zone)
+        return start_ms + self.since_month_ms
+
+
+def read_unique_key(text: str) -> UniqueKey:
+    """The parts of a unique key, if its maker followed the layout. Brokers treat it as plain text."""
+    raw = _hex(text, "unique key")
+    return UniqueKey(raw[:-12], *_KEY_TAIL.unpack_from(raw, len(raw) - 12))
+
+
+def month_of(now_ms: int, zone: tzinfo | None = None) -> tuple[int, int]:
+    """When the month of a wall time began, and when the next one does."""
+    try:
+        now = datetime.fromtimestamp(now_ms / 1000, zone)
+        start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0, fold=0)
+        months = start.year * 12 + start.month
+        after = start.replace(year=months // 12, month=months % 12 + 1)
+        return round(start.timestamp() * 1000), round(after.timestamp() * 1000)
+    except (ValueError, OverflowError, OSError) as error:
+        raise InvalidRequest(f"wall time {now_ms} ms is not in the calendar: {error}") from error
+
+
+def _hex(text: str, what: str) -> bytes:
+    if len(text) not in (32, 56):
+        raise InvalidRequest(f"{what} {text!r} has {len(text)} characters; it has 32 (IPv4) or 56 (IPv6)")
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{what} {text!r} is not hex: {error}") from error
+    if len(raw) * 2 != len(text):  # fromhex passes over blanks
+        raise InvalidRequest(f"{what} {text!r} is not hex: it has blanks")
+    return raw
