@@ -99,7 +99,7 @@ class RequestTimeout(KeroloxError):
         self.address = address
         self.timeout_s = timeout_s
         super().__init__(
-            f"no answer to {request} from {address} within {timeout_s:g} s. "
+            f"no answer to {request} from {address} within {timeout_s:.3g} s. "
             "It may have been carried out; a longer timeout or a look at the peer's load may help."
         )
 

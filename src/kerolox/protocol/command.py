@@ -165,9 +165,7 @@ def encode_answer(
 ) -> bytes:
     """The whole frame of an answer of ours, joined once."""
     if encoding == BINARY:
-        head = header_binary.encode(
-            code, ANSWER, opaque, VERSION, Language.PYTHON, remark, encode_fields(header) if header else None
-        )
+        head = header_binary.encode_answer(code, opaque, header, remark)
     else:
         head = header_json.encode_answer(code, opaque, header, remark)
     if isinstance(body, bytes):

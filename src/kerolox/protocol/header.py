@@ -80,9 +80,11 @@ def decode_fields(fields: dict[str, str], cls: type[H]) -> H:
             if kind is bool:
                 lenient[name] = "true" if value.lower() == "true" else "false"
             elif kind is int:
-                lenient[name] = value.strip().removeprefix("+")
-                if not lenient[name]:
-                    del lenient[name]
+                try:
+                    lenient[name] = str(int(value))  # a sign, leading zeros
+                except ValueError:
+                    if not value.strip():
+                        del lenient[name]
         try:
             return msgspec.convert(lenient, cls, strict=False)
         except msgspec.ValidationError:
@@ -92,7 +94,7 @@ def decode_fields(fields: dict[str, str], cls: type[H]) -> H:
 def encode_fields(header: Header) -> dict[str, str]:
     """A header as its table of strings."""
     fields: dict[str, str] = {}
-    for attribute, name in _spelling(type(header)):
+    for attribute, name in spelling(type(header)):
         value = getattr(header, attribute)
         if value is None:
             continue
@@ -118,13 +120,12 @@ def _json_decoder(cls: type[H]) -> msgspec.json.Decoder[H]:
     return decoder
 
 
-def _spelling(cls: type[Header]) -> tuple[tuple[str, str], ...]:
-    spelling = _SPELLINGS.get(cls)
-    if spelling is None:
-        spelling = _SPELLINGS[cls] = tuple(
-            zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True)
-        )
-    return spelling
+def spelling(cls: type[Header]) -> tuple[tuple[str, str], ...]:
+    """Our name and the wire's of every field, in order."""
+    known = _SPELLINGS.get(cls)
+    if known is None:
+        known = _SPELLINGS[cls] = tuple(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))
+    return known
 
 
 def _kinds(cls: type[Header]) -> dict[str, type]:
@@ -138,12 +139,18 @@ def _kinds(cls: type[Header]) -> dict[str, type]:
     return kinds
 
 
+def without_none(annotation: Any) -> Any:
+    """``int`` of ``int | None``; ``Int32`` of ``Int32 | None``."""
+    if get_origin(annotation) is Annotated:
+        return annotation
+    choices = [choice for choice in get_args(annotation) if choice is not type(None)]
+    return without_none(choices[0]) if len(choices) == 1 else annotation
+
+
 def _bare(annotation: Any) -> Any:
     """``int`` of ``int``, ``int | None``, ``Int32`` and ``Int32 | None``."""
-    if get_origin(annotation) is Annotated:
-        return _bare(get_args(annotation)[0])
-    choices = [choice for choice in get_args(annotation) if choice is not type(None)]
-    return _bare(choices[0]) if len(choices) == 1 else annotation
+    kind = without_none(annotation)
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def _as_text(value: object) -> str:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from kerolox.errors import ProtocolError
-from kerolox.protocol.codes import language_named
-from kerolox.protocol.header import Header
+from kerolox.protocol.codes import VERSION, Language, language_named
+from kerolox.protocol.header import Header, Int32, Int64, spelling, without_none
 from kerolox.protocol.header import decode_fields as header_from_fields
+from kerolox.protocol.limits import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 
 if TYPE_CHECKING:
     from kerolox.protocol.command import Command
@@ -124,13 +125,14 @@ def encode(
     remark: str | None,
     fields: dict[str, str] | None,
 ) -> bytes:
-    """A header in the compact form. Codes past 16 bits lose their high bits, as in the original."""
+    """A header in the compact form."""
     number = language_named(language) if isinstance(language, str) else language or 0
     text = remark.encode() if remark else b""
     run = encode_run(fields) if fields else b""
-    code = (code + 0x8000 & 0xFFFF) - 0x8000
     version = min(version, 0x7FFF)
-    return _FIXED.pack(code, number, version, opaque, flag, len(text)) + text + _INT.pack(len(run)) + run
+    return (
+        _FIXED.pack(_int16(code), number, version, opaque, flag, len(text)) + text + _INT.pack(len(run)) + run
+    )
 
 
 def encode_run(fields: dict[str, str]) -> bytes:
@@ -160,7 +162,7 @@ def _remember(raw: bytes, cls: type[Header]) -> None:
         position = value_at + len(value)
         field = known.get(key.decode())
         if field is not None:
-            reader = _READERS.get(field.type)
+            reader = _reader(field.type)
             if reader is None:
                 return
             names.append(field.name)
@@ -176,15 +178,80 @@ def _remember(raw: bytes, cls: type[Header]) -> None:
     _SHAPES[cls, len(raw)] = (struct.Struct(layout).unpack, tuple(between), make)
 
 
+def encode_own(header: Header) -> bytes:
+    """The entries of a typed header, straight from its attributes."""
+    cls = type(header)
+    keys = _KEYS.get(cls)
+    if keys is None:
+        keys = _KEYS[cls] = tuple(
+            (attribute, _SHORT.pack(len(name.encode())) + name.encode()) for attribute, name in spelling(cls)
+        )
+    parts: list[bytes] = []
+    for attribute, key in keys:
+        value = getattr(header, attribute)
+        if value is None:
+            continue
+        if value is True:
+            parts += (key, b"\x00\x00\x00\x04true")
+            continue
+        if value is False:
+            parts += (key, b"\x00\x00\x00\x05false")
+            continue
+        text = str(value).encode()
+        parts += (key, _INT.pack(len(text)), text)
+    return b"".join(parts)
+
+
+def encode_answer(code: int, opaque: int, header: Header | None, remark: str | None) -> bytes:
+    """The header of an answer of ours."""
+    text = remark.encode() if remark else b""
+    run = encode_own(header) if header is not None else b""
+    return (
+        _FIXED.pack(_int16(code), Language.PYTHON, VERSION, opaque, 1, len(text))
+        + text
+        + _INT.pack(len(run))
+        + run
+    )
+
+
+_KEYS: dict[type[Header], tuple[tuple[str, bytes], ...]] = {}
+
+
+def _int16(code: int) -> int:
+    # Codes past 16 bits lose their high bits, as in the original: POP needs JSON headers.
+    return (code + 0x8000 & 0xFFFF) - 0x8000
+
+
 def _read_bool(value: bytes) -> bool:
     return value == b"true" or value.lower() == b"true"
 
 
-_READERS: dict[object, Callable[[bytes], object]] = {
-    str: bytes.decode,
-    str | None: bytes.decode,
-    int: int,
-    int | None: int,
-    bool: _read_bool,
-    bool | None: _read_bool,
-}
+def _read_int32(value: bytes) -> int:
+    number = int(value)
+    if INT32_MIN <= number <= INT32_MAX:
+        return number
+    raise ValueError(value)
+
+
+def _read_int64(value: bytes) -> int:
+    number = int(value)
+    if INT64_MIN <= number <= INT64_MAX:
+        return number
+    raise ValueError(value)
+
+
+def _reader(annotation: Any) -> Callable[[bytes], object] | None:
+    kind = without_none(annotation)
+    for known, reader in _READERS:
+        if kind == known:
+            return reader
+    return None
+
+
+_READERS: tuple[tuple[Any, Callable[[bytes], object]], ...] = (
+    (str, bytes.decode),
+    (bool, _read_bool),
+    (Int32, _read_int32),
+    (Int64, _read_int64),
+    (int, int),
+)

@@ -7,6 +7,7 @@ Everything else takes two: the envelope, and the own header when somebody asks f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -140,25 +141,32 @@ def encode(
     return msgspec.json.encode(table)
 
 
-_TAIL = f'","serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'.encode()
+# Header class → a quicker writer of its own fields, for answers that are given by the thousand.
+OWN_WRITERS: dict[type[Header], Callable[[Any], bytes]] = {}
+
+_TAIL = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'.encode()
 
 
 def encode_answer(code: int, opaque: int, header: Header | None, remark: str | None) -> bytes:
     """The header of an answer of ours."""
-    fields = msgspec.json.encode(encode_fields(header)) if header is not None else _EMPTY
+    if header is None:
+        fields = _EMPTY
+    else:
+        write = OWN_WRITERS.get(type(header))
+        fields = msgspec.json.encode(encode_fields(header)) if write is None else write(header)
     if remark is None:
         return b'{"code":%d,"extFields":%b,"flag":1,"language":"PYTHON","opaque":%d%b' % (
             code,
             fields,
             opaque,
-            _TAIL[1:],
+            _TAIL,
         )
     return b'{"code":%d,"extFields":%b,"flag":1,"language":"PYTHON","opaque":%d,"remark":%b%b' % (
         code,
         fields,
         opaque,
         msgspec.json.encode(remark),
-        _TAIL[1:],
+        _TAIL,
     )
 
 
@@ -176,7 +184,10 @@ def own_fields(header: bytes) -> bytes:
 
 def _decode_tolerantly(header: bytes) -> _Envelope:
     """Read what strict JSON refuses but Java takes: bare keys, numbers as text, enum ordinals."""
-    table = loads(header)
+    try:
+        table = loads(header)
+    except ProtocolError as error:
+        raise ProtocolError(f"command header: {error.what}", at=error.at) from None
     if not isinstance(table, dict):
         raise ProtocolError("command header is not a JSON object", at=0)
     numbers: dict[str, int] = {}

@@ -1,0 +1,86 @@
+"""The conversations that come by the hundred thousand: send, batch send, pull, and their answers.
+
+Same types as everywhere else, shorter ways through the codecs: their requests are decoded in one pass,
+their answers' own fields are a template with a few numbers in it. bench/codec.py has the numbers.
+Importing this module switches it on; servers and clients do.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.header import encode_fields
+from kerolox.protocol.header_json import OWN_WRITERS, decode_in_one_pass
+from kerolox.protocol.headers.pull import PullAnswer, PullRequest
+from kerolox.protocol.headers.route import RouteRequest
+from kerolox.protocol.headers.send import SendAnswer, SendRequest, SendRequestV2
+
+
+def _write_send_answer(header: SendAnswer) -> bytes:
+    transaction_id = header.transaction_id
+    if (
+        transaction_id is None
+        or not transaction_id.isalnum()  # a producer's own text: may need escapes
+        or not transaction_id.isascii()
+        or header.batch_uniq_id is not None
+        or header.recall_handle is not None
+        or header.region_id is None
+        or header.trace_on is None
+    ):
+        return msgspec.json.encode(encode_fields(header))
+    return (
+        '{"msgId":"%s","queueId":"%d","queueOffset":"%d","transactionId":"%s","MSG_REGION":%s,"TRACE_ON":"%s"}'
+        % (
+            header.msg_id,
+            header.queue_id,
+            header.queue_offset,
+            transaction_id,
+            _quoted(header.region_id),
+            "true" if header.trace_on else "false",
+        )
+    ).encode()
+
+
+def _write_pull_answer(header: PullAnswer) -> bytes:
+    if (
+        header.offset_delta is not None
+        or header.forbidden_type is not None
+        or header.topic_sys_flag is None
+        or header.group_sys_flag is None
+    ):
+        return msgspec.json.encode(encode_fields(header))
+    return (
+        b'{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d",'
+        b'"topicSysFlag":"%d","groupSysFlag":"%d"}'
+        % (
+            header.suggest_which_broker_id,
+            header.next_begin_offset,
+            header.min_offset,
+            header.max_offset,
+            header.topic_sys_flag,
+            header.group_sys_flag,
+        )
+    )
+
+
+def _quoted(text: str) -> str:
+    known = _QUOTED.get(text)
+    if known is None:
+        if len(_QUOTED) > 64:
+            _QUOTED.clear()
+        known = _QUOTED[text] = msgspec.json.encode(text).decode()
+    return known
+
+
+_QUOTED: dict[str, str] = {}
+
+OWN_WRITERS[SendAnswer] = _write_send_answer
+OWN_WRITERS[PullAnswer] = _write_pull_answer
+
+decode_in_one_pass(RequestCode.SEND_MESSAGE, SendRequest)
+decode_in_one_pass(RequestCode.SEND_MESSAGE_V2, SendRequestV2)
+decode_in_one_pass(RequestCode.SEND_BATCH_MESSAGE, SendRequestV2)
+decode_in_one_pass(RequestCode.PULL_MESSAGE, PullRequest)
+decode_in_one_pass(RequestCode.LITE_PULL_MESSAGE, PullRequest)
+decode_in_one_pass(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest)

@@ -1,0 +1,144 @@
+"""TLS in its three modes on one port, and certificates that change while running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+
+from kerolox.errors import ConnectFailed, OptionError
+from kerolox.net.dialer import Dialer
+from kerolox.net.server import Server
+from kerolox.net.tls import ClientTls, ServerContext, ServerTls, TlsMode
+from kerolox.testing.clock import ManualClock
+
+from .conftest import ECHO, Echo, Word, until
+
+
+class Certificates:
+    def __init__(self, folder: Path) -> None:
+        self.authority = trustme.CA()
+        self.ca = str(folder / "ca.pem")
+        self.certificate = str(folder / "server.pem")
+        self.key = str(folder / "server.key")
+        self.authority.cert_pem.write_to_path(self.ca)
+        self.renew()
+
+    def renew(self) -> None:
+        issued = self.authority.issue_cert("127.0.0.1", "localhost")
+        issued.private_key_pem.write_to_path(self.key)
+        issued.cert_chain_pems[0].write_to_path(self.certificate)
+        os.utime(self.certificate, ns=(os.stat(self.certificate).st_mtime_ns + 10**9,) * 2)
+
+    def server(self, mode: TlsMode, **more: object) -> ServerTls:
+        return ServerTls(mode=mode, certificate=self.certificate, key=self.key, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+async def works(server: Server, tls: ClientTls | None) -> bool:
+    async with Dialer(tls=tls, connect_timeout_s=5) as dialer:
+        try:
+            answer = await dialer.call(server.address, ECHO, Word(word="x"), timeout_s=5)
+        except Exception:
+            return False
+        return answer.code == 0
+
+
+async def test_permissive_takes_both(echo: Echo, certificates: Certificates) -> None:
+    async with Server(echo.handlers, host="127.0.0.1", tls=certificates.server(TlsMode.PERMISSIVE)) as server:
+        assert await works(server, None)
+        assert await works(server, ClientTls(ca=certificates.ca, check_host=True))
+        assert await works(server, ClientTls(verify=False))
+        assert not await works(server, ClientTls())  # unknown authority
+
+
+async def test_enforcing_refuses_plain(echo: Echo, certificates: Certificates) -> None:
+    async with Server(echo.handlers, host="127.0.0.1", tls=certificates.server(TlsMode.ENFORCING)) as server:
+        assert not await works(server, None)
+        assert await works(server, ClientTls(ca=certificates.ca))
+
+
+async def test_disabled_refuses_tls(echo: Echo, certificates: Certificates) -> None:
+    async with Server(echo.handlers, host="127.0.0.1", tls=certificates.server(TlsMode.DISABLED)) as server:
+        assert await works(server, None)
+        assert not await works(server, ClientTls(verify=False))
+
+
+async def test_client_certificates_can_be_required(echo: Echo, certificates: Certificates) -> None:
+    tls = certificates.server(TlsMode.ENFORCING, client_ca=certificates.ca, require_client_certificate=True)
+    async with Server(echo.handlers, host="127.0.0.1", tls=tls) as server:
+        assert not await works(server, ClientTls(ca=certificates.ca))
+        assert await works(
+            server,
+            ClientTls(ca=certificates.ca, certificate=certificates.certificate, key=certificates.key),
+        )
+
+
+async def test_silent_connections_before_the_first_byte(echo: Echo, certificates: Certificates) -> None:
+    clock = ManualClock()
+    async with Server(
+        echo.handlers, host="127.0.0.1", tls=certificates.server(TlsMode.PERMISSIVE), clock=clock
+    ) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await until(lambda: len(server._unknown) == 1)
+        assert await works(server, None)
+        await clock.advance(130)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert not server._unknown
+        writer.close()
+
+
+async def test_a_changed_certificate_is_taken_up(echo: Echo, certificates: Certificates) -> None:
+    clock = ManualClock()
+
+    async def served() -> bytes:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return bytes(der)
+
+    async with Server(
+        echo.handlers, host="127.0.0.1", tls=certificates.server(TlsMode.PERMISSIVE), clock=clock
+    ) as server:
+        before = await served()
+        certificates.renew()
+        assert server._tls is not None
+        old = server._tls.current
+        await clock.advance(2)
+        await until(lambda: server._tls is not None and server._tls.current is not old)
+        assert await served() != before
+
+
+def test_a_broken_new_certificate_keeps_the_old(certificates: Certificates) -> None:
+    context = ServerContext(certificates.server(TlsMode.PERMISSIVE))
+    old = context.current
+    Path(certificates.certificate).write_text("nonsense")
+    assert not context.reload_if_changed()
+    assert context.current is old
+    certificates.renew()
+    assert context.reload_if_changed()
+    assert context.current is not old
+
+
+def test_enforcing_without_a_certificate_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"tls\.server\.certPath"):
+        ServerContext(ServerTls(mode=TlsMode.ENFORCING))
+
+
+async def test_a_wrong_client_file_is_named(echo: Echo) -> None:
+    async with (
+        Server(echo.handlers, host="127.0.0.1") as server,
+        Dialer(tls=ClientTls(ca="/nowhere")) as dialer,
+    ):
+        with pytest.raises((OptionError, ConnectFailed), match="/nowhere"):
+            await dialer.call(server.address, ECHO, Word(word="x"))
