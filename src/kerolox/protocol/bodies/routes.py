@@ -1,0 +1,76 @@
+"""Who serves which topic, as the name server tells it."""
+
+from __future__ import annotations
+
+from kerolox.protocol.bodies.body import Body
+from kerolox.protocol.bodies.queue_mapping import QueueMapping
+
+
+class BrokerData(Body, frozen=True, kw_only=True):
+    """The addresses of one broker name, by broker id; 0 is the master."""
+
+    broker_addrs: dict[int, str] = {}
+    broker_name: str = ""
+    cluster: str = ""
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+
+
+class QueueData(Body, frozen=True, kw_only=True):
+    """The queues of a topic on one broker name."""
+
+    broker_name: str = ""
+    perm: int = 0
+    read_queue_nums: int = 0
+    topic_sys_flag: int = 0
+    write_queue_nums: int = 0
+
+
+class TopicRoute(Body, frozen=True, kw_only=True):
+    """Everything a client needs to know to use a topic."""
+
+    broker_datas: tuple[BrokerData, ...] = ()
+    filter_server_table: dict[str, tuple[str, ...]] = {}
+    order_topic_conf: str | None = None  # broker:queues;broker:queues
+    queue_datas: tuple[QueueData, ...] = ()
+    topic_queue_mapping_by_broker: dict[str, QueueMapping] | None = None
+
+
+class ClusterInfo(Body, frozen=True, kw_only=True):
+    """All brokers, and which belong together."""
+
+    broker_addr_table: dict[str, BrokerData] = {}
+    cluster_addr_table: dict[str, tuple[str, ...]] = {}
+
+
+class TopicList(Body, frozen=True, kw_only=True):
+    """Names of topics."""
+
+    broker_addr: str | None = None
+    topic_list: tuple[str, ...] = ()
+
+
+class KVTable(Body, frozen=True, kw_only=True):
+    """Settings of one namespace; runtime figures of a broker."""
+
+    table: dict[str, str] = {}
+
+
+class KVConfig(Body, frozen=True, kw_only=True):
+    """The name server's whole table of settings, as its file holds it: namespace → key → value."""
+
+    config_table: dict[str, dict[str, str]] = {}
+
+
+class BrokerMemberGroup(Body, frozen=True, kw_only=True):
+    """The live brokers of one name."""
+
+    broker_addrs: dict[int, str] = {}
+    broker_name: str = ""
+    cluster: str = ""
+
+
+class BrokerMemberGroupAnswer(Body, frozen=True, kw_only=True):
+    """Answer to GET_BROKER_MEMBER_GROUP."""
+
+    broker_member_group: BrokerMemberGroup | None = None
