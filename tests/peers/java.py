@@ -168,7 +168,13 @@ def launch(
             command.append(f"-XX:ArchiveClassesAtExit={archive_made}")
     command += [f"--add-opens={package}=ALL-UNNAMED" for package in OPEN_PACKAGES]
     # Whatever RocketMQ writes by default goes under the user's home: give it one of its own.
-    settings = {"user.home": str(home), "java.io.tmpdir": str(home), **(properties or {})}
+    settings = {
+        "user.home": str(home),
+        "java.io.tmpdir": str(home),
+        # Else the client's address, which is part of every message id, depends on the machine.
+        "java.net.preferIPv4Stack": "true",
+        **(properties or {}),
+    }
     command += [f"-D{name}={value}" for name, value in settings.items()]
     command += ["-cp", classpath, *main]
     return Launch(command, archive_made, archive)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from .jars import Jars
 from .java import Launch, launch
+from .wire import GET_BROKER_CLUSTER_INFO, UPDATE_BROKER_CONFIG, request
 
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 60.0  # a clean broker stop waits in many places for threads that wake every 3 s
@@ -89,8 +89,8 @@ class JavaProcess:
     """
 
     kind = "java"
-    ready_pattern = r"boot success"
     heap = (64, 256)
+    stdout_is_log = True
 
     def __init__(self, jars: Jars, home: Path) -> None:
         self.jars = jars
@@ -129,7 +129,7 @@ class JavaProcess:
         self._launch = launch(
             self.jars,
             self.kind,
-            [GUARD, *self.main()],
+            self.main(),
             home=self.home,
             heap=self.heap,
             properties=self.settings(),
@@ -140,8 +140,8 @@ class JavaProcess:
             self._process = subprocess.Popen(
                 self._launch.command,
                 stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=output if self.stdout_is_log else subprocess.PIPE,
+                stderr=output,
                 cwd=self.home,
                 env=environment,
                 # A terminal's Ctrl-C is ours to handle, not the child's.
@@ -155,11 +155,8 @@ class JavaProcess:
             raise
 
     def _wait_ready(self, timeout: float) -> None:
-        pattern = re.compile(self.ready_pattern)
-        self.wait_for(
-            lambda: pattern.search(self.output.read_text(errors="replace")) is not None,
-            timeout,
-        )
+        # Both servers print this after their ports are open.
+        self.wait_for(lambda: "boot success" in self.output.read_text(errors="replace"), timeout)
 
     def wait_for(self, ready: Callable[[], bool], timeout: float) -> None:
         """Poll ``ready`` while the process lives."""
@@ -219,8 +216,10 @@ class JavaProcess:
             self._close()
 
     def _close(self) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
         _alive.discard(self)
 
     def _exit_code(self) -> int | None:
@@ -295,7 +294,7 @@ class JavaNameServer(JavaProcess):
     def main(self) -> list[str]:
         config = self.home / "namesrv.conf"
         _write_properties(config, self.properties)
-        return ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config)]
+        return [GUARD, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config)]
 
     def settings(self) -> dict[str, str]:
         return {**super().settings(), **self.system}
@@ -340,17 +339,19 @@ class JavaBroker(JavaProcess):
         properties: Mapping[str, object] | None = None,
         system: Mapping[str, str] | None = None,
         tls: bool = False,
+        wait_registered: bool = True,
     ) -> None:
         super().__init__(jars, home)
+        self.wait_registered = wait_registered
         self.name = name
         self.cluster = cluster
         self.port = port if port is not None else free_ports(1, offsets=(0, -2, 1))[0]
         self.ha_port = ha_port if ha_port is not None else self.port + 1
         self.store = store if store is not None else home / "store"
-        addresses = nameservers if isinstance(nameservers, str) else ";".join(nameservers)
+        self.nameservers = nameservers.split(";") if isinstance(nameservers, str) else list(nameservers)
         self.properties = {
             **self.DEFAULTS,
-            "namesrvAddr": addresses,
+            "namesrvAddr": ";".join(self.nameservers),
             "brokerName": name,
             "brokerClusterName": cluster,
             "brokerId": broker_id,
@@ -366,10 +367,27 @@ class JavaBroker(JavaProcess):
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    def _wait_ready(self, timeout: float) -> None:
+        super()._wait_ready(timeout)
+        if self.wait_registered and not self.registered():
+            # A 5.x broker that starts quicker than it connects to the name server skips its first
+            # registration and tries again ten seconds later.  Setting its permission to what it is
+            # makes it register at once.
+            request(self.address, UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")
+            self.wait_for(self.registered, timeout)
+
+    def registered(self) -> bool:
+        """Whether every name server lists this broker."""
+        try:
+            answers = [request(server, GET_BROKER_CLUSTER_INFO) for server in self.nameservers]
+        except OSError:
+            return False
+        return all(f'"{self.address}"'.encode() in answer.body for answer in answers)
+
     def main(self) -> list[str]:
         config = self.home / "broker.conf"
         _write_properties(config, self.properties)
-        return ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(config)]
+        return [GUARD, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(config)]
 
     def settings(self) -> dict[str, str]:
         return {**super().settings(), **self.system}

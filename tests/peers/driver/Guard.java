@@ -9,6 +9,7 @@ public final class Guard {
 
     public static void main(String[] args) throws Exception {
         watchStandardInput();
+        Runtime.getRuntime().addShutdownHook(new Thread(Hurry::always, "hurry-hook"));
         Class.forName(args[0])
             .getMethod("main", String[].class)
             .invoke(null, (Object) Arrays.copyOfRange(args, 1, args.length));

@@ -1,0 +1,156 @@
+"""Fixtures for tests against Apache RocketMQ's Java programs.
+
+One name server, one broker and one driver serve a whole run, since starting JVMs is what costs;
+factories make more where a test needs its own.  Tests keep apart by topic and group names.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .driver import JavaDriver
+from .jars import Jars, PeersUnavailable, get_jars
+from .java import find_java
+from .processes import JavaBroker, JavaNameServer, JavaProcess, kill_all
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark these tests and keep them in one worker, for they share the processes."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.peers)
+            item.add_marker(pytest.mark.xdist_group("peers"))
+
+
+def pytest_sessionfinish() -> None:
+    kill_all()
+
+
+def available(version: str | None = None) -> Jars:
+    """The jars and a runtime for them; where either is missing, skip loudly or fail as asked."""
+    try:
+        find_java()
+        return get_jars(version)
+    except PeersUnavailable as missing:
+        message = f"NO JAVA PEERS: {missing}"
+        if os.environ.get("KEROLOX_REQUIRE_PEERS") == "1":
+            pytest.fail(message, pytrace=False)
+        pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def peers() -> Jars:
+    """Apache's jars in the version of this run (KEROLOX_PEERS_VERSION, 5.x unless told)."""
+    return available()
+
+
+class Factory:
+    """Makes Java processes in folders of their own and ends them all at the close."""
+
+    def __init__(self, jars: Jars, base: Path) -> None:
+        self.jars = jars
+        self.base = base
+        self._made: list[JavaProcess] = []
+        self._numbers = itertools.count(1)
+
+    def _home(self, kind: str) -> Path:
+        return self.base / f"{kind}-{next(self._numbers)}"
+
+    def _keep(self, process: JavaProcess, start: bool) -> None:
+        self._made.append(process)
+        if start:
+            process.start()
+
+    def nameserver(self, *, start: bool = True, jars: Jars | None = None, **kwargs: Any) -> JavaNameServer:
+        made = JavaNameServer(jars or self.jars, self._home("namesrv"), **kwargs)
+        self._keep(made, start)
+        return made
+
+    def broker(
+        self, nameservers: str | list[str], *, start: bool = True, jars: Jars | None = None, **kwargs: Any
+    ) -> JavaBroker:
+        made = JavaBroker(jars or self.jars, self._home("broker"), nameservers, **kwargs)
+        self._keep(made, start)
+        return made
+
+    def driver(self, *, start: bool = True, jars: Jars | None = None, **kwargs: Any) -> JavaDriver:
+        made = JavaDriver(jars or self.jars, self._home("driver"), **kwargs)
+        self._keep(made, start)
+        return made
+
+    def finish(self) -> None:
+        for process in reversed(self._made):
+            process.finish()
+
+
+@pytest.fixture(scope="session")
+def java_session(peers: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Factory]:
+    """A factory whose processes live as long as the run."""
+    factory = Factory(peers, tmp_path_factory.mktemp("java"))
+    yield factory
+    factory.finish()
+
+
+@pytest.fixture
+def java(peers: Jars, tmp_path: Path) -> Iterator[Factory]:
+    """A factory whose processes end with the test."""
+    factory = Factory(peers, tmp_path)
+    yield factory
+    factory.finish()
+
+
+@pytest.fixture(scope="session")
+def java_driver(java_session: Factory) -> JavaDriver:
+    """The driver of the run; headers in JSON."""
+    return java_session.driver()
+
+
+@pytest.fixture(scope="session")
+def java_driver_binary(java_session: Factory) -> JavaDriver:
+    """A second driver, started only if asked for; headers in the binary encoding."""
+    return java_session.driver(serialize_type="ROCKETMQ")
+
+
+@pytest.fixture(scope="session")
+def java_nameserver(java_session: Factory) -> JavaNameServer:
+    """The shared name server: do not stop it, make one with ``java.nameserver()`` instead."""
+    return java_session.nameserver()
+
+
+@pytest.fixture(scope="session")
+def java_broker(java_session: Factory, java_nameserver: JavaNameServer) -> JavaBroker:
+    """The shared broker, registered at the shared name server: do not stop it."""
+    return java_session.broker(java_nameserver.address)
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Names for topics and groups that no other test uses."""
+    numbers = itertools.count(1)
+    test = re.sub(r"[^A-Za-z0-9]+", "_", request.node.name).strip("_")
+
+    def name(kind: str) -> str:
+        return f"{kind}_{test}_{next(numbers)}"
+
+    return name
+
+
+@pytest.fixture(autouse=True)
+def _stop_clients(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Shut down whatever clients a test left running in the shared drivers."""
+    yield
+    for name in ("java_driver", "java_driver_binary"):
+        if name in request.fixturenames:
+            driver = request.getfixturevalue(name)
+            if driver.running:
+                driver.call("stopAll")
+                driver.clear()
