@@ -23,7 +23,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from kerolox.store.errors import DiskError, FileMissing, disk_error, sync_error
 
@@ -258,6 +258,12 @@ class File:
                 os.close(fd)
             except OSError as error:
                 raise disk_error(error, "close", self.path) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Files:

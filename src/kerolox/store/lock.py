@@ -158,7 +158,7 @@ def _holder_pid(fd: int) -> int | None:
 def _describe(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            command = file.read(4096).replace(b"\0", b" ").strip().decode(errors="replace")
+            command = " ".join(file.read(4096).replace(b"\0", b" ").decode(errors="replace").split())
     except OSError:
         command = ""
     if len(command) > 120:

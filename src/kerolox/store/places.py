@@ -45,7 +45,7 @@ class Places:
     def find(self) -> list[Segment]:
         """The files there are, by offset; see :meth:`kerolox.store.segments.Segments.load`."""
         found = sorted(self._entries())
-        if found and self._files.size(found[-1][1]) == 0:
+        while found and self._files.size(found[-1][1]) == 0:
             path = found.pop()[1]
             logger.info("empty_segment_removed path=%s", path)
             self._files.remove(path)

@@ -127,9 +127,10 @@ class Segments:
         return segments[i] if i >= 0 and offset < segments[i].end else None
 
     def load(self) -> None:
-        """Find the files. A wrong length or a stray file is refused; an empty last file is removed.
+        """Find the files. A wrong length or a stray file is refused; empty last files are removed.
 
-        A crash right after the creation of a file can leave it without length; nothing was in it.
+        Power loss soon after the creation of a file can leave it without length; nothing of it was
+        flushed. The original removes one such file, and refuses when there are two.
         """
         segments = self._places.find()
         self._segments = segments
@@ -430,6 +431,8 @@ class Segments:
                 with self._change:  # still there: keep it in the log, to be tried again
                     self._segments = [*removed[done:], *self._segments]
                 raise
+        if self._segments:
+            self.flushed = max(self.flushed, self._segments[0].start)  # nothing before it is left to flush
         return count
 
     def delete_all(self) -> None:

@@ -432,13 +432,14 @@ def _key(path: str) -> str:
 
 def _put_back(path: str, unsynced: _Unsynced, chance: random.Random | None) -> None:
     size = os.path.getsize(path)
+    if unsynced.size is not None and (chance is None or chance.random() < 0.5):
+        size = unsynced.size
     with open(path, "r+b") as file:
+        file.truncate(size)
         for page, old in sorted(unsynced.pages.items()):
             if chance is None or chance.random() < 0.5:
                 file.seek(page * PAGE)
                 file.write(old.ljust(PAGE, b"\0")[: max(0, size - page * PAGE)])
-        if unsynced.size is not None and (chance is None or chance.random() < 0.5):
-            file.truncate(unsynced.size)
 
 
 def _content(path: str, disk: _Disk | None) -> bytes | None:
