@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from kerolox.errors import OptionError
-from kerolox.protocol.bodies.properties_text import dump_properties, load_properties
+from kerolox.protocol.bodies.properties_text import read_properties, write_properties
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ def load(
     sources: dict[str, str] = {}
     unknown: dict[str, str] = {}
     if file_text is not None:
-        for key, text in load_properties(file_text.encode()).items():
+        for key, text in read_properties(file_text).items():
             spec = by_key.get(key)
             if spec is None:
                 unknown[key] = file_name
@@ -243,9 +243,9 @@ def change(options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
 
 def to_properties(options: Options) -> str:
     """All options as ``key=value`` lines, as tools expect them."""
-    return dump_properties(
+    return write_properties(
         {spec.key: spec.show(getattr(options, spec.name)) for spec in specs(type(options))}
-    ).decode()
+    )
 
 
 def sample(cls: type[Options]) -> str:

@@ -1,0 +1,401 @@
+"""Answers to the requests a name server gets, one method per request code.
+
+All are plain functions: nothing here waits. What must reach the disk before it is answered is answered
+from the callback of its save.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kerolox.clock import Clock
+from kerolox.nameserver import listings
+from kerolox.nameserver.brokers import MinIdNotice, Registration
+from kerolox.nameserver.config_file import ConfigFile
+from kerolox.nameserver.encoded_routes import encode_route, in_zone
+from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
+from kerolox.nameserver.options import NamesrvOptions
+from kerolox.nameserver.routes import Routes
+from kerolox.net.requests import Answer, Handler, Request
+from kerolox.options import change, specs, to_properties
+from kerolox.protocol.bodies.properties_text import read_properties
+from kerolox.protocol.bodies.registration import Registration as RegistrationBody
+from kerolox.protocol.bodies.registration import body_crc32, decode_registration
+from kerolox.protocol.bodies.routes import BrokerMemberGroupAnswer, KVTable, TopicRoute
+from kerolox.protocol.bodies.topics import DataVersion
+from kerolox.protocol.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers import registration, route
+from kerolox.protocol.headers.kv import (
+    DeleteKvRequest,
+    GetKvAnswer,
+    GetKvRequest,
+    KvListRequest,
+    PutKvRequest,
+)
+
+log = logging.getLogger(__name__)
+
+Row = tuple[RequestCode, Handler, type[Header] | None]
+TellNotices = Callable[[Iterable[MinIdNotice]], None]
+
+ZONE_NAME = "__ZONE_NAME"
+_DISABLED = Answer(code=ResponseCode.SYSTEM_ERROR, remark="disable")
+
+
+class RouteHandlers:
+    """105: what clients ask all the time."""
+
+    def __init__(self, routes: Routes, options: NamesrvOptions, clock: Clock) -> None:
+        self._routes = routes
+        self._encoded = routes.encoded
+        self._options = options
+        self._clock = clock
+        self._started_s = clock.monotonic_s()
+
+    def rows(self) -> list[Row]:
+        return [(RequestCode.GET_ROUTEINFO_BY_TOPIC, self.route, route.RouteRequest)]
+
+    def route(self, request: Request[route.RouteRequest]) -> Answer:
+        asked = request.header
+        if self._options.need_wait_for_service and self._is_early():
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark="name server not ready")
+        standard = request.command.version >= VERSION_STANDARD_JSON or bool(asked.standard_json_only)
+        if asked.zone_mode and asked.zone_name and asked.zone_name.strip():
+            found = self._routes.route(asked.topic)
+            body = None if found is None else encode_route(in_zone(found, asked.zone_name), standard)
+        else:
+            body = self._encoded.get(asked.topic, standard)
+        if body is None:
+            return Answer(
+                code=ResponseCode.TOPIC_NOT_EXIST,
+                remark=f"No topic route info in name server for the topic: {asked.topic}. "
+                "No broker that is alive has registered it.",
+            )
+        return Answer(body=body)
+
+    def _is_early(self) -> bool:
+        return self._clock.monotonic_s() - self._started_s < self._options.wait_seconds_for_service
+
+
+class BrokerHandlers:
+    """What brokers say of themselves, and what tools do to them."""
+
+    def __init__(
+        self, routes: Routes, kv: KvConfig, options: NamesrvOptions, clock: Clock, tell: TellNotices
+    ) -> None:
+        self._routes = routes
+        self._kv = kv
+        self._options = options
+        self._clock = clock
+        self._tell = tell
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.REGISTER_BROKER, self.register, registration.RegisterBrokerRequest),
+            (RequestCode.UNREGISTER_BROKER, self.unregister, registration.UnregisterBrokerRequest),
+            (RequestCode.QUERY_DATA_VERSION, self.query_version, registration.DataVersionRequest),
+            (RequestCode.BROKER_HEARTBEAT, self.heartbeat, registration.BrokerHeartbeatRequest),
+            (RequestCode.GET_BROKER_MEMBER_GROUP, self.members, registration.BrokerMemberGroupRequest),
+            (RequestCode.GET_BROKER_CLUSTER_INFO, self.clusters, None),
+            (RequestCode.WIPE_WRITE_PERM_OF_BROKER, self.wipe_write_perm, registration.WipeWritePermRequest),
+            (RequestCode.ADD_WRITE_PERM_OF_BROKER, self.add_write_perm, registration.AddWritePermRequest),
+        ]
+
+    def register(self, request: Request[registration.RegisterBrokerRequest]) -> Answer:
+        told = request.header
+        if told.body_crc32 and body_crc32(request.body) != told.body_crc32:
+            log.warning(
+                "registration_refused broker=%s peer=%s reason='crc32'",
+                told.broker_name,
+                request.peer.address,
+            )
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
+        result = self._routes.register(_registration(request), self._clock.monotonic_s())
+        if result.refused is not None:
+            log.warning(
+                "registration_refused broker=%s id=%d address=%s reason='a single topic before the first "
+                "whole registration' next='the broker registers again by itself'",
+                told.broker_name,
+                told.broker_id,
+                told.broker_addr,
+            )
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark=result.refused)
+        if result.ignored is not None:
+            log.warning(
+                "registration_ignored broker=%s id=%d address=%s reason=%r next='two brokers claim one id: "
+                "stop one of them'",
+                told.broker_name,
+                told.broker_id,
+                told.broker_addr,
+                result.ignored,
+            )
+        elif result.is_new:
+            log.info(
+                "broker_registered broker=%s id=%d address=%s cluster=%s",
+                told.broker_name,
+                told.broker_id,
+                told.broker_addr,
+                told.cluster_name,
+            )
+        self._tell(result.notices)
+        body = b""
+        if self._options.return_order_topic_config_to_broker:
+            ordered = self._kv.values(ORDER_TOPIC_CONFIG)
+            body = b"" if ordered is None else KVTable(table=ordered).encode()
+        return Answer(
+            header=registration.RegisterBrokerAnswer(
+                ha_server_addr=result.ha_address, master_addr=result.master_address
+            ),
+            body=body,
+        )
+
+    def unregister(self, request: Request[registration.UnregisterBrokerRequest]) -> Answer:
+        told = request.header
+        self._tell(
+            self._routes.unregister(told.cluster_name, told.broker_name, told.broker_id, told.broker_addr)
+        )
+        log.info(
+            "broker_unregistered broker=%s id=%d address=%s cluster=%s reason='it said so'",
+            told.broker_name,
+            told.broker_id,
+            told.broker_addr,
+            told.cluster_name,
+        )
+        return Answer()
+
+    def query_version(self, request: Request[registration.DataVersionRequest]) -> Answer:
+        told = request.header
+        theirs = DataVersion.decode(request.body) if request.body else None
+        ours = self._routes.version_of(told.cluster_name, told.broker_addr)
+        self._routes.refresh(told.cluster_name, told.broker_addr, self._clock.monotonic_s())
+        return Answer(
+            header=registration.DataVersionAnswer(changed=ours is None or ours != theirs),
+            body=b"" if ours is None else ours.encode(),
+        )
+
+    def heartbeat(self, request: Request[registration.BrokerHeartbeatRequest]) -> Answer:
+        told = request.header
+        self._routes.refresh(told.cluster_name, told.broker_addr, self._clock.monotonic_s())
+        return Answer()
+
+    def members(self, request: Request[registration.BrokerMemberGroupRequest]) -> Answer:
+        asked = request.header
+        group = listings.member_group(self._routes, asked.cluster_name, asked.broker_name)
+        return Answer(body=BrokerMemberGroupAnswer(broker_member_group=group).encode())
+
+    def clusters(self, request: Request[None]) -> Answer:
+        return Answer(body=listings.cluster_info(self._routes).encode())
+
+    def wipe_write_perm(self, request: Request[registration.WipeWritePermRequest]) -> Answer:
+        name = request.header.broker_name
+        count = self._routes.wipe_write_perm(name)
+        log.info("write_perm_wiped broker=%s topics=%d by=%s", name, count, request.peer.address)
+        return Answer(header=registration.WipeWritePermAnswer(wipe_topic_count=count))
+
+    def add_write_perm(self, request: Request[registration.AddWritePermRequest]) -> Answer:
+        name = request.header.broker_name
+        count = self._routes.add_write_perm(name)
+        log.info("write_perm_added broker=%s topics=%d by=%s", name, count, request.peer.address)
+        return Answer(header=registration.AddWritePermAnswer(add_topic_count=count))
+
+
+class TopicHandlers:
+    """Topics in lists, and single ones added or taken away."""
+
+    def __init__(self, routes: Routes, options: NamesrvOptions) -> None:
+        self._routes = routes
+        self._options = options
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, self.all_topics, None),
+            (RequestCode.DELETE_TOPIC_IN_NAMESRV, self.delete, route.DeleteTopicAtNameServerRequest),
+            (RequestCode.REGISTER_TOPIC_IN_NAMESRV, self.register, route.RegisterTopicRequest),
+            (RequestCode.GET_TOPICS_BY_CLUSTER, self.cluster_topics, route.ClusterTopicsRequest),
+            (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, self.system_topics, None),
+            (RequestCode.GET_UNIT_TOPIC_LIST, self.unit_topics, None),
+            (RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, self.unit_subscribed, None),
+            (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, self.unit_subscribed_not_unit, None),
+        ]
+
+    def all_topics(self, request: Request[None]) -> Answer:
+        if not self._options.enable_all_topic_list:
+            return _DISABLED
+        return Answer(body=listings.all_topics(self._routes).encode())
+
+    def cluster_topics(self, request: Request[route.ClusterTopicsRequest]) -> Answer:
+        if not self._options.enable_topic_list:
+            return _DISABLED
+        return Answer(body=listings.cluster_topics(self._routes, request.header.cluster).encode())
+
+    def system_topics(self, request: Request[None]) -> Answer:
+        return Answer(body=listings.system_topics(self._routes).encode())
+
+    def unit_topics(self, request: Request[None]) -> Answer:
+        if not self._options.enable_topic_list:
+            return _DISABLED
+        return Answer(body=listings.unit_topics(self._routes).encode())
+
+    def unit_subscribed(self, request: Request[None]) -> Answer:
+        if not self._options.enable_topic_list:
+            return _DISABLED
+        return Answer(body=listings.unit_subscribed_topics(self._routes).encode())
+
+    def unit_subscribed_not_unit(self, request: Request[None]) -> Answer:
+        if not self._options.enable_topic_list:
+            return _DISABLED
+        return Answer(body=listings.unit_subscribed_not_unit_topics(self._routes).encode())
+
+    def delete(self, request: Request[route.DeleteTopicAtNameServerRequest]) -> Answer:
+        asked = request.header
+        self._routes.delete_topic(asked.topic, asked.cluster_name)
+        log.info(
+            "topic_deleted topic=%s cluster=%s by=%s",
+            asked.topic,
+            asked.cluster_name or "all",
+            request.peer.address,
+        )
+        return Answer()
+
+    def register(self, request: Request[route.RegisterTopicRequest]) -> Answer:
+        topic = request.header.topic
+        unknown = self._routes.register_topic(
+            topic, TopicRoute.decode(request.body).queue_datas if request.body else ()
+        )
+        if unknown is not None:
+            log.warning(
+                "topic_not_added topic=%s broker=%s next='the broker has to register first'", topic, unknown
+            )
+        return Answer()
+
+
+class KvHandlers:
+    """100, 101, 102 and 219: the table of settings."""
+
+    def __init__(self, kv: KvConfig, routes: Routes) -> None:
+        self._kv = kv
+        self._routes = routes
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.PUT_KV_CONFIG, self.put, PutKvRequest),
+            (RequestCode.GET_KV_CONFIG, self.get, GetKvRequest),
+            (RequestCode.DELETE_KV_CONFIG, self.delete, DeleteKvRequest),
+            (RequestCode.GET_KVLIST_BY_NAMESPACE, self.list, KvListRequest),
+        ]
+
+    def put(self, request: Request[PutKvRequest]) -> Answer | None:
+        asked = request.header
+        if asked.namespace is None or asked.key is None:
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark="namespace or key is null")
+        # The compact header cannot carry an empty text: what was not sent is one.
+        answer_when_saved(request, self._kv.put(asked.namespace, asked.key, asked.value or ""))
+        self._order_changed(asked.namespace, asked.key)
+        return None
+
+    def get(self, request: Request[GetKvRequest]) -> Answer:
+        asked = request.header
+        value = self._kv.value(asked.namespace, asked.key)
+        if value is None:
+            return Answer(
+                code=ResponseCode.QUERY_NOT_FOUND,
+                remark=f"No config item, Namespace: {asked.namespace} Key: {asked.key}",
+            )
+        return Answer(header=GetKvAnswer(value=value))
+
+    def delete(self, request: Request[DeleteKvRequest]) -> Answer | None:
+        asked = request.header
+        if asked.namespace is None or asked.key is None:
+            return Answer()
+        answer_when_saved(request, self._kv.delete(asked.namespace, asked.key))
+        self._order_changed(asked.namespace, asked.key)
+        return None
+
+    def list(self, request: Request[KvListRequest]) -> Answer:
+        namespace = request.header.namespace
+        values = self._kv.values(namespace)
+        if values is None:
+            return Answer(code=ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")
+        return Answer(body=KVTable(table=values).encode())
+
+    def _order_changed(self, namespace: str, key: str) -> None:
+        if namespace == ORDER_TOPIC_CONFIG:
+            self._routes.order_changed(key)
+
+
+class ConfigHandlers:
+    """318 and 319: the server's own options."""
+
+    def __init__(self, options: NamesrvOptions, file: ConfigFile, routes: Routes) -> None:
+        self._options = options
+        self._file = file
+        self._routes = routes
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.UPDATE_NAMESRV_CONFIG, self.update, None),
+            (RequestCode.GET_NAMESRV_CONFIG, self.show, None),
+        ]
+
+    def update(self, request: Request[None]) -> Answer | None:
+        wanted = read_properties(request.body)
+        if any(self._options.black_listed(key) for key in wanted):
+            return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
+        changed = change(self._options, wanted)
+        if not changed:
+            return Answer()
+        log.info("options_changed keys=%s by=%s", ",".join(changed), request.peer.address)
+        self._routes.options_changed()
+        keys = {spec.key for spec in specs(NamesrvOptions) if spec.name in changed}
+        answer_when_saved(request, self._file.save({key: wanted[key] for key in keys}))
+        return None
+
+    def show(self, request: Request[None]) -> Answer:
+        return Answer(body=to_properties(self._options).encode())
+
+
+def answer_when_saved(request: Request[Any], saved: asyncio.Future[None]) -> None:
+    """Success once the change is on disk. If it cannot be kept, whoever asked for it has to know."""
+
+    def on_saved(saved: asyncio.Future[None]) -> None:
+        error = saved.exception()
+        if error is None:
+            request.answer(Answer())
+        else:
+            request.answer(
+                Answer(
+                    code=ResponseCode.SYSTEM_ERROR,
+                    remark=f"in force, but not saved: {error}. It is lost at the next restart.",
+                )
+            )
+
+    saved.add_done_callback(on_saved)
+
+
+def _registration(request: Request[registration.RegisterBrokerRequest]) -> Registration:
+    told = request.header
+    command = request.command
+    body = RegistrationBody()
+    if command.body:
+        body = decode_registration(command.body, compressed=told.compressed, version=command.version)
+    table = body.topic_config_serialize_wrapper
+    timeout_ms = told.heartbeat_timeout_millis
+    return Registration(
+        cluster=told.cluster_name,
+        name=told.broker_name,
+        id=told.broker_id,
+        address=told.broker_addr,
+        version=table.data_version,
+        topics=table.topic_config_table,
+        mappings=table.topic_queue_mapping_info_map,
+        ha_address=told.ha_server_addr,
+        zone=command.fields.get(ZONE_NAME),
+        timeout_s=None if timeout_ms is None else timeout_ms / 1000,
+        acting_master=told.enable_acting_master,
+        filter_servers=body.filter_server_list,
+        connection=request.peer,
+    )

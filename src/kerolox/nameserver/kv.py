@@ -1,0 +1,121 @@
+"""The name server's small table of settings: namespace → key → value, kept in one JSON file.
+
+Admin tools use it for the order of queues of ordered topics (namespace ``ORDER_TOPIC_CONFIG``). It changes
+rarely and is small, so every change writes the whole file anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+from kerolox.atomic_file import LatestSave
+from kerolox.errors import KeroloxError, ProtocolError
+from kerolox.protocol.json_dialect import dumps, loads
+
+log = logging.getLogger(__name__)
+
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+
+Table = dict[str, dict[str, str]]
+
+
+class KvFileBroken(KeroloxError):
+    """The file is there and is not what it should be. It is left as it is."""
+
+    def __init__(self, path: Path, what: object) -> None:
+        self.path = path
+        super().__init__(
+            f"the key-value file {path} cannot be read: {what}. It was left as it is: mend it, restore "
+            "a copy, or move it away to start with an empty table."
+        )
+
+
+class KvConfig:
+    """The table and its file."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._tables: Table = {}
+        self._file = LatestSave(self.path)
+
+    async def load(self) -> None:
+        """Read the file; no file is an empty table. Raises KvFileBroken."""
+        self._tables = await asyncio.to_thread(read_tables, self.path)
+        count = sum(map(len, self._tables.values()))
+        log.info("kv_loaded path=%s namespaces=%d values=%d", self.path, len(self._tables), count)
+
+    @property
+    def namespaces(self) -> list[str]:
+        return sorted(self._tables)
+
+    def value(self, namespace: str, key: str) -> str | None:
+        table = self._tables.get(namespace)
+        return None if table is None else table.get(key)
+
+    def values(self, namespace: str) -> dict[str, str] | None:
+        """All values of a namespace. One that was emptied by deletes is still there, as in the original."""
+        return self._tables.get(namespace)
+
+    def put(self, namespace: str, key: str, value: str) -> asyncio.Future[None]:
+        """In force at once; the future is done when it is on disk."""
+        self._tables.setdefault(namespace, {})[key] = value
+        log.info("kv_put namespace=%s key=%s", namespace, key)
+        return self._save()
+
+    def delete(self, namespace: str, key: str) -> asyncio.Future[None]:
+        """In force at once; the future is done when it is on disk."""
+        table = self._tables.get(namespace)
+        if table is not None and table.pop(key, None) is not None:
+            log.info("kv_deleted namespace=%s key=%s", namespace, key)
+        return self._save()
+
+    async def close(self) -> None:
+        """Wait for the last change to reach the disk."""
+        await self._file.close()
+
+    def _save(self) -> asyncio.Future[None]:
+        saved = self._file.save(dumps({"configTable": self._tables}))
+        saved.add_done_callback(self._report)
+        return saved
+
+    def _report(self, saved: asyncio.Future[None]) -> None:
+        if saved.cancelled():
+            return
+        error = saved.exception()
+        if error is not None:
+            log.error(
+                "kv_save_failed path=%s error=%r next='the change is lost at the next restart; free the "
+                "disk or mend its rights, and repeat it'",
+                self.path,
+                str(error),
+            )
+
+
+def read_tables(path: Path) -> Table:
+    """The tables of a file; none when there is no file. Blocking. Raises KvFileBroken."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise KvFileBroken(path, error) from error
+    if not raw.strip():
+        log.warning("kv_file_empty path=%s next='starting with an empty table'", path)
+        return {}
+    try:
+        content = loads(raw)
+    except ProtocolError as error:
+        raise KvFileBroken(path, error) from error
+    tables = content.get("configTable", {}) if isinstance(content, dict) else None
+    if not isinstance(tables, dict):
+        raise KvFileBroken(path, 'expected an object with a "configTable" object')
+    for namespace, table in tables.items():
+        if not isinstance(table, dict):
+            raise KvFileBroken(path, f"expected an object of texts for namespace {namespace!r}")
+        for key, value in table.items():
+            if not isinstance(value, str):
+                raise KvFileBroken(path, f"expected text for {namespace!r} {key!r}, found {value!r}")
+    return tables

@@ -1,0 +1,349 @@
+"""Who serves which topic. Decisions only: no sockets, no files, no clock of its own.
+
+Four tables, in RocketMQ's sense: clusters have broker names; a broker name is a group of brokers with ids,
+0 being the master; a topic has queues at broker names; a broker, known by cluster and address, is alive
+until its time is up or its connection is gone. Registration never takes topics away (unless an option says
+so): a broker's table may be incremental.
+
+The encoded answer for a topic is kept (:mod:`~kerolox.nameserver.encoded_routes`) and dropped by whatever
+changes something it was made of. So every change goes through a method here, and the values in the tables
+are frozen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from kerolox.nameserver.brokers import (
+    MASTER_ID,
+    Alive,
+    BrokerKey,
+    Group,
+    MinIdNotice,
+    Registered,
+    Registration,
+    min_id_notice,
+    with_acting_master,
+)
+from kerolox.nameserver.encoded_routes import EncodedRoutes
+from kerolox.nameserver.options import NamesrvOptions
+from kerolox.protocol.bodies.queue_mapping import QueueMapping
+from kerolox.protocol.bodies.routes import QueueData, TopicRoute
+from kerolox.protocol.bodies.topics import DataVersion
+from kerolox.protocol.flags import PERM_READ, PERM_WRITE
+
+log = logging.getLogger(__name__)
+
+# Topics brokers of one name use to talk among themselves: an acting master must not pose as one there.
+MEMBER_GROUP_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+
+class Routes:
+    """The tables, and every question and change there is."""
+
+    def __init__(
+        self, options: NamesrvOptions, order_of: Callable[[str], str | None] = lambda topic: None
+    ) -> None:
+        self.options = options
+        self.encoded = EncodedRoutes(self.route)
+        self._order_of = order_of  # topic → its order configuration
+        self.clusters: dict[str, set[str]] = {}
+        self.groups: dict[str, Group] = {}
+        self.topics: dict[str, dict[str, QueueData]] = {}  # topic → broker name → queues
+        self.mappings: dict[str, dict[str, QueueMapping]] = {}  # static topics, the same way
+        self.alive: dict[BrokerKey, Alive] = {}
+        self.filter_servers: dict[BrokerKey, tuple[str, ...]] = {}
+        self._of_connection: dict[Any, set[BrokerKey]] = {}
+
+    # --- brokers come ------------------------------------------------------------------------
+
+    def register(self, told: Registration, now_s: float) -> Registered:
+        """Take in a broker, or an update of one, by the original's rules in the original's order."""
+        group = self.groups.get(told.name)
+        addresses = {} if group is None else group.addresses
+        # An address has one id: a slave that has become master is no slave any more.
+        others = {
+            id: address for id, address in addresses.items() if address != told.address or id == told.id
+        }
+
+        known = others.get(told.id)
+        if known is not None and known != told.address:
+            rival = self.alive.get((told.cluster, known))
+            if rival is not None and rival.version.state_version > told.version.state_version:
+                assert group is not None
+                self._set_addresses(group, others)
+                self._forget_alive(told.key)
+                return Registered(
+                    ignored=f"{known} is {told.name} {told.id} with state version "
+                    f"{rival.version.state_version}, newer than {told.version.state_version}"
+                )
+        if known is None and len(told.topics) == 1:
+            # An incremental update that overtook the first registration: taking it as the whole would
+            # show clients a broker with a single topic.
+            return Registered(refused="register broker failed")
+
+        before = self.alive.get(told.key)
+        if before is not None and before.name != told.name:
+            self._forget_all([told.key])  # the same process under a new name
+        if group is None:
+            group = self.groups[told.name] = Group(told.cluster, told.name)
+        self.clusters.setdefault(told.cluster, set()).add(told.name)
+        is_new_id = known is None
+        lowest_changed = bool(addresses) and told.id < min(addresses)
+        if known is not None and known != told.address:
+            self._forget_alive((told.cluster, known))
+        acting_master = bool(told.acting_master)
+        if (group.acting_master, group.zone) != (acting_master, told.zone):
+            group.acting_master, group.zone = acting_master, told.zone
+            self._drop_encoded(group)
+        self._set_addresses(group, others | {told.id: told.address})
+
+        is_prime_slave = (
+            told.acting_master is not None and told.id != MASTER_ID and told.id == group.lowest_id
+        )
+        if told.id == MASTER_ID or is_prime_slave:
+            self._take_topics(group, told, is_new_id, read_only=is_prime_slave and group.acting_master)
+
+        is_new = self._set_alive(told, now_s)
+        self._set_filter_servers(group, told)
+        return self._answer(group, told, is_new, lowest_changed)
+
+    def _set_addresses(self, group: Group, addresses: dict[int, str]) -> None:
+        if group.addresses != addresses:
+            group.addresses = addresses
+            self._drop_encoded(group)
+
+    def _take_topics(self, group: Group, told: Registration, is_new_id: bool, *, read_only: bool) -> None:
+        if self.options.delete_topic_with_broker_registration and not told.mappings:
+            for topic in group.topics - set(told.topics):
+                self._remove_queues(topic, group)
+        before = self.alive.get(told.key)
+        changed = is_new_id or before is None or before.version != told.version
+        for key, config in told.topics.items():
+            topic = config.topic_name or key
+            if changed or topic not in group.topics:
+                perm = config.perm & ~PERM_WRITE if read_only else config.perm
+                self._set_queues(
+                    topic,
+                    group,
+                    QueueData(
+                        broker_name=group.name,
+                        read_queue_nums=config.read_queue_nums,
+                        write_queue_nums=config.write_queue_nums,
+                        perm=perm,
+                        topic_sys_flag=config.topic_sys_flag,
+                    ),
+                )
+        if changed:
+            for topic, mapping in told.mappings.items():
+                table = self.mappings.setdefault(topic, {})
+                if table.get(mapping.bname or group.name) != mapping:
+                    table[mapping.bname or group.name] = mapping
+                    self.encoded.drop(topic)
+
+    def _set_alive(self, told: Registration, now_s: float) -> bool:
+        before = self.alive.get(told.key)
+        if before is not None and before.connection is not told.connection:
+            self._forget_alive(told.key)
+        self.alive[told.key] = Alive(told, now_s)
+        self._of_connection.setdefault(told.connection, set()).add(told.key)
+        return before is None
+
+    def _set_filter_servers(self, group: Group, told: Registration) -> None:
+        if told.filter_servers is None or self.filter_servers.get(told.key, ()) == told.filter_servers:
+            return
+        had_none = not self.filter_servers
+        if told.filter_servers:
+            self.filter_servers[told.key] = told.filter_servers
+        else:
+            del self.filter_servers[told.key]
+        if had_none or not self.filter_servers:
+            self.encoded.clear()
+        else:
+            self._drop_encoded(group)
+
+    def _answer(self, group: Group, told: Registration, is_new: bool, lowest_changed: bool) -> Registered:
+        master_address = ha_address = None
+        if told.id != MASTER_ID:
+            master = group.addresses.get(MASTER_ID)
+            if master is not None and (alive := self.alive.get((told.cluster, master))) is not None:
+                master_address, ha_address = master, alive.ha_address
+        notices = []
+        if lowest_changed and self.options.notify_min_broker_id_changed:
+            notices = [min_id_notice(group, ha_address=told.ha_address)]
+        return Registered(
+            is_new=is_new, master_address=master_address, ha_address=ha_address, notices=notices
+        )
+
+    # --- brokers stay ------------------------------------------------------------------------
+
+    def version_of(self, cluster: str, address: str) -> DataVersion | None:
+        alive = self.alive.get((cluster, address))
+        return None if alive is None else alive.version
+
+    def refresh(self, cluster: str, address: str, now_s: float) -> None:
+        """A sign of life."""
+        alive = self.alive.get((cluster, address))
+        if alive is not None:
+            alive.seen_s = now_s
+
+    # --- brokers go --------------------------------------------------------------------------
+
+    def unregister(self, cluster: str, name: str, id: int, address: str) -> list[MinIdNotice]:
+        """Forget one broker; its queues too, if it was the last of its name."""
+        key = cluster, address
+        self._forget_alive(key)
+        group = self.groups.get(name)
+        if self.filter_servers.pop(key, None) is not None:
+            self.encoded.clear()
+        if group is None:
+            return []
+        was_lowest = bool(group.addresses) and id == group.lowest_id
+        self._set_addresses(group, {i: a for i, a in group.addresses.items() if a != address})
+        if not group.addresses:
+            self._remove_group(group)
+            return []
+        if group.acting_master and group.lowest_id > MASTER_ID:
+            self._change_perms(group, lambda perm: perm & ~PERM_WRITE)
+        if was_lowest and group.acting_master and self.options.notify_min_broker_id_changed:
+            return [min_id_notice(group, offline_address=address)]
+        return []
+
+    def connection_lost(self, connection: Any) -> tuple[list[BrokerKey], list[MinIdNotice]]:
+        """Forget the brokers that spoke through this connection."""
+        return self._forget_all(sorted(self._of_connection.get(connection, ())))
+
+    def forget_quiet(self, now_s: float) -> tuple[list[Any], list[BrokerKey], list[MinIdNotice]]:
+        """Forget the brokers whose time is up; also gives their connections, which are of no more use."""
+        quiet = [key for key, alive in self.alive.items() if alive.seen_s + alive.timeout_s < now_s]
+        connections = [self.alive[key].connection for key in quiet]
+        return connections, *self._forget_all(quiet)
+
+    def _forget_all(self, keys: list[BrokerKey]) -> tuple[list[BrokerKey], list[MinIdNotice]]:
+        notices: list[MinIdNotice] = []
+        for cluster, address in keys:
+            group = self.groups.get(self.alive[cluster, address].name)
+            if group is None or address not in group.addresses.values():
+                self._forget_alive((cluster, address))
+                continue
+            id = next(id for id, known in group.addresses.items() if known == address)
+            notices += self.unregister(cluster, group.name, id, address)
+        return keys, notices
+
+    def _forget_alive(self, key: BrokerKey) -> None:
+        alive = self.alive.pop(key, None)
+        if alive is None:
+            return
+        keys = self._of_connection[alive.connection]
+        keys.discard(key)
+        if not keys:
+            del self._of_connection[alive.connection]
+
+    def _remove_group(self, group: Group) -> None:
+        del self.groups[group.name]
+        for cluster, names in list(self.clusters.items()):
+            names.discard(group.name)
+            if not names:
+                del self.clusters[cluster]
+        for topic in list(group.topics):
+            self._remove_queues(topic, group)
+
+    # --- topics ------------------------------------------------------------------------------
+
+    def register_topic(self, topic: str, queues: Iterable[QueueData]) -> str | None:
+        """Add queues to a topic. Gives the broker name that is not known, and then adds nothing."""
+        queues = list(queues)
+        for data in queues:
+            if data.broker_name not in self.groups:
+                return data.broker_name
+        for data in queues:
+            self._set_queues(topic, self.groups[data.broker_name], data)
+        return None
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Take a topic away, from all brokers or from those of one cluster."""
+        names = set(self.topics.get(topic, ()))
+        if cluster:
+            names &= self.clusters.get(cluster, set())
+        for name in names:
+            self._remove_queues(topic, self.groups[name])
+
+    def wipe_write_perm(self, name: str) -> int:
+        """Nothing more is sent to brokers of this name, until they register a change. How many topics."""
+        group = self.groups.get(name)
+        return 0 if group is None else self._change_perms(group, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write_perm(self, name: str) -> int:
+        """Every topic of this name is read and written again. How many topics."""
+        group = self.groups.get(name)
+        return 0 if group is None else self._change_perms(group, lambda perm: PERM_READ | PERM_WRITE)
+
+    def order_changed(self, topic: str) -> None:
+        """The order configuration of a topic is another one."""
+        self.encoded.drop(topic)
+
+    def options_changed(self) -> None:
+        self.encoded.clear()
+
+    def _set_queues(self, topic: str, group: Group, data: QueueData) -> None:
+        table = self.topics.get(topic)
+        if table is None:
+            table = self.topics[topic] = {}
+            log.debug("topic_added topic=%s broker=%s", topic, group.name)
+        if table.get(group.name) != data:
+            table[group.name] = data
+            self.encoded.drop(topic)
+        group.topics.add(topic)
+
+    def _remove_queues(self, topic: str, group: Group) -> None:
+        group.topics.discard(topic)
+        table = self.topics.get(topic)
+        if table is None or table.pop(group.name, None) is None:
+            return
+        if not table:
+            del self.topics[topic]
+        self.encoded.drop(topic)
+
+    def _change_perms(self, group: Group, change: Callable[[int], int]) -> int:
+        for topic in group.topics:
+            data = self.topics[topic][group.name]
+            self._set_queues(topic, group, msgspec.structs.replace(data, perm=change(data.perm)))
+        return len(group.topics)
+
+    def _drop_encoded(self, group: Group) -> None:
+        for topic in group.topics:
+            self.encoded.drop(topic)
+
+    # --- the route of a topic ----------------------------------------------------------------
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Everything a client needs to know of a topic; None when nobody serves it."""
+        table = self.topics.get(topic)
+        if not table:
+            return None
+        groups = [self.groups[name] for name in table if name in self.groups]
+        if not groups:
+            return None
+        brokers = tuple(group.data() for group in groups)
+        filters = {}
+        if self.filter_servers:
+            filters = {
+                address: servers
+                for group in groups
+                for address in group.addresses.values()
+                if (servers := self.filter_servers.get((group.cluster, address)))
+            }
+        if self.options.support_acting_master and not topic.startswith(MEMBER_GROUP_TOPIC_PREFIX):
+            brokers = tuple(with_acting_master(broker, table[broker.broker_name]) for broker in brokers)
+        mappings = self.mappings.get(topic)
+        return TopicRoute(
+            broker_datas=brokers,
+            queue_datas=tuple(table.values()),
+            filter_server_table=filters,
+            order_topic_conf=self._order_of(topic) if self.options.order_message_enable else None,
+            topic_queue_mapping_by_broker=dict(mappings) if mappings else None,
+        )

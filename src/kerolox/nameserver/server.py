@@ -1,0 +1,191 @@
+"""The name server: its parts, and the order they start and stop in.
+
+Several run side by side and know nothing of each other: every broker registers with every one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Iterable
+
+from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from kerolox.errors import KeroloxError
+from kerolox.nameserver.brokers import BrokerKey, MinIdNotice
+from kerolox.nameserver.config_file import ConfigFile
+from kerolox.nameserver.handlers import (
+    BrokerHandlers,
+    ConfigHandlers,
+    KvHandlers,
+    RouteHandlers,
+    TopicHandlers,
+)
+from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
+from kerolox.nameserver.options import NamesrvOptions
+from kerolox.nameserver.routes import Routes
+from kerolox.net.dialer import Dialer
+from kerolox.net.lanes import Lane
+from kerolox.net.peer import Peer, PeerEvents, PeerLimits
+from kerolox.net.requests import Handlers
+from kerolox.net.server import ListenFailed, Server
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.headers.registration import MinBrokerIdChanged
+
+log = logging.getLogger(__name__)
+
+FIRST_SCAN_S = 5.0
+NOTICE_TIMEOUT_S = 0.3  # the original's
+NOTICES_MAX = 1000  # that are on their way at once
+
+
+class NameServer(PeerEvents):
+    """Keeps who serves which topic. ``async with`` starts and stops it."""
+
+    def __init__(self, options: NamesrvOptions | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.options = options or NamesrvOptions()
+        self.kv = KvConfig(self.options.kv_config_path)
+        self.routes = Routes(self.options, lambda topic: self.kv.value(ORDER_TOPIC_CONFIG, topic))
+        self._config_file = ConfigFile(self.options.config_store_path)
+        self._clock = clock
+        self._server: Server | None = None
+        self._scan: TimerHandle | None = None
+        self._dialer = Dialer(clock=clock)
+        self._notices: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def start(self) -> None:
+        await self.kv.load()
+        await self._config_file.load()
+        self._server = Server(
+            self._handlers(),
+            host=await _resolve(self.options.bind_address),
+            port=self.options.listen_port,
+            events=self,
+            limits=PeerLimits(idle_s_max=self.options.server_channel_max_idle_time_seconds),
+            tls=self.options.tls,
+            clock=self._clock,
+        )
+        await self._server.start()
+        self._scan = self._clock.call_later(FIRST_SCAN_S, self._forget_quiet)
+        log.info("nameserver_started address=%s", self.address)
+
+    async def close(self) -> None:
+        """Stop taking requests, then let what was asked for reach the disk."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._scan is not None:
+            self._scan.cancel()
+        if self._server is not None:
+            await self._server.close()
+        for task in self._notices:
+            task.cancel()
+        await self._dialer.close()
+        await self.kv.close()
+        await self._config_file.close()
+        log.info("nameserver_stopped address=%s", self.address)
+
+    async def __aenter__(self) -> NameServer:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as ``ip:port``."""
+        return "" if self._server is None else self._server.address
+
+    @property
+    def port(self) -> int:
+        return self.options.listen_port if self._server is None else self._server.port
+
+    def _handlers(self) -> Handlers:
+        # Clients asking for routes come by the thousand when a broker has gone: they have their own lane.
+        route_lane = Lane("route", clock=self._clock)
+        default_lane = Lane("default", clock=self._clock)
+        handlers = Handlers()
+        for code, handler, header in RouteHandlers(self.routes, self.options, self._clock).rows():
+            handlers.add(code, handler, header, route_lane)
+        for code, handler, header in (
+            *BrokerHandlers(self.routes, self.kv, self.options, self._clock, self._tell).rows(),
+            *TopicHandlers(self.routes, self.options).rows(),
+            *KvHandlers(self.kv, self.routes).rows(),
+            *ConfigHandlers(self.options, self._config_file, self.routes).rows(),
+        ):
+            handlers.add(code, handler, header, default_lane)
+        return handlers
+
+    # --- brokers that go ---------------------------------------------------------------------
+
+    def closed(self, peer: Peer, reason: str) -> None:
+        if self._closed:
+            return
+        gone, notices = self.routes.connection_lost(peer)
+        self._forgotten(gone, reason, notices)
+
+    def _forget_quiet(self) -> None:
+        connections, gone, notices = self.routes.forget_quiet(self._clock.monotonic_s())
+        self._forgotten(gone, "no sign of life within its time", notices)
+        for peer in connections:
+            peer.close("its broker gave no sign of life in time")
+        interval_s = self.options.scan_not_active_broker_interval / 1000
+        self._scan = self._clock.call_later(interval_s, self._forget_quiet)
+
+    def _forgotten(self, gone: list[BrokerKey], reason: str, notices: list[MinIdNotice]) -> None:
+        for cluster, address in gone:
+            log.info("broker_forgotten address=%s cluster=%s reason=%r", address, cluster, reason)
+        self._tell(notices)
+
+    # --- telling brokers of a new lowest id --------------------------------------------------
+
+    def _tell(self, notices: Iterable[MinIdNotice]) -> None:
+        for notice in notices:
+            log.info("min_broker_id_changed id=%d address=%s", notice.min_id, notice.min_address)
+            for address in notice.to:
+                if len(self._notices) >= NOTICES_MAX:
+                    log.warning(
+                        "notice_dropped address=%s limit=%d next='brokers do not answer'",
+                        address,
+                        NOTICES_MAX,
+                    )
+                    continue
+                task = asyncio.get_running_loop().create_task(self._send(notice, address))
+                self._notices.add(task)
+                task.add_done_callback(self._notices.discard)
+
+    async def _send(self, notice: MinIdNotice, address: str) -> None:
+        header = MinBrokerIdChanged(
+            min_broker_id=notice.min_id,
+            min_broker_addr=notice.min_address,
+            offline_broker_addr=notice.offline_address,
+            ha_broker_addr=notice.ha_address,
+        )
+        try:
+            await self._dialer.tell(
+                address, RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, header, timeout_s=NOTICE_TIMEOUT_S
+            )
+        except KeroloxError as error:
+            log.warning(
+                "notice_failed address=%s error=%r next='the broker learns it by itself'", address, str(error)
+            )
+
+
+async def _resolve(host: str) -> str:
+    """The IP address of a bind address; names are looked up in a thread."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise ListenFailed(host, error) from error
+        return str(found[0][4][0])
+    return host
