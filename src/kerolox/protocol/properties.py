@@ -142,15 +142,15 @@ def find(packed: bytes, mark: bytes) -> bytes | None:
 
     Agrees with :func:`unpack`: of a name given twice the last non-empty value counts.
     """
-    end = len(packed)
-    while (at := packed.rfind(mark, 0, end)) >= 0:
+    at = packed.rfind(mark)
+    while at >= 0:
         start = at + len(mark)
         stop = packed.find(b"\x02", start)
-        if stop < 0:
-            stop = len(packed)
         if stop > start:
             return packed[start:stop]
-        end = at + 1
+        if stop < 0 and start < len(packed):
+            return packed[start:]
+        at = packed.rfind(mark, 0, at)  # an empty value counts for nothing: look before it
     if packed.startswith(mark[1:]):
         start = len(mark) - 1
         stop = packed.find(b"\x02", start)

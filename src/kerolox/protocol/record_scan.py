@@ -90,9 +90,10 @@ def scan(
     append = entries.append
     position = start
     last = end - 91
-    left = count_max
     try:
-        while position <= last and left > 0:
+        for _ in range(count_max):
+            if position > last:
+                break
             (
                 size,
                 magic,
@@ -110,7 +111,6 @@ def scan(
                     return found._replace(entries=entries)
                 append(found)
                 position += found[0]
-                left -= 1
                 continue
             topic_at = position + 89 + body_length
             topic_length = data[topic_at - 1]
@@ -135,10 +135,9 @@ def scan(
                 )
             )
             position = stop
-            left -= 1
     except IndexError:
         pass  # lengths that lead out of the bytes: judged below
-    if position >= end or left <= 0:
+    if position >= end or len(entries) >= count_max:
         return Scan(entries, position, Stop.END)
     found = _scan_one(data, position, end, check)
     assert isinstance(found, Scan), "the two readers of a record disagree"
@@ -189,10 +188,13 @@ def _scan_one(data: Log, at: int, end: int, check: int) -> Entry | Scan:
     if record_end > end:
         return _corrupt(at, f"properties length {properties_length} in a record of {size} bytes", 0)
     # Here every length could be read, so the size may be right and what is wrong one of them: the
-    # original then lets its dispatcher go on behind the record.
+    # original then lets its dispatcher go on behind the record, if the parts it copied were no
+    # longer than the size.
     if body_length < 0 or properties_length < 0 or record_end != at + size:
         lengths = f"body {body_length}, topic {topic_length} and properties {properties_length} bytes"
-        return _corrupt(at, f"record size {size} with {lengths}", size)
+        host_bytes = 20 if sys_flag & 0x30 else 8
+        skip_bytes = size if size >= max(host_bytes, topic_length, properties_length) else 0
+        return _corrupt(at, f"record size {size} with {lengths}", skip_bytes)
     if check == CHECK_RECORD and not record_crc_ok(data[at:record_end]):
         return _corrupt(at, "record CRC missing or wrong", 0)
     return (
@@ -209,7 +211,7 @@ def _scan_one(data: Log, at: int, end: int, check: int) -> Entry | Scan:
 
 
 def _corrupt(at: int, what: str, skip_bytes: int) -> Scan:
-    return Scan([], at, Stop.CORRUPT, what, max(skip_bytes, 0))
+    return Scan([], at, Stop.CORRUPT, what, skip_bytes)
 
 
 def _signed(number: int, bits: int) -> int:
