@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 
-from kerolox.store.errors import DiskError, StoreError, StrayFile, WrongFileSize
+from kerolox.store.errors import DiskError, FsyncFailed, StoreError, StrayFile, WrongFileSize
 from kerolox.store.files import PathLike
-from kerolox.store.segment import NAME_DIGITS, OpenFiles, Segment, remove_segment, segment_name
+from kerolox.store.segment import NAME_DIGITS, OpenFiles, Segment, SegmentGone, remove_segment, segment_name
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,9 @@ class Places:
         self._open_files = open_files
         self._files = open_files.files
         self._new_dirs: list[str] = []  # made, and not yet known to be on the medium
+        self._unsafe: list[Segment] = []  # made, and not yet known to survive power loss, oldest first
+        self._making_safe = threading.Lock()
+        self.broken: FsyncFailed | None = None  # a flush failed: what the log holds is in doubt
         self._next: tuple[int, Future[Segment]] | None = None
 
     def find(self) -> list[Segment]:
@@ -79,6 +83,20 @@ class Places:
             return prepared[1].result()
         return self._create(start)
 
+    def ensure(self, start: int) -> None:
+        """Have the file that starts here, prepared before or made now: taking it then cannot fail."""
+        if self._next is not None and self._next[0] == start and not self._next[1].cancel():
+            future = self._next[1]
+            self._next = None  # a failed preparation is told once; the next call tries again
+            segment = future.result()
+        else:
+            if self._next is not None and self._next[0] != start:
+                self.discard()
+            segment = self._create(start)
+        ready: Future[Segment] = Future()
+        ready.set_result(segment)
+        self._next = (start, ready)
+
     def prepare(self, start: int, executor: Executor) -> Future[Segment] | None:
         """Make that file in a thread; None when it is made or being made already."""
         if self._next is not None:
@@ -107,8 +125,47 @@ class Places:
             return  # it came to nothing
         remove_segment(self._open_files, segment)
 
-    def sync_names(self, segment: Segment) -> None:
-        """Make the name of a new file, and those of new directories above it, survive power loss."""
+    def sync(self, segment: Segment) -> None:
+        """Flush a file, and see that it will be found again: its name, and all files made before it.
+
+        A later file must not survive power loss where an earlier one does not: the store would be
+        refused for the hole. One journal for all of a file system keeps that order by itself, but
+        not all file systems have that.
+        """
+        if not segment.named:
+            with self._making_safe:
+                self._sync_earlier(segment)
+        file = self._open_files.acquire(segment)
+        try:
+            segment.dirty = False  # before the sync: a write during it sets it again
+            file.sync()
+            if not segment.named:
+                self._sync_name(segment)
+        except DiskError:
+            segment.dirty = True
+            raise
+        finally:
+            self._open_files.release(segment)
+
+    def _sync_earlier(self, segment: Segment) -> None:
+        for earlier in list(self._unsafe):
+            if earlier.start >= segment.start and not earlier.gone:
+                continue
+            try:
+                file = self._open_files.acquire(earlier)
+            except SegmentGone:
+                self._unsafe.remove(earlier)
+                continue
+            try:
+                file.sync()
+                self._sync_name(earlier)
+            except FsyncFailed as error:
+                self.broken = error
+                raise
+            finally:
+                self._open_files.release(earlier)
+
+    def _sync_name(self, segment: Segment) -> None:
         new_dirs, self._new_dirs = self._new_dirs, []
         try:
             for directory in new_dirs:
@@ -118,17 +175,14 @@ class Places:
             self._new_dirs = new_dirs + self._new_dirs
             raise
         segment.named = True
+        if segment in self._unsafe:
+            self._unsafe.remove(segment)
 
     def _create_safe(self, start: int) -> Segment:
         # In its own thread there is time to make it survive power loss at once.
         segment = self._create(start)
         try:
-            file = self._open_files.acquire(segment)
-            try:
-                file.sync()
-                self.sync_names(segment)
-            finally:
-                self._open_files.release(segment)
+            self.sync(segment)
         except StoreError:
             remove_segment(self._open_files, segment)
             raise
@@ -142,6 +196,7 @@ class Places:
         file = self._files.create(segment.path, self.size, write_zeros=self.warm)
         self._open_files.adopt(segment, file)
         self._open_files.release(segment)
+        self._unsafe.append(segment)
         return segment
 
     def _directory_for(self, start: int) -> str:

@@ -22,12 +22,14 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from itertools import pairwise
 
-from kerolox.store.errors import DiskError, FsyncFailed, OffsetOutOfRange, StoreError, WrongFileSize
+from kerolox.store.errors import FsyncFailed, OffsetOutOfRange, StoreError, WrongFileSize
 from kerolox.store.files import Buffer, File, Files, PathLike
 from kerolox.store.places import Places
 from kerolox.store.segment import OpenFiles, Segment, SegmentGone, remove_segment
 
 logger = logging.getLogger(__name__)
+
+_BUFFERS = (bytes, bytearray, memoryview)
 
 
 class Segments:
@@ -67,7 +69,6 @@ class Segments:
         self.wrote = 0
         self.committed = 0
         self.flushed = 0
-        self.broken: FsyncFailed | None = None  # set by the first flush that failed, for good
         self._segments: list[Segment] = []  # replaced, never changed: readers hold the old one
         self._change = threading.Lock()  # for replacing it
         self._flushing = threading.Lock()
@@ -106,6 +107,11 @@ class Segments:
         """Bytes left in the file being written; 0 means roll first."""
         segments = self._segments
         return segments[-1].end - self.wrote if segments else 0
+
+    @property
+    def broken(self) -> FsyncFailed | None:
+        """The first flush that failed. From then on what the log holds is in doubt, for good."""
+        return self._places.broken
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
@@ -158,7 +164,7 @@ class Segments:
     def append(self, data: Buffer | Sequence[Buffer]) -> int:
         """Write at the end, in one system call, and say where. It must fit in :attr:`room`."""
         offset = self.wrote
-        parts: Sequence[Buffer] = (data,) if isinstance(data, bytes | bytearray | memoryview) else data
+        parts: Sequence[Buffer] = (data,) if isinstance(data, _BUFFERS) else data
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         segments = self._segments
         if not segments or offset + length > segments[-1].end:
@@ -216,7 +222,7 @@ class Segments:
                     raise
                 finally:
                     self.open_files.release(segment)
-                self.committed = end
+                self.committed = max(self.committed, end)
                 done = upto
             del self._pending[:count]
             # A roll past an unused tail leaves nothing to write there, yet readers may pass it.
@@ -245,6 +251,11 @@ class Segments:
         segment = self._places.take(start)
         with self._change:
             self._segments = [*self._segments, segment]
+
+    def ensure_next(self) -> None:
+        """Have the next file, waiting or making it now. The :meth:`roll` that follows cannot fail."""
+        last = self.last
+        self._places.ensure(last.end if last is not None else 0)
 
     def prepare_next(self, executor: Executor) -> Future[Segment] | None:
         """Create the file after the last one in a thread, so that the roll to it need not wait.
@@ -329,35 +340,21 @@ class Segments:
         because a repeated flush would claim what it cannot know (see :class:`FsyncFailed`).
         """
         with self._flushing:
-            if self.broken is not None:
-                raise self.broken
+            if self._places.broken is not None:
+                raise self._places.broken
             target = self.committed  # read before the sync: what is written meanwhile is not covered
             for segment in self.flush_targets():
                 if up_to is not None and self.flushed >= up_to:
                     break
                 try:
-                    self._flush_segment(segment)
+                    self._places.sync(segment)
                 except SegmentGone:
                     pass
                 except FsyncFailed as error:
-                    self.broken = error
+                    self._places.broken = error
                     raise
                 self.flushed = max(self.flushed, min(target, segment.end))
             return self.flushed
-
-    def _flush_segment(self, segment: Segment) -> None:
-        file = self.open_files.acquire(segment)
-        try:
-            segment.dirty = False  # before the sync: a write during it sets it again
-            try:
-                file.sync()
-                if not segment.named:
-                    self._places.sync_names(segment)
-            except DiskError:
-                segment.dirty = True
-                raise
-        finally:
-            self.open_files.release(segment)
 
     # Shrinking
 
@@ -406,9 +403,9 @@ class Segments:
         try:
             if file.zero(offset - segment.start, self.size):
                 # Now, not with the next flush: new records must not reach the disk before the zeros.
-                file.sync()
+                self._places.sync(segment)
         except FsyncFailed as error:
-            self.broken = error
+            self._places.broken = error
             raise
         finally:
             self.open_files.release(segment)

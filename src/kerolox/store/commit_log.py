@@ -1,0 +1,458 @@
+"""The commit log: every message of every topic, one after the other. See FORMAT.md.
+
+One event loop owns it. :meth:`CommitLog.append` gives a message its offsets and keeps its record;
+:meth:`CommitLog.write` hands all records kept since to the operating system in one call. A read pass of
+the broker appends many messages and writes once. Until written, nothing counts: when the write fails,
+the offsets are taken back and nobody is told they existed.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+
+from kerolox.clock import Clock, StoreTime
+from kerolox.errors import KeroloxError
+from kerolox.protocol import properties as names
+from kerolox.protocol.batch import Item
+from kerolox.protocol.limits import PROPERTIES_BYTES_MAX, RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
+from kerolox.protocol.record import (
+    CRC_PROPERTY_BYTES,
+    encode_blank,
+    encode_record,
+    record_size,
+    seal_properties,
+    seal_record,
+    topic_field,
+)
+from kerolox.protocol.record_scan import Entry, Stop, scan
+from kerolox.store.errors import CorruptRecord, DiskFull, StoreError
+from kerolox.store.options import StoreOptions
+from kerolox.store.progress import Progress
+from kerolox.store.segments import Segments
+from kerolox.store.state import Obstacle, StoreState
+
+log = logging.getLogger(__name__)
+
+BLANK_BYTES = 8  # what the end of a file needs to say that it is one
+RECORD_OVERHEAD_MAX = 65_536  # a record may exceed the largest body by this much
+RETRY_PREFIX = "%RETRY%"
+LIGHT_QUEUE_PREFIX = b"%LMQ%"
+TRANSACTION_BITS = 0xC
+TRANSACTION_COMMIT = 0x8
+_SIZE = struct.Struct(">i")
+
+# Where a message came to lie: physical offset, queue offset, size of its record.
+Place = tuple[int, int, int]
+
+
+class MessageRefused(KeroloxError):
+    """The message breaks a limit of the store. Sending it again cannot help."""
+
+    code = 13  # MESSAGE_ILLEGAL
+    status = "MESSAGE_ILLEGAL"
+
+
+class PropertiesTooLong(MessageRefused):
+    status = "PROPERTIES_SIZE_EXCEEDED"
+
+
+class QueueCursor:
+    """One queue of one topic as the log sees it: the next offset to give out."""
+
+    __slots__ = ("field", "next_offset", "queue_id", "topic", "topic_name")
+
+    def __init__(self, topic: str, queue_id: int, next_offset: int) -> None:
+        self.topic = topic
+        self.topic_name = topic.encode()
+        self.queue_id = queue_id
+        self.next_offset = next_offset
+        self.field = topic_field(self.topic_name)
+
+    def __repr__(self) -> str:
+        return f"<{self.topic}:{self.queue_id} next {self.next_offset}>"
+
+
+class CommitLog:
+    """Append and read messages by physical offset."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        options: StoreOptions,
+        progress: Progress,
+        state: StoreState,
+        *,
+        clock: Clock,
+        store_host: bytes,
+        executor: Executor,
+    ) -> None:
+        self.segments = segments
+        self.progress = progress
+        self.store_time = StoreTime(clock)
+        self.store_host = store_host
+        self.last_store_timestamp = 0  # of what was written last
+        self.undispatched: deque[Entry] = deque()  # written, waiting to be confirmed
+        self.on_written: list[Callable[[], None]] = []
+        self.next_offset_of: Callable[[str, int], int] = lambda topic, queue_id: 0
+        self._options = options
+        self._state = state
+        self._executor = executor
+        self._cursors: dict[tuple[str, int], QueueCursor] = {}
+        self._end = 0  # offset of the next record
+        self._file_end = 0  # end of the file being appended to
+        self._now_ms = 0  # store time of this pass
+        self._parts: list[bytes] = []
+        self._entries: list[Entry] = []
+        self._taken: list[tuple[QueueCursor, int]] = []  # to give offsets back when the write fails
+
+    # --- where it is ---------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        return max(0, self.segments.min_offset)
+
+    @property
+    def max_offset(self) -> int:
+        """The end of what was handed over; readers see up to ``progress.confirmed``."""
+        return self.segments.wrote
+
+    def cursor(self, topic: str, queue_id: int) -> QueueCursor:
+        """The queue to append to. Callers on the hot path keep it."""
+        cursor = self._cursors.get((topic, queue_id))
+        if cursor is None:
+            length = len(topic.encode())
+            limit = RETRY_TOPIC_LENGTH_MAX if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_MAX
+            if not 0 < length <= limit:
+                raise MessageRefused(f"topic of {length} bytes, the limit is {limit}: {topic[:40]!r}")
+            cursor = QueueCursor(topic, queue_id, self.next_offset_of(topic, queue_id))
+            self._cursors[topic, queue_id] = cursor
+        return cursor
+
+    def forget_cursors(self, topic: str | None = None) -> None:
+        """Offsets are asked for anew: the topic was deleted, or the log was truncated."""
+        if topic is None:
+            self._cursors.clear()
+        else:
+            for key in [key for key in self._cursors if key[0] == topic]:
+                del self._cursors[key]
+
+    def begin(self) -> None:
+        """Go on at the end of the segments: after recovery."""
+        self._end = self.segments.wrote
+        last = self.segments.last
+        self._file_end = last.end if last is not None else 0
+
+    # --- appending -------------------------------------------------------------------------------
+
+    def append(
+        self,
+        cursor: QueueCursor,
+        body: bytes,
+        properties: bytes = b"",
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+        count: int = 1,
+    ) -> Place:
+        """Give a message its place. It counts once :meth:`write` has returned.
+
+        ``count`` is how many queue offsets it takes: more than one for an inner batch.
+        """
+        light: list[QueueCursor] = []
+        if self._options.multi_dispatch and names.find(properties, names.AT_INNER_MULTI_DISPATCH):
+            properties, light = self._number_light_queues(properties)
+        if self._options.record_crc:
+            properties = seal_properties(properties)
+        size = record_size(len(body), cursor.field, len(properties), len(born_host) + len(self.store_host))
+        self._check_limits(len(body), len(properties), size)
+        if self._end + size + BLANK_BYTES > self._file_end:
+            self._next_file(size)
+        if not self._parts:
+            self._now_ms = self.store_time.now_ms()
+        # Half and rolled-back messages of old brokers lie in no queue.
+        queued = not sys_flag & TRANSACTION_BITS or sys_flag & TRANSACTION_BITS == TRANSACTION_COMMIT
+        queue_offset = cursor.next_offset if queued else 0
+        end = self._end
+        record = encode_record(
+            cursor.queue_id,
+            flag,
+            queue_offset,
+            end,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            self._now_ms,
+            self.store_host,
+            reconsume_times,
+            prepared_offset,
+            body,
+            cursor.field,
+            properties,
+        )
+        if self._options.record_crc:
+            record = seal_record(record)
+        self._parts.append(record)
+        self._entries.append(
+            (
+                size,
+                0,
+                cursor.queue_id,
+                queue_offset,
+                end,
+                sys_flag,
+                self._now_ms,
+                cursor.topic_name,
+                properties,
+            )
+        )
+        if queued:
+            self._taken.append((cursor, queue_offset))
+            cursor.next_offset = queue_offset + count
+        for other in light:
+            self._taken.append((other, other.next_offset))
+            other.next_offset += 1
+        self._end = end + size
+        return end, queue_offset, size
+
+    def append_batch(
+        self,
+        cursor: QueueCursor,
+        items: Iterable[Item],
+        batch_properties: bytes = b"",
+        *,
+        sys_flag: int = 0,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+    ) -> list[Place]:
+        """Many messages of one request: all in one file, with consecutive offsets, or none."""
+        items = list(items)
+        if batch_properties:
+            items = [(flag, body, names.append(own, batch_properties)) for flag, body, own in items]
+        hosts = len(born_host) + len(self.store_host)
+        extra = CRC_PROPERTY_BYTES if self._options.record_crc else 0
+        total = 0
+        for _, body, own in items:
+            size = record_size(len(body), cursor.field, len(own) + extra, hosts)
+            self._check_limits(len(body), len(own) + extra, size)
+            total += size
+        if total > self._options.body_bytes_max + RECORD_OVERHEAD_MAX:
+            raise MessageRefused(
+                f"batch of {total} bytes, the limit is {self._options.body_bytes_max + RECORD_OVERHEAD_MAX}"
+            )
+        if self._end + total + BLANK_BYTES > self._file_end:
+            self._next_file(total)
+        return [
+            self.append(
+                cursor,
+                body,
+                own,
+                flag=flag,
+                sys_flag=sys_flag,
+                born_timestamp=born_timestamp,
+                born_host=born_host,
+                reconsume_times=reconsume_times,
+            )
+            for flag, body, own in items
+        ]
+
+    def write(self) -> None:
+        """Hand over everything appended since the last write. Raises, with all of it taken back."""
+        if not self._parts:
+            return
+        parts, entries = self._parts, self._entries
+        try:
+            self._state.check_writable()
+            self.segments.append(parts if len(parts) == 1 else [b"".join(parts)])
+        except BaseException as error:
+            self.take_back()
+            if isinstance(error, StoreError) and not isinstance(error, DiskFull) and self._state.writable:
+                self._state.set(Obstacle.FENCED, f"an append failed: {error}")
+            raise
+        self._parts = []
+        self._entries = []
+        self._taken = []
+        self.undispatched.extend(entries)
+        self.last_store_timestamp = self._now_ms
+        progress = self.progress
+        progress.appended = self._end
+        progress.committed = self.segments.committed
+        for callback in self.on_written:
+            callback()
+        progress.advance()
+
+    def append_raw(self, data: bytes) -> None:
+        """Append bytes exactly as another broker wrote them, for replicas.
+
+        Pieces may end anywhere; what is not yet a whole record lies in the file until its rest has
+        come. Dispatch of a replica therefore reads the log (:meth:`entries_from`).
+        """
+        self._state.check_writable()
+        at = 0
+        while at < len(data):
+            if self._end >= self._file_end:
+                self.segments.ensure_next()
+                self.segments.roll()
+                self.segments.prepare_next(self._executor)
+                self.begin()
+            room = self._file_end - self._end
+            piece = data[at : at + room]
+            self.segments.append(piece)
+            self._end += len(piece)
+            at += len(piece)
+        self.progress.appended = self._end
+        self.progress.committed = self.segments.committed
+        for callback in self.on_written:
+            callback()
+        self.progress.advance()
+
+    def _check_limits(self, body: int, properties: int, size: int) -> None:
+        limit = self._options.body_bytes_max
+        if body > limit:
+            raise MessageRefused(f"body of {body} bytes, the limit is {limit} (maxMessageSize)")
+        if properties > PROPERTIES_BYTES_MAX:
+            raise PropertiesTooLong(f"properties of {properties} bytes, the limit is {PROPERTIES_BYTES_MAX}")
+        if size > limit + RECORD_OVERHEAD_MAX:
+            raise MessageRefused(f"record of {size} bytes, the limit is {limit + RECORD_OVERHEAD_MAX}")
+        if size + BLANK_BYTES > self.segments.size:
+            raise MessageRefused(
+                f"record of {size} bytes does not fit into a log file of {self.segments.size} bytes"
+            )
+
+    def _next_file(self, size: int) -> None:
+        """Close the file being written with a blank record and go on in the next."""
+        if size + BLANK_BYTES > self.segments.size:
+            raise MessageRefused(
+                f"{size} bytes of one batch do not fit into a log file of {self.segments.size} bytes"
+            )
+        self.write()
+        try:
+            # First the new file, then the blank: a disk without room for it must leave the old one
+            # open, or messages written behind the blank would never be found again.
+            self.segments.ensure_next()
+        except DiskFull as error:
+            self._state.set(Obstacle.DISK_FULL, str(error))
+            raise
+        free = self._file_end - self._end
+        if free:
+            self.segments.append(encode_blank(free))
+        self.segments.roll()
+        self.segments.prepare_next(self._executor)
+        self.begin()
+        self.progress.appended = self._end
+        self.progress.committed = self.segments.committed
+
+    def take_back(self) -> None:
+        """Forget what was appended and not written, as if it had never come."""
+        for cursor, queue_offset in reversed(self._taken):
+            cursor.next_offset = queue_offset
+        if self._entries:
+            self._end = self._entries[0][4]
+        self._parts = []
+        self._entries = []
+        self._taken = []
+
+    def _number_light_queues(self, properties: bytes) -> tuple[bytes, list[QueueCursor]]:
+        """The properties with the offset in each light queue the message names, and those queues."""
+        wanted = names.find(properties, names.AT_INNER_MULTI_DISPATCH) or b""
+        offsets: list[str] = []
+        cursors: list[QueueCursor] = []
+        for name in wanted.split(b","):
+            if not name.startswith(LIGHT_QUEUE_PREFIX):
+                offsets.append("")  # as the original: only light queues are numbered here
+                continue
+            cursor = self.cursor(name.decode(), 0)
+            offsets.append(str(cursor.next_offset))
+            cursors.append(cursor)
+        properties = names.remove(properties, names.AT_WAIT)
+        return names.replace(properties, names.INNER_MULTI_QUEUE_OFFSET, ",".join(offsets)), cursors
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def read_hot(self, offset: int, size: int) -> bytes | None:
+        """A record if it is in memory; None means: ask :meth:`read` in a thread."""
+        return self.segments.read_hot(offset, size)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A record of known size. May wait for the disk: for threads."""
+        return self.segments.read(offset, size)
+
+    def record_at(self, offset: int) -> bytes:
+        """The record that starts here. Raises CorruptRecord when none does. For threads."""
+        size = self._size_at(offset)
+        data = self.segments.read(offset, size)
+        found = scan(data, count_max=1)
+        if not found.entries or found.entries[0][4] != offset:
+            raise CorruptRecord(
+                f"no record starts at {offset}: {found.what or 'other offset inside'}", offset=offset
+            )
+        return data
+
+    def store_timestamp_at(self, offset: int) -> int:
+        """Store time of the record that starts here, or -1 when there is none. For threads."""
+        if not self.min_offset <= offset < self.segments.committed:
+            return -1
+        try:
+            head = self.segments.read(offset, min(76, self.segments.readable(offset)))
+        except StoreError:
+            return -1
+        return store_timestamp_of(head)
+
+    def entries_from(
+        self, offset: int, end: int, piece_bytes: int = 4 << 20
+    ) -> Iterable[tuple[list[Entry], int]]:
+        """What lies between two offsets, read piece by piece: entries, and where the next one starts.
+
+        Stops early at what is not a whole record below ``end``. For threads.
+        """
+        while offset < end:
+            readable = min(self.segments.readable(offset), end - offset)
+            if readable <= 0:
+                return
+            data = self.segments.read(offset, min(readable, piece_bytes))
+            found = scan(data)
+            offset += found.position
+            if found.entries:
+                yield found.entries, offset
+            if found.stop is Stop.BLANK:
+                segment = self.segments.segment_at(offset)
+                if segment is None:
+                    return
+                offset = segment.end
+                yield [], offset
+            elif found.stop is Stop.INCOMPLETE and len(data) == piece_bytes and found.position:
+                continue
+            elif found.stop is Stop.INCOMPLETE and len(data) == piece_bytes:
+                piece_bytes = max(piece_bytes * 2, _SIZE.unpack_from(data)[0])
+            elif found.stop is not Stop.END:
+                return
+
+    def _size_at(self, offset: int) -> int:
+        readable = self.segments.readable(offset)
+        if offset < self.min_offset or readable < 8:
+            raise CorruptRecord(
+                f"no record at {offset}: the log holds {self.min_offset} to {self.max_offset}", offset=offset
+            )
+        (size,) = _SIZE.unpack(self.segments.read(offset, 4))
+        if not 0 < size <= readable:
+            raise CorruptRecord(f"no record starts at {offset}: its size would be {size}", offset=offset)
+        return int(size)
+
+
+def store_timestamp_of(head: bytes) -> int:
+    """The store time in the first 76 bytes of a record; -1 when they are not one's."""
+    if len(head) < 64:
+        return -1
+    sys_flag = int.from_bytes(head[36:40], "big")
+    at = 68 if sys_flag & 0x10 else 56
+    if len(head) < at + 8 or head[4:8] not in (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab"):
+        return -1
+    return int.from_bytes(head[at : at + 8], "big", signed=True)

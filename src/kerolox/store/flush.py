@@ -1,0 +1,192 @@
+"""When a write counts as safe.
+
+The log is flushed by ``fdatasync`` in a thread, never on the event loop: a disk that stalls must not
+stop the broker from answering. One flush serves all who wait for it (group commit). A flush that fails
+fences the store: nothing more is acknowledged, because a repeated flush would lie (see FsyncFailed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+
+from kerolox.clock import Clock, TimerHandle
+from kerolox.store.commit_log import CommitLog
+from kerolox.store.errors import StoreError
+from kerolox.store.options import FlushMode, StoreOptions
+from kerolox.store.state import Obstacle, StoreState
+
+log = logging.getLogger(__name__)
+
+PAGE_BYTES = 4096
+
+
+class Safe(Enum):
+    """How waiting for a flush ended."""
+
+    YES = "flushed"
+    TIMEOUT = "FLUSH_DISK_TIMEOUT"  # stored; not known to be on the medium in time
+    FAILED = "the store is fenced"
+
+
+OnSafe = Callable[[Safe], None]
+
+
+class LogFlusher:
+    """Flushes the commit log: for those who wait (synchronous), and by interval."""
+
+    def __init__(
+        self, commit_log: CommitLog, options: StoreOptions, state: StoreState, *, clock: Clock
+    ) -> None:
+        self._log = commit_log
+        self._options = options
+        self._state = state
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kerolox-flush")
+        self._waiting: deque[tuple[int, float, OnSafe]] = deque()  # end offset, deadline, callback; in order
+        self._running: asyncio.Future[int] | None = None
+        self._timer: TimerHandle | None = None
+        self._commit_timer: TimerHandle | None = None
+        self._deadline_timer: TimerHandle | None = None
+        self._thorough_s = 0.0
+        self.flushed_store_timestamp = 0  # every message with an earlier store time is on the medium
+        self.flushes = 0
+
+    def start(self) -> None:
+        self._thorough_s = self._clock.monotonic_s()
+        self._schedule()
+        if self._options.transient:
+            self._schedule_commit()
+
+    def wait_safe(self, end_offset: int, on_safe: OnSafe) -> None:
+        """Call back once everything before this offset is on the medium, or when that took too long."""
+        if self._state.fenced:
+            on_safe(Safe.FAILED)
+            return
+        if self._log.progress.flushed >= end_offset:
+            on_safe(Safe.YES)
+            return
+        deadline_s = self._clock.monotonic_s() + self._options.flush_timeout_ms / 1000
+        self._waiting.append((end_offset, deadline_s, on_safe))
+        if self._deadline_timer is None:
+            self._deadline_timer = self._clock.call_later(
+                self._options.flush_timeout_ms / 1000, self._give_up_late
+            )
+        self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Start a flush unless one runs; that one is followed by another if it leaves anything."""
+        if self._running is None and not self._state.fenced:
+            loop = asyncio.get_running_loop()
+            timestamp = self._log.last_store_timestamp
+            self._running = loop.run_in_executor(self._thread, self._flush)
+            self._running.add_done_callback(lambda done: self._flushed(done, timestamp))
+
+    async def flush_all(self) -> None:
+        """Everything appended so far, on the medium. Raises when the store is fenced."""
+        end = self._log.progress.appended
+        while self._log.progress.flushed < end:
+            self._state_must_not_be_fenced()
+            self.flush_soon()
+            if self._running is not None:
+                await asyncio.wait([self._running])
+                await asyncio.sleep(0)
+        self._state_must_not_be_fenced()
+
+    async def close(self) -> None:
+        for timer in (self._timer, self._commit_timer, self._deadline_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._commit_timer = self._deadline_timer = None
+        if self._running is not None:
+            await asyncio.wait([self._running])
+            await asyncio.sleep(0)
+        self._end_waiting(Safe.FAILED)
+        self._thread.shutdown(wait=True)
+
+    # --- by interval -----------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        self._timer = self._clock.call_later(self._options.flush_interval_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._schedule()
+        progress = self._log.progress
+        unflushed_pages = progress.committed // PAGE_BYTES - progress.flushed // PAGE_BYTES
+        now_s = self._clock.monotonic_s()
+        thorough = now_s - self._thorough_s >= self._options.flush_thorough_interval_ms / 1000
+        if progress.flushed < progress.committed and (
+            thorough or unflushed_pages >= self._options.flush_pages_min
+        ):
+            self.flush_soon()
+        if thorough:
+            self._thorough_s = now_s
+
+    def _schedule_commit(self) -> None:
+        self._commit_timer = self._clock.call_later(
+            self._options.commit_interval_ms / 1000, self._commit_tick
+        )
+
+    def _commit_tick(self) -> None:
+        self._schedule_commit()
+        progress = self._log.progress
+        if progress.committed < progress.appended:
+            # Committing is one pwrite into page cache; the flush that follows is the slow part.
+            try:
+                progress.committed = self._log.segments.commit()
+            except StoreError as error:
+                self._fence(error)
+                return
+            progress.advance()
+            if self._options.flush_mode is FlushMode.SYNC:
+                self.flush_soon()
+
+    # --- in the thread, and back on the loop -------------------------------------------------------
+
+    def _flush(self) -> int:
+        if self._options.transient:
+            self._log.segments.commit()
+        return self._log.segments.flush()
+
+    def _flushed(self, done: asyncio.Future[int], timestamp: int) -> None:
+        self._running = None
+        error = done.exception()
+        if error is not None:
+            self._fence(error)
+            return
+        self.flushes += 1
+        progress = self._log.progress
+        progress.committed = max(progress.committed, self._log.segments.committed)
+        progress.flushed = max(progress.flushed, done.result())
+        self.flushed_store_timestamp = max(self.flushed_store_timestamp, timestamp)
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= progress.flushed:
+            waiting.popleft()[2](Safe.YES)
+        progress.advance()
+        if waiting:
+            self.flush_soon()
+
+    def _fence(self, error: BaseException) -> None:
+        self._state.set(Obstacle.FENCED, f"a flush failed: {error}")
+        self._end_waiting(Safe.FAILED)
+
+    def _give_up_late(self) -> None:
+        self._deadline_timer = None
+        now_s = self._clock.monotonic_s()
+        while self._waiting and self._waiting[0][1] <= now_s:
+            self._waiting.popleft()[2](Safe.TIMEOUT)
+        if self._waiting:
+            self._deadline_timer = self._clock.call_later(self._waiting[0][1] - now_s, self._give_up_late)
+
+    def _end_waiting(self, how: Safe) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for _, _, on_safe in waiting:
+            on_safe(how)
+
+    def _state_must_not_be_fenced(self) -> None:
+        if self._state.fenced:
+            self._state.check_writable()

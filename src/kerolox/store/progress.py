@@ -1,0 +1,47 @@
+"""Four offsets of a log, kept apart: appended, flushed, replicated, confirmed.
+
+Flush and replication follow *appended*. Dispatch follows *confirmed*, which is what the promised
+safety allows readers to see: the flushed part under synchronous flush, what is in the file under the
+transient buffer, all that was appended otherwise; with replication, no more than the replicas have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Progress:
+    """How far the log is, in each of its four senses. Offsets only grow, except by :meth:`reset`."""
+
+    __slots__ = ("appended", "committed", "confirmed", "flushed", "followers", "replicated", "wait_for_flush")
+
+    def __init__(self, *, wait_for_flush: bool) -> None:
+        self.wait_for_flush = wait_for_flush
+        self.appended = 0  # given an offset and handed to the operating system, or to the transient buffer
+        self.committed = 0  # handed to the operating system
+        self.flushed = 0  # on the medium
+        self.replicated: int | None = None  # on enough replicas; None when none are asked for
+        self.confirmed = 0  # may be seen
+        self.followers: list[Callable[[], None]] = []  # woken when confirmed grew
+
+    def reset(self, offset: int) -> None:
+        """All at one place: after recovery or truncation."""
+        self.appended = self.committed = self.flushed = self.confirmed = offset
+        if self.replicated is not None:
+            self.replicated = offset
+
+    def advance(self) -> None:
+        """Work out what is confirmed now, and wake the followers if that is more."""
+        confirmed = self.flushed if self.wait_for_flush else self.committed
+        if self.replicated is not None and self.replicated < confirmed:
+            confirmed = self.replicated
+        if confirmed > self.confirmed:
+            self.confirmed = confirmed
+            for follower in self.followers:
+                follower()
+
+    def __repr__(self) -> str:
+        return (
+            f"<appended {self.appended}, committed {self.committed}, flushed {self.flushed}, "
+            f"replicated {self.replicated}, confirmed {self.confirmed}>"
+        )

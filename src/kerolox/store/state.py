@@ -1,0 +1,65 @@
+"""Whether the store may be written and read, and if not, why. In words, because people ask."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+
+from kerolox.store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+
+class Obstacle(Enum):
+    """What can stand in the way of writing."""
+
+    FENCED = "fenced"  # a write or flush failed: for good, until a restart has looked at the disk
+    DISK_FULL = "disk full"  # goes away when space returns
+    FOLLOWER = "follower"  # another broker leads
+    CLOSED = "closed"
+
+
+class NotWritable(StoreError):
+    """The store takes no messages now. ``obstacles`` says why."""
+
+    def __init__(self, obstacles: dict[Obstacle, str]) -> None:
+        self.obstacles = dict(obstacles)
+        reasons = "; ".join(f"{obstacle.value}: {why}" for obstacle, why in obstacles.items())
+        super().__init__(f"the store takes no messages: {reasons}")
+
+
+class StoreState:
+    """The obstacles of one store."""
+
+    def __init__(self) -> None:
+        self.obstacles: dict[Obstacle, str] = {}
+        self.on_change: list[Callable[[], None]] = []
+
+    @property
+    def writable(self) -> bool:
+        return not self.obstacles
+
+    @property
+    def fenced(self) -> bool:
+        return Obstacle.FENCED in self.obstacles
+
+    def check_writable(self) -> None:
+        if self.obstacles:
+            raise NotWritable(self.obstacles)
+
+    def set(self, obstacle: Obstacle, why: str) -> None:
+        if obstacle in self.obstacles:
+            return  # the first reason is the one that matters
+        self.obstacles[obstacle] = why
+        log.error("store_not_writable obstacle=%r reason=%r", obstacle.value, why)
+        for callback in self.on_change:
+            callback()
+
+    def clear(self, obstacle: Obstacle) -> None:
+        if obstacle is Obstacle.FENCED:
+            raise ValueError("a fenced store stays fenced until it is opened again")
+        if self.obstacles.pop(obstacle, None) is not None:
+            log.warning("store_obstacle_gone obstacle=%r", obstacle.value)
+            for callback in self.on_change:
+                callback()
