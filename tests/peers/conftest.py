@@ -21,14 +21,29 @@ from .java import find_java
 from .processes import JavaBroker, JavaNameServer, JavaProcess, kill_all
 
 HERE = Path(__file__).parent
+GROUP = "peers"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Mark these tests and keep them in one worker, for they share the processes."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.peers)
-            item.add_marker(pytest.mark.xdist_group("peers"))
+    ours = [item for item in items if HERE in item.path.parents]
+    for item in ours:
+        item.add_marker(pytest.mark.peers)
+        item.add_marker(pytest.mark.xdist_group(GROUP))
+    yield
+    if hasattr(config, "workerinput") and config.getoption("loadgroup", False):
+        for item in ours:
+            _name_group(item)
+
+
+def _name_group(item: pytest.Item) -> None:
+    """Put the group into the test's id, where pytest-xdist's scheduler looks for it.
+
+    pytest-xdist does so by setting ``_nodeid``, which pytest 9.2 no longer reads.
+    """
+    if not item.nodeid.endswith(f"@{GROUP}") and hasattr(item, "_id"):
+        item._id = type(item._id).parse(f"{item.nodeid}@{GROUP}")
 
 
 def pytest_sessionfinish() -> None:

@@ -81,7 +81,9 @@ final class Admin {
     private static Object createTopic(DefaultMQAdminExt admin, JSONObject args) throws Exception {
         String topic = args.getString("topic");
         int queues = args.get("queues") == null ? 4 : args.getIntValue("queues");
-        TopicConfig config = new TopicConfig(topic, queues, queues);
+        TopicConfig config = new TopicConfig(topic);
+        config.setReadQueueNums(queues);
+        config.setWriteQueueNums(queues);
         Reflect.configure(config, args.getJSONObject("config"));
         admin.createAndUpdateTopicConfig(args.getString("broker"), config);
         long timeout = args.get("timeoutMs") == null ? 10_000 : args.getLongValue("timeoutMs");
