@@ -301,6 +301,36 @@ def test_prepared_file(tmp_path: Path, disk: FaultyFiles, worker: ThreadPoolExec
     assert disk.syncs == created + 2
 
 
+def test_a_file_never_survives_its_predecessor(
+    tmp_path: Path, disk: FaultyFiles, worker: ThreadPoolExecutor
+) -> None:
+    log = Segments(disk, tmp_path, SIZE)
+    log.roll()
+    log.append(b"not flushed by anyone")
+    prepared = log.prepare_next(worker)
+    assert prepared is not None
+    prepared.result()
+    disk.power_loss(names=True)
+    again = Segments(disk, tmp_path, SIZE)
+    again.load()
+    assert (again.min_offset, again.max_offset, again.gaps) == (0, 2 * SIZE, [])
+
+
+def test_a_predecessor_that_cannot_be_flushed_breaks_the_log(
+    tmp_path: Path, disk: FaultyFiles, worker: ThreadPoolExecutor
+) -> None:
+    log = Segments(disk, tmp_path, SIZE)
+    log.roll()
+    log.append(b"in doubt")
+    disk.fail_syncs(1)
+    prepared = log.prepare_next(worker)
+    assert prepared is not None
+    assert prepared.exception() is log.broken
+    with pytest.raises(FsyncFailed):
+        log.flush()
+    assert log.flushed == 0
+
+
 def test_unused_prepared_file_is_removed_on_close(tmp_path: Path, worker: ThreadPoolExecutor) -> None:
     log = filled(Files(), tmp_path, 1)
     prepared = log.prepare_next(worker)
@@ -574,6 +604,53 @@ def test_many_small_queues_share_few_descriptors(tmp_path: Path) -> None:
         assert queue.flush() == 9
         queue.close()
     assert len(shared) == 0
+
+
+def test_threads_read_and_flush_while_the_log_grows_and_shrinks(tmp_path: Path) -> None:
+    """With one descriptor to share, files are opened, closed and removed under the readers' hands."""
+    log = Segments(Files(), tmp_path, 400, open_files=OpenFiles(Files(), limit=1))
+    log.start_at(0)
+    stop = threading.Event()
+    read = 0
+
+    def reader() -> int:
+        count = 0
+        while not stop.is_set():
+            offset = max(0, log.min_offset)
+            while log.readable(offset) >= 8:
+                try:
+                    data = log.read(offset, 8)
+                except OffsetOutOfRange:
+                    assert offset < log.min_offset  # deleted meanwhile, and said so
+                    break
+                assert int(data) == offset
+                offset += 8
+                count += 1
+        return count
+
+    def flusher() -> int:
+        while not stop.is_set():
+            before = log.committed
+            assert log.flush() >= min(before, log.committed)
+        return log.flush()
+
+    with ThreadPoolExecutor(3) as threads:
+        readers = [threads.submit(reader) for _ in range(2)]
+        flushing = threads.submit(flusher)
+        try:
+            for i in range(3000):
+                if log.room < 8:
+                    log.roll()
+                log.append(b"%08d" % (i * 8))
+                if i % 100 == 99:
+                    log.delete_before(log.wrote - 1000)
+        finally:
+            stop.set()
+        read = sum(future.result() for future in readers)
+        assert flushing.result() == log.wrote == 24_000
+    assert read > 0
+    assert len(log.open_files) <= 1
+    log.close()
 
 
 # Against a model

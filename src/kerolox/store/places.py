@@ -140,7 +140,8 @@ class Places:
             segment.dirty = False  # before the sync: a write during it sets it again
             file.sync()
             if not segment.named:
-                self._sync_name(segment)
+                with self._making_safe:
+                    self._sync_name(segment)
         except DiskError:
             segment.dirty = True
             raise

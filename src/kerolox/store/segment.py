@@ -12,7 +12,7 @@ import os
 import threading
 from collections import OrderedDict
 
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import FileMissing, StoreError
 from kerolox.store.files import File, Files
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,12 @@ class OpenFiles:
             return file
         if segment.gone:
             raise SegmentGone(f"{segment.path} was removed", path=segment.path)
-        opened = self.files.open(segment.path, read_only=segment.read_only)
+        try:
+            opened = self.files.open(segment.path, read_only=segment.read_only)
+        except FileMissing:
+            if segment.gone:  # since we looked
+                raise SegmentGone(f"{segment.path} was removed", path=segment.path) from None
+            raise
         return self.adopt(segment, opened)
 
     def acquire_if_open(self, segment: Segment) -> File | None:
@@ -113,11 +118,15 @@ class OpenFiles:
     def release(self, segment: Segment) -> None:
         with self._lock:
             segment._users -= 1
-            if segment._users or not segment.gone:
+            if segment.gone and not segment._users:
+                file = self._take(segment)
+                closing = [file] if file is not None else []
+            elif len(self._open) > self.limit:  # more were in use at once; now one may go
+                closing = self._over_limit()
+            else:
                 return
-            closing = self._take(segment)
-        if closing is not None:
-            closing.close()
+        for file in closing:
+            file.close()
 
     def forget(self, segment: Segment) -> None:
         """Open it no more. Closed now, or when the last reader is done with it."""
@@ -161,9 +170,12 @@ class OpenFiles:
 
 def remove_segment(open_files: OpenFiles, segment: Segment) -> None:
     """Remove the file. Readers that hold it finish; its space is free once the last one has."""
-    if os.name == "nt":  # an open file cannot be removed there
-        open_files.forget(segment)
+    segment.gone = True  # first: nobody may try to open it while the name goes
+    try:
+        if os.name == "nt":  # an open file cannot be removed there
+            open_files.forget(segment)
         open_files.files.remove(segment.path)
-    else:
-        open_files.files.remove(segment.path)
-        open_files.forget(segment)
+    except StoreError:
+        segment.gone = False
+        raise
+    open_files.forget(segment)
