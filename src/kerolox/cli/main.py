@@ -1,0 +1,27 @@
+"""The ``kerolox`` command. Each command is a file beside this one.
+
+Command files import nothing heavy at their top: servers, clients and Rich are imported when a command
+that needs them runs, so that ``kerolox --help`` and completions answer at once.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from kerolox.cli import cluster, demo, kv, nameserver, topic, version
+
+app = typer.Typer(
+    name="kerolox",
+    help="Apache RocketMQ rebuilt in Python: servers and administration.",
+    epilog="Example: kerolox nameserver --listen 0.0.0.0:9876",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+app.command("nameserver", epilog=nameserver.EXAMPLE)(nameserver.serve)
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(topic.app, name="topic")
+app.add_typer(kv.app, name="kv")
+app.command("version", epilog=version.EXAMPLE)(version.show)
+app.command("demo", epilog=demo.EXAMPLE)(demo.play)

@@ -1,0 +1,107 @@
+"""What commands print: one interface, a renderer for people and one for programs.
+
+A command makes a document (plain values, for ``--json``) and tables of the same content (for eyes), and
+does not know which of them is shown. Results go to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ParamSpec, Protocol, TypeVar
+
+import typer
+
+from kerolox.errors import KeroloxError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@dataclass
+class Table:
+    """Rows for people."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]] = field(default_factory=list)
+    title: str | None = None
+
+
+class Output(Protocol):
+    def note(self, text: str) -> None:
+        """A line for people that says what happens; programs do not get it."""
+
+    def show(self, document: Any, *tables: Table) -> None:
+        """The result."""
+
+
+class TableOutput:
+    """For people."""
+
+    def note(self, text: str) -> None:
+        typer.echo(text)
+
+    def show(self, document: Any, *tables: Table) -> None:
+        if not tables:
+            typer.echo(document)
+            return
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table as RichTable
+
+        # A pipe has no width: then nothing is folded, so that grep and awk find whole words.
+        console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
+        for table in tables:
+            shown = RichTable(
+                *table.columns, title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+            )
+            for row in table.rows:
+                shown.add_row(*(_cell(value) for value in row))
+            with console.capture() as captured:
+                console.print(shown)
+            lines = (line.rstrip() for line in captured.get().splitlines())
+            typer.echo("\n".join(line for line in lines if line))
+
+
+class JsonOutput:
+    """For programs: one JSON document."""
+
+    def note(self, text: str) -> None:
+        pass
+
+    def show(self, document: Any, *tables: Table) -> None:
+        import json
+
+        typer.echo(json.dumps(document, ensure_ascii=False, indent=2))
+
+
+def output(json: bool) -> Output:
+    return JsonOutput() if json else TableOutput()
+
+
+def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """What goes wrong on purpose is one line on stderr and exit code 1, not a stack trace."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except (KeroloxError, OSError) as error:
+            typer.echo(f"kerolox: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(1) from error
+
+    return run
+
+
+def _cell(value: object) -> str:
+    from rich.markup import escape
+
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return escape(str(value))

@@ -1,0 +1,79 @@
+"""What commands that run a server share: options from file, environment and flags, logs, and a clean stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import typer
+
+from kerolox.cli.output import Table, output
+from kerolox.errors import OptionError
+
+if TYPE_CHECKING:
+    from kerolox.options import Loaded, Options
+
+    T = TypeVar("T", bound=Options)
+
+
+class LogLevel(Enum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Listening(Protocol):
+    @property
+    def address(self) -> str: ...
+
+
+def load_options(cls: type[T], file: Path | None, flags: Mapping[str, Any]) -> Loaded[T]:
+    from kerolox.options import load
+
+    text = None if file is None else file.read_text(encoding="utf-8", errors="replace")
+    return load(cls, file_text=text, file_name=str(file or ""), environment=os.environ, flags=flags)
+
+
+def print_options(loaded: Loaded[Any], json: bool) -> None:
+    """Every option, its value, and where the value came from."""
+    rows = loaded.rows()
+    document = {key: {"value": value, "source": source} for key, value, source in rows}
+    output(json).show(document, Table(("option", "value", "source"), rows))
+
+
+def log_to_stderr(level: LogLevel) -> None:
+    logging.basicConfig(
+        level=level.name, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """``0.0.0.0:9876``, ``[::]:9876``, or ``:9876`` for all addresses; port 0 takes a free one."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdigit() or int(port) > 65535:
+        raise OptionError("--listen", text, "host:port, as in 0.0.0.0:9876 or [::]:9876")
+    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
+
+
+async def serve_until_told(role: str, server: AbstractAsyncContextManager[Listening]) -> None:
+    """Run a server, say in one line when it is ready, and stop it cleanly on SIGTERM or SIGINT."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(number, told.set)
+        except NotImplementedError:  # Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(told.set))
+    async with server as running:
+        typer.echo(f"kerolox {role} ready on {running.address}")
+        sys.stdout.flush()
+        await told.wait()

@@ -1,0 +1,36 @@
+"""``kerolox version``"""
+
+from __future__ import annotations
+
+from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+
+EXAMPLE = "Example: kerolox version --json"
+
+
+@one_line_errors
+def show(json: JsonFlag = False) -> None:
+    """Show the version, and what it runs on."""
+    import platform
+
+    import kerolox
+    from kerolox.net.loop import LOOP_NAME
+    from kerolox.protocol.codes import VERSION, version_name
+
+    protocol = version_name(VERSION).removeprefix("V").replace("_", ".")
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    document = {
+        "kerolox": kerolox.__version__,
+        "python": python,
+        "platform": platform.platform(terse=True),
+        "eventLoop": LOOP_NAME,
+        "protocol": protocol,
+        "protocolVersion": VERSION,
+    }
+    rows = [
+        ("kerolox", kerolox.__version__),
+        ("Python", python),
+        ("platform", document["platform"]),
+        ("event loop", LOOP_NAME),
+        ("protocol", f"RocketMQ {protocol} (version {VERSION})"),
+    ]
+    output(json).show(document, Table(("part", "version"), rows))
