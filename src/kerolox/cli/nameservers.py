@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from kerolox.errors import ConnectFailed, ConnectionLost, OptionError, RequestFailed, RequestTimeout
+from kerolox.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    KeroloxError,
+    OptionError,
+    RequestFailed,
+    RequestTimeout,
+)
 
 if TYPE_CHECKING:
     from kerolox.net.dialer import Dialer
@@ -39,6 +46,10 @@ def split_addresses(text: str) -> list[str]:
     return addresses
 
 
+class NoNameServer(KeroloxError):
+    """All were asked, none answered."""
+
+
 class NameServers:
     """The name servers of one cluster."""
 
@@ -56,8 +67,8 @@ class NameServers:
             except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
                 if len(self.addresses) == 1:
                     raise
-                failures.append(str(error))
-        raise ConnectFailed(", ".join(self.addresses), "; ".join(failures))
+                failures.append(f"{address}: {error.__cause__ or error}")
+        raise NoNameServer(f"no name server answered: {', '.join(failures)}. Is one running there?")
 
     async def tell_all(self, code: int, header: Header | None = None, body: bytes = b"") -> None:
         """They do not know each other: what changes one has to be told to each."""

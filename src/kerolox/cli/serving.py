@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -51,6 +48,8 @@ def print_options(loaded: Loaded[Any], json: bool) -> None:
 
 
 def log_to_stderr(level: LogLevel) -> None:
+    import logging
+
     logging.basicConfig(
         level=level.name, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
@@ -66,6 +65,9 @@ def listen_address(text: str) -> tuple[str, int]:
 
 async def serve_until_told(role: str, server: AbstractAsyncContextManager[Listening]) -> None:
     """Run a server, say in one line when it is ready, and stop it cleanly on SIGTERM or SIGINT."""
+    import asyncio
+    import signal
+
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
