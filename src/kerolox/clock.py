@@ -47,9 +47,13 @@ class StoreTime:
 
     __slots__ = ("_clock", "_last_ms")
 
-    def __init__(self, clock: Clock, not_before_ms: int = 0) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._last_ms = not_before_ms
+        self._last_ms = 0
+
+    def not_before(self, floor_ms: int) -> None:
+        """No time given from now on is earlier than this: what was stored before has it."""
+        self._last_ms = max(self._last_ms, floor_ms)
 
     def now_ms(self) -> int:
         now_ms = self._clock.wall_ms()

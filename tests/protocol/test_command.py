@@ -229,3 +229,8 @@ def test_hot_headers_decode_in_one_pass_and_only_theirs(monkeypatch: pytest.Monk
     odd = decode_command(JSON, hot.replace(b'"queueId":"3"', b"queueId:'3'"), b"")
     assert odd.code == 310
     assert odd.header(Ping).queue_id == 3
+
+
+def test_fields_that_are_not_utf8_read_as_java_reads_them() -> None:
+    command = decode_command(JSON, b'{"code":1,"opaque":1,"extFields":{"a":"x\xff"}}', b"")
+    assert command.fields == {"a": "x\ufffd"}

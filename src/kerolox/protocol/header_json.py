@@ -66,7 +66,7 @@ def decode_into(command: Command, header: bytes) -> None:
     if hot is not None:
         try:
             envelope = hot[1](header)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             pass  # an unusual spelling: the tolerant way below decides
         else:
             opaque = envelope.opaque
@@ -111,7 +111,7 @@ def decode_fields(raw: bytes) -> dict[str, str]:
     """The own header as a table of strings."""
     try:
         return _decode_table(raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         fields = loads(raw)
         if not isinstance(fields, dict):
             raise ProtocolError("command header: extFields is not an object") from None

@@ -21,7 +21,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
@@ -235,6 +235,24 @@ class File:
                 changed = True
             offset = stop
         return changed
+
+    def written_ranges(self, offset: int, end: int) -> Iterator[tuple[int, int]]:
+        """The parts of ``[offset, end)`` that were ever written; all of it if the file system cannot say."""
+        while offset < end:
+            offset = self._next_data(offset, end)
+            if offset >= end:
+                return
+            stop = min(end, self._next_hole(offset, end))
+            yield offset, stop
+            offset = stop
+
+    def _next_hole(self, offset: int, end: int) -> int:
+        if not hasattr(os, "SEEK_HOLE"):
+            return end
+        try:
+            return max(offset + 1, os.lseek(self._fd, offset, os.SEEK_HOLE))
+        except OSError:
+            return end
 
     def _next_data(self, offset: int, end: int) -> int:
         if not hasattr(os, "SEEK_DATA"):

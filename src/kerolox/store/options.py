@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kerolox.options import Options, option
 from kerolox.protocol.limits import MESSAGE_BODY_BYTES_MAX
+from kerolox.store.delay_table import DEFAULT_LEVELS
 
 GIB = 1 << 30
 
@@ -57,6 +58,8 @@ class StoreOptions(Options):
         False, "Put messages into the light queues (LMQ) they name as well.", key="enableLmq"
     )
 
+    delay_levels: str = option(DEFAULT_LEVELS, "The delay levels, from 1 on.", key="messageDelayLevel")
+
     # --- flushing ----------------------------------------------------------------------------------
     flush_mode: FlushMode = option(
         FlushMode.ASYNC, "When a message counts as safe: SYNC_FLUSH waits for the disk.", key="flushDiskType"
@@ -77,8 +80,8 @@ class StoreOptions(Options):
         low=1, changeable=True,
     )  # fmt: skip
     queue_flush_interval_ms: int = option(
-        1000, "How often consume queues and the key index are written.", key="flushIntervalConsumeQueue", low=1,
-        changeable=True,
+        1000, "How often consume queues and the key index are written.", key="flushIntervalConsumeQueue",
+        low=1, changeable=True,
     )  # fmt: skip
     transient: bool = option(
         False,

@@ -307,6 +307,17 @@ class Segments:
         finally:
             self.open_files.release(segment)
 
+    def written_ranges(self, segment: Segment, start: int) -> list[tuple[int, int]]:
+        """The parts of a file from ``start`` on that were ever written, as offsets. May wait for the disk."""
+        file = self.open_files.acquire(segment)
+        try:
+            return [
+                (segment.start + low, segment.start + high)
+                for low, high in file.written_ranges(start - segment.start, segment.size)
+            ]
+        finally:
+            self.open_files.release(segment)
+
     def _segment_with(self, offset: int, size: int) -> Segment:
         segment = self.segment_at(offset)
         if segment is None or offset + size > segment.end or offset + size > self.committed or size < 0:

@@ -1,0 +1,155 @@
+"""What a store does beside serving: make queues and index safe, note how far, delete what is too old."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from kerolox.clock import TimerHandle
+from kerolox.store.consume_queues import flush
+from kerolox.store.errors import StoreError
+from kerolox.store.marks import Marks
+from kerolox.store.retention import MANUAL_ROUNDS, LogFile, Verdict, judge
+from kerolox.store.state import Obstacle
+
+if TYPE_CHECKING:
+    from kerolox.dispatch.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+CLEAN_FIRST_S = 60.0  # let a start settle before the first look at age and disk
+
+
+class Housekeeper:
+    """The rounds of one store. What waits for the disk runs in the store's keeper thread."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._flush_timer: TimerHandle | None = None
+        self._clean_timer: TimerHandle | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._flushing = False
+        self._ordered_rounds = 0
+
+    def start(self) -> None:
+        self._schedule_flush()
+        self._clean_timer = self._store.clock.call_later(CLEAN_FIRST_S, self._clean_tick)
+
+    async def close(self) -> None:
+        for timer in (self._flush_timer, self._clean_timer):
+            if timer is not None:
+                timer.cancel()
+        self._flush_timer = self._clean_timer = None
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def order_deletion(self) -> None:
+        """Delete expired files in the coming rounds, whatever the hour."""
+        self._ordered_rounds = MANUAL_ROUNDS
+
+    # --- queues and index ------------------------------------------------------------------------
+
+    def _schedule_flush(self) -> None:
+        interval_s = self._store.options.queue_flush_interval_ms / 1000
+        self._flush_timer = self._store.clock.call_later(interval_s, self._flush_tick)
+
+    def _flush_tick(self) -> None:
+        self._schedule_flush()
+        if not self._flushing:
+            self._spawn(self.flush())
+
+    async def flush(self) -> None:
+        """Write queue and index tails, flush them in a thread, and note how far that is safe."""
+        store = self._store
+        self._flushing = True
+        try:
+            store.key_filler.put_pending()
+            # Noted before the flush, and never past what is flushed of the log itself.
+            dispatched = min(store.dispatcher.dispatched, store.progress.flushed)
+            written = store.queues.write()
+            index_written = store.index.write()
+
+            def make_safe() -> None:
+                flush(written)
+                store.index.sync(index_written)
+                self.save_marks(dispatched)
+
+            await asyncio.get_running_loop().run_in_executor(store.keeper, make_safe)
+        except StoreError as error:
+            store.state.set(Obstacle.FENCED, f"consume queues or index cannot be written: {error}")
+        finally:
+            self._flushing = False
+
+    def save_marks(self, dispatched: int) -> None:
+        """Note what is safe, in RocketMQ's file and in ours. Waits for the disk."""
+        store = self._store
+        flushed_ms = store.flusher.flushed_store_timestamp
+        checkpoint = store.checkpoint
+        checkpoint.commit_log_ms = max(checkpoint.commit_log_ms, flushed_ms)
+        # Not past the log's own flush: a queue entry without its message would count for nothing.
+        checkpoint.queues_ms = max(checkpoint.queues_ms, min(store.log.last_store_timestamp, flushed_ms))
+        checkpoint.index_ms = max(checkpoint.index_ms, store.index.full_files_end_ms)
+        checkpoint.save()
+        store.marks.save(Marks(boot=store.boot, dispatched=dispatched))
+
+    # --- age and disk ----------------------------------------------------------------------------
+
+    def _clean_tick(self) -> None:
+        interval_s = self._store.options.clean_interval_ms / 1000
+        self._clean_timer = self._store.clock.call_later(interval_s, self._clean_tick)
+        self._spawn(self.clean())
+
+    async def clean(self) -> Verdict:
+        """One look at age and disk, and what follows from it."""
+        store = self._store
+        verdict = await asyncio.get_running_loop().run_in_executor(store.keeper, self._judge)
+        if verdict.disk_full:
+            store.state.set(Obstacle.DISK_FULL, f"{verdict.reason}; free space or shorten fileReservedTime")
+        elif Obstacle.DISK_FULL in store.state.obstacles:
+            store.state.clear(Obstacle.DISK_FULL)
+        self._ordered_rounds = max(0, self._ordered_rounds - 1)
+        if verdict.delete_before is not None:
+            before = store.log.min_offset
+            await self._delete_log_before(verdict.delete_before)
+            log.info("log_deleted from=%d to=%d reason=%r", before, store.log.min_offset, verdict.reason)
+        return verdict
+
+    def _judge(self) -> Verdict:
+        store = self._store
+        files = [
+            LogFile(segment.start, segment.end, int(store.files.mtime_s(segment.path) * 1000))
+            for segment in store.segments.all
+        ]
+        ratios = [store.files.used_ratio(path) for path in store.segments.directories]
+        return judge(
+            files,
+            min(ratios),
+            store.clock.wall_ms(),
+            store.options,
+            ordered=self._ordered_rounds > 0,
+            queue_disk_ratio=store.files.used_ratio(store.root),
+        )
+
+    async def _delete_log_before(self, offset: int) -> None:
+        store = self._store
+        loop = asyncio.get_running_loop()
+        for segment in store.segments.all[:-1]:
+            if segment.end > offset:
+                break
+            # One file at a time, with a pause: deleting a large file keeps the disk busy.
+            await loop.run_in_executor(store.keeper, store.segments.delete_before, segment.end)
+            await store.clock.sleep(store.options.delete_pause_ms / 1000)
+        log_min = store.log.min_offset
+        await loop.run_in_executor(store.keeper, store.queues.delete_before, log_min)
+        await loop.run_in_executor(store.keeper, store.index.delete_before, log_min)
+
+    def _spawn(self, work: object) -> None:
+        task: asyncio.Task[object] = asyncio.ensure_future(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("housekeeping_failed", exc_info=task.exception())

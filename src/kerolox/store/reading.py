@@ -1,0 +1,227 @@
+"""Reading a queue: which messages a pull gets, and what it is told when it gets none.
+
+The decision is made on the event loop from what is in memory. When something is cold, the same
+function runs once more in a thread with reads that may wait: the loop never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+import msgspec
+
+from kerolox.store.commit_log import CommitLog
+from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from kerolox.store.errors import StoreError
+from kerolox.store.options import StoreOptions
+
+PULL_BYTES_MAX = 128 << 20
+PULL_BYTES_MIN = 100
+# Records with a little of other queues' between them are still fetched by one read.
+GAP_BYTES_MAX = 16 << 10
+
+
+class Found(Enum):
+    """How a read ended. The names are the original's: they are the remark of the answer."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+
+
+class QueueRead(msgspec.Struct):
+    """What a read found. ``parts`` are records back to back, in as few pieces as they lay in the log."""
+
+    status: Found
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    parts: list[bytes] = []
+    count: int = 0
+    size_bytes: int = 0
+    behind_bytes: int = 0  # how far the last one looked at lies behind the end of the log
+    slow: bool = False  # further behind than memory reaches: a replica might be asked instead
+    filtered: int = 0
+
+
+class Cold(Exception):
+    """Something is not in memory: read again in a thread."""
+
+
+# (tags code) → may match; (record bytes) → does match. None: everything does.
+QueueFilter = Callable[[int], bool]
+RecordFilter = Callable[[bytes], bool]
+
+
+class QueueReader:
+    """Reads messages by queue offset."""
+
+    def __init__(self, log: CommitLog, options: StoreOptions, memory_bytes: int) -> None:
+        self._log = log
+        self._options = options
+        self._memory_bytes = memory_bytes
+
+    def read(
+        self,
+        queue: ConsumeQueue | None,
+        offset: int,
+        count_max: int,
+        *,
+        bytes_max: int = PULL_BYTES_MAX,
+        queue_filter: QueueFilter | None = None,
+        record_filter: RecordFilter | None = None,
+        may_wait: bool = False,
+    ) -> QueueRead:
+        """The messages from ``offset`` on. Raises :class:`Cold` unless it ``may_wait`` for the disk."""
+        if queue is None:
+            return QueueRead(Found.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            return QueueRead(Found.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return QueueRead(Found.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return QueueRead(Found.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return QueueRead(Found.OFFSET_OVERFLOW_BADLY, high, low, high)
+        looked_at_max = max(self._options.filter_bytes_max // ENTRY_SIZE, count_max)
+        wanted = count_max if queue_filter is None and record_filter is None else looked_at_max
+        entries = self._entries(queue, offset, wanted, may_wait)
+        if not entries:
+            return QueueRead(Found.OFFSET_FOUND_NULL, queue.offset_after_file(offset), low, high)
+        return self._collect(
+            entries, offset, count_max, bytes_max, low, high, queue_filter, record_filter, may_wait
+        )
+
+    def _entries(self, queue: ConsumeQueue, offset: int, count: int, may_wait: bool) -> bytes:
+        if may_wait:
+            return queue.read(offset, count)
+        entries = queue.read_hot(offset, count)
+        if entries is None:
+            raise Cold
+        return entries
+
+    def _collect(
+        self,
+        entries: bytes,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        low: int,
+        high: int,
+        queue_filter: QueueFilter | None,
+        record_filter: RecordFilter | None,
+        may_wait: bool,
+    ) -> QueueRead:
+        options = self._options
+        log_end = self._log.progress.confirmed
+        hot_from = log_end - self._memory_bytes * options.memory_percent // 100
+        bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
+        status = Found.NO_MATCHED_MESSAGE
+        next_offset = offset
+        removed_before = 0  # entries before this place in the log are gone with their file
+        count = size_bytes = filtered = 0
+        last_physical = log_end
+        ranges: list[tuple[int, int]] = []  # neighbours joined
+        taken: list[bytes] = []  # records read one by one, when each has to be looked into
+        for physical, size, tags_code in ENTRY.iter_unpack(entries):
+            is_hot = physical >= hot_from
+            if count and (
+                count >= count_max
+                or size_bytes + size > bytes_max
+                or size_bytes + size > (options.batch_bytes_hot if is_hot else options.batch_bytes_cold)
+                or count >= (options.batch_count_hot if is_hot else options.batch_count_cold)
+            ):
+                break
+            next_offset += 1
+            last_physical = physical
+            if physical < removed_before:
+                continue
+            if queue_filter is not None and not queue_filter(tags_code):
+                continue
+            if size == BLANK_SIZE or physical < self._log.min_offset:
+                # A blank entry, or a message whose file is deleted while its queue entry still stands.
+                if not count:
+                    status = Found.MESSAGE_WAS_REMOVING
+                    removed_before = self._log.min_offset
+                continue
+            if record_filter is not None:
+                record = self._record(physical, size, may_wait)
+                if record is None:
+                    if not count:
+                        status = Found.MESSAGE_WAS_REMOVING
+                    continue
+                if not record_filter(record):
+                    filtered += 1
+                    if not count:
+                        status = Found.NO_MATCHED_MESSAGE
+                    continue
+                taken.append(record)
+            elif ranges and ranges[-1][1] == physical:
+                ranges[-1] = (ranges[-1][0], physical + size)
+            else:
+                ranges.append((physical, physical + size))
+            count += 1
+            size_bytes += size
+            status = Found.FOUND
+        parts = taken if record_filter is not None else self._parts(ranges, may_wait)
+        behind = log_end - last_physical
+        return QueueRead(
+            status,
+            next_offset,
+            low,
+            high,
+            parts,
+            count,
+            size_bytes,
+            behind,
+            behind > self._memory_bytes * options.memory_percent // 100,
+            filtered,
+        )
+
+    def _record(self, physical: int, size: int, may_wait: bool) -> bytes | None:
+        if may_wait:
+            try:
+                return self._log.read(physical, size)
+            except StoreError:
+                return None
+        try:
+            record = self._log.read_hot(physical, size)
+        except StoreError:
+            return None
+        if record is None:
+            raise Cold
+        return record
+
+    def _parts(self, ranges: list[tuple[int, int]], may_wait: bool) -> list[bytes]:
+        """The bytes of all ranges, neighbours with small gaps fetched by one read."""
+        parts: list[bytes] = []
+        number = 0
+        while number < len(ranges):
+            low, high = ranges[number]
+            upto = number + 1
+            while upto < len(ranges) and 0 <= ranges[upto][0] - high <= GAP_BYTES_MAX:
+                if not self._same_file(low, ranges[upto][1]):
+                    break
+                high = ranges[upto][1]
+                upto += 1
+            data = self._log.read(low, high - low) if may_wait else self._log.read_hot(low, high - low)
+            if data is None:
+                raise Cold
+            if upto == number + 1:
+                parts.append(data)
+            else:
+                parts += [data[a - low : b - low] for a, b in ranges[number:upto]]
+            number = upto
+        return parts
+
+    def _same_file(self, low: int, high: int) -> bool:
+        size = self._log.segments.size
+        return low // size == (high - 1) // size

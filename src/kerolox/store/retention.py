@@ -1,0 +1,74 @@
+"""What may be deleted, and when the disk is too full to go on. Decisions only; see MessageStore for the acts.
+
+Commit-log files go oldest first and never the last one: by age at the hours set for it or when the disk
+is filling, before their time when it is nearly full. Queues and index follow the log's new beginning.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from kerolox.store.options import StoreOptions
+
+MS_PER_HOUR = 3_600_000
+MANUAL_ROUNDS = 20  # an order to delete counts for this many rounds, as in the original
+
+
+class LogFile(msgspec.Struct, frozen=True):
+    """A commit-log file as retention sees it."""
+
+    start: int
+    end: int
+    modified_ms: int
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What to do now."""
+
+    delete_before: int | None  # offset; None: nothing
+    disk_full: bool  # refuse messages
+    reason: str
+
+
+def judge(
+    files: Sequence[LogFile],
+    disk_ratio: float,
+    now_ms: int,
+    options: StoreOptions,
+    *,
+    ordered: bool = False,
+    queue_disk_ratio: float | None = None,
+) -> Verdict:
+    """Which files are to go. ``disk_ratio`` is used/total, below 0 when it cannot be told.
+
+    With several directories the emptiest decides: new files can still go there.
+    """
+    ratio = disk_ratio if queue_disk_ratio is None else max(disk_ratio, queue_disk_ratio)
+    percent = ratio * 100
+    full = percent > options.disk_percent_full
+    forced = percent > options.disk_percent_force and options.force_clean
+    filling = percent > options.disk_percent_max or ratio < 0
+    hour = time.localtime(now_ms / 1000).tm_hour
+    due = hour in delete_hours(options.delete_hours)
+    if not (due or filling or forced or ordered):
+        return Verdict(None, full, "nothing is due")
+    why = (
+        f"the disk is {percent:.0f}% full"
+        if filling or forced
+        else "an order was given" if ordered else f"it is {hour} o'clock"
+    )  # fmt: skip
+    before: int | None = None
+    for count, file in enumerate(files[:-1], start=1):
+        old = file.modified_ms + options.keep_hours * MS_PER_HOUR <= now_ms
+        if count > options.delete_batch_max or not (old or forced):
+            break
+        before = file.end
+    return Verdict(before, full, why if before is not None else f"{why}, but nothing may go yet")
+
+
+def delete_hours(text: str) -> frozenset[int]:
+    """``04;16`` → hours of the day. Words that are no hour are passed over."""
+    return frozenset(int(word) for word in text.split(";") if word.strip().isdigit() and int(word) < 24)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import asyncio
+
+from kerolox.clock import Clock, StoreTime
+from kerolox.testing.clock import ManualClock
+
+
+async def test_a_three_day_timer_fires_in_a_millisecond() -> None:
+    clock = ManualClock(wall_ms=1_000_000)
+    fired: list[int] = []
+    clock.call_later(3 * 86400, lambda: fired.append(clock.wall_ms()))
+    await clock.advance(3 * 86400 - 1)
+    assert fired == []
+    await clock.advance(1)
+    assert fired == [1_000_000 + 3 * 86400 * 1000]
+
+
+async def test_timers_fire_in_order_each_at_its_moment() -> None:
+    clock = ManualClock()
+    start_s = clock.monotonic_s()
+    seen: list[tuple[str, float]] = []
+
+    def note(name: str) -> None:
+        seen.append((name, clock.monotonic_s() - start_s))
+        if name == "first":
+            clock.call_later(1, lambda: note("made by first"))
+
+    clock.call_later(5, lambda: note("second"))
+    clock.call_later(2, lambda: note("first"))
+    clock.call_later(4, lambda: note("never")).cancel()
+    await clock.advance(10)
+    assert seen == [("first", 2), ("made by first", 3), ("second", 5)]
+    assert clock.pending == 0
+
+
+async def test_sleepers_wake_and_can_be_cancelled() -> None:
+    clock = ManualClock()
+    woken = asyncio.create_task(clock.sleep(10))
+    cancelled = asyncio.create_task(clock.sleep(10))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await clock.advance(10)
+    assert woken.done()
+    assert cancelled.cancelled()
+    assert clock.pending == 0
+
+
+async def test_store_time_never_runs_backwards() -> None:
+    clock = ManualClock(wall_ms=5000)
+    time = StoreTime(clock)
+    assert time.now_ms() == 5000
+    clock.step_wall(-3000)
+    assert time.now_ms() == 5000
+    clock.step_wall(+4000)
+    assert time.now_ms() == 6000
+    time.not_before(9000)
+    assert time.now_ms() == 9000
+
+
+async def test_the_system_clock_works() -> None:
+    clock = Clock()
+    fired = asyncio.Event()
+    before_s = clock.monotonic_s()
+    clock.call_later(0.01, fired.set)
+    await asyncio.wait_for(fired.wait(), 10)
+    await clock.sleep(0.001)
+    assert clock.monotonic_s() > before_s
+    assert clock.wall_ms() > 1_700_000_000_000

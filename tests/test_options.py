@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import pytest
+
+from kerolox.errors import OptionError
+from kerolox.options import Options, change, load, option, sample, specs, to_properties
+
+
+class Colour(enum.Enum):
+    RED = "RED_ONE"
+    BLUE = "BLUE_ONE"
+
+
+@dataclass
+class Demo(Options):
+    listen_port: int = option(9876, "Port.", low=0, high=65535)
+    name: str = option("x", "Name.", key="brokerName", changeable=True)
+    enabled: bool = option(False, "Switch.", changeable=True)
+    colour: Colour = option(Colour.RED, "Colour.")
+    address: str | None = option(None, "Address.", key="namesrvAddr", environment="NAMESRV_ADDR")
+    password: str | None = option(None, "Secret.", secret=True)
+    ratio: float = option(0.5, "Ratio.", low=0)
+
+
+def test_defaults_file_environment_flags_in_this_order() -> None:
+    loaded = load(
+        Demo,
+        file_text="listenPort=1\nbrokerName=file\nenabled=TRUE\ncolour=BLUE_ONE\n# comment\nunheard=of\n",
+        file_name="x.conf",
+        environment={"KEROLOX_NAME": "env", "NAMESRV_ADDR": "a:1;b:2", "OTHER": "1"},
+        flags={"name": "flag", "ratio": None},
+    )
+    options = loaded.options
+    assert (options.listen_port, options.name, options.enabled) == (1, "flag", True)
+    assert (options.colour, options.address, options.ratio) == (Colour.BLUE, "a:1;b:2", 0.5)
+    assert loaded.sources["listen_port"] == "x.conf"
+    assert loaded.sources["name"] == "flag"
+    assert loaded.sources["address"] == "environment NAMESRV_ADDR"
+    assert loaded.unknown == {"unheard": "x.conf"}
+    assert ("listenPort", "1", "x.conf") in loaded.rows()
+    assert ("ratio", "0.5", "default") in loaded.rows()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("listenPort=abc", "option listenPort = 'abc' .*x.conf.*a whole number from 0 to 65535"),
+        ("listenPort=70000", "from 0 to 65535"),
+        ("enabled=yes", "true or false"),
+        ("colour=GREEN", "RED_ONE, BLUE_ONE"),
+        ("ratio=-1", "at least 0"),
+    ],
+)
+def test_wrong_values_name_key_value_source_and_expectation(text: str, says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        load(Demo, file_text=text, file_name="x.conf")
+
+
+def test_only_changeable_options_change_and_all_or_none() -> None:
+    options = Demo()
+    assert change(options, {"brokerName": "new", "enabled": "true", "unheard": "x"}) == {
+        "name": "new",
+        "enabled": True,
+    }
+    with pytest.raises(OptionError, match="restart"):
+        change(options, {"enabled": "false", "listenPort": "1"})
+    assert options.enabled is True
+    assert change(options, {"listenPort": "9876"}) == {}  # no change is no refusal
+
+
+def test_properties_and_sample_show_every_option_but_no_secret() -> None:
+    options = Demo(password="hunter2", address="a:1")
+    text = to_properties(options)
+    assert "listenPort=9876" in text
+    assert "hunter2" not in text
+    assert load(Demo, file_text=to_properties(Demo())).options == Demo()
+    generated = sample(Demo)
+    for spec in specs(Demo):
+        assert f"#{spec.key}=" in generated
