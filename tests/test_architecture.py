@@ -33,7 +33,6 @@ NO_IO = {
     "threading",
     "os",
     "pathlib",
-    "io",
     "tempfile",
     "subprocess",
 }

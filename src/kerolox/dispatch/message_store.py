@@ -319,7 +319,7 @@ class MessageStore:
         self.checkpoint.load(self.clock.wall_ms())
         self.segments.load()
         self.queues.load()
-        self.queues.recover()
+        self.queues.recover(crashed=crashed)
         self.index.load(after_crash=crashed, checkpoint_ms=self.checkpoint.index_ms)
         if self.segments.first is None:
             if len(self.queues):
@@ -376,8 +376,12 @@ class MessageStore:
         if vanished or (no_index and queues_end >= 0):
             log.warning(
                 "rebuilding queues=%d of %d index_files=%d of %d reason='files have vanished' "
-                "next='the whole log is read'", len(self.queues), marks.queues, len(self.index), marks.index_files,
-            )  # fmt: skip
+                "next='the whole log is read'",
+                len(self.queues),
+                marks.queues,
+                len(self.index),
+                marks.index_files,
+            )
         return Circumstances(
             crashed=crashed,
             power_lost=not marks.boot or not self.boot or marks.boot != self.boot,
