@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG
 from kerolox.nameserver.server import NameServer
@@ -16,6 +17,7 @@ from kerolox.net.dialer import Dialer
 from kerolox.net.lanes import Lane
 from kerolox.net.requests import Handlers, Request
 from kerolox.net.server import ListenFailed, Server
+from kerolox.net.tls import ClientTls
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.routes import (
     BrokerMemberGroupAnswer,
@@ -521,3 +523,23 @@ async def test_starting_and_stopping_is_logged_once_each(caplog: pytest.LogCaptu
     events = [r.getMessage() for r in caplog.records if r.name == "kerolox.nameserver.server"]
     address = f"127.0.0.1:{nameserver.port}"
     assert events == [f"nameserver_started address={address}", f"nameserver_stopped address={address}"]
+
+
+async def test_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    chain, key, trusted = tmp_path / "chain.pem", tmp_path / "key.pem", tmp_path / "ca.pem"
+    for blob in certificate.cert_chain_pems:
+        blob.write_to_path(str(chain), append=True)
+    certificate.private_key_pem.write_to_path(str(key))
+    authority.cert_pem.write_to_path(str(trusted))
+    files = {"tls_server_cert_path": str(chain), "tls_server_key_path": str(key)}
+    async with running_nameserver(**files) as nameserver, Dialer(tls=ClientTls(ca=str(trusted))) as secure:
+        assert (await register(secure, nameserver)).code == 0
+        async with Dialer() as plain:  # permissive is the default
+            assert (await route_of(plain, nameserver, "t1")).code == 0
+
+
+async def test_a_free_port_is_shown_among_the_options(nameserver: NameServer, dialer: Dialer) -> None:
+    shown = await ask(dialer, nameserver, RequestCode.GET_NAMESRV_CONFIG)
+    assert read_properties(shown.body)["listenPort"] == nameserver.address.rpartition(":")[2] != "0"

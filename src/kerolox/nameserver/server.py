@@ -68,6 +68,7 @@ class NameServer(PeerEvents):
             clock=self._clock,
         )
         await self._server.start()
+        self.options.listen_port = self._server.port  # where tools that ask for the options find us
         self._scan = self._clock.call_later(FIRST_SCAN_S, self._forget_quiet)
         log.info("nameserver_started address=%s", self.address)
 
@@ -105,7 +106,7 @@ class NameServer(PeerEvents):
 
     @property
     def port(self) -> int:
-        return self.options.listen_port if self._server is None else self._server.port
+        return self.options.listen_port
 
     def _handlers(self) -> Handlers:
         # Clients asking for routes come by the thousand when a broker has gone: they have their own lane.
