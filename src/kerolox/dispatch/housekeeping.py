@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from kerolox.clock import TimerHandle
 from kerolox.store.consume_queues import flush
@@ -144,8 +145,8 @@ class Housekeeper:
         await loop.run_in_executor(store.keeper, store.queues.delete_before, log_min)
         await loop.run_in_executor(store.keeper, store.index.delete_before, log_min)
 
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[object] = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from kerolox.clock import Clock, TimerHandle
 from kerolox.protocol import properties as names
-from kerolox.protocol.java import index_hash, java_hash
 from kerolox.protocol.record_scan import Entry
-from kerolox.store.key_index import KeyIndex
+from kerolox.store.key_index import KeyHasher, KeyIndex
 
 BATCH = 512
 DELAY_S = 0.02
@@ -25,7 +24,7 @@ class KeyFiller:
         self._index = index
         self._clock = clock
         self._pending: list[Entry] = []
-        self._seeds: dict[bytes, int] = {}  # topic → hash of "topic#"
+        self._hasher = KeyHasher()
         self._timer: TimerHandle | None = None
         self.on_loop = False  # without a running loop (recovery, repair) everything is put at once
 
@@ -42,21 +41,17 @@ class KeyFiller:
             return
         pending, self._pending = self._pending, []
         wanted: list[tuple[int, int, int]] = []
-        for entry in pending:
-            _, _, _, _, physical, sys_flag, stored_ms, topic, properties = entry
+        find = names.find
+        hasher = self._hasher
+        for _, _, _, _, physical, sys_flag, stored_ms, topic, properties in pending:
             if sys_flag & _TRANSACTION_BITS == _ROLLED_BACK:
                 continue
-            seed = self._seeds.get(topic)
-            if seed is None:
-                seed = self._seeds[topic] = java_hash(topic.decode("utf-8", "replace") + "#")
-            unique = names.find(properties, names.AT_UNIQUE_KEY)
-            if unique:
-                wanted.append((index_hash(_hash(unique, seed)), physical, stored_ms))
-            keys = names.find(properties, names.AT_KEYS)
-            if keys:
-                wanted += [
-                    (index_hash(_hash(key, seed)), physical, stored_ms) for key in keys.split(b" ") if key
-                ]
+            unique = find(properties, names.AT_UNIQUE_KEY)
+            keys = find(properties, names.AT_KEYS)
+            if keys is not None:
+                wanted += [(code, physical, stored_ms) for code in hasher.keys(topic, unique, keys)]
+            elif unique is not None:
+                wanted.append((hasher.unique_key(topic, unique), physical, stored_ms))
         self._index.put_many(wanted)
 
     def close(self) -> None:
@@ -68,7 +63,3 @@ class KeyFiller:
     def _late(self) -> None:
         self._timer = None
         self.put_pending()
-
-
-def _hash(key: bytes, seed: int) -> int:
-    return java_hash(key if key.isascii() else key.decode("utf-8", "replace"), seed)

@@ -52,7 +52,8 @@ class StoreState:
         if obstacle in self.obstacles:
             return  # the first reason is the one that matters
         self.obstacles[obstacle] = why
-        log.error("store_not_writable obstacle=%r reason=%r", obstacle.value, why)
+        if obstacle is not Obstacle.CLOSED:
+            log.error("store_not_writable obstacle=%r reason=%r", obstacle.value, why)
         for callback in self.on_change:
             callback()
 
