@@ -30,6 +30,7 @@ LOGBACK = """\
 </configuration>
 """
 
+_given: set[int] = set()
 _alive: weakref.WeakSet[JavaProcess] = weakref.WeakSet()
 
 
@@ -41,13 +42,15 @@ def free_ports(count: int, *, offsets: Sequence[int] = (0,)) -> list[int]:
     """Return ``count`` ports P for which every P + offset is free just now.
 
     They are below the range the kernel hands out for outgoing connections, so that a client
-    connecting in the meantime does not take one.
+    connecting in the meantime does not take one, and none is given out twice.
     """
     found: list[int] = []
     start = 12000 + (os.getpid() * 37 + int(time.monotonic() * 1000)) % 18000
     for step in range(0, 18000, 7):
         port = 12000 + (start - 12000 + step) % 18000
-        if all(_is_free(port + offset) for offset in offsets):
+        wanted = {port + offset for offset in offsets}
+        if not wanted & _given and all(_is_free(each) for each in wanted):
+            _given.update(wanted)
             found.append(port)
             if len(found) == count:
                 return found
@@ -349,6 +352,8 @@ class JavaBroker(JavaProcess):
         self.ha_port = ha_port if ha_port is not None else self.port + 1
         self.store = store if store is not None else home / "store"
         self.nameservers = nameservers.split(";") if isinstance(nameservers, str) else list(nameservers)
+        # Where to ask whether it registered; elsewhere if a recording stands in between.
+        self.ask = self.nameservers
         self.properties = {
             **self.DEFAULTS,
             "namesrvAddr": ";".join(self.nameservers),
@@ -379,10 +384,11 @@ class JavaBroker(JavaProcess):
     def registered(self) -> bool:
         """Whether every name server lists this broker."""
         try:
-            answers = [request(server, GET_BROKER_CLUSTER_INFO) for server in self.nameservers]
+            answers = [request(server, GET_BROKER_CLUSTER_INFO) for server in self.ask]
         except OSError:
             return False
-        return all(f'"{self.address}"'.encode() in answer.body for answer in answers)
+        shown = f'"{self.properties["brokerIP1"]}:{self.port}"'.encode()
+        return all(shown in answer.body for answer in answers)
 
     def main(self) -> list[str]:
         config = self.home / "broker.conf"

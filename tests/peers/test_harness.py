@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from .capture import RecordingProxy
 from .conftest import Factory
 from .driver import JavaDriver, JavaError
 from .jars import Jars, PeersUnavailable, get_jars
 from .processes import JavaBroker, JavaNameServer, StartFailed
+from .wire import GET_BROKER_CLUSTER_INFO
 
 Unique = Callable[[str], str]
 
@@ -295,3 +297,17 @@ def test_missing_maven_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PeersUnavailable, match="install maven"):
         get_jars("5x")
+
+
+def test_proxy_records_both_directions(java_driver: JavaDriver, java_nameserver: JavaNameServer) -> None:
+    with RecordingProxy(java_nameserver.address) as proxy:
+        client = java_driver.call("remoting.start")
+        asked = {"code": GET_BROKER_CLUSTER_INFO, "opaque": 77}
+        answer = java_driver.call("remoting.invoke", handle=client, address=proxy.address, **asked)
+        question, reply = proxy.take_frames()
+    assert (question.sender, reply.sender) == ("client", "server")
+    for frame, code in ((question, GET_BROKER_CLUSTER_INFO), (reply, 0)):
+        seen = java_driver.call("codec.decode", bytes=base64.b64encode(frame.data).decode())
+        assert (seen["code"], seen["opaque"]) == (code, 77)
+    assert reply.data.endswith(base64.b64decode(answer["body"]))
+    assert proxy.connections[0].raw["client"] == question.data

@@ -46,12 +46,14 @@ def request(
         connection.sendall(struct.pack(">II", total, len(header)) + header + body)
         (length,) = struct.unpack(">I", _exactly(connection, 4))
         frame = _exactly(connection, length)
-    # The top byte of the second length is the header's encoding, and an answer keeps the request's.
-    header_length = struct.unpack(">I", frame[:4])[0] & 0xFFFFFF
-    fields: dict[str, Any] = json.loads(frame[4 : 4 + header_length])
-    return Answer(
-        fields["code"], fields.get("remark"), fields.get("extFields") or {}, frame[4 + header_length :]
-    )
+    # The top byte of the second length is the header's encoding.
+    kind, header_length = frame[0], int.from_bytes(frame[1:4])
+    raw, rest = frame[4 : 4 + header_length], frame[4 + header_length :]
+    if kind == 1:
+        # A server set to binary headers answers so whatever it was asked in; the code is enough here.
+        return Answer(int.from_bytes(raw[:2]), None, {}, rest)
+    fields: dict[str, Any] = json.loads(raw)
+    return Answer(fields["code"], fields.get("remark"), fields.get("extFields") or {}, rest)
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:

@@ -67,10 +67,18 @@ final class Producers {
         return new AclClientRPCHook(new SessionCredentials(accessKey, args.getString("secretKey")));
     }
 
-    /** Sets what every client has, and an instance name of its own so that no two share connections. */
+    /**
+     * Sets what every client has.
+     *
+     * <p>An instance name of its own, so that no two share connections. And a second between
+     * heartbeats and between looks at the name server: with Apache's thirty, a client that lost a race
+     * at its start, such as for the first heartbeat after a rebalance, makes a test wait that long.
+     */
     static void configure(ClientConfig client, JSONObject args) throws Exception {
         client.setNamesrvAddr(args.getString("namesrv"));
         client.setInstanceName("driver-" + INSTANCES.incrementAndGet());
+        client.setHeartbeatBrokerInterval(1000);
+        client.setPollNameServerInterval(1000);
         Reflect.configure(client, args.getJSONObject("options"));
     }
 
