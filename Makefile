@@ -32,11 +32,26 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
+# Every decoder against arbitrary bytes, a minute each; the result is kept.
+fuzz: $(STAMP)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/fuzz.lock
+	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS_EACH),60) --result docs/results/fuzz.json
+
+# The tests with Apache's programs, against the 4.9 line.
+peers-4x: $(STAMP)
+	KEROLOX_PEERS_VERSION=4.9 KEROLOX_REQUIRE_PEERS=1 $(BIN)/python -m pytest tests/peers $(ARGS)
+
+# Prints the machine and the figures; keeps them in docs/results and docs/PERFORMANCE.md. About five minutes.
+bench: $(STAMP)
+	$(BIN)/python -m bench
+
 # Regenerates the lock file from pyproject.toml, for every platform and Python we support.
 lock: $(STAMP)
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
 	    --extra dev --output-file requirements/dev.lock pyproject.toml requirements/build.in
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+	    --output-file requirements/fuzz.lock requirements/fuzz.in
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis
