@@ -1,0 +1,154 @@
+"""``consumerFilter.json``: the SQL subscriptions of groups, kept for the filter bits of new messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.protocol.bodies.body import Body, from_tree
+from kerolox.store.files import Files, PathLike
+from kerolox.store.tables.table import Table, unknown_members
+
+logger = logging.getLogger(__name__)
+
+DEAD_KEPT_MS = 24 * 3600 * 1000
+_DEAD_BEFORE_MS = 30_000
+
+
+class BloomPlaces(Body, frozen=True, kw_only=True):
+    """The bits of a subscription in a filter of so many bits."""
+
+    bit_num: int = 0
+    bit_pos: tuple[int, ...] = ()
+
+
+class FilterData(Body, frozen=True, kw_only=True):
+    """The subscription of one group to one topic. Dead since ``dead_time``, alive when that is 0."""
+
+    bloom_filter_data: BloomPlaces | None = None
+    born_time: int = 0
+    client_version: int = 0
+    consumer_group: str = ""
+    dead_time: int = 0
+    expression: str | None = None
+    expression_type: str | None = None
+    topic: str = ""
+
+    @property
+    def dead(self) -> bool:
+        return self.dead_time >= self.born_time
+
+
+class _TopicFilters(Body, frozen=True, kw_only=True):
+    group_filter_data: dict[str, FilterData] = {}
+    topic: str = ""
+
+
+class _FilterFile(Body, frozen=True, kw_only=True):
+    filter_data_by_topic: dict[str, _TopicFilters] = {}
+
+
+class FilterTable(Table):
+    """``by_topic[topic][group]``.
+
+    ``bits`` and ``places`` are the size of the filter in use and the bits of one subscription in it. A
+    file made with others is worth nothing, and its content is dropped.
+    """
+
+    NAME = "consumerFilter.json"
+
+    def __init__(
+        self,
+        files: Files,
+        directory: PathLike,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        bits: int = 112,
+        places: int = 3,
+        dead_kept_ms: int = DEAD_KEPT_MS,
+    ) -> None:
+        super().__init__(files, directory, clock=clock)
+        self.by_topic: dict[str, dict[str, FilterData]] = {}
+        self.bits = bits
+        self.places = places
+        self.dead_kept_ms = dead_kept_ms
+
+    def find(self, topic: str, group: str) -> FilterData | None:
+        return self.by_topic.get(topic, {}).get(group)
+
+    def put(self, data: FilterData) -> None:
+        self.by_topic.setdefault(data.topic, {})[data.consumer_group] = data
+        self.changed = True
+
+    def remove(self, topic: str, group: str) -> bool:
+        groups = self.by_topic.get(topic)
+        if groups is None or groups.pop(group, None) is None:
+            return False
+        if not groups:
+            del self.by_topic[topic]
+        self.changed = True
+        return True
+
+    def mark_dead(self, group: str) -> None:
+        """The group has no members any more: its subscriptions are kept for a day."""
+        now_ms = self._clock.wall_ms()
+        for groups in self.by_topic.values():
+            data = groups.get(group)
+            if data is not None and not data.dead:
+                groups[group] = msgspec.structs.replace(data, dead_time=now_ms)
+                self.changed = True
+
+    def _read(self, tree: Mapping[Any, Any]) -> None:
+        content = from_tree(tree, _FilterFile)
+        self._other = unknown_members(tree, _FilterFile)
+        self.by_topic = {}
+        earliest_ms = self._clock.wall_ms() - _DEAD_BEFORE_MS
+        for topic, filters in content.filter_data_by_topic.items():
+            for group, data in filters.group_filter_data.items():
+                bloom = data.bloom_filter_data
+                if bloom is None or bloom.bit_num != self.bits or len(bloom.bit_pos) != self.places:
+                    logger.warning(
+                        "filters_dropped path=%s topic=%s group=%s bits=%s expected=%d next='groups bring "
+                        "them again when they subscribe'",
+                        self.path,
+                        topic,
+                        group,
+                        None if bloom is None else bloom.bit_num,
+                        self.bits,
+                    )
+                    self.by_topic = {}
+                    return
+                if not data.dead_time:
+                    # Its members may be gone for good; if not, their heartbeat brings it back to life.
+                    data = msgspec.structs.replace(data, dead_time=max(data.born_time, earliest_ms))
+                self.by_topic.setdefault(topic, {})[group] = data
+
+    def _content(self) -> dict[str, Any]:
+        self._forget_dead()
+        return {
+            "filterDataByTopic": {
+                topic: {
+                    "groupFilterData": {group: _members(data) for group, data in groups.items()},
+                    "topic": topic,
+                }
+                for topic, groups in self.by_topic.items()
+            }
+        }
+
+    def _forget_dead(self) -> None:
+        now_ms = self._clock.wall_ms()
+        for topic, groups in list(self.by_topic.items()):
+            for group, data in list(groups.items()):
+                if data.dead and now_ms - data.dead_time >= self.dead_kept_ms:
+                    del groups[group]
+            if not groups:
+                del self.by_topic[topic]
+
+
+def _members(data: FilterData) -> dict[str, Any]:
+    fields = zip(data.__struct_encode_fields__, data.__struct_fields__, strict=True)
+    return {**{wire: getattr(data, ours) for wire, ours in fields}, "dead": data.dead}

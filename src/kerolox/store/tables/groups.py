@@ -1,0 +1,84 @@
+"""``subscriptionGroup.json``: the settings of every consumer group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.protocol.bodies.body import from_tree
+from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigTable
+from kerolox.protocol.bodies.topics import DataVersion
+from kerolox.store.files import Files, PathLike
+from kerolox.store.tables.table import Table, unknown_members, unknown_of_all, with_unknown
+
+
+class GroupTable(Table):
+    """Groups by name, and what each may not do: ``forbidden[group][topic]`` is a set of bits."""
+
+    NAME = "subscriptionGroup.json"
+
+    def __init__(self, files: Files, directory: PathLike, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(files, directory, clock=clock)
+        self.groups: dict[str, GroupConfig] = {}
+        self.forbidden: dict[str, dict[str, int]] = {}
+        self.version = DataVersion()
+        self._unknown: dict[str, dict[str, Any]] = {}
+
+    def put(self, config: GroupConfig, *, state_version: int = 0) -> bool:
+        """Create or change a group; False when it is so already."""
+        if self.groups.get(config.group_name) == config:
+            return False
+        self.groups[config.group_name] = config
+        self.bump(state_version)
+        return True
+
+    def remove(self, name: str, *, state_version: int = 0) -> GroupConfig | None:
+        config = self.groups.pop(name, None)
+        self._unknown.pop(name, None)
+        forbidden = self.forbidden.pop(name, None)
+        if config is not None or forbidden is not None:
+            self.bump(state_version)
+        return config
+
+    def forbid(self, group: str, topic: str, bits: int, *, state_version: int = 0) -> None:
+        """Set what the group may not do with the topic; 0 allows everything again."""
+        topics = self.forbidden.setdefault(group, {})
+        topics[topic] = bits
+        if not bits:
+            del topics[topic]
+        if not topics:
+            del self.forbidden[group]
+        self.bump(state_version)
+
+    def replace(
+        self,
+        groups: Mapping[str, GroupConfig],
+        version: DataVersion,
+        forbidden: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> None:
+        """Take over a leader's table with its version; without ``forbidden`` that stays as it is."""
+        self.groups = dict(groups)
+        self.version = version
+        if forbidden is not None:
+            self.forbidden = {group: dict(topics) for group, topics in forbidden.items()}
+        self.changed = True
+
+    def bump(self, state_version: int = 0) -> None:
+        self.version = self.version.next(self._clock.wall_ms(), state_version)
+        self.changed = True
+
+    def _read(self, tree: Mapping[Any, Any]) -> None:
+        content = from_tree(tree, GroupConfigTable)
+        self.groups = dict(content.subscription_group_table)
+        self.forbidden = {group: dict(topics) for group, topics in content.forbidden_table.items()}
+        self.version = content.data_version
+        self._other = unknown_members(tree, GroupConfigTable)
+        self._unknown = unknown_of_all(tree.get("subscriptionGroupTable"), GroupConfig)
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.version,
+            "forbiddenTable": self.forbidden,
+            "subscriptionGroupTable": with_unknown(self.groups, self._unknown),
+        }

@@ -1,0 +1,203 @@
+"""``consumerOffset.json`` and ``delayOffset.json``: how far consumers and delay levels have come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.protocol.bodies.body import from_tree
+from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
+from kerolox.protocol.bodies.topics import DataVersion
+from kerolox.store.files import Files, PathLike
+from kerolox.store.tables.table import Table, unknown_members
+
+_AT = "@"
+
+
+class ConsumerOffsets(Table):
+    """``topic@group`` → queue → the offset consumed next.
+
+    A new version is made every ``version_step`` commits. Offsets of pulls, and offsets set back but not
+    yet taken note of by the group, are kept in memory only.
+    """
+
+    NAME = "consumerOffset.json"
+
+    def __init__(
+        self,
+        files: Files,
+        directory: PathLike,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        version_step: int = 500,
+    ) -> None:
+        super().__init__(files, directory, clock=clock)
+        self.offsets: dict[str, dict[int, int]] = {}
+        self.version = DataVersion()
+        self._version_step = version_step
+        self._commits = 0
+        self._pulls: dict[str, dict[int, int]] = {}
+        self._resets: dict[str, dict[int, int]] = {}
+
+    def commit(self, topic: str, group: str, queue_id: int, offset: int, *, state_version: int = 0) -> int:
+        """Note progress; what was noted before, -1 when nothing was. Going back is the caller's to judge."""
+        key = f"{topic}@{group}"
+        queues = self.offsets.get(key)
+        if queues is None:
+            queues = self.offsets[key] = {}
+        before = queues.get(queue_id, -1)
+        queues[queue_id] = offset
+        self.changed = True
+        self._commits += 1
+        if self._commits % self._version_step == 0:
+            self.bump(state_version)
+        return before
+
+    def offset(self, topic: str, group: str, queue_id: int) -> int:
+        """The offset consumed next, or the one it was set back to; -1 when there is none."""
+        key = f"{topic}@{group}"
+        if self._resets and (reset := self._resets.get(key)) is not None and queue_id in reset:
+            return reset[queue_id]
+        queues = self.offsets.get(key)
+        return -1 if queues is None else queues.get(queue_id, -1)
+
+    def queues(self, topic: str, group: str) -> dict[int, int]:
+        """The offsets of all queues of a topic."""
+        return dict(self.offsets.get(f"{topic}@{group}", {}))
+
+    def note_pull(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        self._pulls.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+
+    def pull_offset(self, topic: str, group: str, queue_id: int) -> int:
+        """Where the group last pulled; where it will consume when it never did; -1 when there is neither."""
+        pulled = self._pulls.get(f"{topic}@{group}", {}).get(queue_id)
+        return self.offset(topic, group, queue_id) if pulled is None else pulled
+
+    def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Set a group back or forward. In force until :meth:`take_reset`, whatever is committed meanwhile."""
+        key = f"{topic}@{group}"
+        self.offsets.setdefault(key, {})[queue_id] = offset
+        self._resets.setdefault(key, {})[queue_id] = offset
+        self.bump()
+
+    def has_reset(self, topic: str, group: str, queue_id: int) -> bool:
+        return queue_id in self._resets.get(f"{topic}@{group}", ())
+
+    def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The offset a group was set to, once; None when it was not."""
+        key = f"{topic}@{group}"
+        queues = self._resets.get(key)
+        if queues is None:
+            return None
+        offset = queues.pop(queue_id, None)
+        if not queues:
+            del self._resets[key]
+        return offset
+
+    def topics_of(self, group: str) -> set[str]:
+        return {topic for topic, other in map(_split, self.offsets) if other == group and topic}
+
+    def groups_of(self, topic: str) -> set[str]:
+        return {group for other, group in map(_split, self.offsets) if other == topic and group}
+
+    def clone(self, topic: str, source_group: str, target_group: str) -> bool:
+        """Give a group the progress of another one; False when that has none."""
+        queues = self.offsets.get(f"{topic}@{source_group}")
+        if queues is None:
+            return False
+        self.offsets[f"{topic}@{target_group}"] = dict(queues)
+        self.bump()
+        return True
+
+    def remove_group(self, group: str) -> int:
+        """Forget a group; how many of its topics were known."""
+        return self._remove(key for key in self._keys() if _split(key)[1] == group)
+
+    def remove_topic(self, topic: str) -> int:
+        """Forget a topic; how many of its groups were known."""
+        return self._remove(key for key in self._keys() if _split(key)[0] == topic)
+
+    def remove(self, topic: str, group: str) -> int:
+        return self._remove(iter((f"{topic}@{group}",)))
+
+    def _keys(self) -> list[str]:
+        return [*self.offsets, *(self._pulls.keys() | self._resets.keys()) - self.offsets.keys()]
+
+    def _remove(self, keys: Any) -> int:
+        count = 0
+        for key in keys:
+            self._pulls.pop(key, None)
+            self._resets.pop(key, None)
+            count += self.offsets.pop(key, None) is not None
+        if count:
+            self.bump()
+        return count
+
+    def replace(self, offsets: Mapping[str, Mapping[int, int]], version: DataVersion | None) -> None:
+        """Take over a leader's table, with its version if it has one."""
+        self.offsets = {key: dict(queues) for key, queues in offsets.items()}
+        if version is not None:
+            self.version = version
+        self.changed = True
+
+    def bump(self, state_version: int = 0) -> None:
+        self.version = self.version.next(self._clock.wall_ms(), state_version)
+        self.changed = True
+
+    def _read(self, tree: Mapping[Any, Any]) -> None:
+        content = from_tree(tree, ConsumerOffsetTable)
+        self.offsets = {key: dict(queues) for key, queues in content.offset_table.items()}
+        self.version = content.data_version or DataVersion()
+        self._other = unknown_members(tree, ConsumerOffsetTable)
+
+    def _content(self) -> dict[str, Any]:
+        topics: dict[str, list[str]] = {}
+        for topic, group in map(_split, self.offsets):
+            if topic and group:
+                topics.setdefault(group, []).append(topic)
+        return {"dataVersion": self.version, "groupTopicMap": topics, "offsetTable": self.offsets}
+
+
+class DelayOffsets(Table):
+    """Delay level → the offset delivered next. A new version every ``version_step`` changes."""
+
+    NAME = "delayOffset.json"
+
+    def __init__(
+        self, files: Files, directory: PathLike, *, clock: Clock = SYSTEM_CLOCK, version_step: int = 200
+    ) -> None:
+        super().__init__(files, directory, clock=clock)
+        self.offsets: dict[int, int] = {}
+        self.version = DataVersion()
+        self._version_step = version_step
+        self._updates = 0
+
+    def update(self, level: int, offset: int, *, state_version: int = 0) -> None:
+        self.offsets[level] = offset
+        self.changed = True
+        self._updates += 1
+        if self._updates % self._version_step == 0:
+            self.version = self.version.next(self._clock.wall_ms(), state_version)
+
+    def replace(self, offsets: Mapping[int, int], version: DataVersion | None) -> None:
+        """Take over a leader's table, with its version if it has one."""
+        self.offsets = dict(offsets)
+        if version is not None:
+            self.version = version
+        self.changed = True
+
+    def _read(self, tree: Mapping[Any, Any]) -> None:
+        content = from_tree(tree, DelayOffsetTable)
+        self.offsets = dict(content.offset_table)
+        self.version = content.data_version or DataVersion()
+        self._other = unknown_members(tree, DelayOffsetTable)
+
+    def _content(self) -> dict[str, Any]:
+        return {"dataVersion": self.version, "offsetTable": self.offsets}
+
+
+def _split(key: str) -> tuple[str, str]:
+    """Topic and group; an empty group when it is no such key."""
+    topic, _, group = key.partition(_AT)
+    return topic, group

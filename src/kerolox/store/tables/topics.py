@@ -1,0 +1,67 @@
+"""``topics.json``: the settings of every topic of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.protocol.bodies.body import Body, from_tree
+from kerolox.protocol.bodies.topics import DataVersion, TopicConfig
+from kerolox.store.files import Files, PathLike
+from kerolox.store.tables.table import Table, unknown_members, unknown_of_all, with_unknown
+
+
+class _TopicFile(Body, frozen=True, kw_only=True):
+    data_version: DataVersion = DataVersion()
+    topic_config_table: dict[str, TopicConfig] = {}
+
+
+class TopicTable(Table):
+    """Topics by name. Every change makes a new version, or followers and name servers never notice it."""
+
+    NAME = "topics.json"
+
+    def __init__(self, files: Files, directory: PathLike, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(files, directory, clock=clock)
+        self.topics: dict[str, TopicConfig] = {}
+        self.version = DataVersion()
+        self._unknown: dict[str, dict[str, Any]] = {}
+
+    def put(self, config: TopicConfig, *, state_version: int = 0) -> bool:
+        """Create or change a topic; False when it is so already."""
+        if self.topics.get(config.topic_name) == config:
+            return False
+        self.topics[config.topic_name] = config
+        self.bump(state_version)
+        return True
+
+    def remove(self, name: str, *, state_version: int = 0) -> TopicConfig | None:
+        config = self.topics.pop(name, None)
+        self._unknown.pop(name, None)
+        if config is not None:
+            self.bump(state_version)
+        return config
+
+    def replace(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
+        """Take over a leader's table with its version."""
+        self.topics = dict(topics)
+        self.version = version
+        self.changed = True
+
+    def bump(self, state_version: int = 0) -> None:
+        self.version = self.version.next(self._clock.wall_ms(), state_version)
+        self.changed = True
+
+    def _read(self, tree: Mapping[Any, Any]) -> None:
+        content = from_tree(tree, _TopicFile)
+        self.topics = dict(content.topic_config_table)
+        self.version = content.data_version
+        self._other = unknown_members(tree, _TopicFile)
+        self._unknown = unknown_of_all(tree.get("topicConfigTable"), TopicConfig)
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.version,
+            "topicConfigTable": with_unknown(self.topics, self._unknown),
+        }
