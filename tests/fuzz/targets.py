@@ -1,0 +1,166 @@
+"""What ``make fuzz`` feeds with arbitrary bytes: every decoder of the protocol, one function each.
+
+A target may raise the error its decoder promises and nothing else. Each also checks something that must
+hold when the bytes were accepted, so that a decoder cannot pass by accepting everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kerolox.errors import InvalidRequest, ProtocolError
+from kerolox.protocol import hot  # noqa: F401 — the short ways are fuzzed too
+from kerolox.protocol import properties as packed
+from kerolox.protocol.batch import encode_batch, split_batch
+from kerolox.protocol.bodies import heartbeat, offsets, registration, routes, stats
+from kerolox.protocol.bodies.properties_text import read_properties
+from kerolox.protocol.command import decode_command
+from kerolox.protocol.compression import decompress
+from kerolox.protocol.frame import FrameSplitter, pack_frame
+from kerolox.protocol.headers import REQUEST_HEADERS
+from kerolox.protocol.json_dialect import dumps, loads
+from kerolox.protocol.message_id import read_offset_id, read_unique_key
+from kerolox.protocol.record import decode_records
+from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE, CHECK_RECORD, SIZE, scan
+
+
+def frames(data: bytes) -> None:
+    whole, pieces = FrameSplitter(), FrameSplitter()
+    at_once = whole.feed(data)
+    step = 1 + (data[0] if data else 0)
+    bit_by_bit = [frame for at in range(0, len(data), step) for frame in pieces.feed(data[at : at + step])]
+    assert at_once == bit_by_bit
+    assert (whole.error is None) == (pieces.error is None)
+    for frame in at_once:
+        assert FrameSplitter().feed(pack_frame(*frame)) == [frame]
+
+
+def commands(data: bytes) -> None:
+    encoding, header = (data[0] % 3, data[1:]) if data else (0, b"")
+    try:
+        command = decode_command(encoding, header, b"")
+        command.fields  # noqa: B018
+    except ProtocolError:
+        return
+    cls = REQUEST_HEADERS.get(command.code)
+    if cls is not None:
+        try:
+            command.header(cls)
+        except (InvalidRequest, ProtocolError):
+            pass
+
+
+def headers(data: bytes) -> None:
+    """A well-formed envelope around arbitrary fields, so that the typed headers are reached."""
+    codes = sorted(code for code, cls in REQUEST_HEADERS.items() if cls is not None)
+    code = codes[data[0] % len(codes)] if data else codes[0]
+    header = b'{"code":%d,"extFields":%b,"flag":0,"opaque":1,"version":479}' % (code, data[1:])
+    try:
+        command = decode_command(0, header, b"")
+        cls = REQUEST_HEADERS.get(command.code)
+        if cls is not None:
+            command.header(cls)
+    except (InvalidRequest, ProtocolError):
+        pass
+
+
+def json(data: bytes) -> None:
+    try:
+        value = loads(data)
+    except ProtocolError:
+        return
+    assert loads(dumps(value)) is not NotImplemented
+
+
+def bodies(data: bytes) -> None:
+    kinds = (
+        routes.TopicRoute,
+        routes.ClusterInfo,
+        heartbeat.HeartbeatData,
+        stats.ConsumeStats,
+        offsets.ConsumerOffsetTable,
+        offsets.ResetOffsets,
+    )
+    kind = kinds[data[0] % len(kinds)] if data else kinds[0]
+    try:
+        body = kind.decode(data[1:])
+    except ProtocolError:
+        return
+    assert kind.decode(body.encode()) == body
+
+
+def registrations(data: bytes) -> None:
+    try:
+        registration.decode_registration(data[1:], compressed=bool(data[:1] > b"\x80"), version=479)
+    except ProtocolError:
+        pass
+
+
+def properties(data: bytes) -> None:
+    table = packed.unpack(data)
+    for name, value in table.items():
+        if data.isascii():
+            assert packed.find(data, packed.marker(name)) == value.encode()
+
+
+def properties_text(data: bytes) -> None:
+    try:
+        read_properties(data)
+    except ProtocolError:
+        pass
+
+
+def records(data: bytes) -> None:
+    for check in (CHECK_NONE, CHECK_BODY, CHECK_RECORD):
+        found = scan(data, check=check)
+        assert found.position == sum(entry[SIZE] for entry in found.entries)
+        assert 0 <= found.position <= len(data)
+    try:
+        messages = decode_records(data)
+    except ProtocolError:
+        return
+    assert sum(message.size for message in messages) == len(data)
+
+
+def batches(data: bytes) -> None:
+    try:
+        items = split_batch(data)
+    except ProtocolError:
+        return
+    assert split_batch(encode_batch(items)) == items
+
+
+def compression(data: bytes) -> None:
+    flag = (0x1, 0x101, 0x201, 0x301)[data[0] % 4] if data else 1
+    try:
+        assert len(decompress(data[1:], flag, bytes_max=1 << 20)) <= 1 << 20
+    except ProtocolError:
+        pass
+
+
+def ids(data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    for read in (read_offset_id, read_unique_key):
+        try:
+            read(text)
+        except (InvalidRequest, ProtocolError):
+            pass
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    target.__name__: target
+    for target in (
+        frames,
+        commands,
+        headers,
+        json,
+        bodies,
+        registrations,
+        properties,
+        properties_text,
+        records,
+        batches,
+        compression,
+        ids,
+    )
+}
