@@ -457,6 +457,7 @@ class Machine(RuleBasedStateMachine):
                 assert entry == self.made[offset - self.first]
 
     def come_back(self, at_least: int) -> None:
+        self.disk.sync_dir(self.directory.name)  # as the table of all queues does
         self.queue = reopen(self.path, entries=self.entries, files=self.disk)
         queue = self.queue
         if queue.max_physical < 0:  # nothing but, perhaps, blanks

@@ -363,6 +363,9 @@ class ConsumeQueue:
         if crashed and segments.last is not None:
             self._suspect = self.next_offset - 1
             segments.flushed = segments.min_offset
+            for segment in segments.all:
+                segment.named = False  # nor need its name be on the medium
+            segments.files.sync_dir(os.path.dirname(self.path))
             self._waiting.append(self)
 
     def _valid_bytes(self, start: int, previous_end: int) -> tuple[int, int]:

@@ -114,6 +114,9 @@ class ConsumeQueues:
         """Find the end of every queue. Waits for the disk. After a crash the next round flushes them all."""
         for queue in self:
             queue.recover(crashed=crashed)
+        if crashed and self._files.is_dir(self.directory):
+            self._files.sync_dir(self.directory)
+            self._files.sync_dir(os.path.dirname(self.directory))
 
     @property
     def max_physical(self) -> int:

@@ -304,6 +304,7 @@ class KeyIndex:
         self._all = found
         self._unsynced = []
         if after_crash:
+            self._new_dirs = [self.directory] if self._all else []
             self._check_files(checkpoint_ms)
         self._set_end()
         self.full_files_end_ms = max((file.end_ms for file in self._all[:-1]), default=0)
