@@ -61,7 +61,7 @@ class Load:
         if not opaques:
             return
         now_ns = time.monotonic_ns()
-        out = []
+        out: list[bytes] = []
         for opaque in opaques:
             before, after = self._parts[self._next]
             self._next = (self._next + 1) % len(self._parts)

@@ -42,7 +42,7 @@ def take_turns(variants: Mapping[str, Callable[[], T]], rounds: int) -> dict[str
     """Each variant once a round; every other round the other way round."""
     results: dict[str, list[T]] = {name: [] for name in variants}
     for number in range(rounds):
-        order = list(variants) if number % 2 == 0 else list(reversed(variants))
+        order = list(variants) if number % 2 == 0 else list(variants)[::-1]
         for name in order:
             results[name].append(variants[name]())
     return results
