@@ -292,3 +292,25 @@ async def test_ipv6(echo: Echo) -> None:
     async with Server(echo.handlers, host="::1") as server, Dialer() as dialer:
         assert server.address == f"[::1]:{server.port}"
         assert (await dialer.call(server.address, ECHO, Word(word="six"))).header(Word).word == "six"
+
+
+async def test_what_is_done_after_a_pass_is_done_once_and_before_the_answers(
+    server: Server, echo: Echo
+) -> None:
+    passes: list[int] = []
+
+    def finish() -> None:
+        if echo.later:
+            passes.append(len(echo.later))
+            for asked in echo.later:
+                asked.answer(Answer(remark="together"))
+            echo.later.clear()
+
+    echo.handlers.after_pass.append(finish)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"".join(request(LATER, opaque=n).encode() for n in range(50)))
+    got = await read_commands(reader, 50)
+    assert [command.opaque for command in got] == list(range(50))
+    assert sum(passes) == 50
+    assert len(passes) < 10
+    writer.close()

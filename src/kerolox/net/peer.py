@@ -271,6 +271,8 @@ class Peer(asyncio.Protocol):
                 else:
                     self._handle(command, received_s, now_s)
         finally:
+            for finish in self._handlers.after_pass:
+                finish()
             self._in_pass = False
             self._flush()
 

@@ -81,6 +81,9 @@ class Handlers:
     def __init__(self) -> None:
         self.routes: dict[int, Route] = {}
         self.hooks: list[Hook] = []
+        # Called at the end of every read pass, before its answers are written: a handler may put off
+        # work until then and do it once for all requests of the pass (a broker writes its log here).
+        self.after_pass: list[Callable[[], None]] = []
 
     def add(self, code: int, handler: Handler, header: type[Header] | None, lane: Lane) -> None:
         if code in self.routes:
