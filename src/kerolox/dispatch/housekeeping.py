@@ -90,7 +90,8 @@ class Housekeeper:
         checkpoint.commit_log_ms = max(checkpoint.commit_log_ms, flushed_ms)
         # Not past the log's own flush: a queue entry without its message would count for nothing.
         checkpoint.queues_ms = max(checkpoint.queues_ms, min(store.log.last_store_timestamp, flushed_ms))
-        checkpoint.index_ms = max(checkpoint.index_ms, store.index.full_files_end_ms)
+        # This one may fall: a full file that was cut is no longer full.
+        checkpoint.index_ms = store.index.full_files_end_ms
         checkpoint.save()
         store.marks.save(Marks(boot=store.boot, dispatched=dispatched))
 

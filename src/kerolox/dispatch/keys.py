@@ -39,7 +39,7 @@ class KeyFiller:
         """Put everything collected so far into the index: now is when somebody asks, or the end."""
         if not self._pending:
             return
-        pending, self._pending = self._pending, []
+        pending = self._pending
         wanted: list[tuple[int, int, int]] = []
         find = names.find
         hasher = self._hasher
@@ -53,6 +53,7 @@ class KeyFiller:
             elif unique is not None:
                 wanted.append((hasher.unique_key(topic, unique), physical, stored_ms))
         self._index.put_many(wanted)
+        self._pending = []  # only now: a failed put is repeated, and what is there is passed over
 
     def close(self) -> None:
         if self._timer is not None:

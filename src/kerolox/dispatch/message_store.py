@@ -348,8 +348,12 @@ class MessageStore:
             if crashed:
                 # What was read may still be only in memory: from here on it counts as safe.
                 self.segments.flushed = start
+                for segment in self.segments.all:
+                    segment.named = False
                 self.segments.flush()
-                flush(self.queues.write())
+            # The marks below say that queues and index hold all of it, so the next start may skip it.
+            flush(self.queues.write())
+            self.index.sync(self.index.write())
         self.queues.correct_min_offsets(self.log.min_offset)
         self.progress.reset(found.end)
         self.dispatcher.dispatched = found.end
