@@ -212,7 +212,9 @@ class KeyIndex:
         """
         active = self._all[-1] if self._all else None
         for file, header in written:
-            whole = file is not active or all_of_it
+            # One that became full after write() is not all there yet: it comes again in the next round.
+            full = file is not active and header == file.header
+            whole = full or all_of_it
             try:
                 if whole:
                     file.write_table()
@@ -227,7 +229,7 @@ class KeyIndex:
             except StoreError:
                 self._failed = [file for file, _ in written]
                 raise
-            if file is not active:
+            if full:
                 file.drop_table()
                 self.full_files_end_ms = max(self.full_files_end_ms, file.end_ms)
 

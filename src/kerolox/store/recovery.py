@@ -22,8 +22,10 @@ from kerolox.protocol.record_scan import (
     CHECK_BODY,
     CHECK_NONE,
     PHYSICAL_OFFSET,
+    PROPERTIES,
     SIZE,
     STORE_TIMESTAMP,
+    TOPIC,
     Entry,
     Stop,
     scan,
@@ -36,6 +38,7 @@ from kerolox.store.segments import Segments
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 8 << 20
+_ZERO_PAGE = bytes(4096)
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 
@@ -77,6 +80,10 @@ class Circumstances(msgspec.Struct, frozen=True):
     marks: Marks
     queues_end: int  # end of the last message in any consume queue, -1 without any
     rebuild_all: bool = False  # queues or index vanished: read everything
+
+    def never_flushed(self, store_timestamp: int, checkpoint: Checkpoint) -> bool:
+        """Whether power was lost before a record of this time was known to be on the medium."""
+        return self.crashed and self.power_lost and store_timestamp > checkpoint.commit_log_ms
 
 
 def choose_start(segments: Segments, checkpoint: Checkpoint, known: Circumstances) -> int:
@@ -120,6 +127,7 @@ def recover_log(
     found = Recovered(crashed=known.crashed, start=start, end=start)
     check = CHECK_BODY if check_crc else CHECK_NONE
     position, what = start, "the end of the files"
+    torn_bytes = 0
     while True:
         segment = segments.segment_at(position)
         if segment is None:
@@ -132,6 +140,10 @@ def recover_log(
         misplaced = _first_misplaced(entries, position)
         if misplaced is not None:
             entries = entries[:misplaced]
+        torn = _first_torn(segments, entries, known, checkpoint) if known.crashed else None
+        if torn is not None:
+            torn_bytes = entries[torn][SIZE]
+            entries = entries[:torn]
         if entries:
             dispatch(entries)
             last = entries[-1]
@@ -143,6 +155,9 @@ def recover_log(
         found.end = position
         if progress is not None:
             progress(position)
+        if torn is not None:
+            what = "a record whose last bytes are missing"
+            break
         if misplaced is not None:
             what = f"a record says it lies at {result.entries[misplaced][PHYSICAL_OFFSET]}"
             break
@@ -167,7 +182,7 @@ def recover_log(
         what = result.what or result.stop.value
         break
     found.stop = what
-    _judge_end(segments, found, known, checkpoint, what, root)
+    _judge_end(segments, found, known, checkpoint, what, root, found.end + torn_bytes)
     log_end_of_files = segments.wrote
     if segments.last is not None:
         segments.truncate_to(found.end)
@@ -178,14 +193,19 @@ def recover_log(
 
 
 def _judge_end(
-    segments: Segments, found: Recovered, known: Circumstances, checkpoint: Checkpoint, what: str, root: str
+    segments: Segments,
+    found: Recovered,
+    known: Circumstances,
+    checkpoint: Checkpoint,
+    what: str,
+    root: str,
+    look_from: int,
 ) -> None:
-    behind = find_record_after(segments, found.end)
+    behind = find_record_after(segments, look_from)
     if behind is None:
         return
     valid_from, store_timestamp = behind
-    never_flushed = known.crashed and known.power_lost and store_timestamp > checkpoint.commit_log_ms
-    if never_flushed:
+    if known.never_flushed(store_timestamp, checkpoint):
         found.cut_bytes = valid_from - found.end
         log.warning(
             "unflushed_records_cut offset=%d next_valid=%d reason=%r next='power was lost before they were "
@@ -243,6 +263,23 @@ def _first_misplaced(entries: list[Entry], position: int) -> int | None:
         if entry[PHYSICAL_OFFSET] != position:
             return number
         position += entry[SIZE]
+    return None
+
+
+def _first_torn(
+    segments: Segments, entries: list[Entry], known: Circumstances, checkpoint: Checkpoint
+) -> int | None:
+    """The number of the first record that a crash left without the end, or a page, of its properties.
+
+    The CRC covers the body only, and what was not written reads as zeros. Properties end in a separator,
+    but a message of some client may not: with records behind it that were written later it is whole.
+    """
+    for number, entry in enumerate(entries):
+        properties = entry[PROPERTIES]
+        if properties.endswith(b"\0") or entry[TOPIC].endswith(b"\0") or _ZERO_PAGE in properties:
+            behind = find_record_after(segments, entry[PHYSICAL_OFFSET] + entry[SIZE])
+            if behind is None or known.never_flushed(behind[1], checkpoint):
+                return number
     return None
 
 
