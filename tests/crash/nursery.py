@@ -1,0 +1,104 @@
+"""Starts writers by forking a process that has imported everything: a start takes milliseconds.
+
+One socket. Each request is a plan with the writing end of a pipe; the answers are the writer's process
+id and, once it has ended, how (as ``waitpid`` says).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+class Child:
+    """A running writer. ``pipe`` is the reading end of what it tells."""
+
+    def __init__(self, nursery: Nursery, pid: int, pipe: int) -> None:
+        self.pid = pid
+        self.pipe = pipe
+        self._nursery = nursery
+        self.status: int | None = None
+
+    def kill(self) -> None:
+        # Nobody has waited for it yet, so the number is still its own, alive or not.
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """How it ended: negative the signal, else the exit code."""
+        if self.status is None:
+            self.status = os.waitstatus_to_exitcode(self._nursery.receive())
+            os.close(self.pipe)
+        return self.status
+
+
+class Nursery:
+    """The process that forks writers, one at a time."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.nursery", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            cwd=ROOT,
+        )
+        theirs.close()
+
+    def start(self, plan: dict[str, Any]) -> Child:
+        reading, writing = os.pipe()
+        socket.send_fds(self._socket, [json.dumps(plan).encode()], [writing])
+        os.close(writing)
+        return Child(self, self.receive(), reading)
+
+    def receive(self) -> int:
+        data = self._socket.recv(64)
+        if not data:
+            raise RuntimeError(f"the nursery ended: {self._process.wait(10)}")
+        return int(data)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait(30)
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def serve(connection: socket.socket) -> None:
+    from . import writer
+
+    while True:
+        data, fds, _, _ = socket.recv_fds(connection, 65536, 1)
+        if not data:
+            return
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                connection.close()
+                writer.run(json.loads(data), fds[0])
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        os.close(fds[0])
+        connection.send(b"%d" % pid)
+        _, status = os.waitpid(pid, 0)
+        connection.send(b"%d" % status)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
