@@ -15,65 +15,47 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
 from kerolox.clock import Clock, StoreTime
-from kerolox.errors import KeroloxError
 from kerolox.protocol import properties as names
 from kerolox.protocol.batch import Item
-from kerolox.protocol.limits import PROPERTIES_BYTES_MAX, RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
+from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.record import (
-    CRC_PROPERTY_BYTES,
     encode_blank,
     encode_record,
     record_size,
     seal_properties,
     seal_record,
-    topic_field,
 )
-from kerolox.protocol.record_scan import Entry, Stop, scan
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, Entry, Stop, scan
+from kerolox.store.cursors import MessageRefused, PropertiesTooLong, QueueCursor, check_queue
 from kerolox.store.errors import CorruptRecord, DiskFull, StoreError
 from kerolox.store.options import StoreOptions
 from kerolox.store.progress import Progress
+from kerolox.store.record_stream import RecordStream
 from kerolox.store.segments import Segments
 from kerolox.store.state import Obstacle, StoreState
 
 log = logging.getLogger(__name__)
 
+__all__ = [
+    "CommitLog",
+    "MessageRefused",
+    "Place",
+    "PropertiesTooLong",
+    "QueueCursor",
+    "store_timestamp_of",
+]
+
 BLANK_BYTES = 8  # what the end of a file needs to say that it is one
 RECORD_OVERHEAD_MAX = 65_536  # a record may exceed the largest body by this much
-RETRY_PREFIX = "%RETRY%"
 LIGHT_QUEUE_PREFIX = b"%LMQ%"
 TRANSACTION_BITS = 0xC
 TRANSACTION_COMMIT = 0x8
+BATCH_ITEM_BYTES = 22  # what a batch needs for a message beside body and properties
 _SIZE = struct.Struct(">i")
+_MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 # Where a message came to lie: physical offset, queue offset, size of its record.
 Place = tuple[int, int, int]
-
-
-class MessageRefused(KeroloxError):
-    """The message breaks a limit of the store. Sending it again cannot help."""
-
-    code = 13  # MESSAGE_ILLEGAL
-    status = "MESSAGE_ILLEGAL"
-
-
-class PropertiesTooLong(MessageRefused):
-    status = "PROPERTIES_SIZE_EXCEEDED"
-
-
-class QueueCursor:
-    """One queue of one topic as the log sees it: the next offset to give out."""
-
-    __slots__ = ("field", "next_offset", "queue_id", "topic", "topic_name")
-
-    def __init__(self, topic: str, queue_id: int, next_offset: int) -> None:
-        self.topic = topic
-        self.topic_name = topic.encode()
-        self.queue_id = queue_id
-        self.next_offset = next_offset
-        self.field = topic_field(self.topic_name)
-
-    def __repr__(self) -> str:
-        return f"<{self.topic}:{self.queue_id} next {self.next_offset}>"
 
 
 class CommitLog:
@@ -96,6 +78,7 @@ class CommitLog:
         self.store_host = store_host
         self.last_store_timestamp = 0  # of what was written last
         self.undispatched: deque[Entry] = deque()  # written, waiting to be confirmed
+        self.whole_end = 0  # what lies before this is whole records; less than the end on a replica
         self.on_written: list[Callable[[], None]] = []
         self.next_offset_of: Callable[[str, int], int] = lambda topic, queue_id: 0
         self._options = options
@@ -107,7 +90,10 @@ class CommitLog:
         self._now_ms = 0  # store time of this pass
         self._parts: list[bytes] = []
         self._entries: list[Entry] = []
-        self._taken: list[tuple[QueueCursor, int]] = []  # to give offsets back when the write fails
+        # To give offsets back when the write fails: number of the part from 1, cursor, its offset before.
+        self._taken: list[tuple[int, QueueCursor, int]] = []
+        self._lost: BaseException | None = None  # why messages appended before a roll were not written
+        self._raw = RecordStream(0)
 
     # --- where it is ---------------------------------------------------------------------------
 
@@ -124,10 +110,7 @@ class CommitLog:
         """The queue to append to. Callers on the hot path keep it."""
         cursor = self._cursors.get((topic, queue_id))
         if cursor is None:
-            length = len(topic.encode())
-            limit = RETRY_TOPIC_LENGTH_MAX if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_MAX
-            if not 0 < length <= limit:
-                raise MessageRefused(f"topic of {length} bytes, the limit is {limit}: {topic[:40]!r}")
+            check_queue(topic, queue_id)
             cursor = QueueCursor(topic, queue_id, self.next_offset_of(topic, queue_id))
             self._cursors[topic, queue_id] = cursor
         return cursor
@@ -142,9 +125,14 @@ class CommitLog:
 
     def begin(self) -> None:
         """Go on at the end of the segments: after recovery."""
-        self._end = self.segments.wrote
+        self._end = self.whole_end = self.segments.wrote
         last = self.segments.last
         self._file_end = last.end if last is not None else 0
+        self._raw = RecordStream(self._end)
+
+    def check_writable(self) -> None:
+        """Raise NotWritable, with the reasons, when the store takes no messages."""
+        self._state.check_writable()
 
     # --- appending -------------------------------------------------------------------------------
 
@@ -161,14 +149,18 @@ class CommitLog:
         reconsume_times: int = 0,
         prepared_offset: int = 0,
         count: int = 1,
+        light_queues: bool = True,
     ) -> Place:
         """Give a message its place. It counts once :meth:`write` has returned.
 
-        ``count`` is how many queue offsets it takes: more than one for an inner batch.
+        ``count`` is how many queue offsets it takes: more than one for an inner batch. Without
+        ``light_queues`` those it names do not get it.
         """
+        # Half and rolled-back messages of old brokers lie in no queue.
+        queued = not sys_flag & TRANSACTION_BITS or sys_flag & TRANSACTION_BITS == TRANSACTION_COMMIT
         light: list[QueueCursor] = []
-        if self._options.multi_dispatch and names.find(properties, names.AT_INNER_MULTI_DISPATCH):
-            properties, light = self._number_light_queues(properties)
+        if self._options.multi_dispatch and cursor.light and queued and light_queues:
+            properties, light = self._number_light_queues(properties, cursor)
         if self._options.record_crc:
             properties = seal_properties(properties)
         size = record_size(len(body), cursor.field, len(properties), len(born_host) + len(self.store_host))
@@ -177,8 +169,6 @@ class CommitLog:
             self._next_file(size)
         if not self._parts:
             self._now_ms = self.store_time.now_ms()
-        # Half and rolled-back messages of old brokers lie in no queue.
-        queued = not sys_flag & TRANSACTION_BITS or sys_flag & TRANSACTION_BITS == TRANSACTION_COMMIT
         queue_offset = cursor.next_offset if queued else 0
         end = self._end
         record = encode_record(
@@ -214,10 +204,10 @@ class CommitLog:
             )
         )
         if queued:
-            self._taken.append((cursor, queue_offset))
+            self._taken.append((len(self._parts), cursor, queue_offset))
             cursor.next_offset = queue_offset + count
         for other in light:
-            self._taken.append((other, other.next_offset))
+            self._taken.append((len(self._parts), other, other.next_offset))
             other.next_offset += 1
         self._end = end + size
         return end, queue_offset, size
@@ -233,55 +223,114 @@ class CommitLog:
         born_host: bytes,
         reconsume_times: int = 0,
     ) -> list[Place]:
-        """Many messages of one request: all in one file, with consecutive offsets, or none."""
+        """Many messages of one request: all in one file, with consecutive offsets, or none.
+
+        They go into no light queues, as in the original.
+        """
         items = list(items)
+        whole = sum(BATCH_ITEM_BYTES + len(body) + len(own) for _, body, own in items)
+        if whole > self._options.body_bytes_max:
+            raise MessageRefused(
+                f"batch of {whole} bytes, the limit is {self._options.body_bytes_max} (maxMessageSize)"
+            )
         if batch_properties:
             items = [(flag, body, names.append(own, batch_properties)) for flag, body, own in items]
         hosts = len(born_host) + len(self.store_host)
-        extra = CRC_PROPERTY_BYTES if self._options.record_crc else 0
         total = 0
         for _, body, own in items:
-            size = record_size(len(body), cursor.field, len(own) + extra, hosts)
-            self._check_limits(len(body), len(own) + extra, size)
+            length = len(seal_properties(own)) if self._options.record_crc else len(own)
+            size = record_size(len(body), cursor.field, length, hosts)
+            self._check_limits(len(body), length, size)
             total += size
-        if total > self._options.body_bytes_max + RECORD_OVERHEAD_MAX:
-            raise MessageRefused(
-                f"batch of {total} bytes, the limit is {self._options.body_bytes_max + RECORD_OVERHEAD_MAX}"
-            )
         if self._end + total + BLANK_BYTES > self._file_end:
             self._next_file(total)
-        return [
-            self.append(
-                cursor,
-                body,
-                own,
-                flag=flag,
-                sys_flag=sys_flag,
-                born_timestamp=born_timestamp,
-                born_host=born_host,
-                reconsume_times=reconsume_times,
-            )
-            for flag, body, own in items
-        ]
+        before = len(self._parts)
+        try:
+            return [
+                self.append(
+                    cursor,
+                    body,
+                    own,
+                    flag=flag,
+                    sys_flag=sys_flag,
+                    born_timestamp=born_timestamp,
+                    born_host=born_host,
+                    reconsume_times=reconsume_times,
+                    light_queues=False,
+                )
+                for flag, body, own in items
+            ]
+        except BaseException:
+            self._take_back_from(before)
+            raise
 
     def write(self) -> None:
-        """Hand over everything appended since the last write. Raises, with all of it taken back."""
+        """Hand over everything appended since the last write. Raises, with all of it taken back.
+
+        When a file became full in between and could not be written, that is raised here too: the
+        messages appended before were taken back as well.
+        """
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            self.take_back()
+            raise lost
         if not self._parts:
             return
         parts, entries = self._parts, self._entries
         try:
             self._state.check_writable()
-            self.segments.append(parts if len(parts) == 1 else [b"".join(parts)])
-        except BaseException as error:
+            self._append(parts if len(parts) == 1 else [b"".join(parts)])
+        except BaseException:
             self.take_back()
-            if isinstance(error, StoreError) and not isinstance(error, DiskFull) and self._state.writable:
-                self._state.set(Obstacle.FENCED, f"an append failed: {error}")
             raise
         self._parts = []
         self._entries = []
         self._taken = []
         self.undispatched.extend(entries)
         self.last_store_timestamp = self._now_ms
+        self.whole_end = self._end
+        self._tell_written()
+
+    def append_raw(self, data: bytes) -> None:
+        """Append bytes exactly as another broker wrote them, for replicas. Pieces may end anywhere.
+
+        A record is dispatched when its last byte has come; what follows the blank record of a file is
+        passed over. Bytes that cannot be records are refused before they are written.
+        """
+        self._state.check_writable(besides=Obstacle.FOLLOWER)
+        self.write()
+        if self._raw.end != self._end:
+            self._raw = RecordStream(self._end)  # the broker wrote messages of its own in between
+        at = 0
+        try:
+            while at < len(data):
+                if self._end >= self._file_end:
+                    self._roll()
+                piece = data[at : at + self._file_end - self._end]
+                entries = self._raw.check(piece, self._file_end)
+                self._append(piece)
+                self._raw.take(piece)
+                self._end += len(piece)
+                at += len(piece)
+                self.whole_end = min(self._raw.whole_end, self._end)
+                self.undispatched.extend(entries)
+                if entries:
+                    self.last_store_timestamp = entries[-1][STORE_TIMESTAMP]
+                    self.store_time.not_before(self.last_store_timestamp)
+        finally:
+            if at:
+                self._tell_written()
+
+    def _append(self, data: bytes | list[bytes]) -> None:
+        """Hand bytes over; a failure fences the store, unless it may pass (a full disk)."""
+        try:
+            self.segments.append(data)
+        except StoreError as error:
+            if not error.retriable:
+                self._state.set(Obstacle.FENCED, f"an append failed: {error}")
+            raise
+
+    def _tell_written(self) -> None:
         progress = self.progress
         progress.appended = self._end
         progress.committed = self.segments.committed
@@ -289,37 +338,12 @@ class CommitLog:
             callback()
         progress.advance()
 
-    def append_raw(self, data: bytes) -> None:
-        """Append bytes exactly as another broker wrote them, for replicas.
-
-        Pieces may end anywhere; what is not yet a whole record lies in the file until its rest has
-        come. Dispatch of a replica therefore reads the log (:meth:`entries_from`).
-        """
-        self._state.check_writable()
-        at = 0
-        while at < len(data):
-            if self._end >= self._file_end:
-                self.segments.ensure_next()
-                self.segments.roll()
-                self.segments.prepare_next(self._executor)
-                self.begin()
-            room = self._file_end - self._end
-            piece = data[at : at + room]
-            self.segments.append(piece)
-            self._end += len(piece)
-            at += len(piece)
-        self.progress.appended = self._end
-        self.progress.committed = self.segments.committed
-        for callback in self.on_written:
-            callback()
-        self.progress.advance()
-
     def _check_limits(self, body: int, properties: int, size: int) -> None:
         limit = self._options.body_bytes_max
-        if body > limit:
-            raise MessageRefused(f"body of {body} bytes, the limit is {limit} (maxMessageSize)")
         if properties > PROPERTIES_BYTES_MAX:
             raise PropertiesTooLong(f"properties of {properties} bytes, the limit is {PROPERTIES_BYTES_MAX}")
+        if body > limit:
+            raise MessageRefused(f"body of {body} bytes, the limit is {limit} (maxMessageSize)")
         if size > limit + RECORD_OVERHEAD_MAX:
             raise MessageRefused(f"record of {size} bytes, the limit is {limit + RECORD_OVERHEAD_MAX}")
         if size + BLANK_BYTES > self.segments.size:
@@ -333,45 +357,67 @@ class CommitLog:
             raise MessageRefused(
                 f"{size} bytes of one batch do not fit into a log file of {self.segments.size} bytes"
             )
-        self.write()
+        self._state.check_writable()
+        if self._lost is not None:
+            raise self._lost
+        had_parts = bool(self._parts)
+        try:
+            self.write()
+        except BaseException as error:
+            if had_parts:
+                self._lost = error  # whoever appended those learns it from the write() at the end
+            raise
+        self._roll()
+        self.progress.appended = self._end
+        self.progress.committed = self.segments.committed
+
+    def _roll(self) -> None:
         try:
             # First the new file, then the blank: a disk without room for it must leave the old one
             # open, or messages written behind the blank would never be found again.
-            self.segments.ensure_next()
+            try:
+                self.segments.ensure_next()
+            except StoreError:
+                self.segments.ensure_next()  # it was to be made ahead, maybe long ago: now may be better
         except DiskFull as error:
             self._state.set(Obstacle.DISK_FULL, str(error))
             raise
         free = self._file_end - self._end
         if free:
-            self.segments.append(encode_blank(free))
+            self._append(encode_blank(free))
         self.segments.roll()
         self.segments.prepare_next(self._executor)
         self.begin()
-        self.progress.appended = self._end
-        self.progress.committed = self.segments.committed
 
     def take_back(self) -> None:
         """Forget what was appended and not written, as if it had never come."""
-        for cursor, queue_offset in reversed(self._taken):
-            cursor.next_offset = queue_offset
-        if self._entries:
-            self._end = self._entries[0][4]
-        self._parts = []
-        self._entries = []
-        self._taken = []
+        self._take_back_from(0)
 
-    def _number_light_queues(self, properties: bytes) -> tuple[bytes, list[QueueCursor]]:
+    def _take_back_from(self, number: int) -> None:
+        while self._taken and self._taken[-1][0] > number:
+            _, cursor, queue_offset = self._taken.pop()
+            cursor.next_offset = queue_offset
+        if len(self._entries) > number:
+            self._end = self._entries[number][PHYSICAL_OFFSET]
+            del self._parts[number:]
+            del self._entries[number:]
+
+    def _number_light_queues(self, properties: bytes, own: QueueCursor) -> tuple[bytes, list[QueueCursor]]:
         """The properties with the offset in each light queue the message names, and those queues."""
-        wanted = names.find(properties, names.AT_INNER_MULTI_DISPATCH) or b""
+        wanted = names.find(properties, names.AT_INNER_MULTI_DISPATCH)
+        if wanted is None:
+            return properties, []
         offsets: list[str] = []
         cursors: list[QueueCursor] = []
         for name in wanted.split(b","):
             if not name.startswith(LIGHT_QUEUE_PREFIX):
                 offsets.append("")  # as the original: only light queues are numbered here
                 continue
-            cursor = self.cursor(name.decode(), 0)
+            cursor = self.cursor(name.decode("utf-8", "replace"), 0)
             offsets.append(str(cursor.next_offset))
-            cursors.append(cursor)
+            # A queue takes a message once. The original counts on, and leaves a hole in the queue.
+            if cursor is not own and cursor not in cursors:
+                cursors.append(cursor)
         properties = names.remove(properties, names.AT_WAIT)
         return names.replace(properties, names.INNER_MULTI_QUEUE_OFFSET, ",".join(offsets)), cursors
 
@@ -441,8 +487,10 @@ class CommitLog:
             raise CorruptRecord(
                 f"no record at {offset}: the log holds {self.min_offset} to {self.max_offset}", offset=offset
             )
-        (size,) = _SIZE.unpack(self.segments.read(offset, 4))
-        if not 0 < size <= readable:
+        head = self.segments.read(offset, 8)
+        (size,) = _SIZE.unpack_from(head)
+        # The offset may come from anywhere: without the magic, the size could be any bytes of a body.
+        if not 0 < size <= readable or head[4:] not in _MAGICS:
             raise CorruptRecord(f"no record starts at {offset}: its size would be {size}", offset=offset)
         return int(size)
 
@@ -453,6 +501,6 @@ def store_timestamp_of(head: bytes) -> int:
         return -1
     sys_flag = int.from_bytes(head[36:40], "big")
     at = 68 if sys_flag & 0x10 else 56
-    if len(head) < at + 8 or head[4:8] not in (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab"):
+    if len(head) < at + 8 or head[4:8] not in _MAGICS:
         return -1
     return int.from_bytes(head[at : at + 8], "big", signed=True)

@@ -44,8 +44,9 @@ class StoreState:
     def fenced(self) -> bool:
         return Obstacle.FENCED in self.obstacles
 
-    def check_writable(self) -> None:
-        if self.obstacles:
+    def check_writable(self, *, besides: Obstacle | None = None) -> None:
+        """Raise if something stands in the way of writing, ``besides`` one that does not count here."""
+        if self.obstacles and set(self.obstacles) != {besides}:
             raise NotWritable(self.obstacles)
 
     def set(self, obstacle: Obstacle, why: str) -> None:

@@ -1,0 +1,60 @@
+"""Queues as the commit log sees them: what it refuses, and which offset comes next."""
+
+from __future__ import annotations
+
+from kerolox.errors import KeroloxError
+from kerolox.protocol.limits import RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
+from kerolox.protocol.record import topic_field
+from kerolox.store.delay_table import SCHEDULE_TOPIC
+
+RETRY_PREFIX = "%RETRY%"
+SYSTEM_PREFIX = "rmq_sys_"
+
+
+class MessageRefused(KeroloxError):
+    """The message breaks a limit of the store. Sending it again cannot help."""
+
+    code = 13  # MESSAGE_ILLEGAL
+    status = "MESSAGE_ILLEGAL"
+
+
+class PropertiesTooLong(MessageRefused):
+    status = "PROPERTIES_SIZE_EXCEEDED"
+
+
+class QueueCursor:
+    """One queue of one topic as the log sees it: the next offset to give out."""
+
+    __slots__ = ("field", "light", "next_offset", "queue_id", "topic", "topic_name")
+
+    def __init__(self, topic: str, queue_id: int, next_offset: int) -> None:
+        self.topic = topic
+        self.topic_name = topic.encode()
+        self.queue_id = queue_id
+        self.next_offset = next_offset
+        self.field = topic_field(self.topic_name)
+        self.light = names_light_queues(topic)
+
+    def __repr__(self) -> str:
+        return f"<{self.topic}:{self.queue_id} next {self.next_offset}>"
+
+
+def check_queue(topic: str, queue_id: int) -> None:
+    """Refuse a queue that cannot be."""
+    length = len(topic.encode())
+    limit = RETRY_TOPIC_LENGTH_MAX if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_MAX
+    if not 0 < length <= limit:
+        raise MessageRefused(f"topic of {length} bytes, the limit is {limit}: {topic[:40]!r}")
+    if not fit_for_directory(topic, queue_id):
+        # Its queue could not be made, and the message never be found.
+        raise MessageRefused(f"queue {queue_id} of topic {topic!r} cannot be the name of a directory")
+
+
+def names_light_queues(topic: str) -> bool:
+    """Whether messages of this topic go into the light queues they name: waiting ones do not yet."""
+    return not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) and topic != SCHEDULE_TOPIC
+
+
+def fit_for_directory(topic: str, queue_id: int) -> bool:
+    """Whether the queue can be the directories it is kept in."""
+    return queue_id >= 0 and topic not in ("", ".", "..") and not any(bad in topic for bad in "/\\\0")

@@ -1,0 +1,64 @@
+"""Whole records out of pieces of a log, which may end anywhere: what a replica receives."""
+
+from __future__ import annotations
+
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, Entry, Stop, scan
+from kerolox.store.errors import CorruptRecord
+
+_MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+_BLANK_MAGIC = b"\xcb\xd4\x31\x94"
+
+
+class RecordStream:
+    """Keeps the beginning of a record until its end has come. A piece never crosses the end of a file."""
+
+    def __init__(self, offset: int) -> None:
+        self.whole_end = offset  # of the last whole record, or of the file whose rest is blank
+        self._rest = b""  # of the record that begins there
+        self.end = offset  # of all pieces
+        self._checked: tuple[bytes, int] | None = None
+
+    def check(self, piece: bytes, file_end: int) -> list[Entry]:
+        """The records a piece makes whole. Raises CorruptRecord when it cannot be part of a log.
+
+        Nothing is taken before :meth:`take`: the piece has to be written first.
+        """
+        begin = self.whole_end
+        if begin >= file_end:  # behind the blank record of this file
+            self._checked = b"", file_end
+            return []
+        data = self._rest + piece
+        entries: list[Entry] = []
+        position = 0
+        while True:
+            found = scan(data, position)
+            for entry in found.entries:
+                if entry[PHYSICAL_OFFSET] != begin + position:
+                    raise CorruptRecord(
+                        f"got a record for {entry[PHYSICAL_OFFSET]} where one for {begin + position} belongs",
+                        offset=begin + position,
+                    )
+                position += entry[SIZE]
+            entries += found.entries
+            if found.stop is not Stop.END or position >= len(data):
+                break
+        # The size of a blank record reaches to the end of the file, so its end may be still to come.
+        blank = data[position + 4 : position + 8] == _BLANK_MAGIC
+        if not blank and found.stop in (Stop.CORRUPT, Stop.UNWRITTEN):
+            raise CorruptRecord(f"got no record at {begin + position}: {found.what}", offset=begin + position)
+        head = data[position : position + 8]
+        size = int.from_bytes(head[:4], "big", signed=True)
+        if head[4:] in _MAGICS and begin + position + size > file_end:
+            raise CorruptRecord(
+                f"got a record of {size} bytes at {begin + position}, and the file ends at {file_end}",
+                offset=begin + position,
+            )
+        self._checked = (b"", file_end) if blank else (data[position:], begin + position)
+        return entries
+
+    def take(self, piece: bytes) -> None:
+        """The piece checked last was written: go on behind it."""
+        assert self._checked is not None
+        self._rest, self.whole_end = self._checked
+        self._checked = None
+        self.end += len(piece)
