@@ -40,11 +40,16 @@ BLANK_SIZE = 0x7FFF_FFFF
 BLANK = ENTRY.pack(0, BLANK_SIZE, 0)
 _RECORD_MAX = 0x7F00_0000
 
+# Of a queue offset whose message is lost: the entry points at the next message of the queue that is not, and
+# has this where the tag hash belongs. No hash is as large. See FORMAT.md, "Lost messages".
+HOLE_TAGS = 0x6B65_726F_6C6F_7865
+
 _TAIL_MAX = 3200 * ENTRY_SIZE  # beyond this an append writes the tail first
 _TAIL_KEPT = 400 * ENTRY_SIZE  # how much of it stays in memory after it was written
 _SCAN = 4096 * ENTRY_SIZE
 _pack = ENTRY.pack
 _unpack_from = ENTRY.unpack_from
+_NOWHERE = (-1, -1)
 
 Entry: TypeAlias = tuple[int, int, int]
 """Physical offset, size and tags code."""
@@ -63,8 +68,8 @@ class QueueGap(StoreError):
         self.got = got
         super().__init__(
             f"queue {queue_id} of topic {topic!r} ends before offset {expected}, and got an entry for {got}: "
-            f"{got - expected} are missing. Its files can be rebuilt from the commit log: stop, remove the "
-            "whole consumequeue directory, start again.",
+            f"{got - expected} are missing. Stop, and rebuild the queues from the commit log: "
+            f"kerolox store repair {os.path.dirname(os.path.dirname(os.path.dirname(path)))} --queues",
             path=path,
             offset=expected,
         )
@@ -349,9 +354,9 @@ class ConsumeQueue:
         """
         segments = self._segments
         end = segments.max_offset
-        previous_end = -1
+        previous = _NOWHERE
         for segment in segments.all[-3:]:
-            valid, previous_end = self._valid_bytes(segment.start, previous_end)
+            valid, previous = self._valid_bytes(segment.start, previous)
             if valid < segments.size:
                 end = segment.start + valid
                 break
@@ -368,7 +373,8 @@ class ConsumeQueue:
             segments.files.sync_dir(os.path.dirname(self.path))
             self._waiting.append(self)
 
-    def _valid_bytes(self, start: int, previous_end: int) -> tuple[int, int]:
+    def _valid_bytes(self, start: int, previous: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+        # ``previous`` is where the message of the entry before begins and ends.
         size = self._segments.size
         done = 0
         while done < size:
@@ -380,18 +386,18 @@ class ConsumeQueue:
                 if page * PAGE % ENTRY_SIZE == 0 or number >= count:
                     continue
                 if number:
-                    before, length, _ = _unpack_from(chunk, (number - 1) * ENTRY_SIZE)
-                    previous_end = -1 if length == BLANK_SIZE else before + length
-                if _unpack_from(chunk, number * ENTRY_SIZE)[0] < previous_end:
+                    previous = _range_at(chunk, number - 1)
+                physical = _unpack_from(chunk, number * ENTRY_SIZE)[0]
+                # The same message again is the mark of lost ones before it.
+                if physical < previous[1] and physical != previous[0]:
                     count = number
                     break
             if count:
-                before, length, _ = _unpack_from(chunk, (count - 1) * ENTRY_SIZE)
-                previous_end = -1 if length == BLANK_SIZE else before + length
+                previous = _range_at(chunk, count - 1)
             done += count * ENTRY_SIZE
             if count * ENTRY_SIZE < len(chunk):
                 break
-        return done, previous_end
+        return done, previous
 
     def _set_end(self, offset: int) -> None:
         self.next_offset = self._written = offset
@@ -471,6 +477,11 @@ class ConsumeQueue:
         self.write()
         self._tail = None
         self._segments.close()
+
+
+def _range_at(chunk: bytes, number: int) -> tuple[int, int]:
+    physical, size, _ = _unpack_from(chunk, number * ENTRY_SIZE)
+    return _NOWHERE if size == BLANK_SIZE else (physical, physical + size)
 
 
 def _count_valid(chunk: bytes) -> int:

@@ -12,7 +12,7 @@ from enum import Enum
 import msgspec
 
 from kerolox.store.commit_log import CommitLog
-from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue
 from kerolox.store.errors import StoreError
 from kerolox.store.options import StoreOptions
 
@@ -142,7 +142,7 @@ class QueueReader:
                 break
             next_offset += 1
             last_physical = physical
-            if physical < removed_before:
+            if physical < removed_before or tags_code == HOLE_TAGS:
                 continue
             if queue_filter is not None and not queue_filter(tags_code):
                 continue

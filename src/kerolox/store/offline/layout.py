@@ -1,0 +1,206 @@
+"""Where the files of a store lie and how large they are, found out without changing anything.
+
+Everything here reads only: it works on a store another process has open, on a read-only disk, and on
+one Apache RocketMQ wrote. Sizes come from the options of the broker, or from the files themselves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from kerolox.store.consume_queue import ENTRIES_PER_FILE, ENTRY_SIZE
+from kerolox.store.delay_table import parse_levels
+from kerolox.store.errors import DiskError, FileMissing, ReadOnlyDisk
+from kerolox.store.files import File, Files, PathLike
+from kerolox.store.index_file import file_size
+from kerolox.store.options import GIB, StoreOptions
+from kerolox.store.segment import OpenFiles
+from kerolox.store.segments import Segments
+
+QUEUES = "consumequeue"
+BATCH_QUEUES = "batchconsumequeue"
+INDEX = "index"
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+ASIDE = ".before-repair-"
+UNFINISHED = ".repairing"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it must be, or (``note``) merely worth knowing."""
+
+    kind: str
+    path: str
+    what: str
+    next: str = ""
+    offset: int | None = None  # in the log, the queue or the index file, as ``what`` says
+    note: bool = False
+
+
+class OnlyReading(Files):
+    """The file system as far as it can be looked at. ``hidden`` paths do not show in listings."""
+
+    def __init__(self) -> None:
+        self.hidden: set[str] = set()
+
+    def open(self, path: PathLike, *, read_only: bool = False) -> File:
+        return super().open(path, read_only=True)
+
+    def list_dir(self, path: PathLike) -> list[str]:
+        names = super().list_dir(path)
+        return [name for name in names if os.path.join(path, name) not in self.hidden]
+
+    def create(self, path: PathLike, size: int = 0, *, write_zeros: bool = False) -> File:
+        raise ReadOnlyDisk(f"{os.fspath(path)} was not to be made: this only reads", path=os.fspath(path))
+
+    def remove(self, path: PathLike) -> bool:
+        return False
+
+    def rename(self, source: PathLike, target: PathLike) -> None:
+        raise ReadOnlyDisk(f"{os.fspath(source)} was not to be renamed: this only reads")
+
+
+class Layout(msgspec.Struct):
+    """The places and sizes of one store."""
+
+    root: str
+    log_paths: list[str]
+    read_only_paths: list[str]
+    log_file_bytes: int
+    queue_file_bytes: int
+    index_slots: int
+    index_entries: int
+    delay_levels: tuple[int, ...]
+    light_queues: bool  # whether messages also go to the light queues (LMQ) they name
+    index_enabled: bool | None  # None: not known
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.root, name)
+
+    @property
+    def index_file_bytes(self) -> int:
+        return file_size(self.index_slots, self.index_entries)
+
+
+def find_layout(root: PathLike, options: StoreOptions | None = None, files: Files | None = None) -> Layout:
+    """The layout of the store in a directory. Without options sizes are those of the files."""
+    files = files or OnlyReading()
+    root = os.path.abspath(root)
+    if not files.is_dir(root):
+        raise FileMissing(f"{root} is no directory. Give the directory of a store (storePathRootDir).")
+    known = options or StoreOptions()
+    log_paths = split_paths(known.commit_log_paths) or [os.path.join(root, "commitlog")]
+    read_only_paths = split_paths(known.read_only_paths)
+    if not any(files.is_dir(path) for path in log_paths + read_only_paths):
+        raise FileMissing(
+            f"{root} holds no commit log: there is no directory {log_paths[0]}. If the log lies elsewhere, "
+            "give the broker's configuration file (-c), which says where."
+        )
+    queues = os.path.join(root, QUEUES)
+    topics = files.list_dir(queues)
+    light = any(name.startswith(LIGHT_QUEUE_PREFIX) for name in topics)
+    if options is not None:
+        log_bytes, queue_bytes = options.commit_log_file_bytes, options.queue_file_size
+    else:
+        log_bytes = _common_size(files, log_paths + read_only_paths) or GIB
+        directories = [
+            os.path.join(queues, topic, number)
+            for topic in topics
+            for number in files.list_dir(os.path.join(queues, topic))
+        ]
+        queue_bytes = _common_size(files, directories) or ENTRIES_PER_FILE * ENTRY_SIZE
+    return Layout(
+        root=root,
+        log_paths=log_paths,
+        read_only_paths=read_only_paths,
+        log_file_bytes=log_bytes,
+        queue_file_bytes=queue_bytes,
+        index_slots=known.index_slots,
+        index_entries=known.index_entries,
+        delay_levels=parse_levels(known.delay_levels),
+        light_queues=known.multi_dispatch or light,
+        index_enabled=None if options is None else options.index_enabled,
+    )
+
+
+def split_paths(text: str) -> list[str]:
+    return [os.path.abspath(word.strip()) for word in text.split(",") if word.strip()]
+
+
+def is_segment_name(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) == 20
+
+
+def _common_size(files: Files, directories: Sequence[str]) -> int:
+    sizes: Counter[int] = Counter()
+    for directory in directories:
+        if not files.is_dir(directory):
+            continue
+        for name in files.list_dir(directory):
+            if is_segment_name(name):
+                try:
+                    sizes[files.size(os.path.join(directory, name))] += 1
+                except DiskError:
+                    continue  # deleted meanwhile
+        if sum(sizes.values()) > 100:
+            break
+    del sizes[0]
+    return sizes.most_common(1)[0][0] if sizes else 0
+
+
+def open_run(
+    files: OnlyReading, open_files: OpenFiles, directories: Sequence[str], size: int, findings: list[Finding]
+) -> Segments:
+    """The files of a log or queue to read from. What does not fit is reported and left out."""
+    seen: list[tuple[int, str]] = []
+    for directory in directories:
+        for name in files.list_dir(directory):
+            path = os.path.join(directory, name)
+            if files.is_dir(path):
+                continue
+            fault = _fault(files, path, name, size)
+            if fault is None:
+                seen.append((int(name), path))
+            else:
+                files.hidden.add(path)
+                findings.append(fault)
+    end = -1
+    for start, path in sorted(seen):
+        if start < end:
+            files.hidden.add(path)
+            findings.append(
+                Finding("overlap", path, f"overlaps the file before it, which ends at {end}", "move it away")
+            )
+            continue
+        end = start + size
+    segments = Segments(files, directories, size, open_files=open_files, read_only_directories=directories)
+    segments.load()
+    return segments
+
+
+def _fault(files: Files, path: str, name: str, size: int) -> Finding | None:
+    if not is_segment_name(name):
+        what = "does not belong here: files are named by their 20-digit offset"
+        return Finding(
+            "stray file", path, what, "move it out of the directory: Apache's broker would not start"
+        )
+    actual = files.size(path)
+    if actual == size:
+        return None
+    if not actual:
+        return Finding(
+            "empty file",
+            path,
+            "has no content: power failed soon after it was made",
+            "nothing to do if it is the last one: the next start removes it",
+            note=True,
+        )
+    return Finding(
+        "wrong size",
+        path,
+        f"is {actual} bytes long, the others {size}",
+        "restore it from a copy; if the size option was changed, set it back",
+    )

@@ -1,0 +1,327 @@
+"""Consume queues against the log: every message in its queue, every entry on its message.
+
+The log is walked once. What a queue must hold is worked out batch by batch and compared, as bytes, with
+what it holds; only where they differ are entries looked at one by one. So memory is bounded by the number
+of queues, not of messages.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+from kerolox.protocol import properties as names
+from kerolox.protocol.java import java_hash
+from kerolox.protocol.record_scan import Entry
+from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
+from kerolox.store.delay_table import SCHEDULE_TOPIC, due_ms
+from kerolox.store.offline.layout import (
+    BATCH_QUEUES,
+    LIGHT_QUEUE_PREFIX,
+    QUEUES,
+    Finding,
+    Layout,
+    OnlyReading,
+    open_run,
+)
+from kerolox.store.segment import OpenFiles
+from kerolox.store.segments import Segments
+
+_SCHEDULE = SCHEDULE_TOPIC.encode()
+_CHUNK = 4096
+_RANGES_MAX = 20  # told per queue; the rest is counted
+_TAGS_MAX = 8192
+_AT_LIGHT = names.AT_INNER_MULTI_DISPATCH[1:]
+
+
+class Ranges:
+    """Numbers that belong together, kept as ranges: ``what`` happened from ``low`` to before ``high``."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, int, int, str]] = []  # what, low, high, example
+        self.more = 0
+
+    def add(self, what: str, number: int, example: str) -> None:
+        if self.found:
+            last, low, high, first = self.found[-1]
+            if last == what and high == number:
+                self.found[-1] = (last, low, number + 1, first)
+                return
+        if len(self.found) < _RANGES_MAX:
+            self.found.append((what, number, number + 1, example))
+        else:
+            self.more += 1
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+
+class _Queue:
+    """One queue while it is checked. ``next`` is the offset the next message must have."""
+
+    __slots__ = ("first", "light", "missing", "missing_from", "next", "path", "replaced", "segments", "wrong")
+
+    def __init__(self, path: str, segments: Segments) -> None:
+        self.path = path
+        self.segments = segments
+        self.first = -1  # of the first message in the log
+        self.next = -1
+        self.wrong = Ranges()
+        self.missing = 0  # messages behind the end of the queue
+        self.missing_from = (-1, -1)  # queue offset and place in the log of the first
+        self.replaced = 0  # messages whose numbers were given again: the topic was deleted and made anew
+        self.light = False
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Up to that many entries; fewer at the end of the files."""
+        parts: list[bytes] = []
+        while count > 0:
+            size = min(self.segments.readable(offset * ENTRY_SIZE) // ENTRY_SIZE, count)
+            if not size:
+                break
+            parts.append(self.segments.read(offset * ENTRY_SIZE, size * ENTRY_SIZE))
+            offset += size
+            count -= size
+        return b"".join(parts)
+
+    def chunks(self, low: int, high: int) -> Iterator[tuple[int, bytes]]:
+        while low < high:
+            data = self.read(low, min(_CHUNK, high - low))
+            if not data:
+                return
+            yield low, data
+            low += len(data) // ENTRY_SIZE
+
+
+class QueueCheck:
+    """Compares what the log says with what the queues hold."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        files: OnlyReading,
+        log_min: int,
+        findings: list[Finding],
+        *,
+        open_limit: int = 256,
+    ) -> None:
+        self.entries = 0  # compared and found right
+        self.count = 0
+        self._layout = layout
+        self._files = files
+        self._log_min = log_min
+        self._findings = findings
+        self._open_files = OpenFiles(files, open_limit)
+        self._queues: dict[tuple[bytes, int], _Queue | None] = {}
+        self._unqueued: dict[tuple[bytes, int], tuple[int, int]] = {}  # messages, place of the first
+        self._tags: dict[bytes, int] = {}
+        self._batch_topics = set(files.list_dir(layout.path(BATCH_QUEUES)))
+        self._load()
+
+    def _load(self) -> None:
+        root = self._layout.path(QUEUES)
+        for topic in self._files.list_dir(root):
+            path = os.path.join(root, topic)
+            if not self._files.is_dir(path):
+                what = "does not belong here: there is one directory for each topic"
+                self._findings.append(Finding("stray file", path, what, "move it away"))
+                continue
+            for number in self._files.list_dir(path):
+                here = os.path.join(path, number)
+                if not (number.isascii() and number.isdigit() and self._files.is_dir(here)):
+                    what = "does not belong here: queues are directories named by a number"
+                    self._findings.append(Finding("stray file", here, what, "move it away"))
+                    continue
+                size = self._layout.queue_file_bytes
+                segments = open_run(self._files, self._open_files, [here], size, self._findings)
+                for low, high in segments.gaps:
+                    what = f"the file with entries {low // ENTRY_SIZE} to {high // ENTRY_SIZE} is missing"
+                    self._findings.append(
+                        Finding("queue gap", here, what, self._repair, offset=low // ENTRY_SIZE)
+                    )
+                self._queues[topic.encode(), int(number)] = _Queue(here, segments)
+                self.count += 1
+
+    @property
+    def _repair(self) -> str:
+        return f"kerolox store repair {self._layout.root} --queues"
+
+    # While the log is walked
+
+    def check(self, records: list[Entry]) -> None:
+        """The next records of the log."""
+        runs: dict[tuple[bytes, int], tuple[int, list[bytes], list[int]]] = {}
+        tags = self._tags
+        find = names.find
+        pack = ENTRY.pack
+        light = self._layout.light_queues
+        for size, _, queue_id, queue_offset, physical, sys_flag, stored_ms, topic, properties in records:
+            if sys_flag & 0xC in (0x4, 0xC):
+                continue
+            tag = find(properties, b"\x02TAGS\x01")
+            if tag is None:
+                code = 0
+            else:
+                found = tags.get(tag)
+                code = self._hash(tag) if found is None else found
+            if topic == _SCHEDULE:
+                code = self._due(properties, stored_ms, code)
+            entry = pack(physical, size, code)
+            key = (topic, queue_id)
+            run = runs.get(key)
+            if run is None or run[0] + len(run[1]) != queue_offset:
+                if run is not None:
+                    self._compare(key, run)
+                run = runs[key] = (queue_offset, [], [])
+            run[1].append(entry)
+            run[2].append(physical)
+            if light and _AT_LIGHT in properties:
+                self._check_light(properties, physical, entry)
+        for key, run in runs.items():
+            self._compare(key, run)
+
+    def _hash(self, tag: bytes) -> int:
+        if len(self._tags) >= _TAGS_MAX:
+            self._tags.clear()
+        code = self._tags[tag] = java_hash(tag.decode("utf-8", "replace"))
+        return code
+
+    def _due(self, properties: bytes, stored_ms: int, code: int) -> int:
+        text = names.find(properties, names.AT_DELAY) or b""
+        level = int(text) if text.isdigit() and len(text) < 10 else 0
+        return due_ms(self._layout.delay_levels, level, stored_ms) if level > 0 else code
+
+    def _check_light(self, properties: bytes, physical: int, entry: bytes) -> None:
+        wanted = (names.find(properties, names.AT_INNER_MULTI_DISPATCH) or b"").split(b",")
+        offsets = (names.find(properties, names.AT_INNER_MULTI_QUEUE_OFFSET) or b"").split(b",")
+        if len(wanted) != len(offsets):
+            return
+        for name, offset in zip(wanted, offsets, strict=True):
+            if name.startswith(LIGHT_QUEUE_PREFIX.encode()) and b"/" not in name and offset.isdigit():
+                self._compare((name, 0), (int(offset), [entry], [physical]))
+
+    def _compare(self, key: tuple[bytes, int], run: tuple[int, list[bytes], list[int]]) -> None:
+        first, entries, places = run
+        queue = self._queues.get(key)
+        if queue is None:
+            if key[0].decode("utf-8", "replace") not in self._batch_topics:
+                count, place = self._unqueued.get(key, (0, places[0]))
+                self._unqueued[key] = (count + len(entries), place)
+            return
+        if queue.next < 0:
+            queue.first = first
+        elif first > queue.next:
+            self._check_hole(queue, queue.next, first)
+        elif first < queue.next:
+            # Numbers given again: the topic was deleted and made anew, and what was found before does
+            # not count. (Queues in the log begin at 0 then.)
+            if first == 0:
+                queue.replaced += queue.next - queue.first
+                queue.first = 0
+                queue.wrong = Ranges()
+                queue.missing = 0
+            else:
+                queue.wrong.add("number taken", first, f"a second message has it, at {places[0]} of the log")
+                return
+        queue.next = first + len(entries)
+        expected = b"".join(entries)
+        actual = queue.read(first, len(entries))
+        if actual == expected:
+            self.entries += len(entries)
+            return
+        self._compare_each(queue, first, entries, actual)
+
+    def _compare_each(self, queue: _Queue, first: int, entries: list[bytes], actual: bytes) -> None:
+        for number, entry in enumerate(entries):
+            found = actual[number * ENTRY_SIZE : (number + 1) * ENTRY_SIZE]
+            if found == entry:
+                self.entries += 1
+                continue
+            physical, size, code = ENTRY.unpack(entry)
+            if not found.strip(b"\0"):
+                if not queue.missing:
+                    queue.missing_from = (first + number, physical)
+                queue.missing += 1
+                continue
+            has_physical, has_size, has_code = ENTRY.unpack(found)
+            if has_physical != physical:
+                what, example = "place", f"points at {has_physical}, the message lies at {physical}"
+            elif has_size != size:
+                what, example = "size", f"says {has_size} bytes, the record has {size}"
+            else:
+                what, example = "tags code", f"says {has_code}, the message's is {code}"
+            queue.wrong.add(f"wrong {what}", first + number, example)
+
+    def _check_hole(self, queue: _Queue, low: int, high: int) -> None:
+        """Numbers no message in the log has: the entries must say so."""
+        for start, data in queue.chunks(low, high):
+            for offset, (physical, size, code) in enumerate(ENTRY.iter_unpack(data), start):
+                if code == HOLE_TAGS or size == BLANK_SIZE or physical < self._log_min:
+                    continue
+                if size > 0:
+                    queue.wrong.add(
+                        "no message", offset, f"points at {physical}, where no message of it lies"
+                    )
+
+    # When it is walked
+
+    def finish(self, log_end: int, *, crashed: bool, dispatched: int, topics: Iterable[str] | None) -> None:
+        """Look at the entries no message asked for, and report. ``dispatched``: -1 when not known."""
+        for (topic, queue_id), queue in self._queues.items():
+            if queue is not None:
+                self._finish_queue(queue, f"{topic.decode()} queue {queue_id}", log_end, crashed, dispatched)
+        self._report_unqueued(None if topics is None else set(topics))
+
+    def _finish_queue(self, queue: _Queue, name: str, log_end: int, crashed: bool, dispatched: int) -> None:
+        low = max(0, queue.segments.min_offset) // ENTRY_SIZE
+        end = queue.segments.max_offset // ENTRY_SIZE
+        # Before the first message in the log: deleted ones, or blanks.
+        self._check_hole(queue, low, end if queue.first < 0 else min(queue.first, end))
+        if queue.first >= 0:
+            self._check_behind(queue, log_end, crashed)
+        for what, first, last, example in queue.wrong.found:
+            count = last - first
+            numbers = f"entry {first}" if count == 1 else f"{count} entries from {first} on"
+            self._findings.append(
+                Finding(f"queue: {what}", queue.path, f"{name}: {numbers}: {example}", self._repair, first)
+            )
+        if queue.wrong.more:
+            what = f"{name}: {queue.wrong.more} more entries are wrong"
+            self._findings.append(Finding("queue", queue.path, what, self._repair))
+        if queue.missing:
+            offset, physical = queue.missing_from
+            what = (
+                f"{name}: {queue.missing} messages from queue offset {offset} on (log {physical}) are missing"
+            )
+            if crashed and physical >= dispatched:
+                next_step = "the next start adds them: they were only in memory"
+                self._findings.append(Finding("queue: end", queue.path, what, next_step, offset, note=True))
+            else:
+                self._findings.append(Finding("queue: missing", queue.path, what, self._repair, offset))
+        if queue.replaced:
+            what = (
+                f"{name}: {queue.replaced} older messages in the log are in no queue: the topic was made anew"
+            )
+            self._findings.append(Finding("deleted topic", queue.path, what, note=True))
+
+    def _check_behind(self, queue: _Queue, log_end: int, crashed: bool) -> None:
+        end = queue.segments.max_offset // ENTRY_SIZE
+        for start, data in queue.chunks(queue.next, end):
+            for offset, (physical, size, _) in enumerate(ENTRY.iter_unpack(data), start):
+                if physical < 0 or size <= 0:
+                    return
+                if physical >= log_end and crashed:
+                    continue  # ahead of the log: recovery cuts it off
+                where = "behind the end of the log" if physical >= log_end else "where no message of it lies"
+                queue.wrong.add("no message", offset, f"points at {physical}, {where}")
+
+    def _report_unqueued(self, topics: set[str] | None) -> None:
+        for (name, queue_id), (count, place) in sorted(self._unqueued.items()):
+            topic = name.decode("utf-8", "replace")
+            path = os.path.join(self._layout.path(QUEUES), topic, str(queue_id))
+            what = (
+                f"{topic} queue {queue_id}: {count} messages in the log (the first at {place}) have no queue"
+            )
+            deleted = topics is not None and topic not in topics
+            next_step = "nothing to do if the topic was deleted" if deleted else self._repair
+            self._findings.append(Finding("no queue", path, what, next_step, place, note=deleted))

@@ -1,0 +1,225 @@
+"""Is a store whole? Every record, every queue entry and every key, compared with each other.
+
+One pass over the log. Memory stays small whatever the size of the store: see the two checks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.errors import ProtocolError
+from kerolox.protocol import json_dialect
+from kerolox.protocol.record_scan import CHECK_BODY, STORE_TIMESTAMP
+from kerolox.store.checkpoint import Checkpoint
+from kerolox.store.errors import DiskError
+from kerolox.store.marks import MarksFile
+from kerolox.store.offline.index_check import IndexCheck
+from kerolox.store.offline.layout import (
+    ASIDE,
+    BATCH_QUEUES,
+    UNFINISHED,
+    Finding,
+    Layout,
+    OnlyReading,
+    open_run,
+)
+from kerolox.store.offline.queue_check import QueueCheck
+from kerolox.store.offline.walk import Walk
+from kerolox.store.segment import OpenFiles
+from kerolox.store.segments import Segments
+
+FINDINGS_MAX = 1000
+_FUTURE_MS = 24 * 3600 * 1000
+
+
+class Report(msgspec.Struct):
+    """What was looked at, and what is wrong with it."""
+
+    root: str
+    log_min: int = 0
+    log_end: int = 0
+    records: int = 0
+    bytes_read: int = 0
+    queues: int = 0
+    queue_entries: int = 0
+    index_files: int = 0
+    index_entries: int = 0
+    messages_with_keys: int = 0
+    crashed: bool = False
+    seconds: float = 0.0
+    findings: list[Finding] = []
+    notes: list[Finding] = []
+    not_shown: int = 0
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
+
+class _Findings(list[Finding]):
+    """A list that does not grow without end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropped = 0
+
+    def append(self, finding: Finding) -> None:
+        if len(self) < FINDINGS_MAX:
+            super().append(finding)
+        else:
+            self.dropped += 1
+
+
+def verify(
+    layout: Layout,
+    *,
+    live: bool = False,
+    queues: bool = True,
+    index: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Report:
+    """Look at everything. ``progress`` gets bytes done and bytes in all.
+
+    ``live``: the store is in use, so its newest part may not be all on disk yet.
+    """
+    began_s = time.perf_counter()
+    files = OnlyReading()
+    found = _Findings()
+    report = Report(layout.root)
+    crashed = report.crashed = files.exists(layout.path("abort")) or live
+    marks = MarksFile(files, layout.root).load()
+    directories = list(dict.fromkeys(layout.log_paths + layout.read_only_paths))
+    segments = open_run(files, OpenFiles(files), directories, layout.log_file_bytes, found)
+    log_min = report.log_min = max(0, segments.min_offset)
+    queue_check = QueueCheck(layout, files, log_min, found) if queues else None
+    index_check = IndexCheck(layout, files, log_min, found, clean=not crashed) if index else None
+    _walk(layout, segments, report, found, queue_check, index_check, progress)
+    if queue_check is not None:
+        queue_check.finish(
+            report.log_end, crashed=crashed, dispatched=marks.dispatched, topics=_topics(layout, files)
+        )
+        report.queues, report.queue_entries = queue_check.count, queue_check.entries
+    if index_check is not None:
+        index_check.finish(report.log_end, crashed=crashed, dispatched=marks.dispatched)
+        report.index_files, report.index_entries = index_check.files, index_check.entries
+        report.messages_with_keys = index_check.messages
+    _check_small_files(layout, files, report, found, clock)
+    report.findings = [finding for finding in found if not finding.note]
+    report.notes = [finding for finding in found if finding.note]
+    report.not_shown = found.dropped
+    report.seconds = time.perf_counter() - began_s
+    return report
+
+
+def _walk(
+    layout: Layout,
+    segments: Segments,
+    report: Report,
+    found: list[Finding],
+    queue_check: QueueCheck | None,
+    index_check: IndexCheck | None,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    walk = Walk(segments, report.log_min, check=CHECK_BODY)
+    last_ms = 0
+    total = segments.max_offset - report.log_min
+    while True:
+        for records in walk:
+            report.records += len(records)
+            if queue_check is not None:
+                queue_check.check(records)
+            if index_check is not None:
+                index_check.check(records)
+            earliest_ms = min(record[STORE_TIMESTAMP] for record in records)
+            if earliest_ms < last_ms:
+                what = f"store times go back by {last_ms - earliest_ms} ms before {walk.position}"
+                step = "looking up messages by time may miss some; nothing to repair"
+                found.append(Finding("time", layout.root, what, step, walk.position, note=True))
+            last_ms = max(last_ms, records[-1][STORE_TIMESTAMP])
+            if progress is not None:
+                progress(walk.position - report.log_min, total)
+        if walk.damage is None:
+            break
+        damage = walk.damage
+        where = f"byte {damage.in_file}, log offset {damage.offset}"
+        what = f"damaged at {where}: {damage.what}; valid records follow from offset {damage.valid_from}"
+        step = (
+            f"kerolox store repair {layout.root} --skip {damage.offset} (keep what follows) or "
+            f"--cut {damage.offset} (drop everything from there on)"
+        )
+        found.append(Finding("damaged log", damage.path, what, step, damage.offset))
+        walk.resume()
+    report.log_end = walk.position
+    report.bytes_read = walk.position - report.log_min
+    if not report.crashed:
+        _check_end(segments, walk, found)
+
+
+def _check_end(segments: Segments, walk: Walk, found: list[Finding]) -> None:
+    """After a clean stop nothing but zeros follows the last record."""
+    segment = segments.segment_at(walk.position)
+    if segment is None:
+        return
+    for low, high in segments.written_ranges(segment, walk.position):
+        while low < high:
+            data = segments.read(low, min(1 << 20, high - low))
+            if data.strip(b"\0"):
+                at = low + len(data) - len(data.lstrip(b"\0"))
+                what = f"the log ends at {walk.position}, but there are bytes at {at}: {walk.stop}"
+                step = "the next start cuts them off; no whole record is among them"
+                found.append(Finding("torn end", segment.path, what, step, walk.position, note=True))
+                return
+            low += len(data)
+
+
+def _topics(layout: Layout, files: OnlyReading) -> set[str] | None:
+    """The topics there are by configuration; None when that is not known."""
+    try:
+        table = json_dialect.loads(files.read(layout.path("config/topics.json")))
+        return set(table["topicConfigTable"])
+    except (DiskError, ProtocolError, KeyError, TypeError):
+        return None
+
+
+def _check_small_files(
+    layout: Layout, files: OnlyReading, report: Report, found: list[Finding], clock: Clock
+) -> None:
+    checkpoint = Checkpoint(files, layout.path("checkpoint"))
+    checkpoint.load()
+    for name in ("commit_log_ms", "queues_ms", "index_ms"):
+        if getattr(checkpoint, name) > clock.wall_ms() + _FUTURE_MS:
+            what = f"{name} is {getattr(checkpoint, name)}, more than a day from now"
+            step = "remove the file: the next start reads the whole log"
+            found.append(Finding("checkpoint", checkpoint.path, what, step))
+    for name in files.list_dir(layout.path("config")):
+        path = os.path.join(layout.path("config"), name)
+        if name.endswith(".json") and not files.is_dir(path):
+            try:
+                data = files.read(path)
+                if data.strip():
+                    json_dialect.loads(data)
+            except (ProtocolError, DiskError) as error:
+                step = "restore it from its .bak file, which a broker would otherwise take by itself"
+                found.append(Finding("config", path, f"does not read: {error}", step))
+    for name in files.list_dir(layout.root):
+        path = layout.path(name)
+        if ASIDE in name or name.startswith("damaged-"):
+            step = "remove it when you are sure it is not needed"
+            found.append(Finding("leftover", path, "kept by an earlier repair", step, note=True))
+        elif name.endswith(UNFINISHED):
+            step = "the next repair removes it; or remove it by hand"
+            found.append(Finding("leftover", path, "of a repair that was interrupted", step, note=True))
+        elif name.endswith(".tmp"):
+            found.append(Finding("leftover", path, "of an interrupted write", "remove it", note=True))
+    if files.list_dir(layout.path(BATCH_QUEUES)):
+        what = "batch consume queues are not checked, nor used by kerolox"
+        found.append(Finding("not supported", layout.path(BATCH_QUEUES), what, note=True))
+    if report.crashed and files.exists(layout.path("abort")):
+        what = "the store is in use, or was not stopped cleanly"
+        found.append(Finding("abort", layout.path("abort"), what, "the next start recovers", note=True))
