@@ -21,7 +21,7 @@ _INVALID_PARAMETER = 29
 class KeroloxError(Exception):
     """Anything kerolox raises on purpose."""
 
-    code: ClassVar[int] = _SYSTEM_ERROR
+    code: int = _SYSTEM_ERROR
     retriable: ClassVar[bool] = False
 
 
@@ -41,6 +41,14 @@ class InvalidRequest(KeroloxError):
     """A well-formed request with a missing or wrong field. Answered; the connection goes on."""
 
     code = _INVALID_PARAMETER
+
+
+class Refused(KeroloxError):
+    """A request that is answered with this code and remark."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        self.code = code
+        super().__init__(remark)
 
 
 class OptionError(KeroloxError):
@@ -77,7 +85,7 @@ class ConnectFailed(KeroloxError):
 
     def __init__(self, address: str, reason: object) -> None:
         self.address = address
-        super().__init__(f"cannot connect to {address}: {reason}. Is it running and reachable from this host?")
+        super().__init__(f"cannot connect to {address}: {reason}. Is it running, and reachable from here?")
 
 
 class ConnectionLost(KeroloxError):

@@ -1,0 +1,187 @@
+"""The broker's options, with RocketMQ's keys and defaults. Those of the store come first, inherited.
+
+Keys of a ``broker.conf`` that are not here tune thread pools and buffers this broker does not have; they are
+read and reported as having no effect.
+"""
+
+from __future__ import annotations
+
+import enum
+import socket
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kerolox.net.tls import ServerTls, TlsMode
+from kerolox.options import option
+from kerolox.store.options import StoreOptions
+
+# Never changed by a request.
+ALWAYS_BLACK_LISTED = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
+
+
+class BrokerRole(enum.Enum):
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+@dataclass
+class BrokerOptions(StoreOptions):
+    """Options of ``kerolox broker``."""
+
+    ROLE: ClassVar[str] = "broker"
+
+    # --- identity and network ------------------------------------------------------------------------
+    broker_name: str = option(
+        socket.gethostname(), "Name of the broker; brokers of one name share their log."
+    )
+    cluster: str = option("DefaultCluster", "Name of the cluster.", key="brokerClusterName")
+    broker_id: int = option(0, "0 leads, others follow.", low=0)
+    role: BrokerRole = option(BrokerRole.ASYNC_MASTER, "What the broker does with its log.", key="brokerRole")
+    bind_address: str = option("0.0.0.0", "Address to listen on.")
+    listen_port: int = option(10911, "Port to listen on; 0 takes a free one.", low=0, high=65535)
+    vip_port: int = option(-1, "Second port, without pulls; -1: listenPort - 2.", low=-1, high=65535)
+    ha_port: int = option(
+        -1, "Port for followers; -1: listenPort + 1.", key="haListenPort", low=-1, high=65535
+    )
+    advertised_host: str = option("", "Address clients are told; found out if empty.", key="brokerIP1")
+    nameservers: str = option(
+        "", "Name servers, joined by semicolons.", key="namesrvAddr", environment="NAMESRV_ADDR"
+    )
+    permission: int = option(
+        6, "4 readable, 2 writable.", key="brokerPermission", low=0, high=7, changeable=True
+    )
+    register_interval_ms: int = option(
+        30_000, "How often the broker registers.", key="registerNameServerPeriod", low=10_000, high=60_000
+    )
+    register_timeout_ms: int = option(
+        24_000, "For one registration.", key="registerBrokerTimeoutMills", low=1
+    )
+    idle_s_max: int = option(
+        120,
+        "A connection without traffic is closed after this.",
+        key="serverChannelMaxIdleTimeSeconds",
+        low=1,
+    )
+    member_timeout_ms: int = option(
+        120_000, "A client without heartbeat is forgotten after this.", key="channelExpiredTimeout", low=1
+    )
+
+    # --- topics, groups, features ----------------------------------------------------------------------
+    auto_create_topics: bool = option(
+        True, "Create topics when a message comes for them.", key="autoCreateTopicEnable", changeable=True
+    )
+    auto_create_groups: bool = option(
+        True, "Create groups when a consumer comes.", key="autoCreateSubscriptionGroup", changeable=True
+    )
+    default_topic_queues: int = option(
+        8, "Queues of the template topic.", key="defaultTopicQueueNums", low=1, changeable=True
+    )
+    cluster_topic: bool = option(
+        True, "Whether the topic named as the cluster is used.", key="clusterTopicEnable"
+    )
+    broker_topic: bool = option(
+        True, "Whether the topic named as the broker is used.", key="brokerTopicEnable"
+    )
+    trace_topic: bool = option(False, "Create the topic of message traces.", key="traceTopicEnable")
+    trace_topic_name: str = option("RMQ_SYS_TRACE_TOPIC", "Topic of traces.", key="msgTraceTopicName")
+    trace_on: bool = option(True, "Tell clients to trace.", changeable=True)
+    region: str = option("DefaultRegion", "Region told to clients.", key="regionId")
+    property_filter: bool = option(False, "Allow SQL92 filters.", key="enablePropertyFilter", changeable=True)
+    reject_transactions: bool = option(
+        False, "Refuse transactional messages.", key="rejectTransactionMessage", changeable=True
+    )
+    lite_pull: bool = option(True, "Allow lite pull.", key="litePullMessageEnable", changeable=True)
+    notify_members: bool = option(
+        True, "Tell members when their group changes.", key="notifyConsumerIdsChangedEnable", changeable=True
+    )
+    server_side_reset: bool = option(
+        True,
+        "Reset offsets at the broker, not through clients.",
+        key="useServerSideResetOffset",
+        changeable=True,
+    )
+    slave_read: bool = option(
+        False, "Suggest a follower to slow consumers.", key="slaveReadEnable", changeable=True
+    )
+    accept_sends_from_ms: int = option(
+        0, "Refuse messages before this wall time.", key="startAcceptSendRequestTimeStamp", low=0
+    )
+    revive_queues: int = option(8, "Queues of the POP revive topic.", key="reviveQueueNum", low=1)
+    timer_wheel: bool = option(True, "Whether any-time delays are taken.", key="timerWheelEnable")
+
+    # --- long polling, overload ------------------------------------------------------------------------
+    long_polling: bool = option(
+        True, "Hold pulls until messages come.", key="longPollingEnable", changeable=True
+    )
+    short_polling_ms: int = option(
+        1000,
+        "How long pulls are held without long polling.",
+        key="shortPollingTimeMills",
+        low=0,
+        changeable=True,
+    )
+    send_wait_ms: int = option(
+        200, "A send that waited longer is refused.", key="waitTimeMillsInSendQueue", low=1, changeable=True
+    )
+    pull_wait_ms: int = option(
+        5000, "A pull that waited longer to be looked at is refused.", key="waitTimeMillsInPullQueue", low=1,
+        changeable=True,
+    )  # fmt: skip
+    heartbeat_wait_ms: int = option(
+        31_000, "Likewise for heartbeats.", key="waitTimeMillsInHeartbeatQueue", low=1, changeable=True
+    )
+    admin_wait_ms: int = option(
+        5000, "Likewise for administration.", key="waitTimeMillsInAdminBrokerQueue", low=1, changeable=True
+    )
+    disable_slow_groups: bool = option(
+        False, "Disable groups that fall too far behind.", key="disableConsumeIfConsumerReadSlowly",
+        changeable=True,
+    )  # fmt: skip
+    slow_group_bytes: int = option(
+        16 << 30, "How far is too far.", key="consumerFallbehindThreshold", low=0, changeable=True
+    )
+    save_offsets_ms: int = option(
+        5000,
+        "How often consumer offsets are saved.",
+        key="flushConsumerOffsetInterval",
+        low=1,
+        changeable=True,
+    )
+    offsets_version_step: int = option(
+        500, "Commits that make a new version.", key="consumerOffsetUpdateVersionStep", low=1
+    )
+
+    # --- ours -----------------------------------------------------------------------------------------
+    metrics_port: int = option(
+        -1, "Port of Prometheus metrics and /healthz; 0 takes a free one, -1 switches them off.",
+        key="metricsPromExporterPort", low=-1, high=65535,
+    )  # fmt: skip
+    config_path: str = option("", "The file changed settings are written to.", key="brokerConfigPath")
+
+    # --- TLS ------------------------------------------------------------------------------------------
+    tls_mode: TlsMode = option(
+        TlsMode.PERMISSIVE, "disabled, permissive or enforcing.", key="tls.server.mode"
+    )
+    tls_certificate: str | None = option(None, "Certificate chain, PEM.", key="tls.server.certPath")
+    tls_key: str | None = option(None, "Private key, PEM.", key="tls.server.keyPath")
+    tls_key_password: str | None = option(None, "Its password.", key="tls.server.keyPassword", secret=True)
+    tls_client_ca: str | None = option(None, "Authorities of clients, PEM.", key="tls.server.trustCertPath")
+
+    @property
+    def tls(self) -> ServerTls:
+        return ServerTls(
+            mode=self.tls_mode,
+            certificate=self.tls_certificate,
+            key=self.tls_key,
+            key_password=self.tls_key_password,
+            client_ca=self.tls_client_ca,
+        )
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.permission & 2)
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.permission & 4)

@@ -1,0 +1,271 @@
+"""Sending: single messages, batches, one-way.
+
+A send is decided and appended inside the read pass and answered at its end: all messages of a pass, of
+whatever topic, are written to the log by one call (:meth:`Sends.finish_pass`). With synchronous flush the
+answers of a pass wait together for one flush.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from kerolox.broker import names
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.topics import Topics
+from kerolox.clock import Clock
+from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError, Refused
+from kerolox.net.requests import Answer, Request
+from kerolox.protocol import properties as packed
+from kerolox.protocol.batch import split_batch
+from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.flags import MULTI_TAGS
+from kerolox.protocol.headers.send import SendAnswer, SendRequest
+from kerolox.protocol.hosts import host_bytes
+from kerolox.protocol.message_id import UniqueKeys, offset_id_prefix
+from kerolox.store.commit_log import CommitLog, MessageRefused, Place, QueueCursor
+from kerolox.store.flush import LogFlusher, Safe
+from kerolox.store.options import FlushMode
+from kerolox.store.state import StoreState
+
+ORDERED_NOT_WRITABLE = "the broker[{}] sending message is forbidden"
+
+# What another part of the broker (delay, transactions) makes of a message before it is stored: topic, queue
+# id, packed properties, sys flag; or None to leave it as it is.
+Rewritten = tuple[str, int, bytes, int]
+Rewrite = Callable[[Request[SendRequest], str, int, bytes, int], Rewritten | None]
+
+
+class Sends:
+    """Handles SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        flusher: LogFlusher,
+        state: StoreState,
+        topics: Topics,
+        options: BrokerOptions,
+        unique_keys: UniqueKeys,
+        clock: Clock,
+    ) -> None:
+        self._log = log
+        self._flusher = flusher
+        self._state = state
+        self._topics = topics
+        self._options = options
+        self._unique_keys = unique_keys
+        self._clock = clock
+        self.rewrites: list[Rewrite] = []
+        self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
+        self._cursors: dict[tuple[str, int], QueueCursor] = {}
+        self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
+        self._id_prefix = offset_id_prefix(log.store_host)
+        self._added = packed.pack(
+            {
+                packed.MSG_REGION: options.region,
+                packed.TRACE_ON: "true" if options.trace_on else "false",
+                packed.CLUSTER: options.cluster,
+            }
+        )
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    def send(self, request: Request[SendRequest]) -> Answer | None:
+        """One message."""
+        header = request.header
+        if header.batch:
+            return self.send_batch(request)
+        config = self._topic(header)
+        queue_id = self._queue(header, config)
+        properties, unique = self._properties(header.properties)
+        topic, sys_flag = header.topic, header.sys_flag
+        if config.topic_filter_type != "SINGLE_TAG":
+            sys_flag |= MULTI_TAGS
+        stored_topic, stored_queue = topic, queue_id
+        for rewrite in self.rewrites:
+            changed = rewrite(request, stored_topic, stored_queue, properties, sys_flag)
+            if changed is not None:
+                stored_topic, stored_queue, properties, sys_flag = changed
+        cursor = self._cursors.get((stored_topic, stored_queue)) or self._cursor(stored_topic, stored_queue)
+        place = self._log.append(
+            cursor,
+            request.body,
+            properties,
+            flag=header.flag,
+            sys_flag=sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=born_host(request),
+            reconsume_times=header.reconsume_times or 0,
+        )
+        self._count(topic, 1, place[2])
+        self._answer_later(request, [place], queue_id, unique, properties)
+        return None
+
+    def send_batch(self, request: Request[SendRequest]) -> Answer | None:
+        """Many messages of one topic and queue in one request: all or none."""
+        header = request.header
+        config = self._topic(header)
+        if header.topic.startswith(names.RETRY_PREFIX):
+            return Answer(
+                code=ResponseCode.MESSAGE_ILLEGAL, remark="batch request does not support retry group"
+            )
+        queue_id = self._queue(header, config)
+        try:
+            items = split_batch(request.body)
+        except ProtocolError as error:
+            raise MessageRefused(f"the batch does not read: {error}") from error
+        if not items:
+            raise MessageRefused("the batch is empty")
+        unique = ",".join(
+            (packed.find(own, packed.AT_UNIQUE_KEY) or b"").decode("utf-8", "replace") for _, _, own in items
+        )
+        places = self._log.append_batch(
+            self._cursors.get((header.topic, queue_id)) or self._cursor(header.topic, queue_id),
+            items,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=born_host(request),
+            reconsume_times=header.reconsume_times or 0,
+        )
+        self._count(header.topic, len(places), sum(place[2] for place in places))
+        self._answer_later(request, places, queue_id, unique, b"")
+        return None
+
+    # --- the end of a pass ---------------------------------------------------------------------------
+
+    def finish_pass(self) -> None:
+        """Write what the pass appended and answer it, or let its answers wait for the flush."""
+        waiting = self._waiting
+        if not waiting:
+            return
+        self._waiting = []
+        try:
+            self._log.write()
+        except KeroloxError as error:
+            refused = Answer(code=error.code, remark=str(error))
+            for request, _, _ in waiting:
+                request.answer(refused)
+            return
+        if self._options.flush_mode is not FlushMode.SYNC:
+            for request, header, _ in waiting:
+                request.answer(Answer(header=header))
+            return
+        safe = [(request, header) for request, header, must_wait in waiting if must_wait]
+        for request, header, must_wait in waiting:
+            if not must_wait:
+                request.answer(Answer(header=header))
+        if safe:
+            self._flusher.wait_safe(self._log.progress.appended, lambda how: _answer_all(safe, how))
+
+    def forget_topic(self, topic: str) -> None:
+        for key in [key for key in self._cursors if key[0] == topic]:
+            del self._cursors[key]
+
+    # --- decisions -----------------------------------------------------------------------------------
+
+    def _topic(self, header: SendRequest) -> TopicConfig:
+        config = self._topics.find(header.topic)
+        options = self._options
+        if not options.writable and (config is None or config.order):
+            raise Refused(ResponseCode.NO_PERMISSION, ORDERED_NOT_WRITABLE.format(options.advertised_host))
+        if options.accept_sends_from_ms and self._clock.wall_ms() < options.accept_sends_from_ms:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {options.accept_sends_from_ms}"
+            )
+        self._state.check_writable()
+        if config is not None:
+            if header.topic in names.NOT_FOR_SENDING:
+                raise Refused(
+                    ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden."
+                )
+            return config
+        names.check_topic(header.topic)
+        if header.topic in names.NOT_FOR_SENDING:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden."
+            )
+        config = self._topics.for_send(
+            header.topic, header.default_topic, header.default_topic_queue_nums, unit=bool(header.unit_mode)
+        )
+        if config is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please! Create it: kerolox topic create "
+                f"{header.topic}. Or let the broker create topics: autoCreateTopicEnable=true.",
+            )
+        return config
+
+    def _queue(self, header: SendRequest, config: TopicConfig) -> int:
+        queue_id = header.queue_id
+        if queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+            raise InvalidRequest(
+                f"request queueId[{queue_id}] is illegal, topic [{header.topic}] has "
+                f"{config.write_queue_nums} write and {config.read_queue_nums} read queues"
+            )
+        return queue_id if queue_id >= 0 else random.randrange(max(1, config.write_queue_nums))
+
+    def _properties(self, text: str | None) -> tuple[bytes, str]:
+        """The properties as they are stored, and the unique key among them."""
+        properties = (text or "").encode()
+        if packed.AT_POP_CHECKPOINT[1:] in properties:
+            properties = packed.remove(properties, packed.AT_POP_CHECKPOINT)
+        found = packed.find(properties, packed.AT_UNIQUE_KEY)
+        if found is None:
+            unique = self._unique_keys.next()
+            properties = packed.append(properties, packed.pack({packed.UNIQUE_KEY: unique}))
+        else:
+            unique = found.decode("utf-8", "replace")
+        return packed.append(properties, self._added), unique
+
+    def _cursor(self, topic: str, queue_id: int) -> QueueCursor:
+        cursor = self._cursors[topic, queue_id] = self._log.cursor(topic, queue_id)
+        return cursor
+
+    def _count(self, topic: str, messages: int, size_bytes: int) -> None:
+        for note in self.on_stored:
+            note(topic, messages, size_bytes)
+
+    def _answer_later(
+        self,
+        request: Request[SendRequest],
+        places: list[Place],
+        queue_id: int,
+        unique: str,
+        properties: bytes,
+    ) -> None:
+        prefix = self._id_prefix
+        header = SendAnswer(
+            msg_id=",".join([f"{prefix}{place[0]:016X}" for place in places]),
+            queue_id=queue_id,
+            queue_offset=places[0][1],
+            transaction_id=unique,
+            region_id=self._options.region,
+            trace_on=self._options.trace_on,
+        )
+        must_wait = packed.find(properties, packed.AT_WAIT) != b"false"
+        self._waiting.append((request, header, must_wait))
+
+
+def born_host(request: Request[Any]) -> bytes:
+    """Where the message came from, as records hold it; kept with the connection."""
+    data = request.peer.data
+    host: bytes | None = data.get("born_host")
+    if host is None:
+        host = data["born_host"] = host_bytes(request.peer.address)
+    return host
+
+
+def _answer_all(waiting: list[tuple[Request[SendRequest], SendAnswer]], how: Safe) -> None:
+    if how is Safe.FAILED:
+        refused = Answer(
+            code=ResponseCode.SERVICE_NOT_AVAILABLE, remark="the flush failed: the store is fenced"
+        )
+        for request, _ in waiting:
+            request.answer(refused)
+        return
+    code = ResponseCode.SUCCESS if how is Safe.YES else ResponseCode.FLUSH_DISK_TIMEOUT
+    for request, header in waiting:
+        request.answer(Answer(code=code, header=header))

@@ -1,0 +1,114 @@
+"""The topics of a broker and their rights; automatic creation. Decisions only: others save and tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kerolox.broker import names
+from kerolox.broker.options import BrokerOptions
+from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.protocol.flags import PERM_INHERIT, PERM_READ_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUBSCRIBED
+from kerolox.store.delay_table import SCHEDULE_TOPIC, parse_levels
+from kerolox.store.tables.topics import TopicTable
+
+
+class Topics:
+    """The topic table with its rules. ``on_change`` hears of every topic made, changed or removed."""
+
+    def __init__(self, table: TopicTable, options: BrokerOptions) -> None:
+        self.table = table
+        self.on_change: list[Callable[[TopicConfig], None]] = []
+        self._options = options
+        self.system = names.SYSTEM_TOPICS | {options.cluster, options.broker_name}
+
+    def find(self, topic: str) -> TopicConfig | None:
+        return self.table.topics.get(topic)
+
+    def is_system(self, topic: str) -> bool:
+        return topic in self.system or topic.startswith(names.SYSTEM_PREFIX)
+
+    def create_system_topics(self) -> None:
+        """The topics every broker has. What the table already says of them stays."""
+        options = self._options
+        inherit_all = PERM_READ_WRITE | PERM_INHERIT
+        wanted: list[tuple[str, int, int]] = [
+            (names.SELF_TEST_TOPIC, 1, PERM_READ_WRITE),
+            (names.BENCHMARK_TOPIC, 1024, PERM_READ_WRITE),
+            (options.cluster, 16, inherit_all if options.cluster_topic else PERM_INHERIT),
+            (options.broker_name, 1, inherit_all if options.broker_topic else PERM_INHERIT),
+            (names.OFFSET_MOVED_TOPIC, 1, PERM_READ_WRITE),
+            (SCHEDULE_TOPIC, len(parse_levels(options.delay_levels)), PERM_READ_WRITE),
+            (f"{options.cluster}_REPLY_TOPIC", 1, PERM_READ_WRITE),
+            (f"rmq_sys_REVIVE_LOG_{options.cluster}", options.revive_queues, PERM_READ_WRITE),
+            (f"rmq_sys_SYNC_BROKER_MEMBER_{options.broker_name}", 1, PERM_INHERIT),
+            (names.HALF_TOPIC, 1, PERM_READ_WRITE),
+            (names.HALF_DONE_TOPIC, 1, PERM_READ_WRITE),
+        ]
+        if options.auto_create_topics:
+            wanted.append((names.TEMPLATE_TOPIC, options.default_topic_queues, inherit_all))
+        if options.trace_topic:
+            wanted.append((options.trace_topic_name, 1, PERM_READ_WRITE))
+        if options.timer_wheel:
+            wanted.append((names.TIMER_TOPIC, 1, PERM_READ_WRITE))
+        for topic, queues, perm in wanted:
+            self.system |= {topic}
+            if self.find(topic) is None:
+                self.table.put(_config(topic, queues, perm))
+
+    def for_send(
+        self, topic: str, template: str, template_queues: int, *, unit: bool = False
+    ) -> TopicConfig | None:
+        """The topic, made after its template if need be and allowed; None when there is none."""
+        config = self.find(topic)
+        if config is not None:
+            return config
+        config = self._after_template(topic, template, template_queues, unit)
+        if config is None and topic.startswith(names.RETRY_PREFIX):
+            config = _config(topic, 1, PERM_READ_WRITE, TOPIC_UNIT_SUBSCRIBED if unit else 0)
+        if config is not None:
+            self.put(config)
+        return config
+
+    def for_group(
+        self, topic: str, queues: int, perm: int = PERM_READ_WRITE, *, unit: bool = False
+    ) -> TopicConfig:
+        """A retry or dead-letter topic, made when it is first needed."""
+        config = self.find(topic)
+        if config is None:
+            config = _config(topic, queues, perm, TOPIC_UNIT_SUBSCRIBED if unit else 0)
+            self.put(config)
+        return config
+
+    def put(self, config: TopicConfig) -> bool:
+        """Create or change; False when nothing changed."""
+        if not self.table.put(config):
+            return False
+        for told in self.on_change:
+            told(config)
+        return True
+
+    def remove(self, topic: str) -> bool:
+        return self.table.remove(topic) is not None
+
+    def _after_template(self, topic: str, template: str, queues: int, unit: bool) -> TopicConfig | None:
+        model = self.find(template)
+        if model is None or (not self._options.auto_create_topics and template == names.TEMPLATE_TOPIC):
+            return None
+        if not model.perm & PERM_INHERIT:
+            return None
+        count = max(0, min(queues, model.write_queue_nums))
+        flag = TOPIC_UNIT if unit else 0
+        return TopicConfig(
+            topic_name=topic,
+            read_queue_nums=count,
+            write_queue_nums=count,
+            perm=model.perm & ~PERM_INHERIT,
+            topic_filter_type=model.topic_filter_type,
+            topic_sys_flag=flag,
+        )
+
+
+def _config(topic: str, queues: int, perm: int, sys_flag: int = 0) -> TopicConfig:
+    return TopicConfig(
+        topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm, topic_sys_flag=sys_flag
+    )

@@ -1,0 +1,159 @@
+"""Pulls held until a message arrives or time is up.
+
+Held by queue. A dispatched batch wakes the pulls of the queues it touched that may want what came; many
+held pulls are woken in slices, so that a crowd does not stall the loop. Idle ones cost nothing: there is
+one timer, set to the earliest deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+
+from kerolox.clock import Clock, TimerHandle
+from kerolox.protocol.record_scan import Entry
+
+WAKE_SLICE = 128  # pulls answered in one turn of the loop
+
+# Whether an entry with these properties may be wanted; None wants everything.
+Wants = Callable[[bytes], bool]
+
+
+class HeldPull:
+    """One waiting request: what it waits for, and how to go on."""
+
+    __slots__ = ("deadline_s", "gone", "offset", "queue", "resume", "wants")
+
+    def __init__(
+        self,
+        queue: tuple[str, int],
+        offset: int,
+        deadline_s: float,
+        resume: Callable[[], None],
+        wants: Wants | None = None,
+    ) -> None:
+        self.queue = queue
+        self.offset = offset  # of the first message not yet seen
+        self.deadline_s = deadline_s
+        self.resume = resume  # called once, on arrival or at the deadline
+        self.wants = wants
+        self.gone = False
+
+
+class WaitingPulls:
+    """All held pulls of a broker."""
+
+    def __init__(self, clock: Clock, *, held_max: int = 100_000) -> None:
+        self._clock = clock
+        self.held_max = held_max
+        self._by_queue: dict[tuple[str, int], list[HeldPull]] = {}
+        self._deadlines: list[tuple[float, int, HeldPull]] = []
+        self._numbers = itertools.count()
+        self._timer: TimerHandle | None = None
+        self._timer_s = 0.0
+        self._ready: deque[HeldPull] = deque()
+        self._waking = False
+        self.held = 0
+
+    def hold(self, pull: HeldPull) -> bool:
+        """Keep a pull; False when there are too many already."""
+        if self.held >= self.held_max:
+            return False
+        self._by_queue.setdefault(pull.queue, []).append(pull)
+        heapq.heappush(self._deadlines, (pull.deadline_s, next(self._numbers), pull))
+        self.held += 1
+        self._set_timer()
+        return True
+
+    def arrived(self, entries: list[Entry]) -> None:
+        """A follower of the dispatcher: messages came into these queues."""
+        by_queue = self._by_queue
+        if not by_queue:
+            return
+        touched: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
+        for _, _, queue_id, queue_offset, _, _, _, topic, properties in entries:
+            queue = (topic.decode(), queue_id)
+            if queue in by_queue:
+                touched.setdefault(queue, []).append((queue_offset, properties))
+        for queue, news in touched.items():
+            staying: list[HeldPull] = []
+            for pull in by_queue[queue]:
+                if pull.gone:
+                    continue
+                wants = pull.wants
+                if any(offset >= pull.offset and (wants is None or wants(p)) for offset, p in news):
+                    self._wake(pull)
+                else:
+                    staying.append(pull)
+            if staying:
+                by_queue[queue] = staying
+            else:
+                del by_queue[queue]
+
+    def wake_queue(self, topic: str, queue_id: int) -> None:
+        """Let all pulls of a queue look again: it was reset or deleted."""
+        for pull in self._by_queue.pop((topic, queue_id), ()):
+            if not pull.gone:
+                self._wake(pull)
+
+    def wake_all(self) -> None:
+        """Everybody goes on now: the broker stops, or its role changed."""
+        for topic, queue_id in list(self._by_queue):
+            self.wake_queue(topic, queue_id)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._by_queue.clear()
+        self._deadlines.clear()
+        self._ready.clear()
+        self.held = 0
+
+    # --- waking --------------------------------------------------------------------------------------
+
+    def _wake(self, pull: HeldPull) -> None:
+        pull.gone = True
+        self.held -= 1
+        self._ready.append(pull)
+        if not self._waking:
+            self._waking = True
+            asyncio.get_running_loop().call_soon(self._wake_slice)
+
+    def _wake_slice(self) -> None:
+        ready = self._ready
+        for _ in range(min(len(ready), WAKE_SLICE)):
+            ready.popleft().resume()
+        if ready:
+            asyncio.get_running_loop().call_soon(self._wake_slice)
+        else:
+            self._waking = False
+
+    def _set_timer(self) -> None:
+        deadline_s = self._deadlines[0][0]
+        if self._timer is not None:
+            if self._timer_s <= deadline_s:
+                return
+            self._timer.cancel()
+        self._timer_s = deadline_s
+        self._timer = self._clock.call_later(max(0.0, deadline_s - self._clock.monotonic_s()), self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now_s = self._clock.monotonic_s()
+        deadlines = self._deadlines
+        while deadlines and (deadlines[0][0] <= now_s or deadlines[0][2].gone):
+            _, _, pull = heapq.heappop(deadlines)
+            if pull.gone:
+                continue
+            held = self._by_queue.get(pull.queue)
+            if held is not None and pull in held:
+                held.remove(pull)
+                if not held:
+                    del self._by_queue[pull.queue]
+            self._wake(pull)
+        if deadlines:
+            self._set_timer()
