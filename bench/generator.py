@@ -15,6 +15,11 @@ from pathlib import Path
 from bench.results import ROOT
 
 HERE = Path(__file__).parent
+OVERRUN_MAX = 1.1  # the generator looks at the clock every 0.1 s at least
+
+
+class Disturbed(Exception):
+    """The generator itself was kept from running: the round says nothing about the server."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ class Generator:
         seconds: float,
         warm_s: float,
     ) -> Run:
+        """One round. Raises Disturbed when it is to be repeated."""
         arguments = [port, connections, depth, warm_s, seconds, server]
         done = subprocess.run(
             [*self._command, *map(str, arguments)],
@@ -86,8 +92,12 @@ class Generator:
             preexec_fn=lambda: os.sched_setaffinity(0, {self._core}),
         )
         run = Run(**json.loads(done.stdout))
-        if run.refusals or not run.answers:
+        if run.refusals:
             raise RuntimeError(f"{run.refusals} of {run.answers} requests were refused")
+        if run.wall_s > seconds * OVERRUN_MAX:
+            raise Disturbed(f"a round of {seconds:g} s took {run.wall_s:.1f} s")
+        if not run.answers:
+            raise RuntimeError(f"no answer in {run.wall_s:.1f} s")
         return run
 
     def __enter__(self) -> Generator:
