@@ -162,7 +162,10 @@ class MessageStore:
             log.error("close_flush_failed error=%r next='the next start recovers'", str(error))
         await self.flusher.close()
         self.state.set(Obstacle.CLOSED, "the store was closed")
-        self.key_filler.close()
+        try:
+            self.key_filler.close()
+        except StoreError as error:
+            self.state.set(Obstacle.FENCED, f"the last keys could not be entered: {error}")
         await self.housekeeper.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self.keeper, self._close_files)
@@ -399,7 +402,8 @@ class MessageStore:
         try:
             flush(self.queues.write())
             self.index.flush()
-            self.housekeeper.save_marks(self.dispatcher.dispatched)
+            if clean:  # else the older marks stand: the log may not be flushed as far as it was dispatched
+                self.housekeeper.save_marks(self.dispatcher.dispatched)
             clean = clean and self.dispatcher.dispatched >= self.progress.appended
             if clean:
                 self.marks.save(

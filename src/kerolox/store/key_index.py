@@ -222,8 +222,7 @@ class KeyIndex:
                 if not file.segment.named:
                     self._sync_names(file)
                 file.write_header(header)
-                if whole:
-                    file.sync()  # of the others with the next round: until then they have the older header
+                file.sync()  # the marks of this round count on it
             except SegmentGone:
                 continue
             except StoreError:
