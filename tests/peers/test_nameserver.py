@@ -117,7 +117,7 @@ def test_ten_thousand_messages_while_one_of_two_name_servers_is_killed(
 
 
 def until_sent(driver: JavaDriver, producer: str, message: dict[str, str]) -> dict[str, str]:
-    """Send, again if need be: Java's client fails its first look-up when it happens to pick a dead name server."""
+    """Send, again if need be: Java's client fails when it happens to ask the dead name server first."""
     for _ in range(5):
         try:
             return dict(driver.call("producer.send", handle=producer, message=message))

@@ -29,16 +29,10 @@ def _write_send_answer(header: SendAnswer) -> bytes:
         or header.trace_on is None
     ):
         return msgspec.json.encode(encode_fields(header))
+    trace_on = "true" if header.trace_on else "false"
     return (
-        '{"msgId":"%s","queueId":"%d","queueOffset":"%d","transactionId":"%s","MSG_REGION":%s,"TRACE_ON":"%s"}'
-        % (
-            header.msg_id,
-            header.queue_id,
-            header.queue_offset,
-            transaction_id,
-            _quoted(header.region_id),
-            "true" if header.trace_on else "false",
-        )
+        f'{{"msgId":"{header.msg_id}","queueId":"{header.queue_id}","queueOffset":"{header.queue_offset}",'
+        f'"transactionId":"{transaction_id}","MSG_REGION":{_quoted(header.region_id)},"TRACE_ON":"{trace_on}"}}'
     ).encode()
 
 
