@@ -7,10 +7,15 @@ first the consume queues (so that messages can be found), then the key index, th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, Entry
 from kerolox.store.commit_log import CommitLog
+from kerolox.store.errors import DiskFull, StoreError
+from kerolox.store.state import Obstacle, StoreState
+
+log = logging.getLogger(__name__)
 
 Follower = Callable[[list[Entry]], None]
 
@@ -18,8 +23,9 @@ Follower = Callable[[list[Entry]], None]
 class Dispatcher:
     """Calls the followers with what became confirmed."""
 
-    def __init__(self, log: CommitLog) -> None:
+    def __init__(self, log: CommitLog, state: StoreState) -> None:
         self._log = log
+        self._state = state
         self.followers: list[Follower] = []
         self.dispatched = 0  # every record before this offset was given to all followers
         log.progress.followers.append(self.run)
@@ -36,10 +42,19 @@ class Dispatcher:
                 break
             entries.append(take())
         if entries:
-            self.give(entries)
+            try:
+                self.give(entries)
+            except StoreError as error:
+                # The messages are stored, so who appended them hears nothing of this. They wait here: for
+                # space, or for the next start.
+                waiting.extendleft(reversed(entries))
+                full = isinstance(error, DiskFull)
+                self._state.set(
+                    Obstacle.DISK_FULL if full else Obstacle.FENCED, f"messages cannot be dispatched: {error}"
+                )
         if not waiting:
-            # Behind the last record there may be a blank one.
-            self.dispatched = max(self.dispatched, confirmed)
+            # Behind the last record there may be a blank one; on a replica also half a record.
+            self.dispatched = max(self.dispatched, min(confirmed, self._log.whole_end))
 
     def give(self, entries: list[Entry]) -> None:
         """Hand a batch to all followers. Also used to rebuild: followers know what they have already."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerolox.clock import TimerHandle
 from kerolox.store.consume_queues import flush
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.marks import Marks
 from kerolox.store.retention import MANUAL_ROUNDS, LogFile, Verdict, judge
 from kerolox.store.state import Obstacle
@@ -30,7 +30,9 @@ class Housekeeper:
         self._flush_timer: TimerHandle | None = None
         self._clean_timer: TimerHandle | None = None
         self._tasks: set[asyncio.Task[object]] = set()
-        self._flushing = False
+        self._flushing = asyncio.Lock()  # one round at a time
+        self._cleaning = False
+        self._closing = asyncio.Event()
         self._ordered_rounds = 0
 
     def start(self) -> None:
@@ -42,6 +44,7 @@ class Housekeeper:
             if timer is not None:
                 timer.cancel()
         self._flush_timer = self._clean_timer = None
+        self._closing.set()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -57,32 +60,47 @@ class Housekeeper:
 
     def _flush_tick(self) -> None:
         self._schedule_flush()
-        if not self._flushing:
+        if not self._flushing.locked():
             self._spawn(self.flush())
 
     async def flush(self) -> None:
         """Write queue and index tails, flush them in a thread, and note how far that is safe."""
+        async with self._flushing:
+            await self._flush_round()
+
+    async def _flush_round(self) -> None:
         store = self._store
-        self._flushing = True
+        store.dispatcher.run()  # what waited for space
         try:
             store.key_filler.put_pending()
             # Noted before the flush, and never past what is flushed of the log itself.
-            dispatched = min(store.dispatcher.dispatched, store.progress.flushed)
+            noted = self.note()
             written = store.queues.write()
             index_written = store.index.write()
 
             def make_safe() -> None:
                 flush(written)
                 store.index.sync(index_written)
-                self.save_marks(dispatched)
+                self.save_marks(noted)
 
             await asyncio.get_running_loop().run_in_executor(store.keeper, make_safe)
+        except DiskFull as error:
+            store.state.set(Obstacle.DISK_FULL, f"consume queues or index cannot be written: {error}")
         except StoreError as error:
             store.state.set(Obstacle.FENCED, f"consume queues or index cannot be written: {error}")
-        finally:
-            self._flushing = False
 
-    def save_marks(self, dispatched: int) -> None:
+    def note(self) -> Marks:
+        """What may be called safe once queues and index are flushed as they are now."""
+        store = self._store
+        return Marks(
+            boot=store.boot,
+            dispatched=min(store.dispatcher.dispatched, store.progress.flushed),
+            flushed=store.progress.flushed,
+            queues=len(store.queues),
+            index_files=len(store.index),
+        )
+
+    def save_marks(self, marks: Marks) -> None:
         """Note what is safe, in RocketMQ's file and in ours. Waits for the disk."""
         store = self._store
         flushed_ms = store.flusher.flushed_store_timestamp
@@ -93,7 +111,7 @@ class Housekeeper:
         # This one may fall: a full file that was cut is no longer full.
         checkpoint.index_ms = store.index.full_files_end_ms
         checkpoint.save()
-        store.marks.save(Marks(boot=store.boot, dispatched=dispatched))
+        store.marks.save(marks)
 
     # --- age and disk ----------------------------------------------------------------------------
 
@@ -111,9 +129,13 @@ class Housekeeper:
         elif Obstacle.DISK_FULL in store.state.obstacles:
             store.state.clear(Obstacle.DISK_FULL)
         self._ordered_rounds = max(0, self._ordered_rounds - 1)
-        if verdict.delete_before is not None:
+        if verdict.delete_before is not None and not self._cleaning:
             before = store.log.min_offset
-            await self._delete_log_before(verdict.delete_before)
+            self._cleaning = True
+            try:
+                await self._delete_log_before(verdict.delete_before)
+            finally:
+                self._cleaning = False
             log.info("log_deleted from=%d to=%d reason=%r", before, store.log.min_offset, verdict.reason)
         return verdict
 
@@ -123,14 +145,19 @@ class Housekeeper:
             LogFile(segment.start, segment.end, int(store.files.mtime_s(segment.path) * 1000))
             for segment in store.segments.all
         ]
-        ratios = [store.files.used_ratio(path) for path in store.segments.directories]
+        ratios = {path: store.files.used_ratio(path) for path in store.segments.directories}
+        # New files go where there is room, as long as there is.
+        full = {path for path, ratio in ratios.items() if ratio > store.options.disk_percent_force / 100}
+        store.segments.full_directories.difference_update(set(ratios) - full)
+        store.segments.full_directories.update(full)
         return judge(
             files,
-            min(ratios),
+            min(ratios.values()),
             store.clock.wall_ms(),
             store.options,
             ordered=self._ordered_rounds > 0,
             queue_disk_ratio=store.files.used_ratio(store.root),
+            was_full=Obstacle.DISK_FULL in store.state.obstacles,
         )
 
     async def _delete_log_before(self, offset: int) -> None:
@@ -141,10 +168,21 @@ class Housekeeper:
                 break
             # One file at a time, with a pause: deleting a large file keeps the disk busy.
             await loop.run_in_executor(store.keeper, store.segments.delete_before, segment.end)
-            await store.clock.sleep(store.options.delete_pause_ms / 1000)
+            if self._closing.is_set():
+                break
+            await self._pause(store.options.delete_pause_ms / 1000)
         log_min = store.log.min_offset
         await loop.run_in_executor(store.keeper, store.queues.delete_before, log_min)
         await loop.run_in_executor(store.keeper, store.index.delete_before, log_min)
+        await self.flush()  # the marks count index files
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, but not into the closing of the store."""
+        pause = asyncio.ensure_future(self._store.clock.sleep(seconds))
+        closing = asyncio.ensure_future(self._closing.wait())
+        await asyncio.wait([pause, closing], return_when=asyncio.FIRST_COMPLETED)
+        pause.cancel()
+        closing.cancel()
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)

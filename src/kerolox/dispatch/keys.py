@@ -6,10 +6,15 @@ collect and are put into the index a few hundred at a time, at the latest a mome
 
 from __future__ import annotations
 
+import logging
+
 from kerolox.clock import Clock, TimerHandle
 from kerolox.protocol import properties as names
 from kerolox.protocol.record_scan import Entry
+from kerolox.store.errors import StoreError
 from kerolox.store.key_index import KeyHasher, KeyIndex
+
+log = logging.getLogger(__name__)
 
 BATCH = 512
 DELAY_S = 0.02
@@ -30,8 +35,10 @@ class KeyFiller:
 
     def fill(self, entries: list[Entry]) -> None:
         self._pending += entries
-        if len(self._pending) >= BATCH or not self.on_loop:
+        if not self.on_loop:
             self.put_pending()
+        elif len(self._pending) >= BATCH:
+            self._put_if_possible()
         elif self._timer is None:
             self._timer = self._clock.call_later(DELAY_S, self._late)
 
@@ -63,4 +70,11 @@ class KeyFiller:
 
     def _late(self) -> None:
         self._timer = None
-        self.put_pending()
+        self._put_if_possible()
+
+    def _put_if_possible(self) -> None:
+        try:
+            self.put_pending()
+        except StoreError as error:
+            # Nobody waits for it. The next flush round tries again, and says aloud what stands in the way.
+            log.warning("keys_not_entered count=%d error=%r", len(self._pending), str(error))

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import msgspec
+
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.dispatch.dispatcher import Dispatcher
 from kerolox.dispatch.housekeeping import Housekeeper
@@ -18,6 +20,7 @@ from kerolox.errors import KeroloxError
 from kerolox.protocol.hosts import host_bytes
 from kerolox.store.checkpoint import Checkpoint
 from kerolox.store.commit_log import CommitLog, Place
+from kerolox.store.consume_queue import QueueGap
 from kerolox.store.consume_queues import ConsumeQueues, flush
 from kerolox.store.delay_table import parse_levels
 from kerolox.store.errors import StoreError
@@ -29,7 +32,14 @@ from kerolox.store.marks import UNKNOWN, Marks, MarksFile, boot_identity
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.progress import Progress
 from kerolox.store.reading import PULL_BYTES_MAX, Cold, QueueFilter, QueueRead, QueueReader, RecordFilter
-from kerolox.store.recovery import Circumstances, Recovered, choose_start, recover_log
+from kerolox.store.recovery import (
+    Circumstances,
+    Recovered,
+    choose_start,
+    cut_behind,
+    dispatch_found,
+    find_end,
+)
 from kerolox.store.segment import OpenFiles
 from kerolox.store.segments import Segments
 from kerolox.store.state import Obstacle, StoreState
@@ -72,7 +82,7 @@ class MessageStore:
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="kerolox-ahead")  # allocates the next file
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="kerolox-read")  # cold reads
         self.keeper = ThreadPoolExecutor(1, thread_name_prefix="kerolox-keep")  # queue flushes, deletion
-        open_files = OpenFiles(self.files)
+        self._open_files = open_files = OpenFiles(self.files)
         self.segments = Segments(
             self.files,
             _paths(options.commit_log_paths) or [self.path("commitlog")],
@@ -111,7 +121,7 @@ class MessageStore:
         self.log.next_offset_of = self._next_offset_of
 
         # In this order: a message is in its queue before anyone is told of it.
-        self.dispatcher = Dispatcher(self.log)
+        self.dispatcher = Dispatcher(self.log, self.state)
         self.queue_filler = QueueFiller(
             self.queues, parse_levels(options.delay_levels), multi_dispatch=options.multi_dispatch
         )
@@ -135,6 +145,9 @@ class MessageStore:
             self.recovered = await loop.run_in_executor(self.keeper, self._recover, progress)
         except BaseException:
             self._stop_threads()
+            self._open_files.close_all_idle()
+            self.checkpoint.close()
+            self.marks.close()
             self._lock.release()
             raise
         self.key_filler.on_loop = True
@@ -168,9 +181,11 @@ class MessageStore:
             self.state.set(Obstacle.FENCED, f"the last keys could not be entered: {error}")
         await self.housekeeper.close()
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self.keeper, self._close_files)
-        self._stop_threads()
-        self._lock.release()
+        try:
+            await loop.run_in_executor(self.keeper, self._close_files)
+        finally:
+            self._stop_threads()
+            self._lock.release()
 
     async def __aenter__(self) -> MessageStore:
         await self.open()
@@ -308,9 +323,13 @@ class MessageStore:
 
     async def delete_topic(self, topic: str) -> bool:
         """Forget a topic's queues. Its messages leave the log with their files."""
+        # What is on its way must not come into queues that begin anew, now or after a crash.
+        await self.flusher.flush_all()
         self.log.forget_cursors(topic)
         self.queue_filler.forget(topic)
-        return self.queues.delete_topic(topic)
+        deleted = self.queues.delete_topic(topic)
+        await self.housekeeper.flush()
+        return deleted
 
     # --- start and stop, in threads ------------------------------------------------------------------
 
@@ -328,29 +347,21 @@ class MessageStore:
             if len(self.queues):
                 log.warning("queues_without_log_removed count=%d", len(self.queues))
             self.queues.delete_all()
+            self.index.delete_all()
             self.segments.roll()
             found = Recovered(crashed=crashed, start=0, end=0, stop="a new log")
         else:
             known = self._circumstances(marks, crashed)
-            start = choose_start(self.segments, self.checkpoint, known)
-            if known.rebuild_all:
-                self.index.delete_all()
-            found = recover_log(
-                self.segments,
-                start,
-                known,
-                self.checkpoint,
-                self.dispatcher.give,
-                check_crc=self.options.check_crc,
-                root=self.root,
-                progress=progress,
-            )
-            self.key_filler.put_pending()
+            try:
+                found = self._recover_log(known, progress)
+            except QueueGap as gap:
+                log.warning("rebuilding reason=%r next='the whole log is read'", str(gap))
+                found = self._recover_log(msgspec.structs.replace(known, queues_vanished=True), progress)
             self.queues.truncate_to_physical(found.end)
             self.index.truncate_to(found.end)
             if crashed:
                 # What was read may still be only in memory: from here on it counts as safe.
-                self.segments.flushed = start
+                self.segments.flushed = found.start
                 for segment in self.segments.all:
                     segment.named = False
                 self.segments.flush()
@@ -364,37 +375,81 @@ class MessageStore:
         self.log.last_store_timestamp = found.last_store_timestamp
         self.log.store_time.not_before(max(found.last_store_timestamp, self.checkpoint.commit_log_ms))
         self.flusher.flushed_store_timestamp = max(found.last_store_timestamp, self.checkpoint.commit_log_ms)
-        self.marks.save(Marks(boot=self.boot, dispatched=found.end))
-        self.files.write_atomic(self.path("abort"), str(os.getpid()).encode())
+        self.marks.save(self.housekeeper.note())
+        self._write_abort()
         return found
+
+    def _recover_log(self, known: Circumstances, progress: Callable[[int], None] | None) -> Recovered:
+        start = choose_start(self.segments, self.checkpoint, known)
+        found, kept = find_end(
+            self.segments,
+            start,
+            known,
+            self.checkpoint,
+            check_crc=self.options.check_crc,
+            root=self.root,
+            progress=progress,
+        )
+        # The log is good. Only from here on anything is changed.
+        if known.rebuild:
+            # Should this be broken off, the next start must not take what there is by then for all.
+            self._write_abort()
+            self.marks.save(Marks(boot=self.boot, dispatched=0))
+        if known.queues_vanished:
+            for queue in self.queues:
+                # One whose messages all left the log keeps its files: they are what it counts by.
+                if queue.max_physical > self.log.min_offset:
+                    queue.delete()
+        if known.index_vanished:
+            self.index.delete_all()
+        cut_behind(self.segments, found)
+        self.queue_filler.fill_gaps = start <= self.log.min_offset
+        try:
+            dispatch_found(self.segments, found, kept, self.dispatcher.give)
+        finally:
+            self.queue_filler.fill_gaps = False
+        self.key_filler.put_pending()
+        return found
+
+    def _write_abort(self) -> None:
+        self.files.write_atomic(self.path("abort"), str(os.getpid()).encode())
 
     def _circumstances(self, marks: Marks, crashed: bool) -> Circumstances:
         queues_end = self.queues.max_physical
         # Ours was the last hand on the store if its end is where we noted it: then what is missing
         # now has vanished, and is made again from the log.
-        ours = not crashed and marks.log_end != UNKNOWN and queues_end <= marks.log_end
-        vanished = ours and (
-            len(self.queues) < marks.queues
-            or (self.options.index_enabled and len(self.index) < marks.index_files)
+        ours = crashed or (marks.log_end != UNKNOWN and queues_end <= marks.log_end)
+        queue_files = sum(queue.file_count for queue in self.queues)
+        queues_vanished = ours and (len(self.queues) < marks.queues or queue_files < marks.queue_files)
+        index_vanished = self.options.index_enabled and (
+            (not len(self.index) and (marks.index_files > 0 or (not crashed and marks.index_files != 0)))
+            or (ours and not crashed and len(self.index) < marks.index_files)
         )
-        no_index = (
-            self.options.index_enabled and not len(self.index) and marks.index_files != 0 and not crashed
-        )
-        if vanished or (no_index and queues_end >= 0):
+        if queues_vanished or index_vanished:
             log.warning(
-                "rebuilding queues=%d of %d index_files=%d of %d reason='files have vanished' "
-                "next='the whole log is read'",
+                "rebuilding queues=%d of %d queue_files=%d of %d index_files=%d of %d "
+                "reason='files have vanished' next='the whole log is read'",
                 len(self.queues),
                 marks.queues,
+                queue_files,
+                marks.queue_files,
                 len(self.index),
                 marks.index_files,
+            )
+        if ours and not crashed and self.segments.wrote < marks.log_end:
+            log.error(
+                "log_shorter_than_noted files_end=%d noted_end=%d next='the newest log files are missing: "
+                "stop and restore them, or their messages are lost'",
+                self.segments.wrote,
+                marks.log_end,
             )
         return Circumstances(
             crashed=crashed,
             power_lost=not marks.boot or not self.boot or marks.boot != self.boot,
             marks=marks,
             queues_end=queues_end,
-            rebuild_all=vanished or no_index,
+            queues_vanished=queues_vanished,
+            index_vanished=index_vanished,
         )
 
     def _close_files(self) -> None:
@@ -402,19 +457,15 @@ class MessageStore:
         try:
             flush(self.queues.write())
             self.index.flush()
-            if clean:  # else the older marks stand: the log may not be flushed as far as it was dispatched
-                self.housekeeper.save_marks(self.dispatcher.dispatched)
-            clean = clean and self.dispatcher.dispatched >= self.progress.appended
+            noted = self.housekeeper.note()  # no more than is flushed of the log
+            clean = clean and noted.dispatched >= self.progress.appended
             if clean:
-                self.marks.save(
-                    Marks(
-                        boot=self.boot,
-                        dispatched=self.dispatcher.dispatched,
-                        log_end=self.progress.appended,
-                        queues=len(self.queues),
-                        index_files=len(self.index),
-                    )
+                noted = msgspec.structs.replace(
+                    noted,
+                    log_end=self.progress.appended,
+                    queue_files=sum(queue.file_count for queue in self.queues),
                 )
+            self.housekeeper.save_marks(noted)
         except StoreError as error:
             clean = False
             log.error("close_failed error=%r next='the next start recovers'", str(error))
@@ -425,8 +476,11 @@ class MessageStore:
                 clean = False
                 log.error("close_failed part=%s error=%r", type(part).__name__, str(error))
         if clean:
-            self.files.remove(self.path("abort"))
-            self.files.sync_dir(self.root)
+            try:
+                self.files.remove(self.path("abort"))
+                self.files.sync_dir(self.root)
+            except StoreError as error:
+                log.error("abort_not_removed error=%r", str(error))
         else:
             log.warning("abort_kept next='the next start recovers as after a crash'")
 

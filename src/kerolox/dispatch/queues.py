@@ -7,18 +7,22 @@ import logging
 from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record_scan import Entry
-from kerolox.store.consume_queue import ConsumeQueue
+from kerolox.store.consume_queue import ENTRY, HOLE_TAGS, ConsumeQueue, QueueGap
 from kerolox.store.consume_queues import ConsumeQueues
+from kerolox.store.cursors import fit_for_directory, names_light_queues
 from kerolox.store.delay_table import SCHEDULE_TOPIC, due_ms
+from kerolox.store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
 TAGS_CACHED_MAX = 8192
+HOLE_MAX = 1_000_000  # more missing messages than this are rather a wrong number
 _TRANSACTION_BITS = 0xC
 _IN_NO_QUEUE = (0x4, 0xC)  # prepared and rolled back, as old brokers stored them
 _INNER_BATCH = 0x80
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _LIGHT_QUEUE_PREFIX = "%LMQ%"
+_AT_INNER_NUM = names.marker(names.INNER_NUM)
 
 
 class QueueFiller:
@@ -30,9 +34,9 @@ class QueueFiller:
         self._queues = queues
         self._delay_levels = delay_levels
         self._multi_dispatch = multi_dispatch
-        self._known: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._known: dict[tuple[bytes, int], ConsumeQueue | None] = {}
         self._tags: dict[bytes, int] = {}
-        self._told_of_batches = False
+        self.fill_gaps = False  # the whole log is read: what is missing in a queue is missing in the log
 
     def fill(self, entries: list[Entry]) -> None:
         known = self._known
@@ -41,9 +45,12 @@ class QueueFiller:
         for size, _, queue_id, queue_offset, physical, sys_flag, stored_ms, topic, properties in entries:
             if sys_flag & _TRANSACTION_BITS in _IN_NO_QUEUE:
                 continue
-            queue = known.get((topic, queue_id))
+            try:
+                queue = known[topic, queue_id]
+            except KeyError:
+                queue = known[topic, queue_id] = self._queue(topic, queue_id, physical)
             if queue is None:
-                queue = known[topic, queue_id] = self._queues.queue(topic.decode(), queue_id)
+                continue
             tag = find(properties, b"\x02TAGS\x01")
             if tag is None:
                 code = 0
@@ -52,11 +59,12 @@ class QueueFiller:
                 code = self._hash(tag) if found is None else found
             if topic == _SCHEDULE:
                 code = self._due(properties, stored_ms, code)
-            if sys_flag & _INNER_BATCH:
-                self._tell_of_batches(topic)
-            queue.append(physical, size, code, queue_offset)
+            if sys_flag & _INNER_BATCH or queue.next_offset < queue_offset:
+                self._append_with_care(queue, physical, size, code, queue_offset, sys_flag, properties)
+            else:
+                queue.append(physical, size, code, queue_offset)
             if self._multi_dispatch and names.AT_INNER_MULTI_DISPATCH[1:] in properties:
-                self._fill_light(properties, physical, size, code)
+                self._fill_light(topic, properties, physical, size, code)
 
     def forget(self, topic: str) -> None:
         """The topic's queues were deleted."""
@@ -79,22 +87,68 @@ class QueueFiller:
             return code
         return due_ms(self._delay_levels, level, stored_ms) if level > 0 else code
 
-    def _fill_light(self, properties: bytes, physical: int, size: int, code: int) -> None:
+    def _queue(self, topic: bytes, queue_id: int, physical: int) -> ConsumeQueue | None:
+        """The queue of a record; None when it cannot be one, as of a record damaged where no CRC sees it."""
+        try:
+            name = topic.decode()
+            if fit_for_directory(name, queue_id):
+                return self._queues.queue(name, queue_id)
+        except (UnicodeDecodeError, StoreError):
+            pass
+        log.warning(
+            "record_without_queue topic=%r queue=%d offset=%d next='the record is damaged; it stays in the "
+            "log and cannot be consumed'",
+            topic,
+            queue_id,
+            physical,
+        )
+        return None
+
+    def _append_with_care(
+        self,
+        queue: ConsumeQueue,
+        physical: int,
+        size: int,
+        code: int,
+        queue_offset: int,
+        sys_flag: int,
+        properties: bytes,
+    ) -> None:
+        """What takes more than one offset: a batch kept as one record, or a message behind lost ones."""
+        missing = queue_offset - queue.next_offset
+        if missing > 0 and queue.max_physical >= 0:
+            if not self.fill_gaps or missing > HOLE_MAX:
+                raise QueueGap(queue.topic, queue.queue_id, queue.next_offset, queue_offset, queue.path)
+            log.warning(
+                "messages_lost topic=%s queue=%d first=%d count=%d next='nothing: they are not in the log'",
+                queue.topic,
+                queue.queue_id,
+                queue.next_offset,
+                missing,
+            )
+            queue.extend(ENTRY.pack(physical, size, HOLE_TAGS) * missing, queue.next_offset)
+            queue.max_physical = physical  # of the message itself comes now
+        if not queue.append(physical, size, code, queue_offset) or not sys_flag & _INNER_BATCH:
+            return
+        more = names.find(properties, _AT_INNER_NUM)
+        if more is not None and more.isdigit() and 1 < int(more) <= HOLE_MAX:
+            # The other messages of the batch have offsets too: whoever reads on from there gets the next.
+            queue.max_physical = physical
+            queue.extend(ENTRY.pack(physical, size, HOLE_TAGS) * (int(more) - 1), queue.next_offset)
+
+    def _fill_light(self, topic: bytes, properties: bytes, physical: int, size: int, code: int) -> None:
+        if not names_light_queues(topic.decode("utf-8", "replace")):
+            return
         wanted = (names.find(properties, names.AT_INNER_MULTI_DISPATCH) or b"").split(b",")
         offsets = (names.find(properties, names.AT_INNER_MULTI_QUEUE_OFFSET) or b"").split(b",")
         if len(wanted) != len(offsets):
             return
         for name, offset in zip(wanted, offsets, strict=True):
-            topic = name.decode("utf-8", "replace")
-            if not topic.startswith(_LIGHT_QUEUE_PREFIX) or "/" in topic or not offset.isdigit():
+            light = name.decode("utf-8", "replace")
+            if (
+                not light.startswith(_LIGHT_QUEUE_PREFIX)
+                or not fit_for_directory(light, 0)
+                or not offset.isdigit()
+            ):
                 continue
-            self._queues.queue(topic, 0).append(physical, size, code, int(offset))
-
-    def _tell_of_batches(self, topic: bytes) -> None:
-        if not self._told_of_batches:
-            self._told_of_batches = True
-            log.warning(
-                "inner_batch_in_plain_queue topic=%s next='batch consume queues (queue.type=BatchCQ) are not "
-                "kept here: the batch counts as one message'",
-                topic.decode("utf-8", "replace"),
-            )
+            self._append_with_care(self._queues.queue(light, 0), physical, size, code, int(offset), 0, b"")

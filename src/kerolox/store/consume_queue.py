@@ -126,6 +126,10 @@ class ConsumeQueue:
         return self.next_offset
 
     @property
+    def file_count(self) -> int:
+        return len(self._segments.all)
+
+    @property
     def unwritten(self) -> int:
         """How many entries are only in memory."""
         return self.next_offset - self._written

@@ -49,10 +49,12 @@ class LogFlusher:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kerolox-flush")
         self._waiting: deque[tuple[int, float, OnSafe]] = deque()  # end offset, deadline, callback; in order
         self._running: asyncio.Future[int] | None = None
+        self._closed = False
         self._timer: TimerHandle | None = None
         self._commit_timer: TimerHandle | None = None
         self._deadline_timer: TimerHandle | None = None
         self._thorough_s = 0.0
+        state.on_change.append(self._on_state)
         self.flushed_store_timestamp = 0  # every message with an earlier store time is on the medium
         self.flushes = 0
 
@@ -64,7 +66,7 @@ class LogFlusher:
 
     def wait_safe(self, end_offset: int, on_safe: OnSafe) -> None:
         """Call back once everything before this offset is on the medium, or when that took too long."""
-        if self._state.fenced:
+        if self._state.fenced or self._closed:
             on_safe(Safe.FAILED)
             return
         if self._log.progress.flushed >= end_offset:
@@ -80,7 +82,7 @@ class LogFlusher:
 
     def flush_soon(self) -> None:
         """Start a flush unless one runs; that one is followed by another if it leaves anything."""
-        if self._running is None and not self._state.fenced:
+        if self._running is None and not self._state.fenced and not self._closed:
             loop = asyncio.get_running_loop()
             timestamp = self._log.last_store_timestamp
             self._running = loop.run_in_executor(self._thread, self._flush)
@@ -102,6 +104,7 @@ class LogFlusher:
             if timer is not None:
                 timer.cancel()
         self._timer = self._commit_timer = self._deadline_timer = None
+        self._closed = True
         if self._running is not None:
             await asyncio.wait([self._running])
             await asyncio.sleep(0)
@@ -172,7 +175,11 @@ class LogFlusher:
 
     def _fence(self, error: BaseException) -> None:
         self._state.set(Obstacle.FENCED, f"a flush failed: {error}")
-        self._end_waiting(Safe.FAILED)
+
+    def _on_state(self) -> None:
+        # Whatever fenced the store: nothing will be flushed any more.
+        if self._state.fenced:
+            self._end_waiting(Safe.FAILED)
 
     def _give_up_late(self) -> None:
         self._deadline_timer = None

@@ -29,9 +29,11 @@ class Marks(msgspec.Struct):
 
     boot: str = ""  # identity of the operating system's run; another one now: power may have been lost
     dispatched: int = UNKNOWN  # queues and index hold every record before this offset, on the medium
+    flushed: int = UNKNOWN  # the log is on the medium up to here
+    queues: int = UNKNOWN  # how many consume queues there were
+    index_files: int = UNKNOWN  # how many files the key index had
     log_end: int = UNKNOWN  # after a clean stop: where the log ended
-    queues: int = UNKNOWN  # after a clean stop: how many consume queues there were
-    index_files: int = UNKNOWN  # after a clean stop: how many index files there were
+    queue_files: int = UNKNOWN  # after a clean stop: how many files all queues had
 
 
 class MarksFile:
@@ -49,7 +51,7 @@ class MarksFile:
             data = self._files.read_if_exists(self.path)
         except StoreError as error:
             log.warning(
-                "marks_unreadable path=%s error=%r next='the whole log is read'", self.path, str(error)
+                "marks_unreadable path=%s error=%r next='more of the log is read'", self.path, str(error)
             )
             return Marks()
         if data is None:
@@ -61,7 +63,7 @@ class MarksFile:
             return msgspec.json.decode(line, type=Marks)
         except (ValueError, msgspec.DecodeError):
             log.warning(
-                "marks_ignored path=%s reason='does not read' next='the whole log is read'", self.path
+                "marks_ignored path=%s reason='does not read' next='more of the log is read'", self.path
             )
             return Marks()
 

@@ -91,14 +91,21 @@ class QueueReader:
             return QueueRead(Found.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return QueueRead(Found.OFFSET_OVERFLOW_BADLY, high, low, high)
+        count_max = max(count_max, 1)  # the first message is given whatever the limits
         looked_at_max = max(self._options.filter_bytes_max // ENTRY_SIZE, count_max)
         wanted = count_max if queue_filter is None and record_filter is None else looked_at_max
         entries = self._entries(queue, offset, wanted, may_wait)
         if not entries:
             return QueueRead(Found.OFFSET_FOUND_NULL, queue.offset_after_file(offset), low, high)
-        return self._collect(
-            entries, offset, count_max, bytes_max, low, high, queue_filter, record_filter, may_wait
-        )
+        try:
+            return self._collect(
+                entries, offset, count_max, bytes_max, low, high, queue_filter, record_filter, may_wait
+            )
+        except StoreError:
+            # A file was deleted meanwhile, or is missing: one by one, what cannot be read is passed over.
+            return self._collect(
+                entries, offset, count_max, bytes_max, low, high, queue_filter, _everything, may_wait
+            )
 
     def _entries(self, queue: ConsumeQueue, offset: int, count: int, may_wait: bool) -> bytes:
         if may_wait:
@@ -145,6 +152,8 @@ class QueueReader:
             if physical < removed_before or tags_code == HOLE_TAGS:
                 continue
             if queue_filter is not None and not queue_filter(tags_code):
+                if not count:
+                    status = Found.NO_MATCHED_MESSAGE
                 continue
             if size == BLANK_SIZE or physical < self._log.min_offset:
                 # A blank entry, or a message whose file is deleted while its queue entry still stands.
@@ -225,3 +234,7 @@ class QueueReader:
     def _same_file(self, low: int, high: int) -> bool:
         size = self._log.segments.size
         return low // size == (high - 1) // size
+
+
+def _everything(record: bytes) -> bool:
+    return True

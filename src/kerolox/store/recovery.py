@@ -8,16 +8,20 @@ to the first bytes that are no record. What then?
   before earlier ones. Cut off too, and said aloud; nothing of it had been promised.
 * Valid records behind them otherwise: something damaged the log. The original cuts off everything
   behind the damage without a word. We refuse to start and name the place and the command that mends it.
+
+So the end is found first (:func:`find_end`), and nothing is changed before that is done.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
+from kerolox.protocol.record import record_crc_ok
 from kerolox.protocol.record_scan import (
     CHECK_BODY,
     CHECK_NONE,
@@ -32,13 +36,16 @@ from kerolox.protocol.record_scan import (
 )
 from kerolox.store.checkpoint import Checkpoint
 from kerolox.store.errors import CorruptRecord, StoreError
-from kerolox.store.marks import Marks
+from kerolox.store.marks import UNKNOWN, Marks
+from kerolox.store.segment import segment_name
 from kerolox.store.segments import Segments
 
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 8 << 20
+KEPT_MAX = 100_000  # records kept between finding the end and dispatching; more are read once more
 _ZERO_PAGE = bytes(4096)
+_CRC_MARK = b"__CRC32#\x01"
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 
@@ -79,21 +86,37 @@ class Circumstances(msgspec.Struct, frozen=True):
     power_lost: bool  # the operating system was started since, or that is not known
     marks: Marks
     queues_end: int  # end of the last message in any consume queue, -1 without any
-    rebuild_all: bool = False  # queues or index vanished: read everything
+    queues_vanished: bool = False  # they are made again from the whole log
+    index_vanished: bool = False  # likewise
 
-    def never_flushed(self, store_timestamp: int, checkpoint: Checkpoint) -> bool:
-        """Whether power was lost before a record of this time was known to be on the medium."""
-        return self.crashed and self.power_lost and store_timestamp > checkpoint.commit_log_ms
+    @property
+    def rebuild(self) -> bool:
+        return self.queues_vanished or self.index_vanished
+
+    def never_flushed(self, offset: int, behind_ms: int, checkpoint: Checkpoint) -> bool:
+        """Whether power may have been lost before what lies at this offset was on the medium.
+
+        Behind it follows a record of the time ``behind_ms``. By our own notes, which know offsets, or
+        by the checkpoint of another broker.
+        """
+        if not (self.crashed and self.power_lost):
+            return False
+        if self.marks.flushed != UNKNOWN:
+            return offset >= self.marks.flushed
+        # Many records share a millisecond: those of the last one flushed may be flushed or not.
+        return behind_ms >= checkpoint.commit_log_ms
 
 
 def choose_start(segments: Segments, checkpoint: Checkpoint, known: Circumstances) -> int:
     """Where to begin reading: a record starts there, and all before it is good and dispatched."""
     first = max(0, segments.min_offset)
-    if known.rebuild_all or known.queues_end < 0:
+    if known.rebuild or known.queues_end < 0:
         return first
-    marked = known.marks.dispatched
-    if first <= marked <= known.queues_end and _record_starts(segments, marked):
-        return marked
+    if known.marks.dispatched != UNKNOWN:
+        # Between the last message in a queue and the mark lies only what is in no queue.
+        marked = max(first, min(known.marks.dispatched, known.queues_end))
+        if _record_starts(segments, marked, known.queues_end):
+            return marked
     # Without our marks (another broker wrote last) by whole files, as it would.
     if known.crashed:
         limit_ms = checkpoint.min_timestamp_ms
@@ -108,88 +131,112 @@ def choose_start(segments: Segments, checkpoint: Checkpoint, known: Circumstance
     return first
 
 
-def recover_log(
+def find_end(
     segments: Segments,
     start: int,
     known: Circumstances,
     checkpoint: Checkpoint,
-    dispatch: Callable[[list[Entry]], None],
     *,
     check_crc: bool = True,
     root: str = "",
     progress: Callable[[int], None] | None = None,
-) -> Recovered:
-    """Read to the end, dispatching every record; then make that end the end of the files.
+) -> tuple[Recovered, list[Entry] | None]:
+    """Read to the end of the log, changing nothing: what was found, and the records unless too many.
 
-    Blocking: for a thread, before anything else uses the log.
+    Raises :class:`CorruptLog`. Blocking: for a thread, before anything else uses the log.
     """
     began_s = time.perf_counter()
     found = Recovered(crashed=known.crashed, start=start, end=start)
-    check = CHECK_BODY if check_crc else CHECK_NONE
-    position, what = start, "the end of the files"
+    kept: list[Entry] | None = []
     torn_bytes = 0
-    while True:
-        segment = segments.segment_at(position)
-        if segment is None:
-            break
-        readable = segment.end - position
-        piece = min(readable, PIECE_BYTES)
-        data = segments.read(position, piece)
-        result = scan(data, check=check)
-        entries = result.entries
-        misplaced = _first_misplaced(entries, position)
-        if misplaced is not None:
-            entries = entries[:misplaced]
+    stop = Stop.END
+    for position, entries, stop, what in _pieces(segments, start, CHECK_BODY if check_crc else CHECK_NONE):
         torn = _first_torn(segments, entries, known, checkpoint) if known.crashed else None
         if torn is not None:
             torn_bytes = entries[torn][SIZE]
             entries = entries[:torn]
         if entries:
-            dispatch(entries)
-            last = entries[-1]
             found.records += len(entries)
-            found.last_store_timestamp = max(found.last_store_timestamp, last[STORE_TIMESTAMP])
+            found.last_store_timestamp = max(found.last_store_timestamp, entries[-1][STORE_TIMESTAMP])
+            kept = kept + entries if kept is not None and len(kept) + len(entries) <= KEPT_MAX else None
         good = sum(entry[SIZE] for entry in entries)
         found.bytes_read += good
-        position += good
-        found.end = position
-        if progress is not None:
-            progress(position)
+        found.end = position + good
         if torn is not None:
-            what = "a record whose last bytes are missing"
+            stop, found.stop = Stop.CORRUPT, "a record whose last bytes are missing"
             break
-        if misplaced is not None:
-            what = f"a record says it lies at {result.entries[misplaced][PHYSICAL_OFFSET]}"
-            break
-        if result.stop is Stop.BLANK:
-            found.end = position = segment.end
-            continue
-        if result.stop is Stop.END and good:
-            continue
-        if result.stop is Stop.INCOMPLETE and piece < readable:
-            if good:
-                continue
-            # One record larger than a piece: look at the rest of the file at once.
-            data = segments.read(position, readable)
-            result = scan(data, check=check, count_max=1)
-            if result.entries and _first_misplaced(result.entries, position) is None:
-                dispatch(result.entries)
-                found.records += 1
-                found.bytes_read += result.position
-                position += result.position
-                found.end = position
-                continue
-        what = result.what or result.stop.value
-        break
-    found.stop = what
-    _judge_end(segments, found, known, checkpoint, what, root, found.end + torn_bytes)
-    log_end_of_files = segments.wrote
-    if segments.last is not None:
-        segments.truncate_to(found.end)
-        if known.crashed and found.end < log_end_of_files:
-            log.info("log_end offset=%d reason=%r", found.end, what)
+        found.stop = what or stop.value
+        if stop is Stop.BLANK:
+            segment = segments.segment_at(position)
+            assert segment is not None
+            found.end = segment.end
+        if progress is not None:
+            progress(found.end)
+    if stop in (Stop.END, Stop.BLANK):
+        missing = segments.last is not None and found.end < segments.last.start
+        found.stop = "the file that begins here is missing" if missing else "the end of the files"
+    _judge_end(segments, found, known, checkpoint, root, found.end + torn_bytes)
     found.seconds = time.perf_counter() - began_s
-    return found
+    return found, kept
+
+
+def dispatch_found(
+    segments: Segments, found: Recovered, kept: list[Entry] | None, dispatch: Callable[[list[Entry]], None]
+) -> None:
+    """Give the followers everything :func:`find_end` found, read once more if it was too much to keep."""
+    if kept is not None:
+        if kept:
+            dispatch(kept)
+        return
+    for _, entries, _, _ in _pieces(segments, found.start, CHECK_NONE):
+        entries = [entry for entry in entries if entry[PHYSICAL_OFFSET] < found.end]
+        if entries:
+            dispatch(entries)
+
+
+def cut_behind(segments: Segments, found: Recovered) -> None:
+    """Make the end that was found the end of the files."""
+    if segments.last is None:
+        return
+    end_of_files = segments.wrote
+    segments.truncate_to(found.end)
+    if found.crashed and found.end < end_of_files:
+        log.info("log_end offset=%d reason=%r", found.end, found.stop)
+
+
+def _pieces(segments: Segments, position: int, check: int) -> Iterator[tuple[int, list[Entry], Stop, str]]:
+    """The records from a place on, a piece of a file at a time: where they begin, why they end.
+
+    Only records that lie where they say count. The last piece is one that ends in anything but the end
+    of its bytes, or of its file.
+    """
+    piece_bytes = PIECE_BYTES
+    while (segment := segments.segment_at(position)) is not None:
+        readable = segment.end - position
+        data = segments.read(position, min(readable, piece_bytes))
+        entries, good, stop, what, _ = scan(data, check=check)
+        bad = _first_bad(entries, position, data if check else b"")
+        if bad is not None:
+            number, what = bad
+            entries, stop = entries[:number], Stop.CORRUPT
+            good = sum(entry[SIZE] for entry in entries)
+        elif stop is Stop.INCOMPLETE and len(data) < readable:
+            if not good:
+                # One record larger than a piece.
+                size = int.from_bytes(data[:4], "big", signed=True)
+                if size <= readable:
+                    piece_bytes = size
+                    continue
+            else:
+                stop, what = Stop.END, ""
+        yield position, entries, stop, what
+        piece_bytes = PIECE_BYTES
+        if stop is Stop.BLANK:
+            position = segment.end
+        elif stop is Stop.END and good:
+            position += good
+        else:
+            return
 
 
 def _judge_end(
@@ -197,28 +244,28 @@ def _judge_end(
     found: Recovered,
     known: Circumstances,
     checkpoint: Checkpoint,
-    what: str,
     root: str,
     look_from: int,
 ) -> None:
     behind = find_record_after(segments, look_from)
     if behind is None:
         return
-    valid_from, store_timestamp = behind
-    if known.never_flushed(store_timestamp, checkpoint):
+    valid_from, behind_ms = behind
+    if known.never_flushed(found.end, behind_ms, checkpoint):
         found.cut_bytes = valid_from - found.end
         log.warning(
             "unflushed_records_cut offset=%d next_valid=%d reason=%r next='power was lost before they were "
             "flushed; with SYNC_FLUSH none of them had been acknowledged'",
             found.end,
             valid_from,
-            what,
+            found.stop,
         )
         return
     segment = segments.segment_at(found.end)
-    path = segment.path if segment is not None else segments.directories[0]
-    in_file = found.end - segment.start if segment is not None else 0
-    raise CorruptLog(path, found.end, in_file, what, valid_from, root)
+    if segment is None:
+        path = os.path.join(segments.directories[0], segment_name(found.end))
+        raise CorruptLog(path, found.end, 0, found.stop, valid_from, root)
+    raise CorruptLog(segment.path, found.end, found.end - segment.start, found.stop, valid_from, root)
 
 
 def find_record_after(segments: Segments, offset: int) -> tuple[int, int] | None:
@@ -257,12 +304,16 @@ def _find_record(segments: Segments, low: int, high: int, file_end: int) -> tupl
     return None
 
 
-def _first_misplaced(entries: list[Entry], position: int) -> int | None:
-    """The number of the first record that does not lie where it says it does."""
+def _first_bad(entries: list[Entry], position: int, data: bytes) -> tuple[int, str] | None:
+    """The number of the first record that does not lie where it says, or breaks the CRC it carries."""
+    at = 0
     for number, entry in enumerate(entries):
-        if entry[PHYSICAL_OFFSET] != position:
-            return number
-        position += entry[SIZE]
+        if entry[PHYSICAL_OFFSET] != position + at:
+            return number, f"a record says it lies at {entry[PHYSICAL_OFFSET]}"
+        end = at + entry[SIZE]
+        if data and entry[PROPERTIES][-20:-11] == _CRC_MARK and not record_crc_ok(data[at:end]):
+            return number, "a record breaks its own CRC"
+        at = end
     return None
 
 
@@ -278,21 +329,25 @@ def _first_torn(
         properties = entry[PROPERTIES]
         if properties.endswith(b"\0") or entry[TOPIC].endswith(b"\0") or _ZERO_PAGE in properties:
             behind = find_record_after(segments, entry[PHYSICAL_OFFSET] + entry[SIZE])
-            if behind is None or known.never_flushed(behind[1], checkpoint):
+            if behind is None or known.never_flushed(entry[PHYSICAL_OFFSET], behind[1], checkpoint):
                 return number
     return None
 
 
-def _record_starts(segments: Segments, offset: int) -> bool:
+def _record_starts(segments: Segments, offset: int, queues_end: int) -> bool:
     """Whether a record, a blank one, or the unwritten end begins here."""
     readable = segments.readable(offset)
     if readable == 0:
-        return True  # exactly at the end of the files
+        return offset == segments.wrote
     data = segments.read(offset, min(readable, 4096))
     result = scan(data, count_max=1)
     if result.entries:
         return result.entries[0][PHYSICAL_OFFSET] == offset
-    return result.stop is not Stop.CORRUPT
+    if result.stop is Stop.INCOMPLETE:  # a record larger than what was read
+        return len(data) == 4096 and int.from_bytes(data[28:36], "big") == offset
+    if result.stop is Stop.UNWRITTEN:
+        return offset == queues_end  # zeros may also be part of a body
+    return result.stop is Stop.BLANK
 
 
 def _first_store_timestamp(segments: Segments, start: int) -> int:

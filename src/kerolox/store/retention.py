@@ -41,25 +41,28 @@ def judge(
     *,
     ordered: bool = False,
     queue_disk_ratio: float | None = None,
+    was_full: bool = False,
 ) -> Verdict:
     """Which files are to go. ``disk_ratio`` is used/total, below 0 when it cannot be told.
 
-    With several directories the emptiest decides: new files can still go there.
+    With several directories the emptiest decides: new files can still go there. A disk that ``was_full``
+    stays so until its usage has fallen to where files are no longer deleted before their time.
     """
     ratio = disk_ratio if queue_disk_ratio is None else max(disk_ratio, queue_disk_ratio)
-    percent = ratio * 100
-    full = percent > options.disk_percent_full
-    forced = percent > options.disk_percent_force and options.force_clean
-    filling = percent > options.disk_percent_max or ratio < 0
+    full = ratio > (options.disk_percent_force if was_full else options.disk_percent_full) / 100
+    forced = ratio > options.disk_percent_force / 100 and options.force_clean
+    unknown = disk_ratio < 0 or (queue_disk_ratio is not None and queue_disk_ratio < 0)
+    filling = ratio > options.disk_percent_max / 100 or unknown
     hour = time.localtime(now_ms / 1000).tm_hour
     due = hour in delete_hours(options.delete_hours)
-    if not (due or filling or forced or ordered):
-        return Verdict(None, full, "nothing is due")
-    why = (
-        f"the disk is {percent:.0f}% full"
-        if filling or forced
-        else "an order was given" if ordered else f"it is {hour} o'clock"
-    )  # fmt: skip
+    if not (due or filling or forced or ordered or full):
+        return Verdict(None, False, "nothing is due")
+    if ratio > options.disk_percent_max / 100 or forced or full:
+        why = f"the disk is {ratio * 100:.0f}% full"
+    elif unknown:
+        why = "how full the disk is cannot be told"
+    else:
+        why = "an order was given" if ordered else f"it is {hour} o'clock"
     before: int | None = None
     for count, file in enumerate(files[:-1], start=1):
         old = file.modified_ms + options.keep_hours * MS_PER_HOUR <= now_ms

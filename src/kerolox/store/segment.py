@@ -98,17 +98,19 @@ class OpenFiles:
     def adopt(self, segment: Segment, opened: File) -> File:
         """Take over a file just opened or created for the segment, in use until :meth:`release`."""
         with self._lock:
+            file: File | None = opened
             if segment.gone:
                 surplus = [opened]
+                file = None  # others may still hold the old descriptor, but it is not counted for us
             elif segment._file is not None:
                 surplus = [opened]  # another thread was faster
                 segment._users += 1
+                file = segment._file
             else:
                 segment._file = opened
                 segment._users += 1
                 self._open[segment] = None
                 surplus = self._over_limit()
-            file = segment._file
         for closing in surplus:
             closing.close()
         if file is None:
@@ -142,6 +144,11 @@ class OpenFiles:
             closing = None if segment._users else self._take(segment)
         if closing is not None:
             closing.close()
+
+    def close_all_idle(self) -> None:
+        """Close every descriptor not in use: when a store could not be opened."""
+        for segment in list(self._open):
+            self.close_idle(segment)
 
     def _take(self, segment: Segment) -> File | None:
         file, segment._file = segment._file, None
