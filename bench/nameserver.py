@@ -32,7 +32,7 @@ OPAQUE_FIRST = 1_000_000
 REPEATS_MAX = 5  # of a round in which the machine did something else
 # (connections, requests in flight on each)
 LOADS = ((1, 1), (1, 16), (64, 1), (64, 16))
-WARM_UP_S = {OURS: 1.0, APACHE: 4.0}  # before the first round, with each load; a JVM compiles what runs often
+WARM_UP_S = {OURS: 1.0, APACHE: 8.0}  # before the first round, with each load; a JVM compiles what runs often
 
 
 @dataclass
@@ -204,8 +204,8 @@ def tables(found: dict[str, Measured]) -> list[Table]:
             ],
             speed,
             [
-                "The server has one core. Wall time: other processes of the machine are in these figures. A round "
-                "in which the load generator itself was kept from running is repeated."
+                "The server has one core. Wall time: other processes of the machine are in these figures. "
+                "A round in which the load generator itself was kept from running is repeated."
             ],
         ),
     ]
@@ -237,8 +237,8 @@ def resources(found: dict[str, Measured]) -> Table:
         rows,
         [
             "A start begins with the process and ends with the first route given, on all cores. Apache's own "
-            "script gives the heap 4 GiB; here it has 512 MiB at most, and no TLS but in the last column, where "
-            "it makes certificates at its start as it does by default."
+            "script gives the heap 4 GiB; here it has 512 MiB at most, and no TLS but in the last column, "
+            "where it makes certificates at its start as it does by default."
         ],
     )
 
