@@ -62,16 +62,26 @@ class Server(PeerEvents):
         self._scan: TimerHandle | None = None
         self._closing = False
 
-    async def start(self) -> None:
+    async def bind(self) -> None:
+        """Take the port without letting anybody in: for who must know it before it can serve."""
         loop = asyncio.get_running_loop()
         self._tls = await loop.run_in_executor(None, ServerContext, self._tls_options)
         try:
-            self._socket = _listen(self.host, self.port)
+            self._socket = _bind(self.host, self.port)
         except OSError as error:
             raise ListenFailed(f"{self.host}:{self.port}", error) from error
         self.port = self._socket.getsockname()[1]
         self.address = address_text(self._socket.getsockname())
-        loop.add_reader(self._socket.fileno(), self._accept)
+
+    async def start(self) -> None:
+        if self._socket is None:
+            await self.bind()
+        assert self._socket is not None
+        try:
+            self._socket.listen(BACKLOG)
+        except OSError as error:
+            raise ListenFailed(f"{self.host}:{self.port}", error) from error
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
         self._scan = self._clock.call_later(IDLE_SCAN_S, self._check_peers)
 
     async def close(self) -> None:
@@ -195,7 +205,7 @@ class Server(PeerEvents):
         self._scan = self._clock.call_later(IDLE_SCAN_S, self._check_peers)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -203,7 +213,6 @@ def _listen(host: str, port: int) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)
         listener.bind((host, port))
-        listener.listen(BACKLOG)
     except BaseException:
         listener.close()
         raise
