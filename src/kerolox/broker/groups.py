@@ -1,0 +1,208 @@
+"""Settings of consumer groups: made when first needed, changed, removed; and what groups may not read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from kerolox.broker import names
+from kerolox.broker.members import ConsumerMembers, Members
+from kerolox.broker.names import SYSTEM_GROUPS
+from kerolox.broker.options import BrokerOptions
+from kerolox.clock import Clock, TimerHandle
+from kerolox.errors import InvalidRequest, Refused
+from kerolox.protocol.bodies.groups import GroupConfig
+from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.flags import PERM_READ
+from kerolox.protocol.limits import GROUP_LENGTH_MAX
+from kerolox.store.tables.groups import GroupTable
+
+__all__ = ["SLOW_CHECK_S", "SYSTEM_GROUPS", "Groups", "SlowGroups"]
+
+log = logging.getLogger(__name__)
+
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"  # made when needed, whatever the options say
+SLOW_CHECK_S = 180.0
+
+
+class Groups:
+    """The table of groups with its rules. ``on_change`` hears the name of every group that changed."""
+
+    def __init__(self, table: GroupTable, members: Members, options: BrokerOptions) -> None:
+        self.table = table
+        self.on_change: list[Callable[[str], None]] = []
+        self.disabled: dict[str, str] = {}  # groups the broker itself forbade to consume, and why
+        self._members = members
+        self._options = options
+
+    def create_system_groups(self) -> None:
+        """The groups every broker has. What the table already says of them stays."""
+        for name in SYSTEM_GROUPS:
+            if name not in self.table.groups:
+                self.table.groups[name] = GroupConfig(group_name=name)
+                self.table.changed = True
+
+    def find(self, group: str) -> GroupConfig | None:
+        return self.table.groups.get(group)
+
+    def config(self, group: str) -> GroupConfig | None:
+        """Settings of a group, made if it is new and that is allowed."""
+        config = self.table.groups.get(group)
+        if config is not None:
+            return config
+        if not self._options.auto_create_groups and not group.startswith(SYSTEM_GROUP_PREFIX):
+            return None
+        if not names.group_allowed(group):
+            return None
+        config = GroupConfig(group_name=group)
+        self.table.put(config)
+        log.info("group_created group=%s reason='first use'", group)
+        self._changed(group)
+        return config
+
+    def members(self, group: str) -> ConsumerMembers | None:
+        return self._members.members(group)
+
+    def put(self, config: GroupConfig) -> bool:
+        """Create a group, or replace its settings; of attributes only those named change.
+
+        False when nothing changed.
+        """
+        group = config.group_name
+        check_group(group)
+        before = self.table.groups.get(group)
+        attributes = _altered(None if before is None else before.attributes, config.attributes)
+        if not self.table.put(msgspec.structs.replace(config, attributes=attributes)):
+            return False
+        if config.consume_enable:
+            self.disabled.pop(group, None)
+        log.info("group_%s group=%s", "created" if before is None else "changed", group)
+        self._changed(group)
+        return True
+
+    def remove(self, group: str) -> bool:
+        """Forget a group's settings. Its progress is another table's."""
+        known = group in self.table.groups or group in self.table.forbidden
+        self.table.remove(group)
+        self.disabled.pop(group, None)
+        if known:
+            log.info("group_removed group=%s", group)
+            self._changed(group)
+        return known
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether the group may not read the topic."""
+        if not self.table.forbidden:
+            return False
+        return bool(self.table.forbidden.get(group, {}).get(topic, 0) & PERM_READ)
+
+    def set_readable(self, group: str, topic: str, readable: bool) -> None:
+        """Let the group read the topic, or not."""
+        bits = self.table.forbidden.get(group, {}).get(topic, 0)
+        new = bits & ~PERM_READ if readable else bits | PERM_READ
+        if new == bits:
+            return
+        self.table.forbid(group, topic, new)
+        log.info("group_%s group=%s topic=%s", "allowed" if readable else "forbidden", group, topic)
+        self._changed(group)
+
+    def disable(self, group: str, reason: str) -> bool:
+        """Let the group consume no more until its settings are changed; False when it did not anyway."""
+        config = self.table.groups.get(group)
+        if config is None or not config.consume_enable:
+            return False
+        self.table.put(msgspec.structs.replace(config, consume_enable=False))
+        self.disabled[group] = reason
+        log.warning(
+            "group_disabled group=%s reason=%r next='speed up its consumers or skip messages, then set its "
+            "consumeEnable=true'",
+            group,
+            reason,
+        )
+        self._changed(group)
+        return True
+
+    def _changed(self, group: str) -> None:
+        for told in self.on_change:
+            told(group)
+
+
+class SlowGroups:
+    """Keeps a group that is too far behind from pushing everybody else's messages out of memory.
+
+    Only when the options say so. ``fall_behind`` gives the bytes each group is behind.
+    """
+
+    def __init__(
+        self,
+        groups: Groups,
+        fall_behind: Callable[[], Mapping[str, int]],
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self._groups = groups
+        self._fall_behind = fall_behind
+        self._options = options
+        self._clock = clock
+        self._timer: TimerHandle | None = None
+
+    def start(self) -> None:
+        if self._timer is None:
+            self._timer = self._clock.call_later(SLOW_CHECK_S, self._look)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def check(self) -> list[str]:
+        """Disable groups that are too far behind; those it did."""
+        if not self._options.disable_slow_groups:
+            return []
+        limit = self._options.slow_group_bytes
+        return [
+            group
+            for group, behind in self._fall_behind().items()
+            if behind > limit
+            and self._groups.disable(
+                group, f"{behind} bytes behind, the limit is {limit} (consumerFallbehindThreshold)"
+            )
+        ]
+
+    def _look(self) -> None:
+        self._timer = self._clock.call_later(SLOW_CHECK_S, self._look)
+        self.check()
+
+
+def check_group(group: str) -> None:
+    """Raises InvalidRequest for a name no group may have."""
+    if not group.strip():
+        raise InvalidRequest("The specified group is blank.")
+    if len(group) > GROUP_LENGTH_MAX:
+        raise InvalidRequest(
+            f"The specified group is {len(group)} characters long, the limit is {GROUP_LENGTH_MAX}."
+        )
+    if not names.group_allowed(group):
+        raise InvalidRequest(
+            f"The specified group {group!r} contains illegal characters, allowing only %|a-zA-Z0-9_-"
+        )
+
+
+def _altered(before: Mapping[str, str] | None, asked: Mapping[str, str]) -> dict[str, str]:
+    """Attributes after ``+key`` set and ``-key`` removed some."""
+    after = dict(before or {})
+    for key, value in asked.items():
+        sign, name = key[:1], key[1:]
+        if not name or "+" in name or "-" in name:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"attribute {key!r}: expected +name or -name")
+        if sign == "+":
+            after[name] = value
+        elif sign == "-" and before is not None and name in before:
+            del after[name]
+        elif sign == "-":
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"attempt to delete a nonexistent key: {name}")
+        else:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"attribute {key!r}: expected +{key} or -{key}")
+    return after

@@ -1,0 +1,399 @@
+"""Who is connected, in which producer and consumer groups, and what the groups have subscribed.
+
+A member is one connection in one group. Connections come by heartbeat and go by saying so, by closing, or by
+falling silent. Members of a consumer group divide the queues among themselves, so each of them, the newcomer
+too, is told when there is reason to divide anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from kerolox.broker.options import BrokerOptions
+from kerolox.clock import Clock, TimerHandle
+from kerolox.errors import KeroloxError
+from kerolox.net.peer import Peer, PeerEvents
+from kerolox.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+from kerolox.protocol.codes import RequestCode, language_named, language_numbered
+from kerolox.protocol.command import Command
+from kerolox.protocol.headers.heartbeat import ConsumerIdsChanged
+
+log = logging.getLogger(__name__)
+
+SCAN_S = 10.0
+
+# What one member wants: topic, kind of expression, expression.
+Wants = frozenset[tuple[str, str, str]]
+
+
+class Client:
+    """A client behind a connection, as its last heartbeat told."""
+
+    __slots__ = ("client_id", "language", "peer", "version")
+
+    def __init__(self, peer: Peer, client_id: str, language: str = "JAVA", version: int = 0) -> None:
+        self.peer = peer
+        self.client_id = client_id
+        self.language = language
+        self.version = version
+
+    @classmethod
+    def of(cls, peer: Peer, client_id: str, command: Command) -> Client:
+        return cls(peer, client_id, _language(command.language), command.version)
+
+
+class Member:
+    """A client in one group."""
+
+    __slots__ = ("client", "seen_ms", "seen_s", "wants", "warned")
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.seen_s = 0.0  # of the last heartbeat
+        self.seen_ms = 0  # the same, as others are told
+        self.wants: Wants | None = None  # None until a heartbeat said
+        self.warned: set[tuple[str, Wants, Wants]] = set()  # other member, what this and what that one wants
+
+    @property
+    def peer(self) -> Peer:
+        return self.client.peer
+
+    @property
+    def client_id(self) -> str:
+        return self.client.client_id
+
+
+class ConsumerMembers:
+    """The members of one consumer group. What they have subscribed is one table for all of them."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.consume_type: ConsumeType | None = None
+        self.model: MessageModel | None = None
+        self.from_where: ConsumeFromWhere | None = None
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.by_peer: dict[Peer, Member] = {}
+        self.notify = True  # the group's own setting
+        self.mismatches = 0  # how often two members were found to want different things
+
+    def subscription(self, topic: str) -> SubscriptionData | None:
+        return self.subscriptions.get(topic)
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        """One for each connection: a client with two connections is there twice."""
+        return tuple([member.client_id for member in self.by_peer.values()])
+
+    def find(self, client_id: str) -> Member | None:
+        return next((member for member in self.by_peer.values() if member.client_id == client_id), None)
+
+    def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
+        """Take over what a member has subscribed; True when the set of topics is another one now.
+
+        Of one topic the newest version stays. Topics that are not listed any more are dropped.
+        """
+        listed: set[str] = set()
+        changed = False
+        for data in wanted:
+            listed.add(data.topic)
+            known = self.subscriptions.get(data.topic)
+            if known is None:
+                self.subscriptions[data.topic] = data
+                changed = True
+            elif data.sub_version > known.sub_version:
+                self.subscriptions[data.topic] = data
+        for topic in [topic for topic in self.subscriptions if topic not in listed]:
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+    def differing(self, member: Member) -> list[tuple[Member, Wants]]:
+        """Members that want something else: of those that want the same, the first."""
+        found: dict[Wants, Member] = {}
+        for other in self.by_peer.values():
+            if other.wants is not None and other.wants != member.wants:
+                found.setdefault(other.wants, other)
+        return [(other, wants) for wants, other in found.items()]
+
+
+class Members(PeerEvents):
+    """All members of all groups."""
+
+    def __init__(self, options: BrokerOptions, clock: Clock) -> None:
+        self.consumers: dict[str, ConsumerMembers] = {}
+        self.producers: dict[str, dict[Peer, Member]] = {}
+        self.mismatches = 0  # as in ConsumerMembers, of all groups ever
+        self.expired = 0  # connections closed because they fell silent
+        # group, what a member has subscribed: with every heartbeat that says so
+        self.on_subscribed: list[Callable[[str, tuple[SubscriptionData, ...]], None]] = []
+        self.on_deserted: list[Callable[[str], None]] = []  # the last consumer of a group has left
+        self._options = options
+        self._clock = clock
+        self._consumes_in: dict[Peer, set[str]] = {}
+        self._produces_in: dict[Peer, set[str]] = {}
+        self._by_client: dict[str, dict[Peer, None]] = {}  # producers; the newest connection last
+        self._turn = 0
+        self._to_notify: set[str] = set()
+        self._scan: TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to look for members that fell silent."""
+        if self._scan is None:
+            self._scan = self._clock.call_later(SCAN_S, self._look)
+
+    def close(self) -> None:
+        if self._scan is not None:
+            self._scan.cancel()
+            self._scan = None
+
+    # --- consumers -----------------------------------------------------------------------------------
+
+    def members(self, group: str) -> ConsumerMembers | None:
+        """The members of a consumer group; None when nobody is there."""
+        return self.consumers.get(group)
+
+    def consumer(self, group: str, client_id: str) -> Member | None:
+        found = self.consumers.get(group)
+        return None if found is None else found.find(client_id)
+
+    def groups_subscribed(self, topic: str) -> set[str]:
+        """Groups with a member here that have subscribed the topic."""
+        return {group for group, found in self.consumers.items() if topic in found.subscriptions}
+
+    def join(
+        self, client: Client, data: ConsumerData, *, notify: bool = True, with_subscriptions: bool = True
+    ) -> bool:
+        """A heartbeat of a consumer; True when the group is another one now.
+
+        Without subscriptions it only says that the client is still there.
+        """
+        group = data.group_name
+        found = self.consumers.get(group)
+        if found is None:
+            found = self.consumers[group] = ConsumerMembers(group)
+        found.consume_type = data.consume_type
+        found.model = data.message_model
+        found.from_where = data.consume_from_where
+        found.notify = notify
+        member, changed = self._seen(found.by_peer, client)
+        if changed:
+            self._consumes_in.setdefault(client.peer, set()).add(group)
+            log.info(
+                "consumer_joined group=%s client=%s peer=%s language=%s version=%d members=%d",
+                group, client.client_id, client.peer.address, client.language, client.version,
+                len(found.by_peer),
+            )  # fmt: skip
+        if with_subscriptions:
+            changed |= found.subscribe(data.subscription_data_set)
+            self._compare(found, member, data.subscription_data_set)
+            for told in self.on_subscribed:
+                told(group, data.subscription_data_set)
+        if changed:
+            self._notify(found)
+        return changed
+
+    def leave(self, group: str, peer: Peer) -> bool:
+        """A consumer says good-bye to one group; the others are told."""
+        groups = self._consumes_in.get(peer)
+        if groups is not None:
+            groups.discard(group)
+            if not groups:
+                del self._consumes_in[peer]
+        return self._remove_consumer(group, peer, "it said so")
+
+    # --- producers -----------------------------------------------------------------------------------
+
+    def join_producers(self, group: str, client: Client) -> bool:
+        """A heartbeat of a producer; True when it is new."""
+        found = self.producers.get(group)
+        if found is None:
+            found = self.producers[group] = {}
+        _, changed = self._seen(found, client)
+        if changed:
+            self._produces_in.setdefault(client.peer, set()).add(group)
+            connections = self._by_client.setdefault(client.client_id, {})
+            connections.pop(client.peer, None)
+            connections[client.peer] = None
+            log.info(
+                "producer_joined group=%s client=%s peer=%s language=%s version=%d members=%d",
+                group, client.client_id, client.peer.address, client.language, client.version, len(found),
+            )  # fmt: skip
+        return changed
+
+    def leave_producers(self, group: str, peer: Peer) -> bool:
+        groups = self._produces_in.get(peer)
+        if groups is not None:
+            groups.discard(group)
+            if not groups:
+                del self._produces_in[peer]
+        return self._remove_producer(group, peer)
+
+    def pick_producer(self, group: str) -> Peer | None:
+        """A connection of a producer group, another one each time; rather one that reads what it gets."""
+        found = self.producers.get(group)
+        if not found:
+            return None
+        self._turn += 1
+        peers = list(found)
+        start = self._turn % len(peers)
+        waiting: Peer | None = None
+        for peer in peers[start:] + peers[:start]:
+            if peer.is_closed:
+                continue
+            if peer.stalled_since_s is None:
+                return peer
+            waiting = waiting or peer
+        return waiting
+
+    def producer(self, client_id: str) -> Peer | None:
+        """The newest open connection of a producer."""
+        for peer in reversed(self._by_client.get(client_id, {})):
+            if not peer.is_closed:
+                return peer
+        return None
+
+    # --- connections that go ---------------------------------------------------------------------------
+
+    def closed(self, peer: Peer, reason: str) -> None:
+        """The connection is gone: so are its memberships."""
+        for group in self._consumes_in.pop(peer, ()):
+            self._remove_consumer(group, peer, reason)
+        for group in self._produces_in.pop(peer, ()):
+            self._remove_producer(group, peer)
+
+    def expire(self) -> list[Peer]:
+        """Close connections without a heartbeat for too long."""
+        latest_s = self._clock.monotonic_s() - self._options.member_timeout_ms / 1000
+        tables = [found.by_peer for found in self.consumers.values()] + list(self.producers.values())
+        silent = {
+            peer: member for table in tables for peer, member in table.items() if member.seen_s < latest_s
+        }
+        for peer, member in silent.items():
+            reason = f"no heartbeat for more than {self._options.member_timeout_ms / 1000:g} s"
+            log.warning("member_expired client=%s peer=%s reason=%r", member.client_id, peer.address, reason)
+            self.expired += 1
+            self.closed(peer, reason)
+            peer.close(reason)
+        return list(silent)
+
+    def _look(self) -> None:
+        self._scan = self._clock.call_later(SCAN_S, self._look)
+        self.expire()
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _seen(self, table: dict[Peer, Member], client: Client) -> tuple[Member, bool]:
+        """The member, and whether it is new or goes by another name now."""
+        member = table.get(client.peer)
+        changed = member is None or member.client_id != client.client_id
+        if member is None:
+            member = table[client.peer] = Member(client)
+        elif changed:
+            log.warning(
+                "client_renamed peer=%s was=%s now=%s next='one connection belongs to one client'",
+                client.peer.address, member.client_id, client.client_id,
+            )  # fmt: skip
+            self._forget_name(member)
+        member.client = client
+        member.seen_s = self._clock.monotonic_s()
+        member.seen_ms = self._clock.wall_ms()
+        return member, changed
+
+    def _remove_consumer(self, group: str, peer: Peer, reason: str) -> bool:
+        found = self.consumers.get(group)
+        member = None if found is None else found.by_peer.pop(peer, None)
+        if found is None or member is None:
+            return False
+        log.info(
+            "consumer_left group=%s client=%s peer=%s members=%d reason=%r",
+            group, member.client_id, peer.address, len(found.by_peer), reason,
+        )  # fmt: skip
+        if found.by_peer:
+            self._notify(found)
+            return True
+        del self.consumers[group]
+        for told in self.on_deserted:
+            told(group)
+        return True
+
+    def _remove_producer(self, group: str, peer: Peer) -> bool:
+        found = self.producers.get(group)
+        member = None if found is None else found.pop(peer, None)
+        if found is None or member is None:
+            return False
+        if not found:
+            del self.producers[group]
+        self._forget_name(member)
+        return True
+
+    def _forget_name(self, member: Member) -> None:
+        """Unless the connection still produces under this name in another group."""
+        for group in self._produces_in.get(member.peer, ()):
+            other = self.producers.get(group, {}).get(member.peer)
+            if other is not None and other is not member and other.client_id == member.client_id:
+                return
+        connections = self._by_client.get(member.client_id)
+        if connections is not None:
+            connections.pop(member.peer, None)
+            if not connections:
+                del self._by_client[member.client_id]
+
+    def _compare(self, found: ConsumerMembers, member: Member, wanted: tuple[SubscriptionData, ...]) -> None:
+        """Say it when two members of a group want different things: then messages get lost on the way."""
+        wants = frozenset(
+            [(data.topic, data.expression_type or "", data.sub_string or "") for data in wanted]
+        )
+        if wants == member.wants:
+            return
+        member.wants = wants
+        for other, others in found.differing(member):
+            key = (other.client_id, wants, others)
+            if key in member.warned or (member.client_id, others, wants) in other.warned:
+                continue
+            member.warned.add(key)
+            found.mismatches += 1
+            self.mismatches += 1
+            log.warning(
+                "subscription_mismatch group=%s member=%s has=%r other=%s others=%r "
+                "next='give every member of a group the same subscriptions'",
+                found.group, member.client_id, _text(wants - others), other.client_id, _text(others - wants),
+            )  # fmt: skip
+
+    def _notify(self, found: ConsumerMembers) -> None:
+        """Tell the members soon: one notice for all changes until then."""
+        if not found.notify or not self._options.notify_members or found.model is MessageModel.BROADCASTING:
+            return
+        if not self._to_notify:
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._to_notify.add(found.group)
+
+    def _tell(self) -> None:
+        groups, self._to_notify = self._to_notify, set()
+        for group in groups:
+            found = self.consumers.get(group)
+            if found is None:
+                continue
+            for peer in list(found.by_peer):
+                try:
+                    peer.tell(
+                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ConsumerIdsChanged(consumer_group=group)
+                    )
+                except KeroloxError as error:
+                    log.debug("notice_failed group=%s peer=%s error=%s", group, peer.address, error)
+
+
+def _language(told: int | str | None) -> str:
+    known = language_named(told) if isinstance(told, str) else language_numbered(told or 0)
+    return known.name
+
+
+def _text(wants: Wants) -> str:
+    return ", ".join(f"{topic}: {expression}" for topic, _, expression in sorted(wants)) or "nothing else"
