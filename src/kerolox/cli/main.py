@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from kerolox.cli import cluster, demo, kv, nameserver, topic, version
+from kerolox.cli import cluster, demo, kv, nameserver, store, topic, version
 
 app = typer.Typer(
     name="kerolox",
@@ -23,5 +23,6 @@ app.command("nameserver", epilog=nameserver.EXAMPLE)(nameserver.serve)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.add_typer(kv.app, name="kv")
+app.add_typer(store.app, name="store")
 app.command("version", epilog=version.EXAMPLE)(version.show)
 app.command("demo", epilog=demo.EXAMPLE)(demo.play)

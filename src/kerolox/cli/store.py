@@ -1,0 +1,417 @@
+"""``kerolox store``: look at a store, check it, mend it. Offline: no broker is asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output
+from kerolox.errors import KeroloxError, OptionError
+
+if TYPE_CHECKING:
+    from kerolox.store.lock import StoreLock
+    from kerolox.store.offline.layout import Layout
+    from kerolox.store.offline.verify import Report
+
+app = typer.Typer(
+    help="Look at the files of a store, check them, mend them. No broker is asked.", no_args_is_help=True
+)
+
+Progress = Callable[[int, int], None]
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-file", "-c", help="The broker's configuration file; needed if it changes sizes or places."
+    ),
+]
+StoreDirectory = Annotated[Path, typer.Argument(help="Directory of the store.", metavar="DIR")]
+
+_SHOWN = 100
+_COLUMNS = {  # of a table for people; JSON has everything
+    "log": (
+        "offset",
+        "record",
+        "size",
+        "storeTimestamp",
+        "topic",
+        "queueId",
+        "queueOffset",
+        "properties",
+        "body",
+    ),
+}
+
+
+@app.command(
+    "inspect", epilog="Example: kerolox store inspect store/commitlog/00000000000000000000 --count 5"
+)
+@one_line_errors
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A file of a store, or its directory for a summary.")],
+    kind: Annotated[
+        str | None, typer.Option(help="What the file is, when its name does not say: log, queue, index, ...")
+    ] = None,
+    start: Annotated[
+        int | None,
+        typer.Option("--from", help="Where to begin: log offset, queue offset, or number of an entry."),
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option(help=f"How many rows; 0 for all. {_SHOWN} for people, all with --json."),
+    ] = None,
+    slots: Annotated[int | None, typer.Option(help="Slots of an index file (maxHashSlotNum).")] = None,
+    config_file: ConfigFile = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show what is in a file: messages, queue entries, keys, times. With --json one object a line."""
+    from kerolox.store.inspect import Kind, kind_of, rows
+
+    if path.is_dir():
+        _show_summary(_layout(path, config_file), output(json))
+        return
+    if kind is None:
+        known = kind_of(str(path))
+    else:
+        try:
+            known = Kind(kind)
+        except ValueError:
+            raise OptionError("--kind", kind, ", ".join(kind.value for kind in Kind)) from None
+    found = rows(str(path), known, start, slots)
+    if json:
+        _print_lines(found, count or 0)
+    else:
+        _print_table(found, known.value, _SHOWN if count is None else count)
+
+
+@app.command(
+    "verify", epilog="Example: kerolox store verify store   (exit code 0: whole, 1: not, 2: no answer)"
+)
+def verify(
+    directory: StoreDirectory,
+    config_file: ConfigFile = None,
+    live: Annotated[bool, typer.Option("--live", help="Also look at a store that is in use.")] = False,
+    queues: Annotated[bool, typer.Option(help="Check the consume queues.")] = True,
+    index: Annotated[bool, typer.Option(help="Check the key index.")] = True,
+    json: JsonFlag = False,
+) -> None:
+    """Check every record, queue entry and key of a store against each other. Changes nothing."""
+    from kerolox.store.offline.verify import verify as look
+
+    try:
+        layout = _layout(directory, config_file)
+        with _not_in_use(layout, live=live), _progress("verify") as progress:
+            report = look(layout, live=live, queues=queues, index=index, progress=progress)
+    except (KeroloxError, OSError) as error:
+        typer.echo(f"kerolox: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(2) from error
+    _show_report(report, output(json))
+    raise typer.Exit(0 if report.clean else 1)
+
+
+@app.command("repair", epilog="Example: kerolox store repair store --skip 1073742000")
+@one_line_errors
+def repair(
+    directory: StoreDirectory,
+    queues: Annotated[bool, typer.Option("--queues", help="Make the consume queues again.")] = False,
+    index: Annotated[bool, typer.Option("--index", help="Make the key index again.")] = False,
+    skip: Annotated[
+        int | None, typer.Option(help="Step over the damage at this log offset; keep what follows.")
+    ] = None,
+    cut: Annotated[int | None, typer.Option(help="End the log at this offset; drop what follows.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    config_file: ConfigFile = None,
+    json: JsonFlag = False,
+) -> None:
+    """Mend a store: rebuild queues and index from the log (both, unless one is named), after the log itself
+    was mended if asked. What is replaced is put aside, not deleted."""
+    from kerolox.store.files import Files
+    from kerolox.store.lock import StoreLock
+
+    if skip is not None and cut is not None:
+        raise OptionError("--cut", cut, "either --skip or --cut")
+    layout = _layout(directory, config_file)
+    if not queues and not index:
+        queues, index = True, layout.index_enabled is not False
+    out = output(json)
+    with StoreLock(Files(), layout.root):
+        done: dict[str, Any] = {"store": layout.root}
+        if skip is not None:
+            done["skip"] = _skip(layout, skip, out, yes)
+        if cut is not None:
+            done["cut"] = _cut(layout, cut, out, yes)
+        done["rebuilt"] = _rebuild(layout, queues, index, out, yes or skip is not None or cut is not None)
+    if json:
+        out.show(done)
+
+
+def _skip(layout: Layout, offset: int, out: Output, yes: bool) -> dict[str, Any]:
+    from kerolox.store.offline.mend import apply_skip, plan_skip
+
+    plan = plan_skip(layout, offset)
+    if not plan.pieces:
+        out.note(f"the damage at {offset} is stepped over already")
+        return {"offset": offset, "lostBytes": 0, "saved": None}
+    records = sum(len(piece.data) for piece in plan.pieces)
+    out.note(
+        f"At {offset} the log is damaged: {plan.what}. {plan.lost_bytes} bytes, up to {plan.valid_from}, are "
+        f"lost. They are saved to {layout.path(f'damaged-{offset}.bin')}, and {records} records no "
+        "consumer sees take their place. Queues and index are then made again from the log."
+    )
+    _ask("Step over the damage?", yes)
+    saved = apply_skip(layout, plan)
+    out.note(f"Stepped over {plan.lost_bytes} bytes at {offset}" + (f", saved in {saved}." if saved else "."))
+    return {"offset": offset, "validFrom": plan.valid_from, "lostBytes": plan.lost_bytes, "saved": saved}
+
+
+def _cut(layout: Layout, offset: int, out: Output, yes: bool) -> dict[str, Any]:
+    from kerolox.store.offline.mend import apply_cut, plan_cut
+
+    plan = plan_cut(layout, offset)
+    if plan is None:
+        out.note(f"the log ends at {offset} already")
+        return {"offset": offset, "records": 0, "putAside": []}
+    since = f", stored from {_when(plan.first_ms)} on," if plan.first_ms else ""
+    out.note(
+        f"Everything from {offset} on is dropped: {plan.records} messages{since} of {plan.bytes_used} bytes. "
+        f"{len(plan.later_files)} whole files and the rest of {plan.path} are put aside. "
+        "Queues and index are then made again from the log."
+    )
+    _ask("Drop them?", yes)
+    put = apply_cut(layout, plan)
+    out.note(f"The log ends at {offset}. Put aside: {', '.join(put) or 'nothing'}.")
+    return {"offset": offset, "records": plan.records, "putAside": put}
+
+
+def _rebuild(layout: Layout, queues: bool, index: bool, out: Output, yes: bool) -> dict[str, Any]:
+    import msgspec
+
+    from kerolox.dispatch.rebuild import rebuild
+    from kerolox.store.offline.mend import open_log
+
+    what = " and ".join(word for word, wanted in (("consume queues", queues), ("key index", index)) if wanted)
+    segments = open_log(layout)
+    out.note(
+        f"The {what} are made again from {len(segments.all)} log files, {segments.min_offset} to at most "
+        f"{segments.max_offset}. The old ones are put aside as <name>.before-repair-<time>."
+    )
+    _ask(f"Rebuild the {what}?", yes)
+    with _progress("rebuild") as progress:
+        made = rebuild(layout, queues=queues, index=index, progress=progress)
+    parts = [f"{made.records} messages up to {made.log_end}"]
+    if queues:
+        parts.append(f"{made.queues} queues ({made.kept_queues} without messages, kept for their offset)")
+    if made.holes:
+        parts.append(f"{made.holes} lost messages marked in their queues")
+    if made.left_out:
+        parts.append(f"{made.left_out} messages of deleted topics left out")
+    if index:
+        parts.append(f"{made.index_files} index files")
+    out.note(
+        f"Done in {made.seconds:.1f} s: {', '.join(parts)}. Put aside: {', '.join(made.put_aside) or '-'}."
+    )
+    document: dict[str, Any] = msgspec.to_builtins(made)
+    return document
+
+
+def _ask(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise OptionError("--yes", "missing", "it, since there is nobody at a terminal to ask")
+    if not typer.confirm(question, err=True):
+        typer.echo("kerolox: nothing was changed", err=True)
+        raise typer.Exit(1)
+
+
+# --- shared ------------------------------------------------------------------------------------------
+
+
+def _layout(directory: Path, config_file: Path | None) -> Layout:
+    from kerolox.cli.serving import load_options
+    from kerolox.store.offline.layout import find_layout
+    from kerolox.store.options import StoreOptions
+
+    options = None if config_file is None else load_options(StoreOptions, config_file, {}).options
+    return find_layout(directory, options)
+
+
+@contextmanager
+def _not_in_use(layout: Layout, *, live: bool) -> Iterator[None]:
+    """Hold the store's lock, if there is one to hold, while it is looked at."""
+    from kerolox.store.errors import AccessDenied, ReadOnlyDisk, StoreLocked
+    from kerolox.store.files import Files
+    from kerolox.store.lock import StoreLock
+
+    lock: StoreLock | None = None
+    if not live and Path(layout.path("lock")).exists():
+        lock = StoreLock(Files(), layout.root)
+        try:
+            lock.take()
+        except (AccessDenied, ReadOnlyDisk):
+            lock = None  # who may not write here cannot lock; looking is still allowed
+        except StoreLocked as error:
+            raise _in_use(layout, error) from error
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _in_use(layout: Layout, error: Any) -> KeroloxError:
+    return KeroloxError(
+        f"{layout.root} is in use by {error.holder}. Stop it first, or look all the same with --live: "
+        "what is not yet on disk is then no finding."
+    )
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Progress]:
+    """A bar on a terminal; elsewhere a line now and then."""
+    from kerolox.clock import SYSTEM_CLOCK
+
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        with Bar(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        return
+    last_s = SYSTEM_CLOCK.monotonic_s()
+
+    def line(done: int, total: int) -> None:
+        nonlocal last_s
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        if now_s - last_s >= 5:
+            last_s = now_s
+            typer.echo(f"{what}: {done >> 20} of at most {total >> 20} MiB", err=True)
+
+    yield line
+
+
+def _when(ms: int) -> str:
+    from datetime import datetime
+
+    if ms <= 0:
+        return ""
+    try:
+        return datetime.fromtimestamp(ms / 1000).isoformat(" ", "milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+
+
+# --- printing ----------------------------------------------------------------------------------------
+
+
+def _print_lines(found: Iterator[dict[str, Any]], count: int) -> None:
+    import json
+    from itertools import islice
+
+    try:
+        for row in islice(found, count) if count else found:
+            sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _stop_quietly()
+
+
+def _stop_quietly() -> NoReturn:
+    """The reader of a pipe has seen enough."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise typer.Exit(0)
+
+
+def _print_table(found: Iterator[dict[str, Any]], kind: str, count: int) -> None:
+    from itertools import islice
+
+    rows = list(islice(found, count)) if count else list(found)
+    if not rows:
+        typer.echo("nothing there", err=True)
+        return
+    heads = [row for row in rows if row.get("index") == "header"]
+    rows = [row for row in rows if row.get("index") != "header"]
+    tables = [Table(tuple(head), [[_cell(name, value) for name, value in head.items()]]) for head in heads]
+    columns = _COLUMNS.get(kind) or tuple(dict.fromkeys(name for row in rows for name in row))
+    if any("problem" in row for row in rows) and "problem" not in columns:
+        columns = (*columns, "problem")
+    if rows:
+        tables.append(Table(columns, [[_cell(name, row.get(name)) for name in columns] for row in rows]))
+    try:
+        output(False).show(None, *tables)
+        if count and next(found, None) is not None:
+            typer.echo(f"first {count} rows; --count 0 shows all, --from begins elsewhere", err=True)
+    except BrokenPipeError:
+        _stop_quietly()
+
+
+def _cell(name: str, value: Any) -> Any:
+    if isinstance(value, int) and (
+        name.endswith(("Timestamp", "Ms")) or name in ("logFlushed", "queuesFlushed")
+    ):
+        return _when(value)
+    if isinstance(value, dict):
+        return " ".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, str):
+        return value.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return value
+
+
+def _show_summary(layout: Layout, out: Output) -> None:
+    from kerolox.store.offline.summary import summarize
+
+    found = summarize(layout)
+    log, index, checkpoint = found["log"], found["index"], found["checkpoint"]
+    rows = [
+        ("state", found["state"]),
+        (
+            "log",
+            f"{log['from']} to {log['toAtLeast']} at least, {log['files']} files of {log['fileBytes']} bytes",
+        ),
+        ("oldest message", _when(log["firstStoreTimestamp"])),
+        ("log flushed", _when(checkpoint["logFlushed"])),
+        ("queues flushed", _when(checkpoint["queuesFlushed"])),
+        ("index files", f"{len(index)} with {sum(file['entries'] for file in index)} keys"),
+        *(("missing in the log", f"{low} to {high}") for low, high in log["gaps"]),
+        *(("problem", problem) for problem in found["problems"]),
+    ]
+    queues = [
+        [queue[name] for name in ("topic", "queue", "min", "max", "files")] for queue in found["queues"]
+    ]
+    out.show(
+        found,
+        Table(("store", found["store"]), rows),
+        Table(("topic", "queue", "min", "max", "files"), queues),
+    )
+
+
+def _show_report(report: Report, out: Output) -> None:
+    import msgspec
+
+    document = msgspec.to_builtins(report)
+    rate = report.records / report.seconds if report.seconds else 0
+    document["recordsPerSecond"] = round(rate)
+    document["clean"] = report.clean
+    rows = [
+        ("log", f"{report.log_min} to {report.log_end}, {report.records} messages"),
+        ("queues", f"{report.queues} with {report.queue_entries} entries in order"),
+        ("index", f"{report.index_files} files with {report.index_entries} keys"),
+        ("speed", f"{report.seconds:.1f} s, {rate:.0f} messages a second"),
+    ]
+    tables = [Table(("store", report.root), rows)]
+    for title, found in (("findings", report.findings), ("worth knowing", report.notes)):
+        if found:
+            cells = [(finding.kind, finding.path, finding.what, finding.next) for finding in found]
+            tables.append(Table(("what", "where", "found", "next step"), cells, title=title))
+    out.show(document, *tables)
+    if report.not_shown:
+        out.note(f"{report.not_shown} more are not shown")
+    out.note("the store is whole" if report.clean else f"{len(report.findings)} findings")

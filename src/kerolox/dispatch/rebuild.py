@@ -1,0 +1,352 @@
+"""Make consume queues and key index again from the commit log.
+
+They are built in new directories beside the old ones, flushed, and swapped in at the end: whoever
+interrupts this has the old ones, or the new, or none, and none is made again at the next start.
+
+Messages that are lost leave holes in their queues. A hole is filled with entries that point at the next
+message of the queue, marked as such: see FORMAT.md, "Lost messages".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.dispatch.keys import KeyFiller
+from kerolox.dispatch.queues import QueueFiller
+from kerolox.errors import ProtocolError
+from kerolox.protocol import json_dialect
+from kerolox.protocol.record_scan import STORE_TIMESTAMP, TOPIC, Entry
+from kerolox.store.checkpoint import Checkpoint
+from kerolox.store.consume_queue import (
+    BLANK,
+    BLANK_SIZE,
+    ENTRY,
+    ENTRY_SIZE,
+    HOLE_TAGS,
+    ConsumeQueue,
+)
+from kerolox.store.consume_queues import ConsumeQueues, flush
+from kerolox.store.delay_table import SCHEDULE_TOPIC
+from kerolox.store.errors import DiskError, StoreError
+from kerolox.store.files import Files
+from kerolox.store.key_index import KeyIndex
+from kerolox.store.marks import UNKNOWN, Marks, MarksFile, boot_identity
+from kerolox.store.offline.layout import (
+    BATCH_QUEUES,
+    INDEX,
+    QUEUES,
+    UNFINISHED,
+    Layout,
+    OnlyReading,
+    open_run,
+)
+from kerolox.store.offline.mend import aside_name, open_log
+from kerolox.store.offline.walk import Walk
+from kerolox.store.segment import OpenFiles
+from kerolox.store.segments import Segments
+
+RECORD_BYTES_MIN = 91
+_WRITE_EVERY = 8  # batches of eight megabytes
+
+
+class DamagedLog(StoreError):
+    """The log cannot be read to its end, so nothing was rebuilt."""
+
+
+class Rebuilt(msgspec.Struct):
+    """What was made."""
+
+    log_end: int = 0
+    records: int = 0
+    queues: int = 0
+    holes: int = 0  # queue offsets whose messages are lost
+    kept_queues: int = 0  # without messages in the log, kept for the offset they have reached
+    restarted: int = 0  # queues whose numbers began again: the topic had been deleted
+    left_out: int = 0  # messages of deleted topics
+    index_files: int = 0
+    put_aside: list[str] = []
+    seconds: float = 0.0
+
+
+class MendingQueue(ConsumeQueue):
+    """A queue that fills holes, and begins anew where its topic did."""
+
+    __slots__ = ("of",)
+
+    of: MendingQueues
+
+    def append(self, physical: int, size: int, tags_code: int, queue_offset: int) -> bool:
+        of = self.of
+        if queue_offset == self.next_offset and self.max_physical >= 0:
+            return super().append(physical, size, tags_code, queue_offset)
+        if self.max_physical < 0:
+            if of.log_min or not queue_offset:
+                return super().append(physical, size, tags_code, queue_offset)
+            # The log is there from its beginning, so those before are not deleted but lost. The original
+            # would leave blank entries, and later lose messages over them.
+            self._set_end(queue_offset - queue_offset % of.entries_per_file)
+            self.min_offset = self.next_offset
+        elif queue_offset == 0 and physical >= self.max_physical:
+            of.restarted += 1
+            self.delete()
+            return super().append(physical, size, tags_code, queue_offset)
+        elif queue_offset < self.next_offset:
+            return super().append(physical, size, tags_code, queue_offset)
+        missing = queue_offset - self.next_offset
+        if missing * RECORD_BYTES_MIN > physical - of.log_min:
+            raise DamagedLog(
+                f"the message at {physical} of the log says it is number {queue_offset} in queue "
+                f"{self.queue_id} of topic {self.topic!r}, which has {self.next_offset}: more are missing "
+                "than the log has room for. Look: kerolox store inspect (on the log file).",
+                offset=physical,
+            )
+        # Delayed messages carry the time they are due instead of a hash; it has to stay.
+        code = tags_code if self.topic == SCHEDULE_TOPIC else HOLE_TAGS
+        holes = ENTRY.pack(physical, size, code) * missing
+        self.extend(holes + ENTRY.pack(physical, size, tags_code), self.next_offset)
+        of.holes += missing
+        return True
+
+
+class MendingQueues(ConsumeQueues):
+    """Queues being rebuilt."""
+
+    def __init__(self, files: Files, directory: str, layout: Layout, log_min: int) -> None:
+        self.entries_per_file = layout.queue_file_bytes // ENTRY_SIZE
+        super().__init__(files, directory, entries_per_file=self.entries_per_file)
+        self.log_min = log_min
+        self.holes = 0
+        self.restarted = 0
+
+    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        plain = super()._make(topic, queue_id)
+        queue = MendingQueue(topic, queue_id, plain._segments, self._waiting)
+        queue.of = self
+        self.by_topic[topic][queue_id] = queue
+        return queue
+
+
+def rebuild(
+    layout: Layout,
+    *,
+    queues: bool = True,
+    index: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+    files: Files | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Rebuilt:
+    """Build and swap. The caller holds the lock of the store. Raises with nothing changed."""
+    began_s = time.perf_counter()
+    files = files or Files()
+    made = Rebuilt()
+    segments = open_log(layout)
+    log_min = segments.min_offset
+    new_queues_path = layout.path(QUEUES) + UNFINISHED
+    new_index_path = layout.path(INDEX) + UNFINISHED
+    for path in (new_queues_path, new_index_path):
+        files.remove_tree(path)
+    new_queues = MendingQueues(files, new_queues_path, layout, log_min)
+    new_index = KeyIndex(
+        files, new_index_path, slots=layout.index_slots, entries=layout.index_entries, clock=clock
+    )
+    followers: list[Callable[[list[Entry]], None]] = []
+    if queues:
+        filler = QueueFiller(new_queues, layout.delay_levels, multi_dispatch=layout.light_queues)
+        left_out = _topics_left_out(layout)
+        followers.append(lambda records: _fill(filler, records, left_out, made))
+    if index:
+        followers.append(KeyFiller(new_index, clock).fill)
+    walk = Walk(segments, log_min)
+    last_ms = 0
+    for number, records in enumerate(walk, 1):
+        made.records += len(records)
+        for follower in followers:
+            follower(records)
+        last_ms = max(last_ms, records[-1][STORE_TIMESTAMP])
+        if number % _WRITE_EVERY == 0:
+            new_queues.write()
+        if progress is not None:
+            progress(walk.position - log_min, segments.max_offset - log_min)
+    if walk.damage is not None:
+        offset = walk.damage.offset
+        raise DamagedLog(
+            f"{walk.damage.path} is damaged at byte {walk.damage.in_file} (log offset {offset}): "
+            f"{walk.damage.what}; valid records follow from offset {walk.damage.valid_from}. Choose: "
+            f"kerolox store repair {layout.root} --skip {offset} (keep what follows) or --cut {offset} "
+            "(drop everything from there on).",
+            path=walk.damage.path,
+            offset=offset,
+        )
+    made.log_end = walk.position
+    if queues:
+        made.kept_queues = _keep_ends(layout, new_queues, log_min, made.log_end)
+    made.holes, made.restarted = new_queues.holes, new_queues.restarted
+    if queues:
+        made.queues = len(new_queues)
+    flush(new_queues.write())
+    new_index.flush()
+    made.index_files = len(new_index)
+    new_queues.close()
+    new_index.close()
+    _swap(layout, files, clock, made, queues=queues, index=index)
+    _note(layout, files, made, new_index, queues=queues, index=index)
+    made.seconds = time.perf_counter() - began_s
+    return made
+
+
+def _fill(filler: QueueFiller, records: list[Entry], left_out: set[bytes], made: Rebuilt) -> None:
+    if left_out:
+        kept = [record for record in records if record[TOPIC] not in left_out]
+        made.left_out += len(records) - len(kept)
+        records = kept
+    filler.fill(records)
+
+
+class _LeftOut(set[bytes]):
+    """Topics that get no queues: all that are neither configured nor had any."""
+
+    def __init__(self, known: set[bytes], batch: set[bytes]) -> None:
+        super().__init__(batch)
+        self._known = known
+
+    def __contains__(self, topic: object) -> bool:
+        return super().__contains__(topic) or topic not in self._known
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def _topics_left_out(layout: Layout) -> set[bytes]:
+    """Deleted topics, as far as that can be told, and those with batch queues, which are kept elsewhere."""
+    files = OnlyReading()
+    batch = {name.encode() for name in files.list_dir(layout.path(BATCH_QUEUES))}
+    had = {name.encode() for name in files.list_dir(layout.path(QUEUES))}
+    try:
+        table = json_dialect.loads(files.read(layout.path("config/topics.json")))
+        configured = {str(topic).encode() for topic in table["topicConfigTable"]}
+    except (DiskError, ProtocolError, KeyError, TypeError):
+        return batch
+    # Without any queues nobody can tell a deleted topic from a lost one.
+    return _LeftOut(configured | had, batch) if had else batch
+
+
+def _keep_ends(layout: Layout, new_queues: MendingQueues, log_min: int, log_end: int) -> int:
+    """No number is given twice: queues go on counting where they were.
+
+    So do those whose messages are all deleted, and those whose last messages are lost.
+    """
+    files = OnlyReading()
+    open_files = OpenFiles(files)
+    root = layout.path(QUEUES)
+    kept = 0
+    for topic in files.list_dir(root):
+        for name in files.list_dir(os.path.join(root, topic)):
+            if not (name.isascii() and name.isdigit()):
+                continue
+            path = os.path.join(root, topic, name)
+            old = open_run(files, open_files, [path], layout.queue_file_bytes, [])
+            queue = new_queues.find(topic, int(name))
+            if queue is not None:
+                if topic != SCHEDULE_TOPIC:
+                    new_queues.holes += _keep_last_numbers(old, queue, log_end)
+                continue
+            for segment in reversed(old.all):
+                good = _entries_below(old.read(segment.start, segment.size), log_min, log_end)
+                if good:
+                    queue = new_queues.queue(topic, int(name))
+                    first = segment.start // ENTRY_SIZE
+                    queue._set_end(first)
+                    queue.min_offset = first
+                    queue.extend(good, first)
+                    kept += 1
+                    break
+    return kept
+
+
+def _keep_last_numbers(old: Segments, queue: ConsumeQueue, log_end: int) -> int:
+    """Holes for lost messages at the end of a queue. They point at the one before, for want of a next."""
+    last = queue.entry(queue.next_offset - 1)
+    if last is None or last[1] == BLANK_SIZE:
+        return 0
+    offset = queue.next_offset
+    place = last[0]
+    while (size := min(old.readable(offset * ENTRY_SIZE) // ENTRY_SIZE, 4096)) > 0:
+        for physical, length, _ in ENTRY.iter_unpack(old.read(offset * ENTRY_SIZE, size * ENTRY_SIZE)):
+            if length <= 0 or not place <= physical < log_end:
+                size = 0
+                break
+            place = physical
+            offset += 1
+        if not size:
+            break
+    count = offset - queue.next_offset
+    if count:
+        queue._add(ENTRY.pack(last[0], last[1], HOLE_TAGS) * count, last[0] + last[1])
+    return count
+
+
+def _entries_below(data: bytes, log_min: int, log_end: int) -> bytes:
+    """The valid entries at the beginning, with those that point into the log made blank."""
+    end = 0
+    last = -1
+    into_log = False
+    for physical, size, _ in ENTRY.iter_unpack(data):
+        if physical < 0 or size <= 0 or physical >= log_end:
+            break
+        if size != BLANK_SIZE:
+            into_log = into_log or physical < last or physical >= log_min
+            last = physical
+        end += ENTRY_SIZE
+    return BLANK * (end // ENTRY_SIZE) if into_log else data[:end]
+
+
+def _swap(layout: Layout, files: Files, clock: Clock, made: Rebuilt, *, queues: bool, index: bool) -> None:
+    for name, wanted in ((QUEUES, queues), (INDEX, index)):
+        path = layout.path(name)
+        fresh = path + UNFINISHED
+        if not wanted:
+            files.remove_tree(fresh)
+            continue
+        files.make_dirs(fresh)  # without any message there is none yet
+        files.sync_dir(layout.root)
+        if files.exists(path):
+            aside = aside_name(files, path, clock)
+            files.rename(path, aside)
+            made.put_aside.append(aside)
+        files.rename(fresh, path)
+        files.sync_dir(layout.root)
+
+
+def _note(
+    layout: Layout, files: Files, made: Rebuilt, new_index: KeyIndex, *, queues: bool, index: bool
+) -> None:
+    """Bring our marks and the checkpoint in line with what there is now."""
+    if index and files.exists(layout.path("checkpoint")):
+        checkpoint = Checkpoint(files, layout.path("checkpoint"))
+        checkpoint.load()
+        checkpoint.index_ms = min(checkpoint.index_ms, new_index.full_files_end_ms)
+        checkpoint.save()
+        checkpoint.close()
+    marks_file = MarksFile(files, layout.root)
+    if not files.exists(marks_file.path):
+        return  # the store of another broker
+    old = marks_file.load()
+    both = queues and index
+    if files.exists(layout.path("abort")):
+        # The end of the log is still to be judged, by what is known of the crash.
+        marks = Marks(boot=old.boot, dispatched=made.log_end if both else min(old.dispatched, made.log_end))
+    else:
+        marks = Marks(
+            boot=boot_identity(),
+            dispatched=made.log_end if both else min(old.dispatched, made.log_end),
+            log_end=made.log_end,
+            queues=made.queues if queues else UNKNOWN,
+            index_files=made.index_files if index else UNKNOWN,
+        )
+    marks_file.save(marks)
+    marks_file.close()

@@ -1,0 +1,120 @@
+"""A store at one glance."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from kerolox.store.checkpoint import Checkpoint
+from kerolox.store.commit_log import store_timestamp_of
+from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
+from kerolox.store.index_file import HEADER
+from kerolox.store.marks import MarksFile
+from kerolox.store.offline.layout import INDEX, QUEUES, Finding, Layout, OnlyReading, open_run
+from kerolox.store.segment import OpenFiles
+from kerolox.store.segments import Segments
+
+
+def summarize(layout: Layout) -> dict[str, Any]:
+    """What is in a store: log, queues, index, and how it was left. Reads a few bytes of each file."""
+    files = OnlyReading()
+    open_files = OpenFiles(files)
+    findings: list[Finding] = []
+    directories = list(dict.fromkeys(layout.log_paths + layout.read_only_paths))
+    log = open_run(files, open_files, directories, layout.log_file_bytes, findings)
+    log_min = max(0, log.min_offset)
+    queues: list[dict[str, Any]] = []
+    queues_end = log_min
+    root = layout.path(QUEUES)
+    for topic in files.list_dir(root):
+        for name in sorted(files.list_dir(os.path.join(root, topic)), key=lambda name: (len(name), name)):
+            path = os.path.join(root, topic, name)
+            if name.isascii() and name.isdigit() and files.is_dir(path):
+                segments = open_run(files, open_files, [path], layout.queue_file_bytes, findings)
+                low, high, end = _queue_range(segments, log_min)
+                queues_end = max(queues_end, end)
+                queues.append(
+                    {"topic": topic, "queue": int(name), "min": low, "max": high, "files": len(segments.all)}
+                )
+    marks = MarksFile(files, layout.root).load()
+    checkpoint = Checkpoint(files, layout.path("checkpoint"))
+    checkpoint.load()
+    return {
+        "store": layout.root,
+        "state": "in use, or not stopped cleanly"
+        if files.exists(layout.path("abort"))
+        else "stopped cleanly",
+        "log": {
+            "from": log_min,
+            "toAtLeast": max(queues_end, marks.log_end, marks.dispatched, log_min),
+            "files": len(log.all),
+            "fileBytes": layout.log_file_bytes,
+            "firstStoreTimestamp": _first_ms(log),
+            "gaps": log.gaps,
+        },
+        "queues": queues,
+        "index": [
+            _index_file(files, layout.path(INDEX), name) for name in files.list_dir(layout.path(INDEX))
+        ],
+        "checkpoint": {
+            "logFlushed": checkpoint.commit_log_ms,
+            "queuesFlushed": checkpoint.queues_ms,
+            "indexFull": checkpoint.index_ms,
+        },
+        "problems": [f"{finding.path}: {finding.what}" for finding in findings],
+    }
+
+
+def _queue_range(segments: Segments, log_min: int) -> tuple[int, int, int]:
+    """First offset still in the log, next offset, and where its last message ends in the log."""
+    first = segments.first
+    if first is None:
+        return 0, 0, 0
+
+    def entry(number: int) -> tuple[int, int, int]:
+        return ENTRY.unpack(segments.read(number * ENTRY_SIZE, ENTRY_SIZE))
+
+    # Written entries, then zeros: bisection finds where one becomes the other.
+    low, high = first.start // ENTRY_SIZE, segments.max_offset // ENTRY_SIZE
+    start = low
+    while low < high:
+        middle = (low + high) // 2
+        segment = segments.segment_at(middle * ENTRY_SIZE)
+        if segment is not None and entry(middle)[1] <= 0:
+            high = middle
+        else:
+            low = middle + 1
+    end = low
+    physical, size, _ = entry(end - 1) if end > start else (0, 0, 0)
+    last = 0 if size == BLANK_SIZE else physical + size
+    low, high = start, end
+    while low < high:
+        middle = (low + high) // 2
+        segment = segments.segment_at(middle * ENTRY_SIZE)
+        found = entry(middle) if segment is not None else (0, BLANK_SIZE, 0)
+        if found[1] != BLANK_SIZE and found[0] >= log_min:
+            high = middle
+        else:
+            low = middle + 1
+    return low, end, last
+
+
+def _first_ms(log: Segments) -> int:
+    first = log.first
+    if first is None:
+        return 0
+    return max(0, store_timestamp_of(log.read(first.start, min(76, first.size))))
+
+
+def _index_file(files: OnlyReading, root: str, name: str) -> dict[str, Any]:
+    with files.open(os.path.join(root, name)) as file:
+        data = file.pread(HEADER.size, 0).ljust(HEADER.size, b"\0")
+    begin, end, first, last, _, count = HEADER.unpack(data)
+    return {
+        "file": name,
+        "entries": max(0, count - 1),
+        "beginTimestamp": begin,
+        "endTimestamp": end,
+        "beginOffset": first,
+        "endOffset": last,
+    }
