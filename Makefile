@@ -45,6 +45,10 @@ peers-4x: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench
 
+# Hundreds of kills and power losses of the store, with what they came to written down.
+crash: $(STAMP)
+	$(BIN)/python -m tests.crash --kills 500 --power-seeds 100 --out docs/results/crash-store.json $(ARGS)
+
 # Regenerates the lock file from pyproject.toml, for every platform and Python we support.
 lock: $(STAMP)
 	$(BIN)/python -m pip install --quiet uv

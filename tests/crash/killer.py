@@ -84,9 +84,9 @@ class Killer:
                 plan["blocks"] = chance.randrange(1, 12)
         delay_s = chance.uniform(0, {"opening": 0.01, "writing": 0.08, "closing": 0.015}.get(when, 0.0))
         self.story.append(f"round {self.round}: {when} {delay_s * 1000:.1f} ms {plan}")
-        child = self.nursery.start(plan)
-        lines = self._listen(child, None if when == "operation" else when, delay_s)
-        status = child.wait()
+        with self.nursery.start(plan) as child:
+            lines = self._listen(child, None if when == "operation" else when, delay_s)
+            status = child.wait()
         if status not in (0, -9):
             raise Violation(f"the writer ended with {status}\n{self.told()}")
         self._count(lines, when, status)
@@ -103,8 +103,6 @@ class Killer:
                 child.kill()
                 kill_at = None
             if now > deadline:
-                child.kill()
-                child.wait()
                 raise Violation(f"the writer hangs\n{self.told()}")
             wait_s = deadline - now if kill_at is None else kill_at - now
             if not select.select([child.pipe], [], [], wait_s)[0]:

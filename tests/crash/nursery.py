@@ -1,7 +1,8 @@
 """Starts writers by forking a process that has imported everything: a start takes milliseconds.
 
 One socket. Each request is a plan with the writing end of a pipe; the answers are the writer's process
-id and, once it has ended, how (as ``waitpid`` says).
+id and, once it has ended, how. It stays a zombie, and so keeps its process id, until that is confirmed:
+whoever kills by id kills no one else.
 """
 
 from __future__ import annotations
@@ -29,16 +30,23 @@ class Child:
         self.status: int | None = None
 
     def kill(self) -> None:
-        # Nobody has waited for it yet, so the number is still its own, alive or not.
         if self.status is None:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
         """How it ended: negative the signal, else the exit code."""
         if self.status is None:
-            self.status = os.waitstatus_to_exitcode(self._nursery.receive())
+            self.status = self._nursery.receive()
+            self._nursery.confirm()
             os.close(self.pipe)
         return self.status
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.wait()
 
 
 class Nursery:
@@ -64,6 +72,9 @@ class Nursery:
         if not data:
             raise RuntimeError(f"the nursery ended: {self._process.wait(10)}")
         return int(data)
+
+    def confirm(self) -> None:
+        self._socket.send(b"seen")
 
     def close(self) -> None:
         self._socket.close()
@@ -96,8 +107,12 @@ def serve(connection: socket.socket) -> None:
                 os._exit(code)
         os.close(fds[0])
         connection.send(b"%d" % pid)
-        _, status = os.waitpid(pid, 0)
-        connection.send(b"%d" % status)
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        connection.send(b"%d" % code)
+        connection.recv(64)
+        os.waitpid(pid, 0)
 
 
 if __name__ == "__main__":
