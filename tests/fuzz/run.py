@@ -24,7 +24,14 @@ def fuzz_one(name: str, seconds: int, corpus: Path) -> None:
     with atheris.instrument_imports(include=["kerolox"], enable_loader_override=False):
         from . import targets as instrumented
     atheris.Setup(
-        [sys.argv[0], str(corpus), f"-max_total_time={seconds}", "-max_len=4096", "-print_final_stats=1"],
+        [
+            sys.argv[0],
+            str(corpus),
+            f"-max_total_time={seconds}",
+            "-max_len=4096",
+            "-print_final_stats=1",
+            f"-artifact_prefix={corpus}/",
+        ],
         instrumented.TARGETS[name],
     )
     atheris.Fuzz()

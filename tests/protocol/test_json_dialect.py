@@ -232,3 +232,11 @@ def test_text_raw_or_escaped() -> None:
 def test_cannot_write_what_is_no_json() -> None:
     with pytest.raises(TypeError, match="object"):
         dumps({"a": object()})
+
+
+def test_brackets_inside_a_text_are_no_depth() -> None:
+    # Found by fuzzing: more brackets than levels allowed, all of them in one string.
+    text = "[{" * 100
+    assert loads(json.dumps(text)) == text
+    assert loads(json.dumps({"a": text, "b": [text, 1]})) == {"a": text, "b": [text, 1]}
+    assert loads(json.dumps([[]] * 200)) == [[]] * 200

@@ -104,12 +104,29 @@ def _loads_strict(raw: bytes) -> Any:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _REFUSED
-    if raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
+    if raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX and not _is_shallow(raw):
         brackets = _ALL_BUT_BRACKETS.sub(b"", raw).translate(_BRACKET_STEP)
-        depth = max(accumulate(1 if step else -1 for step in brackets))
+        depth = max(accumulate(1 if step else -1 for step in brackets), default=0)
         if depth > JSON_DEPTH_MAX:
             raise ProtocolError(f"JSON nests {depth} levels, more than JSON_DEPTH_MAX, {JSON_DEPTH_MAX}")
     return value
+
+
+def _is_shallow(raw: bytes) -> bool:
+    """Whether strict JSON surely nests no deeper than allowed: quick, and says no where it is in doubt."""
+    if b"\\" in raw:
+        return False  # a quote may be escaped
+    outside_strings = b"".join(raw.split(b'"')[::2])
+    pairs = outside_strings.translate(_PAIRS, _NO_BRACKETS)
+    for _ in range(JSON_DEPTH_MAX):
+        if not pairs:
+            return True
+        pairs = pairs.replace(b"()", b"")  # the innermost level
+    return not pairs
+
+
+_PAIRS = bytes.maketrans(b"[{]}", b"(())")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 
 
 def _quote_key(match: re.Match[bytes]) -> bytes:
