@@ -265,9 +265,12 @@ class Statistics:
         flow = self.gets.get((topic, group))
         return 0.0 if flow is None else flow.rate()
 
-    def slow_groups(self, behind_bytes_max: int) -> set[str]:
-        """Groups that last read further back than this in some queue."""
-        return {key[2] for key, flow in self.queue_gets.items() if flow.behind_bytes > behind_bytes_max}
+    def behind_by_group(self) -> dict[str, int]:
+        """How many bytes of the log each group was behind when it last read, in its slowest queue."""
+        behind: dict[str, int] = {}
+        for (_, _, group), flow in self.queue_gets.items():
+            behind[group] = max(behind.get(group, 0), flow.behind_bytes)
+        return behind
 
     def put_distribution(self) -> str:
         """As in the original's running figures: how many messages took how long to write."""
