@@ -133,8 +133,8 @@ class Members(PeerEvents):
         self.mismatches = 0  # as in ConsumerMembers, of all groups ever
         self.expired = 0  # connections closed because they fell silent
         # group, what a member has subscribed: with every heartbeat that says so
-        self.on_subscribed: list[Callable[[str, tuple[SubscriptionData, ...]], None]] = []
-        self.on_deserted: list[Callable[[str], None]] = []  # the last consumer of a group has left
+        self.on_subscribed: list[Callable[[str, tuple[SubscriptionData, ...]], object]] = []
+        self.on_deserted: list[Callable[[str], object]] = []  # the last consumer of a group has left
         self._options = options
         self._clock = clock
         self._consumes_in: dict[Peer, set[str]] = {}

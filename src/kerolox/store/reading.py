@@ -68,6 +68,11 @@ class QueueReader:
         self._options = options
         self._memory_bytes = memory_bytes
 
+    @property
+    def hot_from(self) -> int:
+        """Messages from this place in the log on count as being in memory."""
+        return self._log.progress.confirmed - self._memory_bytes * self._options.memory_percent // 100
+
     def read(
         self,
         queue: ConsumeQueue | None,
@@ -129,7 +134,7 @@ class QueueReader:
     ) -> QueueRead:
         options = self._options
         log_end = self._log.progress.confirmed
-        hot_from = log_end - self._memory_bytes * options.memory_percent // 100
+        hot_from = self.hot_from
         bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
         status = Found.NO_MATCHED_MESSAGE
         next_offset = offset

@@ -1,0 +1,126 @@
+"""Heartbeats of clients, their good-byes, and who else is in a group."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from kerolox.broker.groups import Groups
+from kerolox.broker.members import Client, Members
+from kerolox.broker.names import retry_topic
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.topics import Topics
+from kerolox.errors import KeroloxError
+from kerolox.net.requests import Answer, Handler, Request
+from kerolox.protocol.bodies.groups import GroupConfig
+from kerolox.protocol.bodies.heartbeat import CheckClient, ConsumerData, HeartbeatData, SubscriptionData
+from kerolox.protocol.bodies.members import ConsumerIds
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers.heartbeat import ConsumerListRequest, HeartbeatAnswer, UnregisterClientRequest
+from kerolox.protocol.subscription import is_tag_type
+
+log = logging.getLogger(__name__)
+
+Row = tuple[RequestCode, Handler, type[Header] | None]
+
+
+class Heartbeats:
+    """34, 35, 38 and 46. ``compile_filter`` raises when a filter other than by tags cannot be used."""
+
+    def __init__(self, members: Members, groups: Groups, topics: Topics, options: BrokerOptions) -> None:
+        self._members = members
+        self._groups = groups
+        self._topics = topics
+        self._options = options
+        self.compile_filter: Callable[[SubscriptionData], object] | None = None
+        self._fingerprints: dict[str, int] = {}  # of the last heartbeat that named the group
+        members.on_deserted.append(lambda group: self._fingerprints.pop(group, None))
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.HEART_BEAT, self.heartbeat, None),
+            (RequestCode.UNREGISTER_CLIENT, self.unregister, UnregisterClientRequest),
+            (RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_list, ConsumerListRequest),
+            (RequestCode.CHECK_CLIENT_CONFIG, self.check_client, None),
+        ]
+
+    def heartbeat(self, request: Request[None]) -> Answer:
+        told = HeartbeatData.decode(request.body)
+        client = Client.of(request.peer, told.client_id, request.command)
+        # A client that sends no fingerprint always sends everything; others want to know if they must.
+        full_wanted = told.heartbeat_fingerprint == 0
+        for data in told.consumer_data_set:
+            config = self._groups.config(data.group_name)
+            if config is None:
+                continue  # may not be made: as if it had not been named
+            full_wanted |= self._note_fingerprint(data.group_name, told.heartbeat_fingerprint)
+            self._make_retry_topic(config, data)
+            self._members.join(
+                client,
+                data,
+                notify=config.notify_consumer_ids_changed_enable,
+                with_subscriptions=not told.without_sub,
+            )
+            if told.without_sub and not self._subscriptions(data.group_name):
+                full_wanted = True  # we do not know what it wants: this broker has just started, perhaps
+        for producer in told.producer_data_set:
+            self._members.join_producers(producer.group_name, client)
+        return Answer(header=HeartbeatAnswer(supports_v2=True, subscription_changed=full_wanted))
+
+    def unregister(self, request: Request[UnregisterClientRequest]) -> Answer:
+        told = request.header
+        if told.producer_group is not None:
+            self._members.leave_producers(told.producer_group, request.peer)
+        if told.consumer_group is not None:
+            self._members.leave(told.consumer_group, request.peer)
+        return Answer()
+
+    def consumer_list(self, request: Request[ConsumerListRequest]) -> Answer:
+        group = request.header.consumer_group
+        found = self._members.members(group)
+        if found is None:
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}")
+        return Answer(body=ConsumerIds(consumer_id_list=found.client_ids).encode())
+
+    def check_client(self, request: Request[None]) -> Answer:
+        told = CheckClient.decode(request.body) if request.body else CheckClient()
+        wanted = told.subscription_data
+        if wanted is None or is_tag_type(wanted):
+            return Answer()
+        if not self._options.property_filter or self.compile_filter is None:
+            return Answer(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark="The broker does not support consumer to filter message by "
+                f"{wanted.expression_type} (enablePropertyFilter=false)",
+            )
+        try:
+            self.compile_filter(wanted)
+        except KeroloxError as error:
+            log.warning(
+                "filter_refused group=%s client=%s topic=%s expression=%r error=%r",
+                told.group, told.client_id, wanted.topic, wanted.sub_string, str(error),
+            )  # fmt: skip
+            return Answer(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
+        return Answer()
+
+    def _note_fingerprint(self, group: str, fingerprint: int) -> bool:
+        before = self._fingerprints.get(group)
+        self._fingerprints[group] = fingerprint
+        return before is not None and before != fingerprint
+
+    def _subscriptions(self, group: str) -> dict[str, SubscriptionData]:
+        found = self._members.members(group)
+        return {} if found is None else found.subscriptions
+
+    def _make_retry_topic(self, config: GroupConfig, data: ConsumerData) -> None:
+        """Ready before the first message fails, so that members find its route."""
+        topic = self._topics.for_group(
+            retry_topic(config.group_name), config.retry_queue_nums, unit=data.unit_mode
+        )
+        wanted = [self._topics.find(subscribed.topic) for subscribed in data.subscription_data_set]
+        ordered = any(found is not None and found.order for found in wanted)
+        if topic.order != ordered and data.subscription_data_set:
+            self._topics.put(msgspec.structs.replace(topic, order=ordered))

@@ -1,0 +1,94 @@
+"""Who may consume an ordered queue. A lock is held for a minute after it was last asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from kerolox.clock import Clock
+from kerolox.errors import InvalidRequest
+from kerolox.net.requests import Answer, Handler, Request
+from kerolox.protocol.bodies.body import MessageQueue
+from kerolox.protocol.bodies.members import LockAnswer, LockRequest
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.header import Header
+
+log = logging.getLogger(__name__)
+
+Row = tuple[RequestCode, Handler, type[Header] | None]
+
+HELD_S = 60.0
+
+
+class QueueLocks:
+    """41 and 42, and the locks themselves."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}  # group → queue → owner, since
+        self._swept_s = clock.monotonic_s()
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.LOCK_BATCH_MQ, self.lock_batch, None),
+            (RequestCode.UNLOCK_BATCH_MQ, self.unlock_batch, None),
+        ]
+
+    def lock_batch(self, request: Request[None]) -> Answer:
+        group, client_id, queues = _asked(request)
+        return Answer(body=LockAnswer(lock_ok_mq_set=self.lock(group, client_id, queues)).encode())
+
+    def unlock_batch(self, request: Request[None]) -> Answer:
+        group, client_id, queues = _asked(request)
+        self.unlock(group, client_id, queues)
+        return Answer()
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
+        """Lock those of the queues that are free, the client's already, or held too long; which they are."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._swept_s > HELD_S:
+            self._sweep(now_s)
+        locks = self._locks.setdefault(group, {})
+        granted: set[MessageQueue] = set()
+        for queue in queues:
+            owner, since_s = locks.get(queue, (client_id, now_s))
+            if owner != client_id:
+                if now_s - since_s <= HELD_S:
+                    continue
+                log.warning(
+                    "queue_lock_expired group=%s topic=%s queue=%d was=%s now=%s",
+                    group, queue.topic, queue.queue_id, owner, client_id,
+                )  # fmt: skip
+            locks[queue] = (client_id, now_s)
+            granted.add(queue)
+        return frozenset(granted)
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Free those of the queues that are the client's."""
+        locks = self._locks.get(group, {})
+        for queue in queues:
+            if locks.get(queue, ("", 0.0))[0] == client_id:
+                del locks[queue]
+        if not locks:
+            self._locks.pop(group, None)
+
+    def owner(self, group: str, queue: MessageQueue) -> str | None:
+        """Who holds the lock now."""
+        owner, since_s = self._locks.get(group, {}).get(queue, (None, 0.0))
+        return owner if self._clock.monotonic_s() - since_s <= HELD_S else None
+
+    def _sweep(self, now_s: float) -> None:
+        """Forget locks nobody asked for again: of groups that are gone, of queues that were deleted."""
+        self._swept_s = now_s
+        for group, locks in list(self._locks.items()):
+            for queue in [queue for queue, (_, since_s) in locks.items() if now_s - since_s > HELD_S]:
+                del locks[queue]
+            if not locks:
+                del self._locks[group]
+
+
+def _asked(request: Request[None]) -> tuple[str, str, frozenset[MessageQueue]]:
+    asked = LockRequest.decode(request.body)
+    if asked.consumer_group is None or asked.client_id is None:
+        raise InvalidRequest("a lock needs consumerGroup and clientId")
+    return asked.consumer_group, asked.client_id, asked.mq_set
