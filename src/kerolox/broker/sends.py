@@ -2,7 +2,12 @@
 
 A send is decided and appended inside the read pass and answered at its end: all messages of a pass, of
 whatever topic, are written to the log by one call (:meth:`Sends.finish_pass`). With synchronous flush the
-answers of a pass wait together for one flush.
+answers of a pass wait together for one flush: for FLUSH_DISK_TIMEOUT at the longest, which tells that they
+are stored. While a flush stalls, further sends are refused before they are stored: then SYSTEM_BUSY tells
+the producer that it may go elsewhere without sending twice.
+
+The first answers of a topic that was just made wait until the topic is on disk: a message that was
+acknowledged must not come back to a broker that does not know its topic.
 """
 
 from __future__ import annotations
@@ -12,25 +17,24 @@ from collections.abc import Callable
 from typing import Any
 
 from kerolox.broker import names
-from kerolox.broker.options import BrokerOptions
+from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.topics import Topics
 from kerolox.clock import Clock
-from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError, Refused
+from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, ProtocolError, Refused
 from kerolox.net.requests import Answer, Request
 from kerolox.protocol import properties as packed
 from kerolox.protocol.batch import split_batch
+from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import MULTI_TAGS
 from kerolox.protocol.headers.send import SendAnswer, SendRequest
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys, offset_id_prefix
-from kerolox.store.commit_log import CommitLog, MessageRefused, Place, QueueCursor
+from kerolox.store.commit_log import TRANSACTION_BITS, CommitLog, MessageRefused, Place, QueueCursor
 from kerolox.store.flush import LogFlusher, Safe
 from kerolox.store.options import FlushMode
 from kerolox.store.state import StoreState
-
-ORDERED_NOT_WRITABLE = "the broker[{}] sending message is forbidden"
 
 # What another part of the broker (delay, transactions) makes of a message before it is stored: topic, queue
 # id, packed properties, sys flag; or None to leave it as it is.
@@ -60,8 +64,13 @@ class Sends:
         self._clock = clock
         self.rewrites: list[Rewrite] = []
         self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
+        # Calls back when the topics as they are now have been written. None: nothing waits for that.
+        self.save_topics: Callable[[Callable[[], None]], None] | None = None
+        # Settings of a group, for its retry topic; None when it does not exist and may not be made.
+        self.group: Callable[[str], GroupConfig | None] | None = None
         self._cursors: dict[tuple[str, int], QueueCursor] = {}
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
+        self._unsaved: dict[str, list[tuple[Request[SendRequest], Answer]]] = {}  # new topic → held answers
         self._id_prefix = offset_id_prefix(log.store_host)
         self._added = packed.pack(
             {
@@ -80,6 +89,8 @@ class Sends:
             return self.send_batch(request)
         config = self._topic(header)
         queue_id = self._queue(header, config)
+        if header.topic.startswith(names.RETRY_PREFIX):
+            self._check_group(header.topic)
         properties, unique = self._properties(header.properties)
         topic, sys_flag = header.topic, header.sys_flag
         if config.topic_filter_type != "SINGLE_TAG":
@@ -110,7 +121,8 @@ class Sends:
         config = self._topic(header)
         if header.topic.startswith(names.RETRY_PREFIX):
             return Answer(
-                code=ResponseCode.MESSAGE_ILLEGAL, remark="batch request does not support retry group"
+                code=ResponseCode.MESSAGE_ILLEGAL,
+                remark=f"batch request does not support retry group {header.topic}",
             )
         queue_id = self._queue(header, config)
         try:
@@ -119,9 +131,10 @@ class Sends:
             raise MessageRefused(f"the batch does not read: {error}") from error
         if not items:
             raise MessageRefused("the batch is empty")
-        unique = ",".join(
-            (packed.find(own, packed.AT_UNIQUE_KEY) or b"").decode("utf-8", "replace") for _, _, own in items
-        )
+        properties = (header.properties or "").encode()
+        if header.sys_flag & TRANSACTION_BITS or (packed.find(properties, packed.AT_DELAY) or b"0") != b"0":
+            raise MessageRefused("a batch can be neither delayed nor part of a transaction")
+        unique = packed.find(properties, packed.AT_UNIQUE_KEY)
         places = self._log.append_batch(
             self._cursors.get((header.topic, queue_id)) or self._cursor(header.topic, queue_id),
             items,
@@ -131,7 +144,8 @@ class Sends:
             reconsume_times=header.reconsume_times or 0,
         )
         self._count(header.topic, len(places), sum(place[2] for place in places))
-        self._answer_later(request, places, queue_id, unique, b"")
+        own_key = None if unique is None else unique.decode("utf-8", "replace")
+        self._answer_later(request, places, queue_id, own_key, properties)
         return None
 
     # --- the end of a pass ---------------------------------------------------------------------------
@@ -151,14 +165,14 @@ class Sends:
             return
         if self._options.flush_mode is not FlushMode.SYNC:
             for request, header, _ in waiting:
-                request.answer(Answer(header=header))
+                self._reply(request, Answer(header=header))
             return
         safe = [(request, header) for request, header, must_wait in waiting if must_wait]
         for request, header, must_wait in waiting:
             if not must_wait:
-                request.answer(Answer(header=header))
+                self._reply(request, Answer(header=header))
         if safe:
-            self._flusher.wait_safe(self._log.progress.appended, lambda how: _answer_all(safe, how))
+            self._flusher.wait_safe(self._log.progress.appended, lambda how: self._flushed(safe, how))
 
     def forget_topic(self, topic: str) -> None:
         for key in [key for key in self._cursors if key[0] == topic]:
@@ -167,36 +181,64 @@ class Sends:
     # --- decisions -----------------------------------------------------------------------------------
 
     def _topic(self, header: SendRequest) -> TopicConfig:
-        config = self._topics.find(header.topic)
         options = self._options
-        if not options.writable and (config is None or config.order):
-            raise Refused(ResponseCode.NO_PERMISSION, ORDERED_NOT_WRITABLE.format(options.advertised_host))
+        if options.role is BrokerRole.SLAVE:
+            raise Overloaded("[REJECTREQUEST]this broker follows another one: send to the one that leads")
+        if options.flush_mode is FlushMode.SYNC:
+            self._check_flush()
         if options.accept_sends_from_ms and self._clock.wall_ms() < options.accept_sends_from_ms:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {options.accept_sends_from_ms}"
             )
-        self._state.check_writable()
-        if config is not None:
-            if header.topic in names.NOT_FOR_SENDING:
-                raise Refused(
-                    ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden."
-                )
-            return config
-        names.check_topic(header.topic)
-        if header.topic in names.NOT_FOR_SENDING:
+        topic = header.topic
+        config = self._topics.find(topic)
+        if config is None:
+            names.check_topic(topic)
+        elif config.order and not options.writable:
             raise Refused(
-                ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden."
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{options.advertised_host}] sending message is forbidden: its brokerPermission "
+                f"is {options.permission} and the topic is ordered",
             )
+        if topic in names.NOT_FOR_SENDING:
+            raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        self._state.check_writable()
+        if config is None:
+            config = self._new_topic(header)
+        return config
+
+    def _check_flush(self) -> None:
+        stalled_ms = self._flusher.stalled_s() * 1000
+        if stalled_ms > self._options.send_wait_ms:
+            raise Overloaded(
+                f"[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while: one flush has kept the "
+                f"disk for {stalled_ms:.0f}ms, limit {self._options.send_wait_ms}ms. This one was not stored"
+            )
+
+    def _new_topic(self, header: SendRequest) -> TopicConfig:
+        topic = header.topic
         config = self._topics.for_send(
-            header.topic, header.default_topic, header.default_topic_queue_nums, unit=bool(header.unit_mode)
+            topic, header.default_topic, header.default_topic_queue_nums, unit=bool(header.unit_mode)
         )
         if config is None:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{header.topic}] not exist, apply first please! Create it: kerolox topic create "
-                f"{header.topic}. Or let the broker create topics: autoCreateTopicEnable=true.",
+                f"topic[{topic}] not exist, apply first please! Create it: kerolox topic create "
+                f"{topic}. Or let the broker create topics: autoCreateTopicEnable=true.",
             )
+        if self.save_topics is not None:
+            self._unsaved[topic] = []
+            self.save_topics(lambda: self._topic_saved(topic))
         return config
+
+    def _check_group(self, topic: str) -> None:
+        group = topic.removeprefix(names.RETRY_PREFIX)
+        if self.group is not None and self.group(group) is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {group}. Create it: kerolox group create {group}. "
+                "Or let the broker: autoCreateSubscriptionGroup=true.",
+            )
 
     def _queue(self, header: SendRequest, config: TopicConfig) -> int:
         queue_id = header.queue_id
@@ -233,7 +275,7 @@ class Sends:
         request: Request[SendRequest],
         places: list[Place],
         queue_id: int,
-        unique: str,
+        unique: str | None,
         properties: bytes,
     ) -> None:
         prefix = self._id_prefix
@@ -248,6 +290,32 @@ class Sends:
         must_wait = packed.find(properties, packed.AT_WAIT) != b"false"
         self._waiting.append((request, header, must_wait))
 
+    def _reply(self, request: Request[SendRequest], answer: Answer) -> None:
+        """Answer what is stored, now or when its new topic is stored too."""
+        if self._unsaved:
+            held = self._unsaved.get(request.header.topic)
+            if held is not None:
+                held.append((request, answer))
+                return
+        request.answer(answer)
+
+    def _topic_saved(self, topic: str) -> None:
+        # Also when it could not be written: the messages are stored, and the topic is tried again.
+        for request, answer in self._unsaved.pop(topic, ()):
+            request.answer(answer)
+
+    def _flushed(self, waiting: list[tuple[Request[SendRequest], SendAnswer]], how: Safe) -> None:
+        if how is Safe.FAILED:
+            refused = Answer(
+                code=ResponseCode.SERVICE_NOT_AVAILABLE, remark="the flush failed: the store is fenced"
+            )
+            for request, _ in waiting:
+                request.answer(refused)
+            return
+        code = ResponseCode.SUCCESS if how is Safe.YES else ResponseCode.FLUSH_DISK_TIMEOUT
+        for request, header in waiting:
+            self._reply(request, Answer(code=code, header=header))
+
 
 def born_host(request: Request[Any]) -> bytes:
     """Where the message came from, as records hold it; kept with the connection."""
@@ -256,16 +324,3 @@ def born_host(request: Request[Any]) -> bytes:
     if host is None:
         host = data["born_host"] = host_bytes(request.peer.address)
     return host
-
-
-def _answer_all(waiting: list[tuple[Request[SendRequest], SendAnswer]], how: Safe) -> None:
-    if how is Safe.FAILED:
-        refused = Answer(
-            code=ResponseCode.SERVICE_NOT_AVAILABLE, remark="the flush failed: the store is fenced"
-        )
-        for request, _ in waiting:
-            request.answer(refused)
-        return
-    code = ResponseCode.SUCCESS if how is Safe.YES else ResponseCode.FLUSH_DISK_TIMEOUT
-    for request, header in waiting:
-        request.answer(Answer(code=code, header=header))

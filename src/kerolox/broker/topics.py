@@ -13,11 +13,13 @@ from kerolox.store.tables.topics import TopicTable
 
 
 class Topics:
-    """The topic table with its rules. ``on_change`` hears of every topic made, changed or removed."""
+    """The topic table with its rules. ``on_change`` hears of every topic made or changed, ``on_removed`` the
+    name of every one that is no more."""
 
     def __init__(self, table: TopicTable, options: BrokerOptions) -> None:
         self.table = table
         self.on_change: list[Callable[[TopicConfig], None]] = []
+        self.on_removed: list[Callable[[str], None]] = []
         self._options = options
         self.system = names.SYSTEM_TOPICS | {options.cluster, options.broker_name}
 
@@ -88,7 +90,11 @@ class Topics:
         return True
 
     def remove(self, topic: str) -> bool:
-        return self.table.remove(topic) is not None
+        if self.table.remove(topic) is None:
+            return False
+        for told in self.on_removed:
+            told(topic)
+        return True
 
     def _after_template(self, topic: str, template: str, queues: int, unit: bool) -> TopicConfig | None:
         model = self.find(template)

@@ -57,6 +57,11 @@ class LogFlusher:
         state.on_change.append(self._on_state)
         self.flushed_store_timestamp = 0  # every message with an earlier store time is on the medium
         self.flushes = 0
+        self._running_since_s = 0.0
+
+    def stalled_s(self) -> float:
+        """How long the flush under way has taken so far; 0 without one."""
+        return 0.0 if self._running is None else self._clock.monotonic_s() - self._running_since_s
 
     def start(self) -> None:
         self._thorough_s = self._clock.monotonic_s()
@@ -85,6 +90,7 @@ class LogFlusher:
         if self._running is None and not self._state.fenced and not self._closed:
             loop = asyncio.get_running_loop()
             timestamp = self._log.last_store_timestamp
+            self._running_since_s = self._clock.monotonic_s()
             self._running = loop.run_in_executor(self._thread, self._flush)
             self._running.add_done_callback(lambda done: self._flushed(done, timestamp))
 

@@ -1,0 +1,75 @@
+"""Which address clients can reach the broker at.
+
+It goes to the name servers, into every record, and into the ids of messages, so it has to be one that
+others can connect to: the classic outage is a broker that tells everybody 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Iterable
+
+from kerolox.errors import OptionError
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+_SOMEWHERE = ("192.0.2.1", 9)  # reserved for documentation: nothing is sent, only the way there looked up
+
+
+async def advertised_host(wanted: str, bind_address: str, nameservers: Iterable[str] = ()) -> str:
+    """What clients are told: what was asked for, else where we listen, else the address we go out with."""
+    if wanted:
+        return wanted
+    if not ipaddress.ip_address(bind_address).is_unspecified:
+        return bind_address
+    loop = asyncio.get_running_loop()
+    found = await loop.run_in_executor(None, _outgoing, list(nameservers))
+    if found is None:
+        log.warning(
+            "address_unknown advertised=%s next='only clients on this machine reach it; set brokerIP1'",
+            LOOPBACK,
+        )
+        return LOOPBACK
+    return found
+
+
+async def resolve(host: str, option: str) -> str:
+    """The IP address of a host, looked up in a thread when it is a name."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise OptionError(option, host, f"an address or a name that can be looked up ({error})") from error
+    return str(found[0][4][0])
+
+
+def join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _outgoing(nameservers: list[str]) -> str | None:
+    """The address of the interface that leads to a name server, or out of here."""
+    for target in [*map(_target, nameservers), _SOMEWHERE]:
+        if target is None:
+            continue
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect(target)
+                address: str = probe.getsockname()[0]
+        except OSError:
+            continue
+        if not ipaddress.ip_address(address).is_loopback:  # a name server beside us says nothing
+            return address
+    return None
+
+
+def _target(nameserver: str) -> tuple[str, int] | None:
+    host, _, port = nameserver.rpartition(":")
+    return (host, int(port)) if host and port.isdigit() else None

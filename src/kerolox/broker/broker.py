@@ -1,0 +1,318 @@
+"""The broker: its parts, and the order they start and stop in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+
+import kerolox.protocol.hot  # noqa: F401 — the short way through the codecs
+from kerolox.broker.address import advertised_host, join, resolve
+from kerolox.broker.groups import Groups, SlowGroups
+from kerolox.broker.http import HttpResponder
+from kerolox.broker.members import Members
+from kerolox.broker.metrics import Metrics
+from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.pulls import Pulls
+from kerolox.broker.queries import Queries
+from kerolox.broker.registration import Registrations, split_nameservers
+from kerolox.broker.sends import Sends
+from kerolox.broker.stats import Statistics
+from kerolox.broker.tables_saver import TablesSaver
+from kerolox.broker.topics import Topics
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.dispatch.message_store import MessageStore
+from kerolox.dispatch.waiting_pulls import WaitingPulls
+from kerolox.net.lanes import Lane
+from kerolox.net.peer import Peer, PeerEvents, PeerLimits
+from kerolox.net.requests import Handler, Handlers
+from kerolox.net.server import ListenFailed, Server
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers.pull import PullRequest
+from kerolox.protocol.headers.send import SendRequest, SendRequestV2
+from kerolox.protocol.hosts import host_bytes
+from kerolox.protocol.message_id import UniqueKeys
+from kerolox.store.errors import StoreError
+from kerolox.store.files import Files
+from kerolox.store.state import Obstacle
+from kerolox.store.tables.groups import GroupTable
+from kerolox.store.tables.offsets import ConsumerOffsets
+from kerolox.store.tables.topics import TopicTable
+
+log = logging.getLogger(__name__)
+
+Row = tuple[int, Handler, type[Header] | None]
+
+BIND_TRIES = 50  # for a free port whose neighbour two below is free too
+# The second port answers everything but these: nothing there waits long.
+NOT_ON_VIP_PORT = frozenset({
+    RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE,
+    RequestCode.PEEK_MESSAGE, RequestCode.NOTIFICATION, RequestCode.POLLING_INFO,
+})  # fmt: skip
+
+
+class Broker(PeerEvents):
+    """Stores messages and hands them out. ``async with`` starts and stops it."""
+
+    def __init__(
+        self, options: BrokerOptions | None = None, *, clock: Clock = SYSTEM_CLOCK, files: Files | None = None
+    ) -> None:
+        self.options = options or BrokerOptions()
+        self.clock = clock
+        self.address = ""  # where clients reach it
+        self.ha_address = ""
+        self.started = False
+        self._files = files
+        self._handlers = Handlers()
+        self._vip_handlers = Handlers()
+        self._stop = AsyncExitStack()
+        self._closed = False
+
+    # --- start and stop --------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """What is started is pushed on a stack, so that stopping is the same way back."""
+        push, callback = self._stop.push_async_callback, self._stop.callback
+        # The address goes into every record, so the ports are taken before the store opens. Nobody is let
+        # in before all parts are there, and name servers send nobody before that.
+        server, vip_server = await self._bind()
+        push(server.close)
+        push(vip_server.close)
+        await self._open_store()
+        push(self.store.close)
+        await self._load_tables()
+        self._build()
+        push(self.saver.close)
+        for part in (self.members, self.slow_groups, self.stats, self.metrics):
+            part.start()
+            callback(part.close)
+        if self.http is not None:
+            await self.http.start()
+            push(self.http.close)
+        callback(self.waiting.close)
+        push(self.pulls.close)
+        await server.start()
+        push(server.close)
+        await vip_server.start()
+        push(vip_server.close)
+        push(self._answer_flushed)
+        push(self.registrations.close)
+        await self.registrations.start()
+        self.started = True
+        options = self.options
+        log.info(
+            "broker_started name=%s id=%d cluster=%s address=%s listening=%s vip=%s store=%s topics=%d",
+            options.broker_name, options.broker_id, options.cluster, self.address, server.address,
+            vip_server.address, self.store.root, len(self.topics.table.topics),
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Stop: first nobody comes any more, then what is under way ends, then all of it reaches the disk."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._stop.aclose()
+        if self.started:
+            log.info("broker_stopped name=%s address=%s", self.options.broker_name, self.address)
+
+    async def __aenter__(self) -> Broker:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # --- ports and store -------------------------------------------------------------------------------
+
+    async def _bind(self) -> tuple[Server, Server]:
+        options = self.options
+        host = await resolve(options.bind_address, "bindAddress")
+        for tries in range(1, BIND_TRIES + 1):
+            server = self._listener(self._handlers, host, options.listen_port)
+            await server.bind()
+            vip_port = options.vip_port if options.vip_port >= 0 else max(0, server.port - 2)
+            vip_server = self._listener(self._vip_handlers, host, vip_port)
+            try:
+                await vip_server.bind()
+                break
+            except ListenFailed:
+                await server.close()
+                if options.listen_port or tries == BIND_TRIES:
+                    raise
+        # What tools that ask for the options are told.
+        options.listen_port, options.vip_port = server.port, vip_server.port
+        if options.ha_port < 0:
+            options.ha_port = options.listen_port + 1
+        options.advertised_host = await advertised_host(
+            options.advertised_host, host, split_nameservers(options.nameservers)
+        )
+        self.address = join(options.advertised_host, options.listen_port)
+        self.ha_address = join(options.advertised_host, options.ha_port)
+        return server, vip_server
+
+    def _listener(self, handlers: Handlers, host: str, port: int) -> Server:
+        return Server(
+            handlers,
+            host=host,
+            port=port,
+            events=self,
+            limits=PeerLimits(idle_s_max=self.options.idle_s_max),
+            tls=self.options.tls,
+            clock=self.clock,
+        )
+
+    async def _open_store(self) -> None:
+        options = self.options
+        ip = await resolve(options.advertised_host, "brokerIP1")
+        host = host_bytes(join(ip, options.listen_port))
+        store = MessageStore(options, files=self._files, clock=self.clock, store_host=host)
+        if options.role is BrokerRole.SLAVE:
+            store.state.set(Obstacle.FOLLOWER, "this broker is a SLAVE")
+        await store.open()
+        self.store = store
+        self.unique_keys = UniqueKeys(host[:-4], os.getpid(), random.getrandbits(32), self.clock.wall_ms)
+
+    async def _load_tables(self) -> None:
+        options, store, clock = self.options, self.store, self.clock
+        directory = store.path("config")
+        self.topics = Topics(TopicTable(store.files, directory, clock=clock), options)
+        self.group_table = GroupTable(store.files, directory, clock=clock)
+        self.offsets = ConsumerOffsets(
+            store.files, directory, clock=clock, version_step=options.offsets_version_step
+        )
+
+        def load() -> None:
+            for table in (self.topics.table, self.group_table, self.offsets):
+                table.load()
+
+        # Only after the store's lock was taken: loading may put a backup in place of a broken file.
+        await asyncio.get_running_loop().run_in_executor(store.keeper, load)
+
+    # --- the parts ---------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        options, clock, store = self.options, self.clock, self.store
+        self.lanes = {
+            "send": Lane("send", age_s_max=options.send_wait_ms / 1000, clock=clock),
+            "pull": Lane("pull", waiting_max=100_000, age_s_max=options.pull_wait_ms / 1000, clock=clock),
+            "heartbeat": Lane(
+                "heartbeat", waiting_max=50_000, age_s_max=options.heartbeat_wait_ms / 1000, clock=clock
+            ),
+            "query_message": Lane("query_message", waiting_max=20_000, clock=clock),
+            "client_manager": Lane("client_manager", waiting_max=1_000_000, age_s_max=31.0, clock=clock),
+            "consumer_manager": Lane("consumer_manager", waiting_max=1_000_000, age_s_max=31.0, clock=clock),
+            "admin": Lane("admin", running_max=16, age_s_max=options.admin_wait_ms / 1000, clock=clock),
+        }
+        self.saver = TablesSaver(clock)
+        self.members = Members(options, clock)
+        self.groups = Groups(self.group_table, self.members, options)
+        self.stats = Statistics(options.cluster, clock)
+        self.slow_groups = SlowGroups(self.groups, self.stats.behind_by_group, options, clock)
+        self.waiting = WaitingPulls(clock)
+        self.sends = Sends(
+            store.log, store.flusher, store.state, self.topics, options, self.unique_keys, clock
+        )
+        self.pulls = Pulls(store, self.topics, self.groups, self.offsets, self.waiting, options, clock)
+        self.queries = Queries(store, self.groups)
+        self.metrics = Metrics(
+            options,
+            store,
+            self.topics,
+            self.groups,
+            self.members,
+            self.offsets,
+            self.stats,
+            self.lanes,
+            clock,
+        )
+        self.http = (
+            HttpResponder(self.metrics.pages(), host=options.bind_address, port=options.metrics_port)
+            if options.metrics_port >= 0
+            else None
+        )
+        self.registrations = Registrations(
+            self.topics, options, address=self.address, ha_address=self.ha_address, clock=clock
+        )
+        self.topics.create_system_topics()
+        self.groups.create_system_groups()
+        self._connect()
+        self._route()
+
+    def _connect(self) -> None:
+        """Who hears of whom."""
+        topics, groups, sends, stats = self.topics, self.groups, self.sends, self.stats
+        # Queue and key fillers are there already: a pull that is woken finds the message in its queue.
+        self.store.dispatcher.followers.append(self.waiting.arrived)
+
+        def interval_ms() -> int:
+            return self.options.save_offsets_ms
+
+        self.topic_saver = self.saver.keep(topics.table, interval_ms)
+        self.group_saver = self.saver.keep(groups.table, interval_ms)
+        self.saver.keep(self.offsets, interval_ms)
+        topics.on_change += [self.registrations.topic_changed, lambda _: self.topic_saver.save()]
+        topics.on_removed += [sends.forget_topic, stats.forget_topic, lambda _: self.topic_saver.save()]
+        groups.on_change.append(lambda _: self.group_saver.save())
+        sends.save_topics = self.topic_saver.save
+        sends.group = groups.config
+        sends.on_stored.append(stats.stored)
+        self.pulls.on_served.append(stats.served)
+
+    def _route(self) -> None:
+        """Which request goes where, in which lane."""
+        sends, pulls = self.sends, self.pulls
+        self._add("send", [
+            (RequestCode.SEND_MESSAGE, sends.send, SendRequest),
+            (RequestCode.SEND_MESSAGE_V2, sends.send, SendRequestV2),
+            (RequestCode.SEND_BATCH_MESSAGE, sends.send_batch, SendRequestV2),
+        ])  # fmt: skip
+        self._add("pull", [
+            (RequestCode.PULL_MESSAGE, pulls.pull, PullRequest),
+            (RequestCode.LITE_PULL_MESSAGE, pulls.pull, PullRequest),
+        ])  # fmt: skip
+        self._add("query_message", self.queries.rows())
+        finish_pass = self.stats.timed(sends.finish_pass)
+        for handlers in (self._handlers, self._vip_handlers):
+            handlers.after_pass.append(finish_pass)
+
+    def _add(self, lane: str, rows: Iterable[Row]) -> None:
+        for code, handler, header in rows:
+            self._handlers.add(code, handler, header, self.lanes[lane])
+            if code not in NOT_ON_VIP_PORT:
+                self._vip_handlers.add(code, handler, header, self.lanes[lane])
+
+    # --- while it runs -------------------------------------------------------------------------------------
+
+    def options_changed(self, changed: Mapping[str, object]) -> None:
+        """Options took new values, by our names: those that others have copies of are passed on."""
+        options, lanes = self.options, self.lanes
+        lanes["send"].age_s_max = options.send_wait_ms / 1000
+        lanes["pull"].age_s_max = options.pull_wait_ms / 1000
+        lanes["heartbeat"].age_s_max = options.heartbeat_wait_ms / 1000
+        lanes["admin"].age_s_max = options.admin_wait_ms / 1000
+        if "permission" in changed:
+            # Name servers take another look only at another version.
+            self.topics.table.bump()
+            self.registrations.register_all()
+
+    def closed(self, peer: Peer, reason: str) -> None:
+        if not self._closed:
+            self.members.closed(peer, reason)
+
+    async def _answer_flushed(self) -> None:
+        """Take no more messages, and let those who wait for a flush have their answer before they are
+        cut off."""
+        self.store.state.set(Obstacle.CLOSED, "the broker is stopping")
+        try:
+            await asyncio.wait_for(self.store.flusher.flush_all(), self.options.flush_timeout_ms / 1000)
+        except (StoreError, TimeoutError):
+            pass  # they hear nothing, and send again elsewhere; the store's own close says what failed
+        await asyncio.sleep(0)

@@ -1,0 +1,110 @@
+"""Keep the broker's tables on disk: topics and groups at every change, offsets by interval.
+
+A table is encoded on the event loop, where nothing changes it meanwhile, and written by a thread. Changes
+that come while a write is under way are written together after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+from kerolox.clock import Clock, TimerHandle
+from kerolox.store.errors import StoreError
+from kerolox.store.tables.table import Table
+
+log = logging.getLogger(__name__)
+
+
+class TableSaver:
+    """Saves one table, again and again, the newest content each time."""
+
+    def __init__(self, table: Table, executor: Executor) -> None:
+        self.table = table
+        self._executor = executor
+        self._wanted = False
+        self._waiting: list[Callable[[], None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def save(self, then: Callable[[], None] | None = None) -> None:
+        """Save soon; ``then`` is called when what the table holds now was written, or could not be."""
+        self._wanted = True
+        if then is not None:
+            self._waiting.append(then)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def saved(self) -> None:
+        """Wait until what the table holds now was written, or could not be."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.save(lambda: None if done.done() else done.set_result(None))
+        await done
+
+    async def close(self) -> None:
+        """Write what is not yet written."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        if self.table.changed:
+            self.save()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            # Whoever waits now is content with this content; who comes later gets another round.
+            while self._wanted:
+                self._wanted = False
+                waiting, self._waiting = self._waiting, []
+                try:
+                    await loop.run_in_executor(self._executor, self.table.save, self.table.encode())
+                except StoreError as error:
+                    log.error(
+                        "table_not_saved path=%s error=%r next='it is tried again; until then a restart "
+                        "forgets the change'",
+                        self.table.path,
+                        str(error),
+                    )
+                for then in waiting:
+                    then()
+        finally:
+            self._task = None
+
+
+class TablesSaver:
+    """All tables of a broker."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kerolox-tables")
+        self._savers: dict[str, TableSaver] = {}
+        self._timers: dict[str, TimerHandle] = {}
+        self._closed = False
+
+    def keep(self, table: Table, interval_ms: Callable[[], int]) -> TableSaver:
+        """Save a table by interval if it has changed, and whenever its owner says so.
+
+        The interval is asked for anew each time. It is also how soon a failed save is repeated.
+        """
+        saver = self._savers[table.path] = TableSaver(table, self._thread)
+
+        def tick() -> None:
+            if table.changed:
+                saver.save()
+            self._timers[table.path] = self._clock.call_later(interval_ms() / 1000, tick)
+
+        self._timers[table.path] = self._clock.call_later(interval_ms() / 1000, tick)
+        return saver
+
+    async def close(self) -> None:
+        """Write what has changed and stop."""
+        if self._closed:
+            return
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        for saver in self._savers.values():
+            await saver.close()
+        self._thread.shutdown(wait=True)
