@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kerolox.clock import Clock
+from kerolox.config_file import ConfigFile
 from kerolox.nameserver import listings
 from kerolox.nameserver.brokers import MinIdNotice, Registration
-from kerolox.nameserver.config_file import ConfigFile
 from kerolox.nameserver.encoded_routes import encode_route, in_zone
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from kerolox.nameserver.options import NamesrvOptions

@@ -12,9 +12,9 @@ import socket
 from collections.abc import Iterable
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from kerolox.config_file import ConfigFile
 from kerolox.errors import KeroloxError
 from kerolox.nameserver.brokers import BrokerKey, MinIdNotice
-from kerolox.nameserver.config_file import ConfigFile
 from kerolox.nameserver.handlers import (
     BrokerHandlers,
     ConfigHandlers,
