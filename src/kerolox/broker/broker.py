@@ -11,13 +11,16 @@ from contextlib import AsyncExitStack
 
 import kerolox.protocol.hot  # noqa: F401 — the short way through the codecs
 from kerolox.broker.address import advertised_host, join, resolve
+from kerolox.broker.commits import Commits, Resets
 from kerolox.broker.groups import Groups, SlowGroups
+from kerolox.broker.heartbeats import Heartbeats
 from kerolox.broker.http import HttpResponder
 from kerolox.broker.members import Members
 from kerolox.broker.metrics import Metrics
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.pulls import Pulls
 from kerolox.broker.queries import Queries
+from kerolox.broker.queue_locks import QueueLocks
 from kerolox.broker.registration import Registrations, split_nameservers
 from kerolox.broker.sends import Sends
 from kerolox.broker.stats import Statistics
@@ -95,6 +98,7 @@ class Broker(PeerEvents):
             push(self.http.close)
         callback(self.waiting.close)
         push(self.pulls.close)
+        push(self.commits.close)
         await server.start()
         push(server.close)
         await vip_server.start()
@@ -222,6 +226,12 @@ class Broker(PeerEvents):
         )
         self.pulls = Pulls(store, self.topics, self.groups, self.offsets, self.waiting, options, clock)
         self.queries = Queries(store, self.groups)
+        self.heartbeats = Heartbeats(self.members, self.groups, self.topics, options)
+        self.queue_locks = QueueLocks(clock)
+        self.commits = Commits(store, self.topics, self.groups, self.offsets)
+        self.resets = Resets(
+            store, self.topics, self.groups, self.members, self.offsets, self.waiting, options
+        )
         self.metrics = Metrics(
             options,
             store,
@@ -279,6 +289,10 @@ class Broker(PeerEvents):
             (RequestCode.LITE_PULL_MESSAGE, pulls.pull, PullRequest),
         ])  # fmt: skip
         self._add("query_message", self.queries.rows())
+        self._add("heartbeat", [row for row in self.heartbeats.rows() if row[0] == RequestCode.HEART_BEAT])
+        self._add("client_manager", [r for r in self.heartbeats.rows() if r[0] != RequestCode.HEART_BEAT])
+        self._add("consumer_manager", self.commits.rows())
+        self._add("admin", [*self.queue_locks.rows(), *self.resets.rows()])
         finish_pass = self.stats.timed(sends.finish_pass)
         for handlers in (self._handlers, self._vip_handlers):
             handlers.after_pass.append(finish_pass)
@@ -306,6 +320,10 @@ class Broker(PeerEvents):
     def closed(self, peer: Peer, reason: str) -> None:
         if not self._closed:
             self.members.closed(peer, reason)
+
+    async def settled(self) -> None:
+        """Wait until changed topics and groups are on disk, and told to the name servers."""
+        await asyncio.gather(self.topic_saver.saved(), self.group_saver.saved(), self.registrations.settled())
 
     async def _answer_flushed(self) -> None:
         """Take no more messages, and let those who wait for a flush have their answer before they are

@@ -149,8 +149,8 @@ class Pulls:
         if group is None:
             raise PullRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{header.consumer_group}] does not exist. Create it with kerolox group create "
-                f"{header.consumer_group}. Or let the broker: autoCreateSubscriptionGroup=true.",
+                f"subscription group [{header.consumer_group}] does not exist. Create it with kerolox group "
+                f"create {header.consumer_group}. Or let the broker: autoCreateSubscriptionGroup=true.",
             )
         if not group.consume_enable:
             raise PullRefused(

@@ -56,6 +56,7 @@ class NameServerLine:
         self.last_error = ""
         self.wake = asyncio.Event()
         self.tried = asyncio.Event()
+        self.settled = asyncio.Event()  # nothing is left to tell, or telling failed
         self.task: asyncio.Task[None] | None = None
 
 
@@ -105,7 +106,16 @@ class Registrations(PeerEvents):
         """Tell this topic now."""
         for line in self.lines:
             line.changed[config.topic_name] = config
+            line.settled.clear()
             line.wake.set()
+
+    async def settled(self) -> None:
+        """Wait until the name servers that answer know of all changes so far."""
+        waiting = [asyncio.ensure_future(line.settled.wait()) for line in self.lines]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=READY_TIMEOUT_S)
+            for task in late:
+                task.cancel()
 
     def register_all(self) -> None:
         """Tell everything now: rights of the broker itself have changed, or many topics at once."""
@@ -133,11 +143,13 @@ class Registrations(PeerEvents):
                 wait_s = min(wait_s, RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(line.failures, 10))
                 self._failed(line, error)
                 line.tried.set()
+                line.settled.set()
                 # Not woken by further changes: a name server that is away is not asked more often for it.
                 await self._clock.sleep(wait_s)
                 continue
             line.tried.set()
             if not line.changed and line.knows_us:
+                line.settled.set()
                 await self._woken(line, wait_s)
                 if not line.wake.is_set():
                     line.knows_us = False  # time for all of it again
