@@ -70,7 +70,7 @@ def kill(folder: Path, kills: int, first_seed: int) -> dict[str, Any]:
                 "verifications": tally.verifications,
                 "of_them_after_a_crash": tally.crashed_opens,
                 "acknowledged_messages": tally.acknowledged,
-                "lost_messages": 0,
+                "looked_for_and_found": tally.looked_for,
             }
     return result
 
@@ -83,8 +83,9 @@ def lose_power(folder: Path, seeds: int, first_seed: int) -> dict[str, Any]:
         cut.clear()
         losses["losses"] += cut.losses
         losses["acknowledged_messages"] += cut.acknowledged
+        losses["looked_for_and_found"] += cut.looked_for
         progress(f"power loss: seed {seed - first_seed + 1} of {seeds}")
-    return {"mode": "sync", "seeds": [first_seed, first_seed + seeds - 1], **losses, "lost_messages": 0}
+    return {"mode": "sync", "seeds": [first_seed, first_seed + seeds - 1], **losses}
 
 
 def machine() -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Tally:
     verifications: int = 0
     crashed_opens: int = 0
     acknowledged: int = 0
-    unacknowledged: int = 0
+    looked_for: int = 0  # acknowledged messages, once for each verification that had to find them
 
     @property
     def total(self) -> int:
@@ -134,7 +134,7 @@ class Killer:
             raise Violation(f"{type(error).__name__}: {error}\n{self.told()}") from error
         self.tally.verifications += 1
         self.tally.crashed_opens += seen.crashed
-        self.tally.unacknowledged = seen.unacknowledged
+        self.tally.looked_for += len(self.acked)
         self.story.append(f"  verified {seen}")
         return seen
 

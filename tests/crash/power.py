@@ -58,6 +58,7 @@ class PowerCut:
         self.acked: dict[int, Place] = {}
         self.acknowledged = 0
         self.losses = 0
+        self.looked_for = 0
         self.story: list[str] = []
 
     async def run(self, losses: int) -> Verified:
@@ -74,6 +75,7 @@ class PowerCut:
             except Exception as error:
                 told = "\n".join(self.story[-6:])
                 raise Violation(f"{type(error).__name__}: {error}\nseed {self.seed}:\n{told}") from error
+            self.looked_for += len(self.acked)
             self.story.append(f"  verified {seen}")
             if self.losses >= losses:
                 return seen
