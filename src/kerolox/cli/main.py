@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from kerolox.cli import cluster, demo, kv, nameserver, store, topic, version
+from kerolox.cli import broker, cluster, demo, kv, nameserver, store, topic, up, version
 
 app = typer.Typer(
     name="kerolox",
@@ -19,7 +19,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.command("up", epilog=up.EXAMPLE)(up.serve)
 app.command("nameserver", epilog=nameserver.EXAMPLE)(nameserver.serve)
+app.command("broker", epilog=broker.EXAMPLE)(broker.serve)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.add_typer(kv.app, name="kv")

@@ -15,7 +15,11 @@ import typer
 from kerolox.cli.output import Table, output
 from kerolox.errors import OptionError
 
+PARENT_CHECK_S = 0.25
+
 if TYPE_CHECKING:
+    import asyncio
+
     from kerolox.options import Loaded, Options
 
     T = TypeVar("T", bound=Options)
@@ -63,8 +67,28 @@ def listen_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
 
 
-async def serve_until_told(role: str, server: AbstractAsyncContextManager[Listening]) -> None:
-    """Run a server, say in one line when it is ready, and stop it cleanly on SIGTERM or SIGINT."""
+async def serve_until_told(
+    role: str, server: AbstractAsyncContextManager[Listening], *, parent: int | None = None
+) -> None:
+    """Run a server, say in one line when it is ready, and stop it cleanly on SIGTERM or SIGINT.
+
+    With a ``parent`` also when that process is gone: nobody else would end a server it started.
+    """
+    import asyncio
+
+    told = stop_signals()
+    async with server as running:
+        typer.echo(f"kerolox {role} ready on {running.address}")
+        sys.stdout.flush()
+        while not told.is_set() and (parent is None or os.getppid() == parent):
+            try:
+                await asyncio.wait_for(told.wait(), None if parent is None else PARENT_CHECK_S)
+            except TimeoutError:
+                pass
+
+
+def stop_signals() -> asyncio.Event:
+    """Set when somebody asks this process to stop."""
     import asyncio
     import signal
 
@@ -75,7 +99,4 @@ async def serve_until_told(role: str, server: AbstractAsyncContextManager[Listen
             loop.add_signal_handler(number, told.set)
         except NotImplementedError:  # Windows
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(told.set))
-    async with server as running:
-        typer.echo(f"kerolox {role} ready on {running.address}")
-        sys.stdout.flush()
-        await told.wait()
+    return told

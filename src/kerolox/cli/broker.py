@@ -1,0 +1,90 @@
+"""``kerolox broker``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kerolox.cli.output import JsonFlag, one_line_errors
+from kerolox.cli.serving import (
+    LogLevel,
+    listen_address,
+    load_options,
+    log_to_stderr,
+    print_options,
+    serve_until_told,
+)
+from kerolox.errors import OptionError
+
+EXAMPLE = "Example: kerolox broker -c broker.conf -n 127.0.0.1:9876 --store /var/lib/kerolox"
+
+
+@one_line_errors
+def serve(
+    config_file: Annotated[
+        Path | None, typer.Option("--config-file", "-c", help="RocketMQ's broker.conf, a properties file.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Where to listen; port 0 takes a free one.", metavar="HOST:PORT")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the broker.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Directory of the store.", metavar="DIR")] = None,
+    nameserver: Annotated[
+        str | None,
+        typer.Option("--nameserver", "-n", help="Name servers, joined by ';'.", metavar="HOST:PORT"),
+    ] = None,
+    advertised_host: Annotated[
+        str | None, typer.Option(help="Address clients are told; found out if not given.", metavar="HOST")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any option by RocketMQ's key; may be repeated.", metavar="KEY=VALUE"),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show every option and its source, and exit.")
+    ] = False,
+    json: JsonFlag = False,
+    log_level: Annotated[LogLevel, typer.Option(help="What to log, on stderr.")] = LogLevel.INFO,
+    parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")] = None,
+) -> None:
+    """Run a broker until SIGTERM or SIGINT."""
+    from kerolox.broker.broker import Broker
+    from kerolox.broker.options import BrokerOptions
+    from kerolox.net.loop import run
+
+    host, port = (None, None) if listen is None else listen_address(listen)
+    flags = by_key(BrokerOptions, settings or []) | {
+        "bind_address": host,
+        "listen_port": port,
+        "broker_name": name,
+        "store_path": None if store is None else str(store),
+        "nameservers": nameserver,
+        "advertised_host": advertised_host,
+        # Options changed while running go to the file they came from, as in the original.
+        "config_path": None if config_file is None else str(config_file),
+    }
+    loaded = load_options(BrokerOptions, config_file, flags)
+    if print_config:
+        print_options(loaded, json)
+        return
+    log_to_stderr(log_level)
+    loaded.warn_unknown()
+    run(serve_until_told("broker", Broker(loaded.options), parent=parent))
+
+
+def by_key(options: Any, settings: list[str]) -> dict[str, Any]:
+    """``key=value`` texts → values by our names, the last of a key counting."""
+    from kerolox.options import specs
+
+    known = {spec.key: spec for spec in specs(options)}
+    found: dict[str, Any] = {}
+    for text in settings:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise OptionError("--set", text, "key=value")
+        if key not in known:
+            raise OptionError("--set", text, "a key that --print-config shows")
+        found[known[key].name] = known[key].parse(value, "--set")
+    return found
