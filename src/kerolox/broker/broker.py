@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 
 import kerolox.protocol.hot  # noqa: F401 — the short way through the codecs
 from kerolox.broker.address import advertised_host, join, resolve
+from kerolox.broker.admin import Admin
 from kerolox.broker.commits import Commits, Resets
 from kerolox.broker.groups import Groups, SlowGroups
 from kerolox.broker.heartbeats import Heartbeats
@@ -43,7 +44,8 @@ from kerolox.store.errors import StoreError
 from kerolox.store.files import Files
 from kerolox.store.state import Obstacle
 from kerolox.store.tables.groups import GroupTable
-from kerolox.store.tables.offsets import ConsumerOffsets
+from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets
+from kerolox.store.tables.request_modes import RequestModes
 from kerolox.store.tables.topics import TopicTable
 
 log = logging.getLogger(__name__)
@@ -99,6 +101,7 @@ class Broker(PeerEvents):
         callback(self.waiting.close)
         push(self.pulls.close)
         push(self.commits.close)
+        push(self.admin.close)
         await server.start()
         push(server.close)
         await vip_server.start()
@@ -193,8 +196,11 @@ class Broker(PeerEvents):
             store.files, directory, clock=clock, version_step=options.offsets_version_step
         )
 
+        self.delays = DelayOffsets(store.files, directory, clock=clock)
+        self.modes = RequestModes(store.files, directory, clock=clock)
+
         def load() -> None:
-            for table in (self.topics.table, self.group_table, self.offsets):
+            for table in (self.topics.table, self.group_table, self.offsets, self.delays, self.modes):
                 table.load()
 
         # Only after the store's lock was taken: loading may put a backup in place of a broken file.
@@ -254,6 +260,23 @@ class Broker(PeerEvents):
         self.topics.create_system_topics()
         self.groups.create_system_groups()
         self._connect()
+        self.admin = Admin(
+            store,
+            self.topics,
+            self.groups,
+            self.members,
+            self.offsets,
+            self.delays,
+            self.modes,
+            self.stats,
+            self.lanes,
+            options,
+            clock,
+            address=self.address,
+            settled=self.settled,
+            modes_saved=self.mode_saver.saved,
+            changed=self.options_changed,
+        )
         self._route()
 
     def _connect(self) -> None:
@@ -267,6 +290,7 @@ class Broker(PeerEvents):
 
         self.topic_saver = self.saver.keep(topics.table, interval_ms)
         self.group_saver = self.saver.keep(groups.table, interval_ms)
+        self.mode_saver = self.saver.keep(self.modes, interval_ms)
         self.saver.keep(self.offsets, interval_ms)
         topics.on_change += [self.registrations.topic_changed, lambda _: self.topic_saver.save()]
         topics.on_removed += [sends.forget_topic, stats.forget_topic, lambda _: self.topic_saver.save()]
@@ -275,6 +299,7 @@ class Broker(PeerEvents):
         sends.group = groups.config
         sends.on_stored.append(stats.stored)
         self.pulls.on_served.append(stats.served)
+        stats.count_misses(lambda: self.pulls.misses)
 
     def _route(self) -> None:
         """Which request goes where, in which lane."""
@@ -292,7 +317,7 @@ class Broker(PeerEvents):
         self._add("heartbeat", [row for row in self.heartbeats.rows() if row[0] == RequestCode.HEART_BEAT])
         self._add("client_manager", [r for r in self.heartbeats.rows() if r[0] != RequestCode.HEART_BEAT])
         self._add("consumer_manager", self.commits.rows())
-        self._add("admin", [*self.queue_locks.rows(), *self.resets.rows()])
+        self._add("admin", [*self.queue_locks.rows(), *self.resets.rows(), *self.admin.rows()])
         finish_pass = self.stats.timed(sends.finish_pass)
         for handlers in (self._handlers, self._vip_handlers):
             handlers.after_pass.append(finish_pass)

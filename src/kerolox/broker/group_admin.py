@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 class GroupAdmin:
     """43, 45, 200, 201, 207, 225, 343, 345, 352, 353, 401 and 402: settings and tables.
 
-    ``settled`` waits until changed tables are on disk.
+    ``settled`` waits until changed groups are on disk, ``modes_saved`` until changed request modes are.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class GroupAdmin:
         modes: RequestModes,
         stats: Statistics,
         settled: Settled,
+        modes_saved: Settled,
         *,
         address: str,
     ) -> None:
@@ -72,6 +73,7 @@ class GroupAdmin:
         self._modes = modes
         self._stats = stats
         self._settled = settled
+        self._modes_saved = modes_saved
         self._address = address
 
     def rows(self) -> list[Row]:
@@ -169,7 +171,7 @@ class GroupAdmin:
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="subscription group does not exist"
             )
         self._modes.put(mode)
-        await self._settled()
+        await self._modes_saved()
         return Answer()
 
     def modes(self, request: Request[None]) -> Answer:

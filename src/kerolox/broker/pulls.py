@@ -111,6 +111,7 @@ class Pulls:
         # group, topic, queue id, messages, bytes, how far behind: for statistics
         self.on_served: list[Callable[[str, str, int, int, int, int], None]] = []
         self.filters: Callable[[SubscriptionData, str], RecordFilter] | None = None  # other than by tags
+        self.misses = 0  # reads that found nothing
         self._cold: set[asyncio.Task[None]] = set()
 
     def pull(self, request: Request[PullRequest]) -> Answer | None:
@@ -280,6 +281,8 @@ class Pulls:
     ) -> Answer | None:
         header = request.header
         status = found.status
+        if status is not Found.FOUND:
+            self.misses += 1
         if status in _EMPTY_QUEUE:
             code = ResponseCode.PULL_OFFSET_MOVED if header.queue_offset else ResponseCode.PULL_NOT_FOUND
         else:

@@ -57,8 +57,7 @@ _CHANGEABLE = (_MESSAGE_TYPE, _RESERVE_TIME)
 class TopicAdmin:
     """17, 18, 21, 202, 215, 300, 305, 316 and 351.
 
-    ``settled`` waits until changed topics are on disk and told to the name servers; ``forget`` are others
-    that remember something of a topic.
+    ``settled`` waits until changed topics are on disk and told to the name servers.
     """
 
     def __init__(
@@ -70,7 +69,6 @@ class TopicAdmin:
         stats: Statistics,
         options: BrokerOptions,
         settled: Settled,
-        forget: Sequence[Callable[[str], None]] = (),
     ) -> None:
         self._store = store
         self._topics = topics
@@ -79,7 +77,6 @@ class TopicAdmin:
         self._stats = stats
         self._options = options
         self._settled = settled
-        self._forget = tuple(forget)
 
     def rows(self) -> list[Row]:
         return [
@@ -169,9 +166,6 @@ class TopicAdmin:
     async def _delete(self, topic: str) -> None:
         self._topics.remove(topic)
         self._offsets.remove_topic(topic)
-        for forget in self._forget:
-            forget(topic)
-        self._stats.forget_topic(topic)
         await self._store.delete_topic(topic)
 
     async def clean_unused(self, request: Request[None]) -> Answer:

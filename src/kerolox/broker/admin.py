@@ -1,0 +1,71 @@
+"""Administration: everything tools ask of a broker, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kerolox.broker.broker_admin import BrokerAdmin
+from kerolox.broker.client_admin import ClientAdmin
+from kerolox.broker.group_admin import GroupAdmin, ProgressAdmin
+from kerolox.broker.groups import Groups
+from kerolox.broker.members import Members
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.runtime_info import RuntimeInfo
+from kerolox.broker.stats import Statistics
+from kerolox.broker.topic_admin import Row, Settled, TopicAdmin
+from kerolox.broker.topics import Topics
+from kerolox.clock import Clock
+from kerolox.dispatch.message_store import MessageStore
+from kerolox.net.lanes import Lane
+from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets
+from kerolox.store.tables.request_modes import RequestModes
+
+
+class Admin:
+    """The parts, one for each noun.
+
+    ``settled`` waits until changed topics and groups are on disk and told to the name servers,
+    ``modes_saved`` until request modes are; ``changed`` hears of options that took other values.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        members: Members,
+        offsets: ConsumerOffsets,
+        delays: DelayOffsets,
+        modes: RequestModes,
+        stats: Statistics,
+        lanes: Mapping[str, Lane],
+        options: BrokerOptions,
+        clock: Clock,
+        *,
+        address: str,
+        settled: Settled,
+        modes_saved: Settled,
+        changed: Callable[[Mapping[str, object]], None],
+    ) -> None:
+        self.topics = TopicAdmin(store, topics, offsets, members, stats, options, settled)
+        self.groups = GroupAdmin(
+            topics, groups, members, offsets, delays, modes, stats, settled, modes_saved, address=address
+        )
+        self.progress = ProgressAdmin(
+            store, topics, groups, members, offsets, stats, options, clock, address=address
+        )
+        self.clients = ClientAdmin(store, topics, groups, members, options)
+        self.runtime_info = RuntimeInfo(store, stats, delays, lanes, options, clock)
+        self.broker = BrokerAdmin(store, stats, self.runtime_info, options, settled, changed, clock)
+
+    def rows(self) -> list[Row]:
+        return [
+            *self.topics.rows(),
+            *self.groups.rows(),
+            *self.progress.rows(),
+            *self.clients.rows(),
+            *self.broker.rows(),
+        ]
+
+    async def close(self) -> None:
+        await self.broker.close()

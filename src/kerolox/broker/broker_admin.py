@@ -1,0 +1,163 @@
+"""The broker itself: its settings, its figures, and orders to clean up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kerolox.broker.options import ALWAYS_BLACK_LISTED, BrokerOptions, BrokerRole
+from kerolox.broker.runtime_info import RuntimeInfo
+from kerolox.broker.stats import Statistics
+from kerolox.broker.topic_admin import Row, Settled
+from kerolox.clock import Clock
+from kerolox.config_file import ConfigFile
+from kerolox.dispatch.message_store import MessageStore
+from kerolox.net.requests import Answer, Request
+from kerolox.options import change, specs, to_properties
+from kerolox.protocol.bodies.properties_text import read_properties
+from kerolox.protocol.bodies.routes import KVTable
+from kerolox.protocol.bodies.stats import HaStatus, TimerMetrics
+from kerolox.protocol.bodies.topics import DataVersion
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.headers.admin import BrokerConfigAnswer, BrokerStatsRequest
+
+log = logging.getLogger(__name__)
+
+_NO_TIMER_YET = bytes(56)  # a timer checkpoint at the beginning of everything
+
+
+class BrokerAdmin:
+    """25, 26, 28, 60, 61, 306, 315, 329 and 907.
+
+    ``changed`` hears which options took which values, by our names.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        stats: Statistics,
+        runtime_info: RuntimeInfo,
+        options: BrokerOptions,
+        settled: Settled,
+        changed: Callable[[Mapping[str, object]], None],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._stats = stats
+        self._runtime_info = runtime_info
+        self._options = options
+        self._settled = settled
+        self._changed = changed
+        self._clock = clock
+        self._version = DataVersion(timestamp=clock.wall_ms())
+        self._file = ConfigFile(options.config_path) if options.config_path else None
+        self._saving = asyncio.Lock()
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.UPDATE_BROKER_CONFIG, self.update, None),
+            (RequestCode.GET_BROKER_CONFIG, self.show, None),
+            (RequestCode.GET_BROKER_RUNTIME_INFO, self.figures, None),
+            (RequestCode.VIEW_BROKER_STATS_DATA, self.stats, BrokerStatsRequest),
+            (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_queues, None),
+            (RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired, None),
+            (RequestCode.GET_TIMER_CHECK_POINT, self.timer_checkpoint, None),
+            (RequestCode.GET_TIMER_METRICS, self.timer_metrics, None),
+            (RequestCode.GET_BROKER_HA_STATUS, self.ha_status, None),
+        ]
+
+    async def close(self) -> None:
+        if self._file is not None:
+            await self._file.close()
+
+    # --- settings -------------------------------------------------------------------------------------
+
+    async def update(self, request: Request[None]) -> Answer:
+        """Change what may change while running, all or none, and write it to the file it is kept in."""
+        wanted = read_properties(request.body)
+        if any(key in ALWAYS_BLACK_LISTED for key in wanted):
+            return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
+        changed = change(self._options, wanted)
+        if not changed:
+            return Answer()
+        log.info("options_changed keys=%s by=%s", ",".join(changed), request.peer.address)
+        self._version = self._version.next(self._clock.wall_ms())
+        self._changed(changed)
+        remark = await self._save(wanted, changed)
+        if remark is not None:
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+        if "permission" in changed:
+            await self._settled()
+        return Answer()
+
+    async def _save(self, wanted: Mapping[str, str], changed: Mapping[str, Any]) -> str | None:
+        """Why it could not be kept; None when it is, or nobody said where."""
+        if self._file is None:
+            log.warning(
+                "options_not_kept keys=%s next='set brokerConfigPath to keep them after a restart'",
+                ",".join(changed),
+            )
+            return None
+        keys = {spec.key for spec in specs(BrokerOptions) if spec.name in changed}
+        try:
+            async with self._saving:
+                await self._file.load()  # somebody may have edited it meanwhile
+                await self._file.save({key: wanted[key] for key in keys})
+        except OSError as error:
+            return f"in force, but not saved: {error}. It is lost at the next restart."
+        return None
+
+    def show(self, request: Request[None]) -> Answer:
+        return Answer(
+            header=BrokerConfigAnswer(version=self._version.encode().decode()),
+            body=to_properties(self._options).encode(),
+        )
+
+    # --- figures --------------------------------------------------------------------------------------
+
+    async def figures(self, request: Request[None]) -> Answer:
+        table = self._runtime_info.collect()
+        table |= await asyncio.to_thread(self._runtime_info.collect_from_disk)
+        return Answer(body=KVTable(table=table).encode())
+
+    def stats(self, request: Request[BrokerStatsRequest]) -> Answer:
+        asked = request.header
+        found = self._stats.named(asked.stats_name, asked.stats_key)
+        if found is None:
+            return Answer(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"The stats <{asked.stats_name}> <{asked.stats_key}> not exist",
+            )
+        return Answer(body=found.encode())
+
+    def ha_status(self, request: Request[None]) -> Answer:
+        """As long as nobody follows: a leader by itself."""
+        status = HaStatus(
+            master=self._options.role is not BrokerRole.SLAVE,
+            master_commit_log_max_offset=self._store.log.max_offset,
+        )
+        return Answer(body=status.encode())
+
+    def timer_checkpoint(self, request: Request[None]) -> Answer:
+        return Answer(body=_NO_TIMER_YET)
+
+    def timer_metrics(self, request: Request[None]) -> Answer:
+        return Answer(body=TimerMetrics().encode())
+
+    # --- cleaning -------------------------------------------------------------------------------------
+
+    async def clean_queues(self, request: Request[None]) -> Answer:
+        """Remove queue files all of whose messages have left the log."""
+        store = self._store
+        count = await asyncio.get_running_loop().run_in_executor(
+            store.keeper, store.queues.delete_before, store.log.min_offset
+        )
+        log.info("queue_files_removed count=%d by=%s", count, request.peer.address)
+        return Answer()
+
+    def delete_expired(self, request: Request[None]) -> Answer:
+        log.info("deletion_ordered by=%s", request.peer.address)
+        self._store.housekeeper.order_deletion()
+        return Answer()
