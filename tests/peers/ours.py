@@ -94,3 +94,38 @@ class OurNameServer(OurServer):
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+
+class OurCluster(OurServer):
+    """``kerolox up``: a name server and a broker in one process, with their files under ``home``."""
+
+    def __init__(
+        self,
+        home: Path,
+        nameserver_port: int = 0,
+        broker_port: int = 0,
+        settings: Sequence[str] = (),
+        options: Sequence[str] = (),
+    ) -> None:
+        super().__init__(
+            home,
+            [
+                "up", "--data", str(home / "data"), "--log-level", "info",
+                "--nameserver-listen", f"127.0.0.1:{nameserver_port}",
+                "--broker-listen", f"127.0.0.1:{broker_port}",
+                *(word for setting in settings for word in ("--set", setting)), *options,
+            ],
+            r"ready: nameserver (\S+), broker (\S+)",
+        )  # fmt: skip
+
+    @property
+    def nameserver(self) -> str:
+        """Address of the name server."""
+        assert self.match is not None
+        return self.match.group(1)
+
+    @property
+    def broker(self) -> str:
+        """Address of the broker."""
+        assert self.match is not None
+        return self.match.group(2)
