@@ -41,7 +41,7 @@ fuzz: $(STAMP)
 peers-4x: $(STAMP)
 	KEROLOX_PEERS_VERSION=4x KEROLOX_REQUIRE_PEERS=1 $(BIN)/python -m pytest tests/peers $(ARGS)
 
-# Prints the machine and the figures; keeps them in docs/results and docs/PERFORMANCE.md. About five minutes.
+# Prints the machine and the figures; keeps them in docs/results and docs/PERFORMANCE.md. About seven minutes.
 bench: $(STAMP)
 	$(BIN)/python -m bench
 

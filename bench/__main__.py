@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bench import codec, nameserver, report
+from bench import codec, nameserver, report, store
 
 
 def main() -> None:
-    for benchmark in (codec, nameserver):
+    for benchmark in (codec, store, nameserver):
         print(f"== {benchmark.__name__}", flush=True)
         benchmark.main([])
     report.write()

@@ -1,0 +1,130 @@
+"""Where the CPU time of an append, or of a hot read, goes.
+
+A sampler on a CPU-time signal, not cProfile, whose cost for every call makes small functions look large.
+Samples count for the function that runs ("own") and for all that called it ("with callees").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+
+from bench.store_load import BATCH, SHAPES, TOPIC, Load, fill, options
+from kerolox.dispatch.message_store import MessageStore
+
+INTERVAL_S = 0.0005
+SECONDS = 2.0
+
+
+class Sampler:
+    def __init__(self) -> None:
+        self.own: Counter[CodeType] = Counter()
+        self.lines: Counter[tuple[CodeType, int]] = Counter()
+        self.with_callees: Counter[CodeType] = Counter()
+        self.samples = 0
+
+    def __enter__(self) -> Sampler:
+        signal.signal(signal.SIGPROF, self._take)
+        signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+
+    def _take(self, _signal: int, frame: FrameType | None) -> None:
+        if frame is None:
+            return
+        self.samples += 1
+        self.own[frame.f_code] += 1
+        self.lines[frame.f_code, frame.f_lineno] += 1
+        seen: set[CodeType] = set()
+        while frame is not None and frame.f_code not in seen:
+            seen.add(frame.f_code)
+            self.with_callees[frame.f_code] += 1
+            frame = frame.f_back
+
+    def show(self, title: str, us_a_message: float) -> None:
+        print(f"\n{title}: {us_a_message:.2f} CPU µs a message, {self.samples} samples")
+        print("   own µs  with callees  function")
+        for code, count in self.own.most_common(16):
+            print(
+                f"{count / self.samples * us_a_message:9.3f}  "
+                f"{self.with_callees[code] / self.samples * us_a_message:12.3f}  {_name(code)}"
+            )
+        print("   own µs  line")
+        for (code, line), count in self.lines.most_common(16):
+            print(f"{count / self.samples * us_a_message:9.3f}  {_name(code)}:{line}")
+
+
+def show(runner: asyncio.Runner, folder: Path) -> None:
+    """Every shape of an append, then reads of one queue and of eight."""
+    for shape, make in SHAPES.items():
+        for index in (True, False):
+            runner.run(_appends(folder / f"{shape}-{index}".replace(" ", "-"), shape, make, index))
+    for queues in (1, 8):
+        runner.run(_reads(folder / f"reads-{queues}", queues))
+
+
+async def _appends(
+    root: Path, shape: str, make: Callable[[MessageStore, Load], Callable[[], object]], index: bool
+) -> None:
+    store = MessageStore(options(root, index=index))
+    await store.open()
+    step = make(store, Load(128))
+    sampler, steps = Sampler(), 0
+    step()
+    with sampler:
+        began = time.thread_time()
+        while time.thread_time() - began < SECONDS:
+            for _ in range(32):
+                step()
+            steps += 32
+        took = time.thread_time() - began
+    sampler.show(f"{shape}, 128 B, {'with' if index else 'without'} index", took * 1e6 / steps / BATCH)
+    await store.close()
+
+
+async def _reads(root: Path, queues: int) -> None:
+    store = MessageStore(options(root, index=False))
+    await store.open()
+    load = Load(128)
+    sampler = Sampler()
+    took, count, offsets = 0.0, 0, [0] * queues
+    found = [store.queues.queue(TOPIC, number) for number in range(queues)]
+    read = store.reader.read
+    while took < SECONDS:
+        fill(store, load, 1 << 20, queues)
+        with sampler:
+            began = time.thread_time()
+            for number, queue in enumerate(found):
+                while offsets[number] < queue.max_offset:
+                    got = read(queue, offsets[number], BATCH)
+                    offsets[number] = got.next_offset
+                    count += got.count
+            took += time.thread_time() - began
+        await asyncio.sleep(0)
+    sampler.show(f"hot reads of 32 out of {queues} queues, 128 B", took * 1e6 / count)
+    await store.close()
+
+
+def _name(code: CodeType) -> str:
+    path = Path(code.co_filename)
+    name = getattr(code, "co_qualname", code.co_name)
+    return f"{path.parent.name}/{path.name} {name}"
+
+
+def main() -> None:
+    from bench import store
+
+    store.main(["--profile", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
