@@ -1,4 +1,4 @@
-"""Calls to name servers from the command line: any of them for a question, all of them for a change."""
+"""What commands that ask servers share: where the name servers are, and the loop their work runs in."""
 
 from __future__ import annotations
 
@@ -7,19 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from kerolox.errors import (
-    ConnectFailed,
-    ConnectionLost,
-    KeroloxError,
-    OptionError,
-    RequestFailed,
-    RequestTimeout,
-)
+from kerolox.client.nameservers import NameServers, split_addresses
 
 if TYPE_CHECKING:
-    from kerolox.net.dialer import Dialer
-    from kerolox.protocol.command import Command
-    from kerolox.protocol.header import Header
+    from kerolox.client.admin import Admin
+
+__all__ = ["DEFAULT_ADDRESS", "NameServerOption", "NameServers", "run_admin", "run_with", "split_addresses"]
 
 T = TypeVar("T")
 
@@ -37,53 +30,6 @@ NameServerOption = Annotated[
 ]
 
 
-def split_addresses(text: str) -> list[str]:
-    """``a:1;b:2`` or ``a:1,b:2`` → the addresses. A scheme, as some environments have it, is dropped."""
-    parts = (part.strip() for part in text.replace(",", ";").split(";"))
-    addresses = [part.removeprefix("http://").rstrip("/") for part in parts if part]
-    if not addresses:
-        raise OptionError("--nameserver", text, "at least one host:port")
-    return addresses
-
-
-class NoNameServer(KeroloxError):
-    """All were asked, none answered."""
-
-
-class NameServers:
-    """The name servers of one cluster."""
-
-    def __init__(self, addresses: list[str], dialer: Dialer, timeout_s: float = 3.0) -> None:
-        self.addresses = addresses
-        self._dialer = dialer
-        self._timeout_s = timeout_s
-
-    async def ask(self, code: int, header: Header | None = None, body: bytes = b"") -> Command:
-        """Ask them in turn until one answers. Raises RequestFailed when the answer is an error."""
-        failures: list[str] = []
-        for address in self.addresses:
-            try:
-                return await self._call(address, code, header, body)
-            except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
-                if len(self.addresses) == 1:
-                    raise
-                failures.append(f"{address}: {error.__cause__ or error}")
-        raise NoNameServer(f"no name server answered: {', '.join(failures)}. Is one running there?")
-
-    async def tell_all(self, code: int, header: Header | None = None, body: bytes = b"") -> None:
-        """They do not know each other: what changes one has to be told to each."""
-        for address in self.addresses:
-            await self._call(address, code, header, body)
-
-    async def _call(self, address: str, code: int, header: Header | None, body: bytes) -> Command:
-        from kerolox.protocol.codes import request_name
-
-        answer = await self._dialer.call(address, code, header, body, timeout_s=self._timeout_s)
-        if answer.code != 0:
-            raise RequestFailed(answer.code, answer.remark, address=address, request=request_name(code))
-        return answer
-
-
 def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work against the name servers of an option."""
     from kerolox.net.dialer import Dialer
@@ -92,5 +38,18 @@ def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T
     async def main() -> T:
         async with Dialer() as dialer:
             return await work(NameServers(split_addresses(addresses), dialer))
+
+    return run(main())
+
+
+def run_admin(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
+    """Run a command's work against the name servers of an option and their brokers."""
+    from kerolox.client.admin import Admin
+    from kerolox.net.dialer import Dialer
+    from kerolox.net.loop import run
+
+    async def main() -> T:
+        async with Dialer() as dialer:
+            return await work(Admin(NameServers(split_addresses(addresses), dialer), dialer))
 
     return run(main())

@@ -1,0 +1,200 @@
+"""Finding messages: by id, by key, by time. What is found is complete, or said to be cut short."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kerolox.client.admin import Admin, NotFound, Queue
+from kerolox.errors import ProtocolError, RequestFailed
+from kerolox.protocol.batch import unwrap
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.command import Command
+from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
+from kerolox.protocol.headers.pull import PullAnswer, PullRequest
+from kerolox.protocol.headers.query import QueryMessageRequest, ViewMessageRequest
+from kerolox.protocol.hosts import host_text
+from kerolox.protocol.limits import INT64_MAX
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.message_id import read_offset_id
+from kerolox.protocol.record import decode_record, decode_records
+
+GROUP = "TOOLS_CONSUMER"  # every broker has it
+COUNT_MAX = 64  # of one query by key: brokers give no more
+PULL_COUNT = 32
+_GOES_ON = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+_OFFSET_ID_LENGTHS = (32, 56)
+
+
+@dataclass
+class Found:
+    """Messages, in the order they were stored. ``cut`` says why there may be more."""
+
+    messages: list[StoredMessage] = field(default_factory=list)
+    cut: str = ""
+
+
+class Lookups:
+    """Looks for messages at all brokers that may have them."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    async def by_id(self, message_id: str, topic: str | None = None) -> StoredMessage:
+        """The message with an offset id (it says where), or with a unique key (then the topic is needed)."""
+        if topic is not None:
+            found = await self.by_key(topic, message_id, unique=True)
+            if found.messages:
+                # The same message may be stored twice, when its producer tried again.
+                return found.messages[0]
+        if topic is None or len(message_id) in _OFFSET_ID_LENGTHS:
+            try:
+                return await self._by_place(message_id)
+            except (ProtocolError, RequestFailed) as error:
+                if topic is None:
+                    raise NotFound(
+                        f"no message {message_id}: {error}. A unique key is found with its topic: --topic"
+                    ) from error
+        raise NotFound(f"no message {message_id} of topic {topic} is in the key index of its brokers")
+
+    async def _by_place(self, message_id: str) -> StoredMessage:
+        place = read_offset_id(message_id)
+        asked = ViewMessageRequest(offset=place.physical_offset)
+        address = host_text(place.store_host)
+        answer = await self._admin.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, asked)
+        return decode_record(answer.body)
+
+    async def by_key(
+        self, topic: str, key: str, *, unique: bool = False, begin_ms: int = 0, end_ms: int = INT64_MAX
+    ) -> Found:
+        """Messages with a key; ``unique``: with the id their producer gave them."""
+        asked = QueryMessageRequest(
+            topic=topic,
+            key=key,
+            max_num=COUNT_MAX,
+            begin_timestamp=begin_ms,
+            end_timestamp=end_ms,
+            unique_key=unique,
+        )
+
+        async def one(name: str, address: str) -> tuple[str, Command]:
+            ok = (0, ResponseCode.QUERY_NOT_FOUND)
+            return name, await self._admin.ask(
+                address, RequestCode.QUERY_MESSAGE, asked, ok=ok, timeout_s=18.0
+            )
+
+        result = Found()
+        brokers = await self._admin.brokers_of(topic)
+        for name, answer in await asyncio.gather(*(one(*broker) for broker in brokers.items())):
+            if answer.code != 0:
+                continue
+            records = decode_records(answer.body)
+            if answer.remark:
+                result.cut = f"{name}: {answer.remark}"
+            elif not unique and len(records) >= COUNT_MAX:
+                result.cut = f"{name} gives the newest {COUNT_MAX} at most: narrow the time"
+            for record in records:
+                record.broker_name = name
+                # The index knows hashes only.
+                if record.topic == topic and (record.unique_key == key if unique else key in record.keys):
+                    result.messages.append(record)
+        result.messages.sort(key=_order)
+        return result
+
+    async def by_time(
+        self,
+        topic: str,
+        begin_ms: int,
+        end_ms: int,
+        count_max: int,
+        wanted: Callable[[StoredMessage], bool] = lambda message: True,
+    ) -> Found:
+        """Messages stored between two times, the earliest of every queue first."""
+        queues = await self._admin.queues(topic)
+        parts = await asyncio.gather(
+            *(self._queue_by_time(topic, queue, begin_ms, end_ms, count_max, wanted) for queue in queues)
+        )
+        result = Found()
+        for part in parts:
+            result.messages += part.messages
+            result.cut = result.cut or part.cut
+        result.messages.sort(key=_order)
+        if len(result.messages) > count_max:
+            result.messages = result.messages[:count_max]
+            result.cut = f"the first {count_max} of more"
+        return result
+
+    async def _queue_by_time(
+        self,
+        topic: str,
+        queue: Queue,
+        begin_ms: int,
+        end_ms: int,
+        count_max: int,
+        wanted: Callable[[StoredMessage], bool],
+    ) -> Found:
+        result = Found()
+        offset = await self._admin.offset_at(queue.address, topic, queue.queue_id, begin_ms)
+        while True:
+            messages, following, end = await self.pull(topic, queue, offset)
+            for message in messages:
+                if message.store_timestamp > end_ms:
+                    return result
+                if message.store_timestamp < begin_ms or not wanted(message):
+                    continue
+                if len(result.messages) >= count_max:
+                    result.cut = f"the first {count_max} of more"
+                    return result
+                result.messages.append(message)
+            if following <= offset or (following >= end and not messages):
+                return result
+            offset = following
+
+    async def pull(
+        self,
+        topic: str,
+        queue: Queue,
+        offset: int,
+        *,
+        hold_ms: int = 0,
+        expression: str = "*",
+        count_max: int = PULL_COUNT,
+    ) -> tuple[list[StoredMessage], int, int]:
+        """Messages from an offset on, where to go on, and the end of the queue. Holds if told to."""
+        asked = PullRequest(
+            consumer_group=GROUP,
+            topic=topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=count_max,
+            sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if hold_ms else 0),
+            commit_offset=0,
+            suspend_timeout_millis=hold_ms,
+            sub_version=0,
+            subscription=expression,
+            expression_type="TAG",
+        )
+        answer = await self._admin.ask(
+            queue.address,
+            RequestCode.PULL_MESSAGE,
+            asked,
+            ok=(0, *_GOES_ON),
+            timeout_s=hold_ms / 1000 + 10.0,
+        )
+        header = answer.header(PullAnswer)
+        messages: list[StoredMessage] = []
+        if answer.code == 0:
+            for record in decode_records(answer.body):
+                messages += unwrap(record)
+            for message in messages:
+                message.broker_name = queue.broker
+        return messages, header.next_begin_offset, header.max_offset
+
+
+def _order(message: StoredMessage) -> tuple[int, str, int, int]:
+    return message.store_timestamp, message.broker_name, message.queue_id, message.queue_offset

@@ -1,0 +1,66 @@
+"""Calls to name servers: any of them for a question, all of them for a change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kerolox.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    KeroloxError,
+    OptionError,
+    RequestFailed,
+    RequestTimeout,
+)
+
+if TYPE_CHECKING:
+    from kerolox.net.dialer import Dialer
+    from kerolox.protocol.command import Command
+    from kerolox.protocol.header import Header
+
+
+def split_addresses(text: str) -> list[str]:
+    """``a:1;b:2`` or ``a:1,b:2`` → the addresses. A scheme, as some environments have it, is dropped."""
+    parts = (part.strip() for part in text.replace(",", ";").split(";"))
+    addresses = [part.removeprefix("http://").rstrip("/") for part in parts if part]
+    if not addresses:
+        raise OptionError("--nameserver", text, "at least one host:port")
+    return addresses
+
+
+class NoNameServer(KeroloxError):
+    """All were asked, none answered."""
+
+
+class NameServers:
+    """The name servers of one cluster."""
+
+    def __init__(self, addresses: list[str], dialer: Dialer, timeout_s: float = 3.0) -> None:
+        self.addresses = addresses
+        self._dialer = dialer
+        self._timeout_s = timeout_s
+
+    async def ask(self, code: int, header: Header | None = None, body: bytes = b"") -> Command:
+        """Ask them in turn until one answers. Raises RequestFailed when the answer is an error."""
+        failures: list[str] = []
+        for address in self.addresses:
+            try:
+                return await self._call(address, code, header, body)
+            except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
+                if len(self.addresses) == 1:
+                    raise
+                failures.append(f"{address}: {error.__cause__ or error}")
+        raise NoNameServer(f"no name server answered: {', '.join(failures)}. Is one running there?")
+
+    async def tell_all(self, code: int, header: Header | None = None, body: bytes = b"") -> None:
+        """They do not know each other: what changes one has to be told to each."""
+        for address in self.addresses:
+            await self._call(address, code, header, body)
+
+    async def _call(self, address: str, code: int, header: Header | None, body: bytes) -> Command:
+        from kerolox.protocol.codes import request_name
+
+        answer = await self._dialer.call(address, code, header, body, timeout_s=self._timeout_s)
+        if answer.code != 0:
+            raise RequestFailed(answer.code, answer.remark, address=address, request=request_name(code))
+        return answer
