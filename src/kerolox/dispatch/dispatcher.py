@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, Entry
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, Entry
 from kerolox.store.commit_log import CommitLog
 from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.state import Obstacle, StoreState
@@ -28,6 +28,7 @@ class Dispatcher:
         self._state = state
         self.followers: list[Follower] = []
         self.dispatched = 0  # every record before this offset was given to all followers
+        self.dispatched_ms = 0  # store time of the last one
         log.progress.followers.append(self.run)
 
     def run(self) -> None:
@@ -62,3 +63,4 @@ class Dispatcher:
             follower(entries)
         last = entries[-1]
         self.dispatched = last[PHYSICAL_OFFSET] + last[SIZE]
+        self.dispatched_ms = last[STORE_TIMESTAMP]

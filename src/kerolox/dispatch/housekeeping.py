@@ -75,13 +75,14 @@ class Housekeeper:
             store.key_filler.put_pending()
             # Noted before the flush, and never past what is flushed of the log itself.
             noted = self.note()
+            queues_ms = self.queues_ms()
             written = store.queues.write()
             index_written = store.index.write()
 
             def make_safe() -> None:
                 flush(written)
                 store.index.sync(index_written)
-                self.save_marks(noted)
+                self.save_marks(noted, queues_ms)
 
             await asyncio.get_running_loop().run_in_executor(store.keeper, make_safe)
         except DiskFull as error:
@@ -100,14 +101,21 @@ class Housekeeper:
             index_files=len(store.index),
         )
 
-    def save_marks(self, marks: Marks) -> None:
+    def queues_ms(self) -> int:
+        """Messages stored before this time are in the log for good, and in the queues as they are now.
+
+        Dispatch may be behind the log: when replicas are, or when the queues found the disk full.
+        """
+        store = self._store
+        return min(store.dispatcher.dispatched_ms, store.flusher.flushed_store_timestamp)
+
+    def save_marks(self, marks: Marks, queues_ms: int) -> None:
         """Note what is safe, in RocketMQ's file and in ours. Waits for the disk."""
         store = self._store
         flushed_ms = store.flusher.flushed_store_timestamp
         checkpoint = store.checkpoint
         checkpoint.commit_log_ms = max(checkpoint.commit_log_ms, flushed_ms)
-        # Not past the log's own flush: a queue entry without its message would count for nothing.
-        checkpoint.queues_ms = max(checkpoint.queues_ms, min(store.log.last_store_timestamp, flushed_ms))
+        checkpoint.queues_ms = max(checkpoint.queues_ms, queues_ms)
         # This one may fall: a full file that was cut is no longer full.
         checkpoint.index_ms = store.index.full_files_end_ms
         checkpoint.save()
@@ -178,6 +186,8 @@ class Housekeeper:
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, but not into the closing of the store."""
+        if seconds <= 0:
+            return
         pause = asyncio.ensure_future(self._store.clock.sleep(seconds))
         closing = asyncio.ensure_future(self._closing.wait())
         await asyncio.wait([pause, closing], return_when=asyncio.FIRST_COMPLETED)

@@ -146,6 +146,7 @@ class MessageStore:
         except BaseException:
             self._stop_threads()
             self._open_files.close_all_idle()
+            self.index.abandon()
             self.checkpoint.close()
             self.marks.close()
             self._lock.release()
@@ -455,6 +456,7 @@ class MessageStore:
     def _close_files(self) -> None:
         clean = not self.state.fenced
         try:
+            self.key_filler.put_pending()  # fails again if it did: the marks must not claim those keys
             flush(self.queues.write())
             self.index.flush()
             noted = self.housekeeper.note()  # no more than is flushed of the log
@@ -465,7 +467,7 @@ class MessageStore:
                     log_end=self.progress.appended,
                     queue_files=sum(queue.file_count for queue in self.queues),
                 )
-            self.housekeeper.save_marks(noted)
+            self.housekeeper.save_marks(noted, self.housekeeper.queues_ms())
         except StoreError as error:
             clean = False
             log.error("close_failed error=%r next='the next start recovers'", str(error))
