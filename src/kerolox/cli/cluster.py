@@ -2,38 +2,84 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import typer
 
-from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, NameServers, run_with
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
 
+if TYPE_CHECKING:
+    from kerolox.client.admin import Admin
+
 app = typer.Typer(help="Clusters and their brokers.", no_args_is_help=True)
+
+ASK_S = 1.5  # a broker that is too busy to answer is shown without figures
 
 
 @app.command("list", epilog="Example: kerolox cluster list -n 10.0.0.1:9876;10.0.0.2:9876")
 @one_line_errors
 def list_clusters(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
-    """List clusters, and the brokers that are alive in each."""
-    from kerolox.protocol.bodies.routes import ClusterInfo
-    from kerolox.protocol.codes import RequestCode
+    """List clusters, the brokers that are registered in each, and how they are."""
 
-    async def work(servers: NameServers) -> ClusterInfo:
-        return ClusterInfo.decode((await servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        import asyncio
 
-    info = run_with(nameserver, work)
-    brokers = [
-        {
-            "cluster": cluster,
-            "broker": name,
-            "id": id,
-            "role": "master" if id == 0 else "slave",
-            "address": address,
-            "zone": info.broker_addr_table[name].zone_name,
-        }
-        for cluster, names in sorted(info.cluster_addr_table.items())
-        for name in sorted(names)
-        if name in info.broker_addr_table
-        for id, address in sorted(info.broker_addr_table[name].broker_addrs.items())
-    ]
-    columns = ("cluster", "broker", "id", "role", "address", "zone")
+        info = await admin.cluster_info()
+        brokers: list[dict[str, Any]] = [
+            {
+                "cluster": cluster,
+                "broker": name,
+                "id": id,
+                "role": "master" if id == 0 else "slave",
+                "address": address,
+                "zone": info.broker_addr_table[name].zone_name,
+            }
+            for cluster, names in sorted(info.cluster_addr_table.items())
+            for name in sorted(names)
+            if name in info.broker_addr_table
+            for id, address in sorted(info.broker_addr_table[name].broker_addrs.items())
+        ]
+        figures = await asyncio.gather(*(ask_figures(admin, broker["address"]) for broker in brokers))
+        return [broker | found for broker, found in zip(brokers, figures, strict=True)]
+
+    brokers = run_admin(nameserver, work)
+    columns = (
+        *("cluster", "broker", "id", "role", "address", "zone"),
+        *("version", "in/s", "out/s", "in today", "out today", "disk", "active"),
+    )
     output(json).show(brokers, Table(columns, [tuple(broker.values()) for broker in brokers]))
+
+
+async def ask_figures(admin: Admin, address: str) -> dict[str, Any]:
+    """What a broker says of itself; nothing when it does not answer."""
+    from kerolox.errors import KeroloxError
+
+    try:
+        info = await admin.runtime_info(address, timeout_s=ASK_S)
+    except KeroloxError:
+        info = {}
+    return {
+        "version": info.get("brokerVersionDesc"),
+        "inTps": _rate(info.get("putTps")),
+        "outTps": _rate(info.get("getTransferredTps")),
+        "inToday": _difference(info, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
+        "outToday": _difference(info, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
+        "diskUsed": _rate(info.get("commitLogDiskRatio")),
+        "active": None if not info else info.get("brokerActive") == "true",
+    }
+
+
+def _rate(text: str | None) -> float | None:
+    """The first of some numbers."""
+    try:
+        return round(float((text or "").split()[0]), 2)
+    except (ValueError, IndexError):
+        return None
+
+
+def _difference(info: dict[str, str], now: str, before: str) -> int | None:
+    try:
+        return int(info[now]) - int(info[before])
+    except (KeyError, ValueError):
+        return None

@@ -8,7 +8,21 @@ from __future__ import annotations
 
 import typer
 
-from kerolox.cli import broker, cluster, demo, kv, nameserver, store, topic, up, version
+from kerolox.cli import (
+    broker,
+    cluster,
+    demo,
+    group,
+    kv,
+    message,
+    nameserver,
+    send,
+    store,
+    tail,
+    topic,
+    up,
+    version,
+)
 
 app = typer.Typer(
     name="kerolox",
@@ -24,6 +38,10 @@ app.command("nameserver", epilog=nameserver.EXAMPLE)(nameserver.serve)
 app.command("broker", epilog=broker.EXAMPLE)(broker.serve)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
+app.add_typer(message.app, name="message")
+app.command("send", epilog=send.EXAMPLE)(send.send)
+app.command("tail", epilog=tail.EXAMPLE)(tail.follow)
 app.add_typer(kv.app, name="kv")
 app.add_typer(store.app, name="store")
 app.command("version", epilog=version.EXAMPLE)(version.show)

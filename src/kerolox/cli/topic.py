@@ -6,13 +6,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, NameServers, run_with
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, NameServers, run_admin, run_with
 from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output
+from kerolox.cli.times import time_text
 
 if TYPE_CHECKING:
+    from kerolox.client.admin import Admin
+    from kerolox.protocol.bodies.body import MessageQueue
     from kerolox.protocol.bodies.routes import TopicRoute
+    from kerolox.protocol.bodies.stats import QueueBounds
 
 app = typer.Typer(help="Topics and where they are served.", no_args_is_help=True)
+
+TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
+ClusterOption = Annotated[str | None, typer.Option(help="At the brokers of this cluster; else of all.")]
+BrokerOption = Annotated[str | None, typer.Option(help="At the broker of this name only.")]
+QueuesOption = Annotated[int | None, typer.Option(help="Queues to write to and read from.", min=1)]
+ReadQueuesOption = Annotated[int | None, typer.Option(help="Queues to read from, if not the same.", min=0)]
+PermOption = Annotated[int | None, typer.Option(help="4 readable, 2 writable, 6 both.", min=0, max=7)]
+AttributeOption = Annotated[
+    list[str] | None,
+    typer.Option("--attribute", help="name=value sets one, -name removes it; may be repeated."),
+]
 
 
 @app.command("list", epilog="Example: kerolox topic list --cluster DefaultCluster")
@@ -87,3 +102,146 @@ def perm_words(perm: int) -> str:
     """``6`` → ``read, write``."""
     words = [word for bit, word in ((4, "read"), (2, "write")) if perm & bit]
     return ", ".join(words) or "none"
+
+
+@app.command("create", epilog="Example: kerolox topic create TopicTest --queues 8")
+@one_line_errors
+def create(
+    topic: TopicName,
+    queues: QueuesOption = 8,
+    read_queues: ReadQueuesOption = None,
+    perm: PermOption = 6,
+    order: Annotated[bool, typer.Option("--order", help="Mark it as ordered.")] = False,
+    attributes: AttributeOption = None,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Create a topic. One that is there already is left alone, with an error."""
+    put(nameserver, topic, cluster, broker, queues, read_queues, perm, order, attributes, True, json)
+
+
+@app.command("update", epilog="Example: kerolox topic update TopicTest --queues 16 --perm 4")
+@one_line_errors
+def update(
+    topic: TopicName,
+    queues: QueuesOption = None,
+    read_queues: ReadQueuesOption = None,
+    perm: PermOption = None,
+    order: Annotated[bool | None, typer.Option("--order/--no-order", help="Whether it is ordered.")] = None,
+    attributes: AttributeOption = None,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Change a topic where it is. What is not named stays as it is."""
+    put(nameserver, topic, cluster, broker, queues, read_queues, perm, order, attributes, False, json)
+
+
+def put(
+    nameserver: str,
+    topic: str,
+    cluster: str | None,
+    broker: str | None,
+    queues: int | None,
+    read_queues: int | None,
+    perm: int | None,
+    order: bool | None,
+    attributes: list[str] | None,
+    new: bool,
+    json: bool,
+) -> None:
+    import msgspec
+
+    from kerolox.protocol.bodies.topics import TopicConfig
+
+    changes: dict[str, Any] = {"write_queue_nums": queues, "perm": perm, "order": order}
+    changes["read_queue_nums"] = queues if read_queues is None else read_queues
+    changes = {name: value for name, value in changes.items() if value is not None}
+    altered = ",".join(text if text.startswith("-") else "+" + text for text in attributes or ())
+
+    async def work(admin: Admin) -> dict[str, TopicConfig]:
+        from kerolox.client.admin import NotFound
+        from kerolox.errors import OptionError
+
+        masters = await admin.masters(cluster=cluster, broker=broker)
+        before = {name: await admin.topic_config(address, topic) for name, address in masters.items()}
+        there = sorted(name for name, config in before.items() if config is not None)
+        if new and there:
+            raise OptionError(
+                "topic", topic, f"a new name: it is at {', '.join(there)}; change it with topic update"
+            )
+        if not new and not there:
+            raise NotFound(f"topic {topic} is at none of {', '.join(masters)}; make it with topic create")
+        done: dict[str, TopicConfig] = {}
+        for name, address in masters.items():
+            if not new and name not in there:
+                continue
+            base = before[name] or TopicConfig(topic_name=topic)
+            config = done[name] = msgspec.structs.replace(base, **changes)
+            await admin.put_topic(address, config, altered)
+        return done
+
+    done = run_admin(nameserver, work)
+    document = [
+        {
+            "broker": name,
+            "topic": topic,
+            "readQueues": config.read_queue_nums,
+            "writeQueues": config.write_queue_nums,
+            "perm": config.perm,
+            "order": config.order,
+        }
+        for name, config in done.items()
+    ]
+    columns = ("broker", "topic", "read queues", "write queues", "perm", "order")
+    output(json).show(document, Table(columns, [tuple(row.values()) for row in document]))
+
+
+@app.command("delete", epilog="Example: kerolox topic delete TopicTest --yes")
+@one_line_errors
+def delete(
+    topic: TopicName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    cluster: ClusterOption = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Delete a topic with its messages and the progress of its groups, everywhere."""
+    if not yes:
+        typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
+
+    async def work(admin: Admin) -> list[str]:
+        return await admin.delete_topic(topic, cluster=cluster)
+
+    deleted = run_admin(nameserver, work)
+    out = output(json)
+    out.note(f"{topic} is deleted" if deleted else f"{topic} was at no broker")
+    if json:
+        out.show({"topic": topic, "brokers": deleted})
+
+
+@app.command("stats", epilog="Example: kerolox topic stats TopicTest")
+@one_line_errors
+def stats(topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
+    """Show how far every queue of a topic reaches, and when it last got a message."""
+
+    async def work(admin: Admin) -> dict[MessageQueue, QueueBounds]:
+        return await admin.topic_stats(topic)
+
+    document = [
+        {
+            "broker": queue.broker_name,
+            "queueId": queue.queue_id,
+            "minOffset": bounds.min_offset,
+            "maxOffset": bounds.max_offset,
+            "messages": bounds.max_offset - bounds.min_offset,
+            "lastStoreTime": bounds.last_update_timestamp or None,
+        }
+        for queue, bounds in run_admin(nameserver, work).items()
+    ]
+    rows = [(*list(row.values())[:-1], time_text(row["lastStoreTime"])) for row in document]  # type: ignore[arg-type]
+    columns = ("broker", "queue", "min offset", "max offset", "messages", "last stored")
+    output(json).show(document, Table(columns, rows))

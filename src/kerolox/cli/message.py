@@ -1,0 +1,89 @@
+"""``kerolox message``"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kerolox.cli.messages import COLUMNS, document, row
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
+from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.times import parse_time, time_text
+
+if TYPE_CHECKING:
+    from kerolox.client.admin import Admin
+    from kerolox.client.lookups import Found
+    from kerolox.protocol.message import StoredMessage
+
+app = typer.Typer(help="Messages that are stored.", no_args_is_help=True)
+
+
+@app.command("get", epilog="Example: kerolox message get 7F00000100002A9F00000000000003E8")
+@one_line_errors
+def get(
+    id: Annotated[str, typer.Argument(help="Offset id, or with --topic the unique key of the producer.")],
+    topic: Annotated[str | None, typer.Option(help="Topic of the message.")] = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Show one message with all that is known of it."""
+
+    async def work(admin: Admin) -> StoredMessage:
+        from kerolox.client.lookups import Lookups
+
+        return await Lookups(admin).by_id(id, topic)
+
+    found = document(run_admin(nameserver, work))
+    output(json).show(found, Table(("", ""), [(key, _shown(key, value)) for key, value in found.items()]))
+
+
+@app.command("find", epilog="Example: kerolox message find TopicTest --key order-42 --from 2h")
+@one_line_errors
+def find(
+    topic: Annotated[str, typer.Argument(help="Topic of the messages.")],
+    key: Annotated[str | None, typer.Option(help="Only those with this key.")] = None,
+    begin: Annotated[
+        str | None, typer.Option("--from", help="Stored at this time or later, such as 2h (ago).")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", help="Stored at this time or earlier.")] = None,
+    limit: Annotated[int, typer.Option("--max", help="Show so many at most.", min=1)] = 100,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Find messages by key, by time, or both. Says so when there are more than it shows."""
+    from kerolox.clock import SYSTEM_CLOCK
+    from kerolox.protocol.limits import INT64_MAX
+
+    now_ms = SYSTEM_CLOCK.wall_ms()
+    begin_ms = 0 if begin is None else parse_time(begin, now_ms, "--from")
+    end_ms = INT64_MAX if end is None else parse_time(end, now_ms, "--to")
+
+    async def work(admin: Admin) -> Found:
+        from kerolox.client.lookups import Lookups
+
+        if key is None:
+            return await Lookups(admin).by_time(topic, begin_ms, end_ms, limit)
+        found = await Lookups(admin).by_key(topic, key, begin_ms=begin_ms, end_ms=end_ms)
+        if len(found.messages) > limit:
+            found.cut = f"the first {limit} of {len(found.messages)}"
+            found.messages = found.messages[:limit]
+        return found
+
+    found = run_admin(nameserver, work)
+    shown = {
+        "messages": [document(message) for message in found.messages],
+        "complete": not found.cut,
+        "cut": found.cut or None,
+    }
+    output(json).show(shown, Table(COLUMNS, [row(message) for message in found.messages]))
+    if found.cut:
+        typer.echo(f"not all: {found.cut}", err=True)
+
+
+def _shown(key: str, value: Any) -> object:
+    if key in ("bornTime", "storeTime"):
+        return time_text(value)
+    if key == "properties":
+        return ", ".join(f"{name}={text}" for name, text in sorted(value.items()))
+    return " ".join(value) if isinstance(value, list) else value

@@ -1,0 +1,156 @@
+"""``kerolox tail``"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kerolox.cli.messages import body_text, document
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
+from kerolox.cli.output import JsonFlag, one_line_errors
+from kerolox.cli.times import parse_time, time_text
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from kerolox.client.admin import Admin, Queue
+    from kerolox.client.lookups import Lookups
+    from kerolox.protocol.message import StoredMessage
+
+EXAMPLE = "Example: kerolox tail TopicTest --tags 'TagA || TagB' --from 10m"
+
+HOLD_MS = 15_000
+RETRY_S = 1.0
+ROUTE_REFRESH_S = 30.0
+BODY_SHOWN = 200
+
+
+@one_line_errors
+def follow(
+    topic: Annotated[str, typer.Argument(help="Topic to follow.")],
+    tags: Annotated[str, typer.Option(help="Only messages with these tags: 'A || B'.")] = "*",
+    begin: Annotated[
+        str, typer.Option("--from", help="Where to begin: now, 10m (ago), a time, or 0 for all there is.")
+    ] = "now",
+    count: Annotated[int | None, typer.Option(help="Stop after so many messages.", min=1)] = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Show messages of a topic as they come, until Ctrl-C. Takes nothing away from consumers."""
+    from kerolox.client.admin import LATEST_MS
+    from kerolox.clock import SYSTEM_CLOCK
+    from kerolox.protocol.subscription import subscription
+
+    subscription(topic, tags, 0)  # says what is wrong with it
+    time_ms = LATEST_MS if begin == "now" else parse_time(begin, SYSTEM_CLOCK.wall_ms(), "--from")
+
+    async def work(admin: Admin) -> None:
+        await Tail(admin, topic, tags, time_ms, count, as_json=json).run()
+
+    try:
+        run_admin(nameserver, work)
+    except KeyboardInterrupt:
+        pass
+
+
+class Tail:
+    """One task for every queue, and one that looks for new queues."""
+
+    def __init__(
+        self, admin: Admin, topic: str, tags: str, time_ms: int, count: int | None, *, as_json: bool
+    ) -> None:
+        self._admin = admin
+        self._topic = topic
+        self._tags = tags
+        self._time_ms = time_ms
+        self._left = count
+        self._as_json = as_json
+
+    async def run(self) -> None:
+        import asyncio
+
+        from kerolox.client.lookups import Lookups
+
+        lookups = Lookups(self._admin)
+        followed: dict[Queue, asyncio.Task[None]] = {}
+        self._done = asyncio.Event()
+        queues = await self._admin.queues(self._topic)  # a topic that is not there is an error
+        # All starting points first: what comes after the line below is shown.
+        starts = await asyncio.gather(
+            *(
+                self._admin.offset_at(queue.address, self._topic, queue.queue_id, self._time_ms)
+                for queue in queues
+            )
+        )
+        _say(f"following {len(queues)} queues of {self._topic}")
+        try:
+            for queue, offset in zip(queues, starts, strict=True):
+                followed[queue] = asyncio.create_task(self._follow(lookups, queue, offset))
+            while not self._done.is_set():
+                try:
+                    await asyncio.wait_for(self._done.wait(), ROUTE_REFRESH_S)
+                except TimeoutError:
+                    await self._look_for_queues(lookups, followed)
+        finally:
+            for task in followed.values():
+                task.cancel()
+            await asyncio.gather(*followed.values(), return_exceptions=True)
+
+    async def _look_for_queues(self, lookups: Lookups, followed: dict[Queue, asyncio.Task[None]]) -> None:
+        import asyncio
+
+        from kerolox.errors import KeroloxError
+
+        try:
+            queues = await self._admin.queues(self._topic)
+        except KeroloxError as error:
+            _say(str(error))
+            return
+        for queue in queues:
+            if queue not in followed:
+                _say(f"new queue {queue.queue_id} at {queue.broker}")
+                followed[queue] = asyncio.create_task(self._follow(lookups, queue, 0))
+
+    async def _follow(self, lookups: Lookups, queue: Queue, offset: int) -> None:
+        import asyncio
+
+        from kerolox.errors import KeroloxError
+
+        failed = ""
+        while True:
+            try:
+                messages, offset, _ = await lookups.pull(
+                    self._topic, queue, offset, hold_ms=HOLD_MS, expression=self._tags
+                )
+            except KeroloxError as error:
+                if str(error) != failed:  # said once, not every second
+                    failed = str(error)
+                    _say(f"{failed}; trying again")
+                await asyncio.sleep(RETRY_S)
+                continue
+            failed = ""
+            for message in messages:
+                if self._done.is_set():
+                    return
+                self._show(message)
+
+    def _show(self, message: StoredMessage) -> None:
+        if self._as_json:
+            import json
+
+            typer.echo(json.dumps(document(message), ensure_ascii=False))
+        else:
+            tag = f" [{message.tag}]" if message.tag else ""
+            typer.echo(
+                f"{time_text(message.store_timestamp)} {message.broker_name}/{message.queue_id}"
+                f"@{message.queue_offset}{tag} {body_text(message, BODY_SHOWN)}"
+            )
+        if self._left is not None:
+            self._left -= 1
+            if self._left <= 0:
+                self._done.set()
+
+
+def _say(text: str) -> None:
+    typer.echo(f"kerolox: {' '.join(text.split())}", err=True)
