@@ -382,6 +382,10 @@ class KeyIndex:
         if files and self._files.is_dir(self.directory):
             self._files.sync_dir(self.directory)
 
+    def abandon(self) -> None:
+        """Give back the descriptors and write nothing: when the store could not be opened."""
+        self._open_files.close_all_idle()
+
     def close(self) -> None:
         """Write everything and give back descriptors and memory."""
         self.flush()
