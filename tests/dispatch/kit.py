@@ -166,3 +166,9 @@ def flip(path: Path, at: int, mask: int = 0xFF) -> None:
         old = file.read(1)[0]
         file.seek(at)
         file.write(bytes([old ^ mask]))
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(data)

@@ -6,6 +6,7 @@ import logging
 
 from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
+from kerolox.protocol.record import RECORD_BYTES_MIN
 from kerolox.protocol.record_scan import Entry
 from kerolox.store.consume_queue import ENTRY, HOLE_TAGS, ConsumeQueue, QueueGap
 from kerolox.store.consume_queues import ConsumeQueues
@@ -16,7 +17,6 @@ from kerolox.store.errors import StoreError
 log = logging.getLogger(__name__)
 
 TAGS_CACHED_MAX = 8192
-HOLE_MAX = 1_000_000  # more missing messages than this are rather a wrong number
 _TRANSACTION_BITS = 0xC
 _IN_NO_QUEUE = (0x4, 0xC)  # prepared and rolled back, as old brokers stored them
 _INNER_BATCH = 0x80
@@ -117,8 +117,19 @@ class QueueFiller:
         """What takes more than one offset: a batch kept as one record, or a message behind lost ones."""
         missing = queue_offset - queue.next_offset
         if missing > 0 and queue.max_physical >= 0:
-            if not self.fill_gaps or missing > HOLE_MAX:
+            if not self.fill_gaps:
                 raise QueueGap(queue.topic, queue.queue_id, queue.next_offset, queue_offset, queue.path)
+            if missing > (physical - queue.max_physical) // RECORD_BYTES_MIN:
+                log.warning(
+                    "record_misnumbered topic=%s queue=%d offset=%d number=%d expected=%d next='the record is "
+                    "damaged: there was no room for so many before it; it cannot be consumed'",
+                    queue.topic,
+                    queue.queue_id,
+                    physical,
+                    queue_offset,
+                    queue.next_offset,
+                )
+                return
             log.warning(
                 "messages_lost topic=%s queue=%d first=%d count=%d next='nothing: they are not in the log'",
                 queue.topic,
@@ -131,7 +142,7 @@ class QueueFiller:
         if not queue.append(physical, size, code, queue_offset) or not sys_flag & _INNER_BATCH:
             return
         more = names.find(properties, _AT_INNER_NUM)
-        if more is not None and more.isdigit() and 1 < int(more) <= HOLE_MAX:
+        if more is not None and more.isdigit() and 1 < int(more) <= size:
             # The other messages of the batch have offsets too: whoever reads on from there gets the next.
             queue.max_physical = physical
             queue.extend(ENTRY.pack(physical, size, HOLE_TAGS) * (int(more) - 1), queue.next_offset)

@@ -40,7 +40,7 @@ class ConsumeQueues:
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self._files = files
         self._file_size = entries_per_file * ENTRY_SIZE
-        self._open_files = open_files or OpenFiles(files)
+        self._open_files = OpenFiles(files) if open_files is None else open_files
         self._waiting: list[ConsumeQueue] = []  # have something to write
         self._warm: list[ConsumeQueue] = []  # had in the last round
         self._unflushed: list[Segments] = []  # written in a round that failed half-way

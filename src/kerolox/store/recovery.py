@@ -211,8 +211,7 @@ def _pieces(segments: Segments, position: int, check: int) -> Iterator[tuple[int
     of its bytes, or of its file.
     """
     piece_bytes = PIECE_BYTES
-    while (segment := segments.segment_at(position)) is not None:
-        readable = segment.end - position
+    while (readable := segments.readable(position)) > 0:
         data = segments.read(position, min(readable, piece_bytes))
         entries, good, stop, what, _ = scan(data, check=check)
         bad = _first_bad(entries, position, data if check else b"")
@@ -232,6 +231,8 @@ def _pieces(segments: Segments, position: int, check: int) -> Iterator[tuple[int
         yield position, entries, stop, what
         piece_bytes = PIECE_BYTES
         if stop is Stop.BLANK:
+            segment = segments.segment_at(position)
+            assert segment is not None
             position = segment.end
         elif stop is Stop.END and good:
             position += good
@@ -275,7 +276,7 @@ def find_record_after(segments: Segments, offset: int) -> tuple[int, int] | None
             continue
         start = max(segment.start, offset)
         for low, high in segments.written_ranges(segment, start):
-            found = _find_record(segments, low, high, segment.end)
+            found = _find_record(segments, low, min(high, segments.wrote), segment.end)
             if found is not None:
                 return found
     return None
@@ -294,10 +295,11 @@ def _find_record(segments: Segments, low: int, high: int, file_end: int) -> tupl
             if candidate < low:
                 continue
             size = int.from_bytes(segments.read(candidate, 4), "big", signed=True)
-            if not 0 < size <= file_end - candidate:
+            if not 0 < size <= min(file_end, segments.wrote) - candidate:
                 continue
-            result = scan(segments.read(candidate, size), check=CHECK_BODY, count_max=1)
-            if result.entries and result.entries[0][PHYSICAL_OFFSET] == candidate:
+            record = segments.read(candidate, size)
+            result = scan(record, check=CHECK_BODY, count_max=1)
+            if result.entries and _first_bad(result.entries, candidate, record) is None:
                 return candidate, result.entries[0][STORE_TIMESTAMP]
         # A magic may lie across two pieces.
         position += len(data) if position + len(data) >= high else max(1, len(data) - 3)
