@@ -119,7 +119,10 @@ class Sending:
                     break
                 while len(tasks) >= IN_FLIGHT_MAX:
                     _, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                tasks.add(asyncio.create_task(self._send(message)))
+                task = asyncio.create_task(self._send(message))
+                tasks.add(task)
+                if not self.sent:
+                    await task  # alone, while it connects: then all others keep their order
                 tasks = {task for task in tasks if not task.done()}
                 now_s = SYSTEM_CLOCK.monotonic_s()
                 if now_s - shown_s >= PROGRESS_EVERY_S and sys.stderr.isatty():

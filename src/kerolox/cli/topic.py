@@ -163,16 +163,13 @@ def put(
     altered = ",".join(text if text.startswith("-") else "+" + text for text in attributes or ())
 
     async def work(admin: Admin) -> dict[str, TopicConfig]:
-        from kerolox.client.admin import NotFound
-        from kerolox.errors import OptionError
+        from kerolox.client.admin import AlreadyThere, NotFound
 
         masters = await admin.masters(cluster=cluster, broker=broker)
         before = {name: await admin.topic_config(address, topic) for name, address in masters.items()}
         there = sorted(name for name, config in before.items() if config is not None)
         if new and there:
-            raise OptionError(
-                "topic", topic, f"a new name: it is at {', '.join(there)}; change it with topic update"
-            )
+            raise AlreadyThere(f"topic {topic} is at {', '.join(there)} already; change it with topic update")
         if not new and not there:
             raise NotFound(f"topic {topic} is at none of {', '.join(masters)}; make it with topic create")
         done: dict[str, TopicConfig] = {}

@@ -39,6 +39,10 @@ class NotFound(KeroloxError):
     """What was asked about is not there."""
 
 
+class AlreadyThere(KeroloxError):
+    """What was to be made exists."""
+
+
 class Queue(NamedTuple):
     """A queue, and the broker that has it."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kerolox.client.admin import Admin, NotFound, Queue
-from kerolox.errors import ProtocolError, RequestFailed
+from kerolox.errors import KeroloxError
 from kerolox.protocol.batch import unwrap
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
@@ -55,7 +55,7 @@ class Lookups:
         if topic is None or len(message_id) in _OFFSET_ID_LENGTHS:
             try:
                 return await self._by_place(message_id)
-            except (ProtocolError, RequestFailed) as error:
+            except KeroloxError as error:
                 if topic is None:
                     raise NotFound(
                         f"no message {message_id}: {error}. A unique key is found with its topic: --topic"
