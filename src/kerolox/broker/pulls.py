@@ -338,7 +338,10 @@ class Pulls:
             resume,
             plan.wants,
         )
-        if not self._waiting.hold(held):
+        queue = self._store.queues.find(header.topic, header.queue_id)
+        if queue is not None and queue.max_offset > header.queue_offset:
+            resume()  # it came while a thread was looking: nobody would wake this one for it
+        elif not self._waiting.hold(held):
             resume()
 
     def _suggest(self, group: GroupConfig, slow: bool) -> int:

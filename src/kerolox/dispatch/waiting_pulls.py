@@ -2,7 +2,8 @@
 
 Held by queue. A dispatched batch wakes the pulls of the queues it touched that may want what came; many
 held pulls are woken in slices, so that a crowd does not stall the loop. Idle ones cost nothing: there is
-one timer, set to the earliest deadline.
+one timer, set to the earliest deadline. Those that were woken leave their deadlines behind; when these are
+the most of them they are cleared away.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import logging
 from collections import deque
 from collections.abc import Callable
 
 from kerolox.clock import Clock, TimerHandle
 from kerolox.protocol.record_scan import Entry
 
+log = logging.getLogger(__name__)
+
 WAKE_SLICE = 128  # pulls answered in one turn of the loop
+LEFT_BEHIND_MAX = 1024  # deadlines of pulls that are gone, beside as many as are held
 
 # Whether an entry with these properties may be wanted; None wants everything.
 Wants = Callable[[bytes], bool]
@@ -63,6 +68,9 @@ class WaitingPulls:
         if self.held >= self.held_max:
             return False
         self._by_queue.setdefault(pull.queue, []).append(pull)
+        if len(self._deadlines) > 2 * self.held + LEFT_BEHIND_MAX:
+            self._deadlines = [deadline for deadline in self._deadlines if not deadline[2].gone]
+            heapq.heapify(self._deadlines)
         heapq.heappush(self._deadlines, (pull.deadline_s, next(self._numbers), pull))
         self.held += 1
         self._set_timer()
@@ -126,7 +134,10 @@ class WaitingPulls:
     def _wake_slice(self) -> None:
         ready = self._ready
         for _ in range(min(len(ready), WAKE_SLICE)):
-            ready.popleft().resume()
+            try:
+                ready.popleft().resume()
+            except Exception:
+                log.exception("pull_not_resumed next='its client asks again'")
         if ready:
             asyncio.get_running_loop().call_soon(self._wake_slice)
         else:
@@ -145,15 +156,17 @@ class WaitingPulls:
         self._timer = None
         now_s = self._clock.monotonic_s()
         deadlines = self._deadlines
+        touched: set[tuple[str, int]] = set()
         while deadlines and (deadlines[0][0] <= now_s or deadlines[0][2].gone):
             _, _, pull = heapq.heappop(deadlines)
-            if pull.gone:
-                continue
-            held = self._by_queue.get(pull.queue)
-            if held is not None and pull in held:
-                held.remove(pull)
-                if not held:
-                    del self._by_queue[pull.queue]
-            self._wake(pull)
+            if not pull.gone:
+                touched.add(pull.queue)
+                self._wake(pull)
+        for queue in touched:
+            staying = [pull for pull in self._by_queue.get(queue, ()) if not pull.gone]
+            if staying:
+                self._by_queue[queue] = staying
+            else:
+                self._by_queue.pop(queue, None)
         if deadlines:
             self._set_timer()
