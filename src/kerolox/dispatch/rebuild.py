@@ -74,43 +74,17 @@ class Rebuilt(msgspec.Struct):
 
 
 class MendingQueue(ConsumeQueue):
-    """A queue that fills holes, and begins anew where its topic did."""
+    """A queue that begins anew where its topic did."""
 
     __slots__ = ("of",)
 
     of: MendingQueues
 
     def append(self, physical: int, size: int, tags_code: int, queue_offset: int) -> bool:
-        of = self.of
-        if queue_offset == self.next_offset and self.max_physical >= 0:
-            return super().append(physical, size, tags_code, queue_offset)
-        if self.max_physical < 0:
-            if of.log_min or not queue_offset:
-                return super().append(physical, size, tags_code, queue_offset)
-            # The log is there from its beginning, so those before are not deleted but lost. The original
-            # would leave blank entries, and later lose messages over them.
-            self._set_end(queue_offset - queue_offset % of.entries_per_file)
-            self.min_offset = self.next_offset
-        elif queue_offset == 0 and physical >= self.max_physical:
-            of.restarted += 1
+        if queue_offset == 0 and self.next_offset and physical >= self.max_physical >= 0:
+            self.of.restarted += 1
             self.delete()
-            return super().append(physical, size, tags_code, queue_offset)
-        elif queue_offset < self.next_offset:
-            return super().append(physical, size, tags_code, queue_offset)
-        missing = queue_offset - self.next_offset
-        if missing * RECORD_BYTES_MIN > physical - of.log_min:
-            raise DamagedLog(
-                f"the message at {physical} of the log says it is number {queue_offset} in queue "
-                f"{self.queue_id} of topic {self.topic!r}, which has {self.next_offset}: more are missing "
-                "than the log has room for. Look: kerolox store inspect (on the log file).",
-                offset=physical,
-            )
-        # Delayed messages carry the time they are due instead of a hash; it has to stay.
-        code = tags_code if self.topic == SCHEDULE_TOPIC else HOLE_TAGS
-        holes = ENTRY.pack(physical, size, code) * missing
-        self.extend(holes + ENTRY.pack(physical, size, tags_code), self.next_offset)
-        of.holes += missing
-        return True
+        return super().append(physical, size, tags_code, queue_offset)
 
 
 class MendingQueues(ConsumeQueues):
@@ -129,6 +103,53 @@ class MendingQueues(ConsumeQueues):
         queue.of = self
         self.by_topic[topic][queue_id] = queue
         return queue
+
+
+class MendingFiller(QueueFiller):
+    """Fills queues, and the holes in them."""
+
+    def __init__(self, queues: MendingQueues, layout: Layout) -> None:
+        super().__init__(queues, layout.delay_levels, multi_dispatch=layout.light_queues)
+        self._mending = queues
+
+    def _append_with_care(
+        self,
+        queue: ConsumeQueue,
+        physical: int,
+        size: int,
+        code: int,
+        queue_offset: int,
+        sys_flag: int,
+        properties: bytes,
+    ) -> None:
+        if queue.next_offset < queue_offset:
+            self._mend(queue, physical, size, code, queue_offset)
+        super()._append_with_care(queue, physical, size, code, queue_offset, sys_flag, properties)
+
+    def _mend(self, queue: ConsumeQueue, physical: int, size: int, code: int, queue_offset: int) -> None:
+        of = self._mending
+        if queue.max_physical < 0:
+            if of.log_min:
+                return  # those before were deleted with their log files
+            # The log is there from its beginning, so those before are lost. The original would leave
+            # blank entries, and later lose messages over them.
+            queue._set_end(queue_offset - queue_offset % of.entries_per_file)
+            queue.min_offset = queue.next_offset
+        missing = queue_offset - queue.next_offset
+        if not missing:
+            return
+        if missing * RECORD_BYTES_MIN > physical - of.log_min:
+            raise DamagedLog(
+                f"the message at {physical} of the log says it is number {queue_offset} in queue "
+                f"{queue.queue_id} of topic {queue.topic!r}, which has {queue.next_offset}: more are missing "
+                "than the log has room for. Look: kerolox store inspect (on the log file).",
+                offset=physical,
+            )
+        # Delayed messages carry the time they are due instead of a hash; it has to stay.
+        mark = code if queue.topic == SCHEDULE_TOPIC else HOLE_TAGS
+        queue.extend(ENTRY.pack(physical, size, mark) * missing, queue.next_offset)
+        queue.max_physical = physical  # the message itself is still to come
+        of.holes += missing
 
 
 def rebuild(
@@ -156,7 +177,7 @@ def rebuild(
     )
     followers: list[Callable[[list[Entry]], None]] = []
     if queues:
-        filler = QueueFiller(new_queues, layout.delay_levels, multi_dispatch=layout.light_queues)
+        filler = MendingFiller(new_queues, layout)
         left_out = _topics_left_out(layout)
         followers.append(lambda records: _fill(filler, records, left_out, made))
     if index:

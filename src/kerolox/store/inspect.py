@@ -330,7 +330,8 @@ def _table_rows(path: str, start: int | None) -> Iterator[Row]:
             if skip:
                 skip -= 1
                 continue
-            yield {"table": str(table), "key": _plain(key), "value": _plain(value, str(key))}
+            name = str(table) if _is_secret(str(table)) else str(key)
+            yield {"table": str(table), "key": _plain(key), "value": _plain(value, name)}
 
 
 def _plain(value: Any, name: str = "") -> Any:
@@ -356,7 +357,7 @@ def _is_secret(name: str) -> bool:
 def _wheel_rows(path: str, start: int | None) -> Iterator[Row]:
     with OnlyReading().open(path) as file:
         number = start or 0
-        while number * _WHEEL_SLOT.size < file.size:
+        while (number + 1) * _WHEEL_SLOT.size <= file.size:
             data = file.pread(_QUEUE_PIECE * _WHEEL_SLOT.size, number * _WHEEL_SLOT.size)
             for slot in _WHEEL_SLOT.iter_unpack(data[: len(data) // 32 * 32]):
                 if slot[0]:

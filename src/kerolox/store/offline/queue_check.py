@@ -14,6 +14,7 @@ from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record_scan import Entry
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
+from kerolox.store.cursors import names_light_queues
 from kerolox.store.delay_table import SCHEDULE_TOPIC, due_ms
 from kerolox.store.offline.layout import (
     BATCH_QUEUES,
@@ -176,7 +177,7 @@ class QueueCheck:
             run[1].append(entry)
             run[2].append(physical)
             if light and _AT_LIGHT in properties:
-                self._check_light(properties, physical, entry)
+                self._check_light(topic, properties, physical, entry)
         for key, run in runs.items():
             self._compare(key, run)
 
@@ -191,7 +192,9 @@ class QueueCheck:
         level = int(text) if text.isdigit() and len(text) < 10 else 0
         return due_ms(self._layout.delay_levels, level, stored_ms) if level > 0 else code
 
-    def _check_light(self, properties: bytes, physical: int, entry: bytes) -> None:
+    def _check_light(self, topic: bytes, properties: bytes, physical: int, entry: bytes) -> None:
+        if not names_light_queues(topic.decode("utf-8", "replace")):
+            return
         wanted = (names.find(properties, names.AT_INNER_MULTI_DISPATCH) or b"").split(b",")
         offsets = (names.find(properties, names.AT_INNER_MULTI_QUEUE_OFFSET) or b"").split(b",")
         if len(wanted) != len(offsets):
@@ -270,7 +273,7 @@ class QueueCheck:
         for (topic, queue_id), queue in self._queues.items():
             if queue is not None:
                 self._finish_queue(queue, f"{topic.decode()} queue {queue_id}", log_end, crashed, dispatched)
-        self._report_unqueued(None if topics is None else set(topics))
+        self._report_unqueued(None if topics is None else set(topics), dispatched if crashed else None)
 
     def _finish_queue(self, queue: _Queue, name: str, log_end: int, crashed: bool, dispatched: int) -> None:
         low = max(0, queue.segments.min_offset) // ENTRY_SIZE
@@ -315,13 +318,17 @@ class QueueCheck:
                 where = "behind the end of the log" if physical >= log_end else "where no message of it lies"
                 queue.wrong.add("no message", offset, f"points at {physical}, {where}")
 
-    def _report_unqueued(self, topics: set[str] | None) -> None:
+    def _report_unqueued(self, topics: set[str] | None, dispatched: int | None) -> None:
         for (name, queue_id), (count, place) in sorted(self._unqueued.items()):
             topic = name.decode("utf-8", "replace")
             path = os.path.join(self._layout.path(QUEUES), topic, str(queue_id))
             what = (
                 f"{topic} queue {queue_id}: {count} messages in the log (the first at {place}) have no queue"
             )
-            deleted = topics is not None and topic not in topics
-            next_step = "nothing to do if the topic was deleted" if deleted else self._repair
-            self._findings.append(Finding("no queue", path, what, next_step, place, note=deleted))
+            if dispatched is not None and place >= dispatched:
+                step, note = "the next start makes it: it was only in memory", True
+            elif topics is not None and topic not in topics:
+                step, note = "nothing to do if the topic was deleted", True
+            else:
+                step, note = self._repair, False
+            self._findings.append(Finding("no queue", path, what, step, place, note=note))
