@@ -117,6 +117,7 @@ async def test_a_crowd_is_woken_in_slices() -> None:
 
 async def test_one_that_fails_does_not_keep_the_others_asleep() -> None:
     stage = Stage()
+
     def fail() -> None:
         raise RuntimeError("on purpose")
 

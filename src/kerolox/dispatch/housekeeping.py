@@ -172,12 +172,10 @@ class Housekeeper:
         store = self._store
         loop = asyncio.get_running_loop()
         for segment in store.segments.all[:-1]:
-            if segment.end > offset:
+            if segment.end > offset or self._closing.is_set():
                 break
             # One file at a time, with a pause: deleting a large file keeps the disk busy.
             await loop.run_in_executor(store.keeper, store.segments.delete_before, segment.end)
-            if self._closing.is_set():
-                break
             await self._pause(store.options.delete_pause_ms / 1000)
         log_min = store.log.min_offset
         await loop.run_in_executor(store.keeper, store.queues.delete_before, log_min)

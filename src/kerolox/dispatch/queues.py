@@ -121,8 +121,8 @@ class QueueFiller:
                 raise QueueGap(queue.topic, queue.queue_id, queue.next_offset, queue_offset, queue.path)
             if missing > (physical - queue.max_physical) // RECORD_BYTES_MIN:
                 log.warning(
-                    "record_misnumbered topic=%s queue=%d offset=%d number=%d expected=%d next='the record is "
-                    "damaged: there was no room for so many before it; it cannot be consumed'",
+                    "record_misnumbered topic=%s queue=%d offset=%d number=%d expected=%d next='the record "
+                    "is damaged: there was no room for so many before it; it cannot be consumed'",
                     queue.topic,
                     queue.queue_id,
                     physical,
