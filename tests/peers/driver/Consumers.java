@@ -208,6 +208,7 @@ final class Consumers {
                 for (MessageExt message : messages) {
                     Map<String, Object> data = new LinkedHashMap<>();
                     data.put("handle", handle);
+                    data.put("receivedAt", System.currentTimeMillis());
                     data.put("message", message);
                     Driver.emit("message", data);
                 }

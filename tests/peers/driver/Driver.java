@@ -70,6 +70,7 @@ public final class Driver {
         });
         Reflect.register(OPS);
         Producers.register(OPS);
+        Load.register(OPS);
         Consumers.register(OPS);
         Admin.register(OPS);
         Codec.register(OPS);

@@ -144,6 +144,7 @@ final class Plain {
         result.put("queueOffset", sent.getQueueOffset());
         result.put("transactionId", sent.getTransactionId());
         result.put("regionId", sent.getRegionId());
+        result.put("traceOn", sent.isTraceOn());
         if (sent instanceof TransactionSendResult) {
             result.put("localState", of(((TransactionSendResult) sent).getLocalTransactionState()));
         }
