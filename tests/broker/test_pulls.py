@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +21,9 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.frame import BINARY, JSON
 from kerolox.protocol.record import decode_records
+from kerolox.store.reading import Cold
 from kerolox.testing.broker import running_broker
+from kerolox.testing.faults import FaultyFiles
 
 from .talk import Talk, subscribed, until
 
@@ -285,3 +288,47 @@ async def test_a_thousand_held_pulls_are_woken_without_stalling_others(tmp_path:
         assert {answer.code for answer in answers} == {0}
         assert {answer.fields["nextBeginOffset"] for answer in answers} == {"2"}
         assert steps > 1000 / 128
+
+
+# --- messages that are not in memory -----------------------------------------------------------------------
+
+
+async def test_cold_messages_are_read_by_a_thread_and_hot_ones_answered_meanwhile(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with talking(directory=tmp_path, files=files) as talk:
+        for number in range(3):
+            await talk.send("T", b"%d" % number)
+        files.cold = lambda path, offset, size: "commitlog" in path
+        answers = await asyncio.gather(*(talk.pull("T", 0, offset) for offset in (0, 1, 2)))
+        assert [decode_records(answer.body)[0].body for answer in answers] == [b"0", b"1", b"2"]
+        assert threading.get_ident() not in files.reading_threads
+        # Nobody waits who could be answered: at the end of the queue there is nothing to read.
+        held = asyncio.ensure_future(talk.pull("T", 0, 3, sys_flag=HELD))
+        await until(lambda: talk.running.broker.waiting.held == 1)
+        await talk.send("T", b"3")
+        assert decode_records((await held).body)[0].body == b"3"
+
+
+async def test_a_message_that_came_while_a_thread_looked_is_not_slept_through(tmp_path: Path) -> None:
+    async with talking(directory=tmp_path) as talk:
+        await talk.send("T")
+        real_read = talk.running.broker.store.reader.read
+        looked = asyncio.Event()
+
+        async def slow_read(*args: Any, **kwargs: Any) -> Any:
+            found = real_read(talk.running.broker.store.queues.find("T", 0), 1, 32)
+            looked.set()
+            await asyncio.sleep(0.05)  # the message comes now
+            return found
+
+        def cold(*args: Any, **kwargs: Any) -> Any:
+            talk.running.broker.store.reader.read = real_read  # type: ignore[method-assign]
+            raise Cold
+
+        talk.running.broker.store.read = slow_read  # type: ignore[method-assign]
+        talk.running.broker.store.reader.read = cold  # type: ignore[method-assign]
+        held = asyncio.ensure_future(talk.pull("T", 0, 1, sys_flag=HELD))
+        await looked.wait()
+        await talk.send("T", b"in between")
+        answer = await asyncio.wait_for(held, 5)
+        assert decode_records(answer.body)[0].body == b"in between"

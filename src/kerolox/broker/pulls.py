@@ -269,6 +269,7 @@ class Pulls:
                 header.max_msg_nums,
                 queue_filter=plan.queue_filter,
                 record_filter=plan.record_filter,
+                bytes_max=header.max_msg_bytes or PULL_BYTES_MAX,
             )
             answer = self._answer(request, plan, found, may_hold)
         except Exception as error:
