@@ -292,3 +292,17 @@ def test_records_of_another_broker(tmp_path: Path) -> None:
     (path / f"{0:020d}").write_bytes(queue.ljust(1000, b"\0"))
     report = look(tmp_path)
     assert (report.findings, report.records, report.queue_entries) == ([], 4, 2)
+
+
+async def test_a_record_that_breaks_its_own_crc(tmp_path: Path) -> None:
+    """Only stores with enabledAppendPropCRC have it; recovery refuses such a record, so verify must too."""
+    options = options_for(tmp_path, record_crc=True)
+    async with MessageStore(options, clock=ManualClock()) as store:
+        places = [await store.put("T", 0, b"x", pack({"A": "value"})) for _ in range(5)]
+    assert verify(find_layout(tmp_path, options), clock=ManualClock()).findings == []
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    overwrite(path, path.read_bytes().index(b"value", places[2][0]), b"VALUE")
+    report = verify(find_layout(tmp_path, options), clock=ManualClock())
+    assert [(f.kind, f.offset) for f in report.findings if f.kind == "damaged log"] == [
+        ("damaged log", places[2][0])
+    ]

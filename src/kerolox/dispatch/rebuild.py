@@ -212,10 +212,11 @@ def rebuild(
     flush(new_queues.write())
     new_index.flush()
     made.index_files = len(new_index)
+    queue_files = sum(queue.file_count for queue in new_queues)
     new_queues.close()
     new_index.close()
     _swap(layout, files, clock, made, queues=queues, index=index)
-    _note(layout, files, made, new_index, queues=queues, index=index)
+    _note(layout, files, made, new_index, queue_files, queues=queues, index=index)
     made.seconds = time.perf_counter() - began_s
     return made
 
@@ -344,7 +345,14 @@ def _swap(layout: Layout, files: Files, clock: Clock, made: Rebuilt, *, queues: 
 
 
 def _note(
-    layout: Layout, files: Files, made: Rebuilt, new_index: KeyIndex, *, queues: bool, index: bool
+    layout: Layout,
+    files: Files,
+    made: Rebuilt,
+    new_index: KeyIndex,
+    queue_files: int,
+    *,
+    queues: bool,
+    index: bool,
 ) -> None:
     """Bring our marks and the checkpoint in line with what there is now."""
     if index and files.exists(layout.path("checkpoint")):
@@ -357,17 +365,20 @@ def _note(
     if not files.exists(marks_file.path):
         return  # the store of another broker
     old = marks_file.load()
-    both = queues and index
-    if files.exists(layout.path("abort")):
-        # The end of the log is still to be judged, by what is known of the crash.
-        marks = Marks(boot=old.boot, dispatched=made.log_end if both else min(old.dispatched, made.log_end))
-    else:
-        marks = Marks(
-            boot=boot_identity(),
-            dispatched=made.log_end if both else min(old.dispatched, made.log_end),
-            log_end=made.log_end,
-            queues=made.queues if queues else UNKNOWN,
-            index_files=made.index_files if index else UNKNOWN,
-        )
+    end = made.log_end
+    marks = Marks(
+        boot=old.boot,
+        dispatched=end if queues and index else min(old.dispatched, end),
+        flushed=min(old.flushed, end),
+        queues=made.queues if queues else old.queues,
+        index_files=made.index_files if index else old.index_files,
+        log_end=UNKNOWN,
+        queue_files=UNKNOWN,
+    )
+    if not files.exists(layout.path("abort")):
+        # After a crash the end of the log is still to be judged. After a clean stop it is as noted.
+        marks.boot = boot_identity()
+        marks.log_end = marks.flushed = end
+        marks.queue_files = queue_files if queues else old.queue_files
     marks_file.save(marks)
     marks_file.close()

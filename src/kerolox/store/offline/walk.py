@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kerolox.protocol.record_scan import CHECK_BODY, PHYSICAL_OFFSET, SIZE, Entry, Stop, scan
-from kerolox.store.recovery import PIECE_BYTES, find_record_after
+from kerolox.protocol.record_scan import CHECK_BODY, SIZE, Entry, Stop, scan
+from kerolox.store.recovery import PIECE_BYTES, _first_bad, find_record_after
 from kerolox.store.segments import Segments
 
 
@@ -55,7 +55,9 @@ class Walk:
             readable = min(segment.end, self._end) - self.position
             data = self._segments.read(self.position, min(readable, piece_bytes))
             result = scan(data, check=self._check)
-            entries, what = _in_place(result.entries, self.position)
+            entries, what = result.entries, ""
+            if (bad := _first_bad(entries, self.position, data)) is not None:  # as recovery judges
+                entries, what = entries[: bad[0]], bad[1]
             if entries:
                 self.position += sum(entry[SIZE] for entry in entries)
                 yield entries
@@ -84,12 +86,3 @@ class Walk:
         else:
             path, in_file = segment.path, self.position - segment.start
         self.damage = Damage(self.position, what, path, in_file, behind[0], behind[1])
-
-
-def _in_place(entries: list[Entry], position: int) -> tuple[list[Entry], str]:
-    """The records up to the first that says it lies elsewhere."""
-    for number, entry in enumerate(entries):
-        if entry[PHYSICAL_OFFSET] != position:
-            return entries[:number], f"a record says it lies at {entry[PHYSICAL_OFFSET]}"
-        position += entry[SIZE]
-    return entries, ""
