@@ -1,0 +1,231 @@
+"""``kerolox up`` and ``kerolox broker`` as real processes: ready line, stop, kill, several brokers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.routes import ClusterInfo, TopicRoute
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.command import Command
+from kerolox.protocol.headers.pull import PullRequest
+from kerolox.protocol.headers.route import RouteRequest
+from kerolox.protocol.headers.send import SendRequestV2
+from kerolox.protocol.record import decode_records
+
+KEROLOX = [sys.executable, "-m", "kerolox"]
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
+FREE = ["--nameserver-listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0"]
+READY = re.compile(r"^kerolox ready: nameserver (\S+), broker (.+)$")
+
+
+class Up:
+    """One ``kerolox up`` or ``kerolox broker``."""
+
+    def __init__(self, *args: str) -> None:
+        self.process = subprocess.Popen(
+            [*KEROLOX, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline().rstrip("\n")
+        found = READY.match(self.line)
+        self.nameserver = found.group(1) if found else ""
+        self.brokers = found.group(2).split(", ") if found else []
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Exit code, and what it logged."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        out, log = self.process.communicate(timeout=60)
+        assert out == ""
+        return self.process.returncode, log
+
+
+@pytest.fixture
+def start() -> Iterator[type[Up]]:
+    made: list[Up] = []
+
+    class Kept(Up):
+        def __init__(self, *args: str) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+    yield Kept
+    for up in made:
+        if up.process.poll() is None:
+            up.process.kill()
+        up.process.communicate()
+
+
+async def send(dialer: Dialer, broker: str, topic: str, body: bytes) -> Command:
+    header = SendRequestV2(
+        producer_group="p", topic=topic, default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+        sys_flag=0, born_timestamp=1, flag=0,
+    )  # fmt: skip
+    return await dialer.call(broker, RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=10)
+
+
+async def bodies(dialer: Dialer, broker: str, topic: str) -> list[bytes]:
+    header = PullRequest(
+        consumer_group="g", topic=topic, queue_id=0, queue_offset=0, max_msg_nums=32, sys_flag=4,
+        commit_offset=0, suspend_timeout_millis=0, sub_version=0, subscription="*", expression_type="TAG",
+    )  # fmt: skip
+    answer = await dialer.call(broker, RequestCode.PULL_MESSAGE, header, timeout_s=10)
+    return [message.body for message in decode_records(answer.body)] if answer.code == 0 else []
+
+
+async def brokers_of(dialer: Dialer, nameserver: str) -> dict[str, dict[int, str]]:
+    answer = await dialer.call(nameserver, RequestCode.GET_BROKER_CLUSTER_INFO)
+    table = ClusterInfo.decode(answer.body).broker_addr_table
+    return {name: dict(data.broker_addrs) for name, data in table.items()}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_one_line_with_both_addresses_and_a_clean_stop(
+    start: type[Up], tmp_path: Path, number: int
+) -> None:
+    up = start("up", "--data", str(tmp_path / "data"), *FREE)
+    assert READY.match(up.line), up.line
+    async with Dialer() as dialer:
+        assert await brokers_of(dialer, up.nameserver) == {"broker-a": {0: up.brokers[0]}}
+        assert (await send(dialer, up.brokers[0], "T", b"kept")).code == 0
+        route = await dialer.call(
+            up.nameserver, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic="TBW102")
+        )
+        assert TopicRoute.decode(route.body).queue_datas[0].perm == 7
+    code, log = up.stop(number)
+    assert (code, log) == (0, "")
+    assert not (tmp_path / "data" / "broker-a" / "abort").exists()
+    size = sum(file.stat().st_size for file in (tmp_path / "data").rglob("*") if file.is_file())
+    assert size < 150 << 20  # small enough to embed
+
+    up = start("up", "--data", str(tmp_path / "data"), *FREE)
+    async with Dialer() as dialer:
+        assert await bodies(dialer, up.brokers[0], "T") == [b"kept"]
+    assert up.stop()[0] == 0
+
+
+async def test_what_was_acknowledged_survives_a_kill(start: type[Up], tmp_path: Path) -> None:
+    acknowledged: list[bytes] = []
+    for round_number in range(3):
+        up = start("up", "--data", str(tmp_path / "data"), *FREE)
+        async with Dialer() as dialer:
+            assert await bodies(dialer, up.brokers[0], "T") == acknowledged
+            for number in range(5):
+                body = b"%d.%d" % (round_number, number)
+                assert (await send(dialer, up.brokers[0], "T", body)).code == 0
+                acknowledged.append(body)
+            # A topic of its own each time, acknowledged as the last thing before the kill.
+            assert (await send(dialer, up.brokers[0], f"new_{round_number}", b"last")).code == 0
+            up.process.kill()
+            up.process.wait()
+    up = start("up", "--data", str(tmp_path / "data"), *FREE)
+    async with Dialer() as dialer:
+        assert await bodies(dialer, up.brokers[0], "T") == acknowledged
+        for round_number in range(3):
+            assert await bodies(dialer, up.brokers[0], f"new_{round_number}") == [b"last"]
+    assert up.stop()[0] == 0
+
+
+async def test_an_ephemeral_one_leaves_nothing(
+    start: type[Up], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "TMPDIR", str(tmp_path))
+    up = start("up", "--ephemeral", "--data", str(tmp_path / "unused"), *FREE)
+    async with Dialer() as dialer:
+        assert (await send(dialer, up.brokers[0], "T", b"x")).code == 0
+    (directory,) = tmp_path.iterdir()
+    assert (directory / "broker-a" / "commitlog").is_dir()
+    assert up.stop()[0] == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_several_brokers_are_processes_with_stores_of_their_own(
+    start: type[Up], tmp_path: Path
+) -> None:
+    up = start("up", "--data", str(tmp_path), "--brokers", "2", *FREE)
+    assert len(up.brokers) == 2
+    async with Dialer() as dialer:
+        assert await brokers_of(dialer, up.nameserver) == {
+            "broker-a": {0: up.brokers[0]},
+            "broker-b": {0: up.brokers[1]},
+        }
+        for broker in up.brokers:
+            assert (await send(dialer, broker, "T", broker.encode())).code == 0
+        for broker in up.brokers:
+            assert await bodies(dialer, broker, "T") == [broker.encode()]
+    assert up.stop()[0] == 0
+    for name in ("broker-a", "broker-b"):
+        assert (tmp_path / name / "commitlog").is_dir()
+        assert not (tmp_path / name / "abort").exists()
+
+
+def test_brokers_end_with_the_process_that_started_them(start: type[Up], tmp_path: Path) -> None:
+    up = start("up", "--data", str(tmp_path), "--brokers", "2", *FREE)
+    up.process.kill()
+    up.process.wait()
+    running = [tmp_path / name / "abort" for name in ("broker-a", "broker-b")]
+    deadline_s = time.monotonic() + 30
+    while any(mark.exists() for mark in running) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not any(mark.exists() for mark in running)
+
+
+def test_a_broker_reads_its_file_its_environment_and_its_flags(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=from-file\nlistenPort=1\nfileReservedTime=5\n")
+    done = subprocess.run(
+        [*KEROLOX, "broker", "-c", str(file), "--print-config", "--json", "--listen", "127.0.0.1:7",
+         "--set", "fileReservedTime=9", "-n", "10.0.0.1:9876"],
+        capture_output=True, text=True, timeout=60, check=True,
+        env={**ENVIRONMENT, "KEROLOX_BROKER_NAME": "from-environment"},
+    )  # fmt: skip
+    shown = json.loads(done.stdout)
+    assert shown["brokerName"] == {
+        "value": "from-environment",
+        "source": "environment KEROLOX_BROKER_NAME",
+    }
+    assert shown["listenPort"] == {"value": "7", "source": "flag"}
+    assert shown["fileReservedTime"] == {"value": "9", "source": "flag"}
+    assert shown["namesrvAddr"]["value"] == "10.0.0.1:9876"
+    assert shown["brokerConfigPath"]["value"] == str(file)
+    assert shown["flushDiskType"]["source"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["broker", "--set", "nonsense"], "key=value"),
+        (["broker", "--set", "noSuchKey=1"], "noSuchKey"),
+        (["broker", "--set", "fileReservedTime=soon"], "fileReservedTime"),
+        (["up", "--set", "noSuchKey=1"], "noSuchKey"),
+        (["up", "--broker-listen", "nowhere"], "host:port"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_exit_code_1(args: list[str], says: str, tmp_path: Path) -> None:
+    done = subprocess.run([*KEROLOX, *args], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert says in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_in_use_is_one_line_and_exit_code_1(start: type[Up], tmp_path: Path) -> None:
+    start("up", "--data", str(tmp_path), *FREE)
+    done = subprocess.run(
+        [*KEROLOX, "up", "--data", str(tmp_path), *FREE, "--log-level", "error"],
+        capture_output=True, text=True, timeout=60, env=ENVIRONMENT,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "lock" in done.stderr or "use" in done.stderr
+    assert "Traceback" not in done.stderr
