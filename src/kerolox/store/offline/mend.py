@@ -13,7 +13,14 @@ import msgspec
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.protocol.hosts import host_bytes
-from kerolox.protocol.record import encode_blank, encode_record, topic_field
+from kerolox.protocol.record import (
+    CRC_PROPERTY_BYTES,
+    encode_blank,
+    encode_record,
+    seal_properties,
+    seal_record,
+    topic_field,
+)
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, TOPIC
 from kerolox.store.errors import StoreError
 from kerolox.store.files import Files
@@ -168,6 +175,9 @@ def fillers(offset: int, span: int, store_ms: int) -> list[bytes]:
     for number in range(count):
         size = span // count + (number < span % count)
         topic = FILLER_TOPIC[: size - 91]
+        # With a CRC over all of it if it has room: a broker set to demand one takes nothing else.
+        sealed = size >= 91 + len(topic) + CRC_PROPERTY_BYTES
+        properties = seal_properties(b"") if sealed else b""
         record = encode_record(
             queue_id=0,
             flag=0,
@@ -180,10 +190,12 @@ def fillers(offset: int, span: int, store_ms: int) -> list[bytes]:
             store_host=_HOST,
             reconsume_times=0,
             prepared_offset=0,
-            body=bytes(size - 91 - len(topic)),
+            body=bytes(size - 91 - len(topic) - len(properties)),
             topic_field=topic_field(topic),
-            properties=b"",
+            properties=properties,
         )
+        if sealed:
+            record = seal_record(record)
         assert len(record) == size
         records.append(record)
         offset += size
