@@ -230,7 +230,9 @@ class File:
                 break
             # To the next page first: a written page is reported whole, its tail is mostly zeros.
             stop = min(end, offset + len(_ZEROS), (offset // PAGE + 1) * PAGE if offset % PAGE else end)
-            if self.pread(stop - offset, offset).strip(b"\0"):
+            data = self.pread(stop - offset, offset)
+            # Comparing is fifty times faster than stripping; some file systems call allocated blocks written.
+            if data != _ZEROS and data.strip(b"\0"):
                 self.pwrite(memoryview(_ZEROS)[: stop - offset], offset)
                 changed = True
             offset = stop
