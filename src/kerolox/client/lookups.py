@@ -197,4 +197,4 @@ class Lookups:
 
 
 def _order(message: StoredMessage) -> tuple[int, str, int, int]:
-    return message.store_timestamp, message.broker_name, message.queue_id, message.queue_offset
+    return message.store_timestamp, message.broker_name, message.physical_offset, message.queue_offset

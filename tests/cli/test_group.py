@@ -1,0 +1,80 @@
+"""``kerolox group`` against a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kerolox.net.dialer import Dialer
+from tests.broker.talk import Talk, subscribed
+from tests.cli.serving import Cluster, running_cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as running:
+        running.ok("topic", "create", "t", "--queues", "2")
+        running.ok("send", "t", "a", "b", "c", "--queue", "0")
+        yield running
+
+
+def test_create_list_delete(cluster: Cluster) -> None:
+    assert cluster.ok("group", "create", "made", "--retries", "3", "--no-consume") == "made is at broker-a\n"
+    rows = {row["group"]: row for row in cluster.json("group", "list")}
+    assert rows["made"] == {
+        "group": "made",
+        "brokers": ["broker-a"],
+        "consumeEnabled": False,
+        "orderly": False,
+        "retryMax": 3,
+    }
+    assert "TOOLS_CONSUMER" in rows
+    assert ["made", "1", "no", "no", "3"] in [
+        line.split() for line in cluster.ok("group", "list").splitlines()
+    ]
+    assert cluster.ok("group", "delete", "made", "--yes") == "made is deleted\n"
+    assert "made" not in {row["group"] for row in cluster.json("group", "list")}
+    assert "INVALID_PARAMETER" in cluster.error("group", "create", "no good")
+
+
+def test_reset_and_lag(cluster: Cluster) -> None:
+    cluster.ok("group", "create", "g")
+    moved = cluster.json("group", "reset", "g", "t", "--to", "earliest", "--yes")
+    assert moved == [
+        {"broker": "broker-a", "queueId": 0, "offset": 0},
+        {"broker": "broker-a", "queueId": 1, "offset": 0},
+    ]
+    found = cluster.json("group", "lag", "g")
+    assert found["lag"] == 3
+    assert [queue["lag"] for queue in found["queues"]] == [3, 0]
+    assert "group g is 3 messages behind" in cluster.ok("group", "lag", "g")
+    assert cluster.json("group", "lag", "g", "--topic", "TBW102")["queues"] != found["queues"]
+    cluster.ok("group", "reset", "g", "t", "--to", "latest", stdin="y\n")
+    found = cluster.json("group", "lag", "g")
+    assert found["lag"] == 0
+    assert found["queues"][0]["lastConsumedStoreTime"] > 1_700_000_000_000
+    (first, _) = cluster.json("group", "reset", "g", "t", "--to", "1h", "--yes")
+    assert first["offset"] == 0
+    cluster.run("group", "reset", "g", "t", "--to", "latest", stdin="n\n", fails=True)
+    assert cluster.json("group", "lag", "g")["lag"] == 3
+    assert "--to = 'soon'" in cluster.error("group", "reset", "g", "t", "--to", "soon", "--yes")
+    assert "TOPIC_NOT_EXIST" in cluster.error("group", "reset", "g", "no", "--to", "now", "--yes")
+
+
+def test_members(cluster: Cluster) -> None:
+    assert cluster.json("group", "members", "m")["members"] == []
+
+    async def join() -> Dialer:
+        dialer = Dialer()
+        await Talk(dialer, cluster.running).heartbeat("m", subscribed("t", "a||b"))
+        return dialer
+
+    dialer = cluster.on_loop(join)
+    found = cluster.json("group", "members", "m")
+    (member,) = found["members"]
+    assert (member["clientId"], member["version"], member["brokers"]) == ("client-1", "V5_3_3", ["broker-a"])
+    assert found["subscriptions"] == {"t": "a||b"}
+    assert (found["model"], found["type"]) == ("CLUSTERING", "CONSUME_PASSIVELY")
+    assert "client-1" in cluster.ok("group", "members", "m")
+    cluster.on_loop(dialer.close)

@@ -1,0 +1,154 @@
+"""``kerolox send``, ``message`` and ``tail`` against a broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kerolox.cli.times import parse_time, time_text
+from kerolox.client import lookups
+from kerolox.errors import OptionError
+from tests.cli.serving import Cluster, running_cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as running:
+        yield running
+
+
+def bodies(found: object) -> list[str]:
+    return [message["body"] for message in found["messages"]]  # type: ignore[index]
+
+
+def test_arguments(cluster: Cluster) -> None:
+    result = cluster.json(
+        "send", "args", "one", "two", "--tag", "x", "--key", "k1", "--key", "k2", "-p", "a=b"
+    )
+    assert (result["sent"], result["failed"]) == (2, 0)
+    assert [row["status"] for row in result["first"]] == ["SEND_OK", "SEND_OK"]
+    found = cluster.json("message", "find", "args", "--key", "k2")
+    assert (bodies(found), found["complete"]) == (["one", "two"], True)
+    message = found["messages"][0]
+    assert (message["tag"], message["keys"], message["properties"]["a"]) == ("x", ["k1", "k2"], "b")
+    assert message["messageId"] == result["first"][0]["messageId"]
+
+
+def test_lines_keep_their_order(cluster: Cluster, tmp_path: Path) -> None:
+    lines = [f"line {number}" for number in range(300)]
+    cluster.ok("topic", "create", "lines", "--queues", "1")
+    out, errors = cluster.run("send", "lines", stdin="\n".join(lines) + "\n\n")
+    assert "300 sent, the first 20 shown" in errors
+    assert len(out.splitlines()) == 22
+    assert bodies(cluster.json("message", "find", "lines", "--max", "1000")) == lines
+    file = tmp_path / "lines.txt"
+    file.write_text("from a file\r\nsecond")
+    cluster.ok("send", "lines", "--file", str(file))
+    cluster.ok("send", "lines", "--file", str(file), "--whole")
+    found = cluster.json("message", "find", "lines", "--max", "1000")
+    assert bodies(found)[300:] == ["from a file", "second", "from a file\r\nsecond"]
+
+
+def test_what_cannot_be_sent(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.ok("topic", "create", "closed", "--perm", "4")
+    assert "--queue" in cluster.error("send", "closed", "x")
+    assert "--property = 'nonsense'" in cluster.error("send", "args", "x", "-p", "nonsense")
+    assert "missing" in cluster.error("send", "args", "--file", str(tmp_path / "missing"))
+    out, errors = cluster.run("send", "args", "ok", "--property", "TAGS=x", "--json", fails=True)
+    assert json.loads(out)["failed"] == 1
+    assert "kerolox: 1 not sent: property 'TAGS' is reserved" in errors
+
+
+def test_get_by_both_ids(cluster: Cluster) -> None:
+    cluster.ok("send", "ids", "here I am")
+    (message,) = cluster.json("message", "find", "ids")["messages"]
+    by_key = cluster.json("message", "get", message["messageId"], "--topic", "ids")
+    by_place = cluster.json("message", "get", message["offsetMessageId"])
+    assert by_key == message
+    assert by_place == {**message, "broker": None}
+    assert "here I am" in cluster.ok("message", "get", message["offsetMessageId"])
+    assert "--topic" in cluster.error("message", "get", message["messageId"])
+    assert "no message" in cluster.error("message", "get", "nonsense", "--topic", "ids")
+    assert "TOPIC_NOT_EXIST" in cluster.error("message", "get", "nonsense", "--topic", "nowhere")
+
+
+def test_find_says_when_there_is_more(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.ok("topic", "create", "much", "--queues", "2")
+    cluster.ok("send", "much", *map(str, range(10)), "--key", "k")
+    whole = cluster.json("message", "find", "much", "--from", "1h", "--to", "now")
+    assert (len(whole["messages"]), whole["complete"], whole["cut"]) == (10, True, None)
+    out, errors = cluster.run("message", "find", "much", "--max", "4", "--json")
+    assert bodies(json.loads(out)) == ["0", "1", "2", "3"]
+    assert json.loads(out)["complete"] is False
+    assert "not all: the first 4 of more" in errors
+    out, errors = cluster.run("message", "find", "much", "--key", "k", "--max", "4")
+    assert "not all: the first 4 of 10" in errors
+    monkeypatch.setattr(lookups, "COUNT_MAX", 5)
+    out, errors = cluster.run("message", "find", "much", "--key", "k", "--json")
+    assert len(json.loads(out)["messages"]) == 5
+    assert "narrow the time" in errors
+    assert cluster.json("message", "find", "much", "--to", "1h")["messages"] == []
+    assert cluster.json("message", "find", "much", "--key", "k", "--to", "1h")["messages"] == []
+
+
+def test_binary_bodies(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "binary"
+    file.write_bytes(b"\xff\x00\n\x01")
+    cluster.ok("send", "binary", "--file", str(file), "--whole")
+    (message,) = cluster.json("message", "find", "binary")["messages"]
+    assert message["bodyBase64"] == "/wAKAQ=="
+    assert r"\xff" in cluster.ok("message", "find", "binary")
+
+
+def test_tail_shows_what_there_is_and_what_comes(cluster: Cluster) -> None:
+    cluster.ok("topic", "create", "news", "--queues", "2")
+    cluster.ok("send", "news", "a", "b", "--tag", "x")
+    cluster.ok("send", "news", "c", "--tag", "y")
+    out, errors = cluster.run("tail", "news", "--from", "0", "--count", "3")
+    assert sorted(line.split()[-1] for line in out.splitlines()) == ["a", "b", "c"]
+    assert "following 2 queues" in errors
+    out = cluster.ok("tail", "news", "--from", "1h", "--tags", "y", "--count", "1", "--json")
+    assert json.loads(out)["body"] == "c"
+
+    async def send_soon() -> None:
+        async def send() -> None:
+            while True:
+                await broker.store.put("news", 0, b"live")
+                await asyncio.sleep(0.05)
+
+        tasks.append(asyncio.create_task(send()))
+
+    import asyncio
+
+    tasks: list[asyncio.Task[None]] = []
+    broker = cluster.running.broker
+    cluster.on_loop(send_soon)
+    try:
+        assert cluster.ok("tail", "news", "--count", "2").count("live") == 2
+    finally:
+
+        async def stop() -> None:
+            tasks[0].cancel()
+
+        cluster.on_loop(stop)
+    assert "TOPIC_NOT_EXIST" in cluster.error("tail", "nowhere")
+    assert "names no tag" in cluster.error("tail", "news", "--tags", "||")
+
+
+def test_times() -> None:
+    now_ms = 1_700_000_000_000
+    assert parse_time("now", now_ms) == now_ms
+    assert parse_time("90s", now_ms) == now_ms - 90_000
+    assert parse_time("2h ago", now_ms) == now_ms - 7_200_000
+    assert parse_time("3d", now_ms) == now_ms - 3 * 86_400_000
+    assert parse_time("1600000000000", now_ms) == 1_600_000_000_000
+    assert parse_time("2023-11-14T22:13:20+00:00", now_ms) == now_ms
+    assert parse_time(time_text(now_ms), 0) == now_ms
+    assert (time_text(None), time_text(0), time_text(-1)) == ("", "", "")
+    assert time_text(1 << 62) == str(1 << 62)
+    for wrong in ("", "soon", "5 parsecs", "2023-13-01"):
+        with pytest.raises(OptionError):
+            parse_time(wrong, now_ms)

@@ -1,0 +1,74 @@
+"""``kerolox topic`` and ``kerolox cluster`` against a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.serving import Cluster, running_cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as running:
+        yield running
+
+
+def test_create_update_delete(cluster: Cluster) -> None:
+    made = cluster.json("topic", "create", "t1", "--queues", "4", "--attribute", "message.type=FIFO")
+    assert made == [
+        {"broker": "broker-a", "topic": "t1", "readQueues": 4, "writeQueues": 4, "perm": 6, "order": False}
+    ]
+    topics = cluster.running.broker.topics
+    assert topics.find("t1").attributes == {"message.type": "FIFO"}  # type: ignore[union-attr]
+    assert "t1" in cluster.json("topic", "list")
+    assert "is at broker-a already" in cluster.error("topic", "create", "t1")
+    (changed,) = cluster.json("topic", "update", "t1", "--perm", "4", "--attribute", "-message.type")
+    assert (changed["perm"], changed["writeQueues"]) == (4, 4)  # what is not named stays
+    found = topics.find("t1")
+    assert found is not None
+    assert (found.perm, found.write_queue_nums, found.attributes) == (4, 4, {})
+    (changed,) = cluster.json("topic", "update", "t1", "--queues", "2", "--read-queues", "4", "--order")
+    assert (changed["writeQueues"], changed["readQueues"], changed["order"]) == (2, 4, True)
+    assert cluster.ok("topic", "delete", "t1", "--yes") == "t1 is deleted\n"
+    assert "t1" not in cluster.json("topic", "list")
+    assert cluster.ok("topic", "delete", "t1", "--yes") == "t1 was at no broker\n"
+    assert "topic create" in cluster.error("topic", "update", "t1", "--perm", "6")
+
+
+def test_delete_asks_first(cluster: Cluster) -> None:
+    cluster.ok("topic", "create", "precious")
+    cluster.run("topic", "delete", "precious", stdin="n\n", fails=True)
+    assert "precious" in cluster.json("topic", "list")
+    cluster.ok("topic", "delete", "precious", stdin="y\n")
+    assert "precious" not in cluster.json("topic", "list")
+
+
+def test_errors(cluster: Cluster) -> None:
+    assert "INVALID_PARAMETER" in cluster.error("topic", "create", "no good")
+    assert "no cluster 'c9'; there are: DefaultCluster" in cluster.error(
+        "topic", "create", "t", "--cluster", "c9"
+    )
+    assert "there are brokers: broker-a" in cluster.error("topic", "create", "t", "--broker", "b9")
+    assert "TOPIC_NOT_EXIST" in cluster.error("topic", "stats", "nowhere")
+
+
+def test_stats(cluster: Cluster) -> None:
+    cluster.ok("topic", "create", "counted", "--queues", "2")
+    cluster.ok("send", "counted", "a", "b", "c", "--queue", "1")
+    first, second = cluster.json("topic", "stats", "counted")
+    assert (first["messages"], first["lastStoreTime"]) == (0, None)
+    assert (second["queueId"], second["minOffset"], second["maxOffset"]) == (1, 0, 3)
+    assert second["lastStoreTime"] > 1_700_000_000_000
+    assert cluster.ok("topic", "stats", "counted").splitlines()[2].split() == ["broker-a", "0", "0", "0", "0"]
+
+
+def test_cluster_list_shows_figures(cluster: Cluster) -> None:
+    (broker,) = cluster.json("cluster", "list")
+    assert (broker["version"], broker["active"]) == ("V5_3_3", True)
+    assert 0 < broker["diskUsed"] <= 1
+    before = broker["inToday"]
+    cluster.ok("send", "BenchmarkTest", "a", "b")
+    assert cluster.json("cluster", "list")[0]["inToday"] == before + 2
+    assert "V5_3_3" in cluster.ok("cluster", "list")
