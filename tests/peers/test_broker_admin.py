@@ -1,0 +1,205 @@
+"""mqadmin against our broker and against Apache's: both are told the same, and it prints the same."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kerolox.protocol.hosts import host_bytes
+from kerolox.protocol.message_id import offset_id
+
+from .driver import JavaDriver, JavaError
+from .ours import OurCluster
+from .processes import JavaBroker, JavaNameServer
+
+Unique = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurCluster]:
+    cluster = OurCluster(tmp_path_factory.mktemp("ours-admin"))
+    cluster.start()
+    yield cluster
+    assert cluster.stop() == 0, cluster.tail()
+    log = (cluster.home / "stderr.log").read_text()
+    assert "Traceback" not in log, log[-5000:]
+
+
+class Twice:
+    """Runs mqadmin at both; ``N`` and ``B`` among its words are the name server and the broker."""
+
+    def __init__(self, driver: JavaDriver, *pairs: tuple[str, str]) -> None:
+        self.driver = driver
+        self.pairs = pairs  # name server, broker: ours, then theirs
+
+    def each(self, command: str, *words: str) -> list[str]:
+        """What it prints of ours and of theirs, or the error of each."""
+        printed = []
+        for nameserver, broker in self.pairs:
+            places = {"N": nameserver, "B": broker}
+            try:
+                full = self.driver.mqadmin_full(command, *(places.get(word, word) for word in words))
+                text = full["out"] + full["err"]
+            except JavaError as error:
+                text = "\n".join(re.findall(r"CODE: \d+\s+DESC: [^\n]*", error.stack)) or error.stack
+            printed.append(text.replace(nameserver, "<nameserver>").replace(broker, "<broker>"))
+        return printed
+
+    def __call__(self, command: str, *words: str) -> str:
+        """What it prints of both."""
+        mine, other = map(plain, self.each(command, *words))
+        assert mine == other, f"{command} {' '.join(words)}: ours\n{mine}\ntheirs\n{other}"
+        return mine
+
+    def differing_ends(self, command: str, *words: str) -> str:
+        """An error of both; ours says more."""
+        mine, other = self.each(command, *words)
+        assert mine.startswith(other.split(" BROKER:")[0]), f"{command}: ours\n{mine}\ntheirs\n{other}"
+        return mine
+
+
+def plain(text: str) -> str:
+    """Without what moves from call to call: times, ids, rates, the order of sets, the width of columns."""
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d([,.]\d+)?", "<time>", text)
+    text = re.sub(r"\b[0-9A-F]{32}\b", "<id>", text)
+    text = re.sub(r"\b1[6-9]\d{11}\b", "<ms>", text)
+    text = re.sub(r"(?<![\d.])\d+\.\d+(?![\d.])", "<n>", text)
+    text = re.sub(r"127\.0\.0\.1:\d+", "<address>", text)
+    text = re.sub(r"@driver-\d+", "@driver", text)
+    return "\n".join(sorted(re.sub(r"[ \t]+", " ", line).strip() for line in text.splitlines()))
+
+
+@pytest.fixture
+def twice(
+    java_driver: JavaDriver, ours: OurCluster, java_nameserver: JavaNameServer, java_broker: JavaBroker
+) -> Twice:
+    return Twice(java_driver, (ours.nameserver, ours.broker), (java_nameserver.address, java_broker.address))
+
+
+def made(twice: Twice, topic: str) -> str:
+    said = twice("updateTopic", "-n", "N", "-b", "B", "-t", topic, "-r", "2", "-w", "2")
+    assert "create topic to <broker> success" in said
+    return topic
+
+
+def test_cluster_and_figures(twice: Twice) -> None:
+    lines = [text.splitlines() for text in twice.each("clusterList", "-n", "N")]
+    assert lines[0][0] == lines[1][0]
+    assert len(lines[0][1].split()) == len(lines[1][1].split())  # every column has its figure
+    assert lines[0][1].rstrip().endswith("true")
+    mine, theirs = (
+        dict(re.findall(r"^(\S+?)\s*: (.*)$", text, re.MULTILINE))
+        for text in twice.each("brokerStatus", "-n", "N", "-b", "B")
+    )
+    missing = {key for key in theirs.keys() - mine.keys() if "_" not in key}
+    assert not missing, f"figures of Apache's broker that ours does not have: {missing}"
+
+
+def test_topics(twice: Twice, unique: Unique) -> None:
+    topic = made(twice, unique("topic"))
+    twice("topicRoute", "-n", "N", "-t", topic)
+    twice("updateTopic", "-n", "N", "-b", "B", "-t", topic, "-r", "3", "-w", "2", "-a", "+message.type=FIFO")
+    assert '"readQueueNums":3' in twice("topicRoute", "-n", "N", "-t", topic)
+    for wrong in ("+nonsense=1", "+queue.type=BatchCQ", "-reserve.time"):
+        twice.differing_ends("updateTopic", "-n", "N", "-b", "B", "-t", topic, "-a", wrong)
+    twice.differing_ends("updateTopic", "-n", "N", "-b", "B", "-t", "TBW102")
+    twice("sendMessage", "-n", "N", "-t", topic, "-p", "body", "-b", "broker-a", "-i", "1")
+    status = twice("topicStatus", "-n", "N", "-t", topic)
+    assert re.search(r"broker-a 1 0 1 <time>", status)
+    twice("deleteTopic", "-n", "N", "-c", "DefaultCluster", "-t", topic)
+    assert "CODE: 17" in twice.differing_ends("topicStatus", "-n", "N", "-t", topic)
+    twice.differing_ends("deleteTopic", "-n", "N", "-c", "DefaultCluster", "-t", "TBW102")
+
+
+def test_messages(twice: Twice, unique: Unique) -> None:
+    topic = made(twice, unique("topic"))
+    ids = []
+    sent = ["sendMessage", "-n", "N", "-t", topic, "-p", "the body", "-k", "key1", "-c", "tagA"]
+    for text in twice.each(*sent, "-b", "broker-a", "-i", "1"):
+        found = re.search(r"\b[0-9A-F]{32}\b", text)
+        assert found is not None, text
+        ids.append(found[0])
+    shown = ""
+    for _ in range(50):  # Apache's index is filled a moment later
+        shown, theirs = map(plain, twice.each("queryMsgByKey", "-n", "N", "-t", topic, "-k", "key1"))
+        if "<id>" in theirs:
+            break
+        time.sleep(0.1)
+    assert "<id> 1 0" in shown
+    for (nameserver, _), id in zip(twice.pairs, ids, strict=True):
+        shown = twice.driver.mqadmin("queryMsgByUniqueKey", "-n", nameserver, "-t", topic, "-i", id)
+        assert re.search(r"Tags: +\[?tagA", shown), shown
+        facts = dict(re.findall(r"^(Store Host|CommitLog Offset): +(\S+)", shown, re.MULTILINE))
+        place = offset_id(host_bytes(facts["Store Host"]), int(facts["CommitLog Offset"]))
+        by_id = twice.driver.mqadmin("queryMsgById", "-n", nameserver, "-t", topic, "-i", place)
+        assert re.search(r"Keys: +\[?key1", by_id), by_id
+    entries = twice("queryCq", "-n", "N", "-t", topic, "-q", "1", "-i", "0", "-c", "5", "-b", "B")
+    assert "max: 1, min: 0" in entries
+
+
+def test_groups_and_progress(twice: Twice, unique: Unique) -> None:
+    topic, group = made(twice, unique("topic")), unique("group")
+    twice("updateSubGroup", "-n", "N", "-b", "B", "-g", group, "-r", "3")
+    assert "retryMaxTimes = 3" in twice("getConsumerConfig", "-n", "N", "-g", group)
+    assert "CODE: 17" in twice.differing_ends("consumerProgress", "-n", "N", "-g", group)
+    for number in range(3):
+        twice("sendMessage", "-n", "N", "-t", topic, "-p", str(number), "-b", "broker-a", "-i", "0")
+    handles = [
+        twice.driver.call(
+            "push.start",
+            group=group,
+            namesrv=nameserver,
+            subscriptions=[{"topic": topic, "expression": "a || b || *"}],
+            options={"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"},
+        )
+        for nameserver, _ in twice.pairs
+    ]
+    twice("consumerConnection", "-n", "N", "-g", group)
+    assert "Diff Total" in twice.each("consumerProgress", "-n", "N", "-g", group)[0]
+    for text in twice.each("consumerStatus", "-n", "N", "-g", group):  # passed on to the consumer
+        assert "Same subscription in the same group of consumer" in text, text
+    for handle in handles:
+        twice.driver.call("shutdown", handle=handle)
+    for text in twice.each("resetOffsetByTime", "-n", "N", "-g", group, "-t", topic, "-s", "0"):
+        assert re.search(r"broker-a +0 +0", text), text
+    progress = twice("consumerProgress", "-n", "N", "-g", group)
+    assert "Diff Total: 3" in progress
+    assert "Diff Total: 3" in twice("consumerProgress", "-n", "N", "-g", group, "-t", topic)
+    twice.differing_ends("consumerConnection", "-n", "N", "-g", group)
+    twice.differing_ends("producerConnection", "-n", "N", "-g", "nobody", "-t", topic)
+    stats = twice.each("statsAll", "-n", "N", "-t", topic)
+    assert group in stats[0], stats
+    twice("setConsumeMode", "-n", "N", "-b", "B", "-t", topic, "-g", group, "-m", "POP", "-q", "8")
+    twice("deleteSubGroup", "-n", "N", "-b", "B", "-g", group, "-r", "true")
+    twice("updateSubGroup", "-n", "N", "-b", "B", "-g", group)
+
+
+def test_settings(twice: Twice) -> None:
+    def settings() -> list[dict[str, str]]:
+        return [
+            dict(re.findall(r"^(\S+)\s*=\s*(\S*)\s*$", text, re.MULTILINE))
+            for text in twice.each("getBrokerConfig", "-n", "N", "-b", "B")
+        ]
+
+    mine, theirs = settings()
+    for key in ("brokerName", "brokerClusterName", "brokerPermission", "defaultTopicQueueNums", "brokerRole"):
+        assert mine[key] == theirs[key]
+    said = twice("updateBrokerConfig", "-n", "N", "-b", "B", "-k", "slaveReadEnable", "-v", "true")
+    assert "success" in said
+    assert [found["slaveReadEnable"] for found in settings()] == ["true", "true"]
+    twice("updateBrokerConfig", "-n", "N", "-b", "B", "-k", "slaveReadEnable", "-v", "false")
+    for key in ("brokerConfigPath", "rocketmqHome", "configBlackList"):
+        refused = twice.differing_ends("updateBrokerConfig", "-n", "N", "-b", "B", "-k", key, "-v", "x")
+        assert "CODE: 16" in refused
+
+
+def test_orders(twice: Twice) -> None:
+    for command in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
+        assert "success" in twice(command, "-n", "N", "-b", "B")
+    mine, _ = twice.each("haStatus", "-n", "N", "-b", "B")
+    assert "#SlaveNum\t0" in mine
+    mine, _ = twice.each("brokerConsumeStats", "-n", "N", "-b", "B")
+    assert "Diff Total" in mine
