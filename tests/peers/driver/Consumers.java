@@ -34,6 +34,19 @@ final class Consumers {
         ops.put("push.start", Consumers::startPush);
         ops.put("push.waitCount", args -> push(args).recorder.waitCount(args));
         ops.put("push.drain", args -> push(args).recorder.drain(args));
+        ops.put("push.distinct", args -> {
+            Set<String> together = new HashSet<>();
+            for (Object handle : args.getJSONArray("handles")) {
+                JSONObject one = new JSONObject();
+                one.put("handle", handle);
+                push(one).recorder.addDistinct(together);
+            }
+            return together.size();
+        });
+        ops.put("push.leave", args -> {
+            push(args).shutdown();
+            return push(args).recorder.drain(args);
+        });
         ops.put("push.outcome", args -> {
             push(args).recorder.outcome = new Outcome(args);
             return null;
@@ -232,6 +245,10 @@ final class Consumers {
             result.put("distinct", distinct.size());
             result.put("reached", (byId ? distinct.size() : count) >= wanted);
             return result;
+        }
+
+        synchronized void addDistinct(Set<String> all) {
+            all.addAll(distinct);
         }
 
         synchronized Object drain(JSONObject args) {

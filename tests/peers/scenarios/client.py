@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from ..driver import JavaDriver
+from ..driver import JavaDriver, JavaError
 
 Record = dict[str, Any]
 WAIT_S = 40.0
@@ -79,6 +79,10 @@ class Push(Handle):
     def drain(self) -> list[Record]:
         return list(self.do("push.drain"))
 
+    def stop_keeping(self, records: list[Record]) -> None:
+        """Shut down the clean way; what it received until then is added to ``records``."""
+        records += self.do("push.leave")
+
     def take(self, count: int) -> list[Record]:
         self.wait(count)
         return self.drain()
@@ -118,7 +122,14 @@ class Client:
         self.nameserver = nameserver
 
     def _start(self, op: str, **args: Any) -> str:
-        return str(self.driver.call(op, namesrv=self.nameserver, **args))
+        try:
+            return str(self.driver.call(op, namesrv=self.nameserver, **args))
+        except JavaError as error:
+            # Java's client gives up for good if its first request fails, as a young JVM's can when the
+            # machine is busy.
+            if "RemotingSendRequestException" not in error.stack:
+                raise
+            return str(self.driver.call(op, namesrv=self.nameserver, **args))
 
     def producer(self, group: str = "pid_scenarios", **args: Any) -> Producer:
         return Producer(self.driver, self._start("producer.start", group=group, **args))
