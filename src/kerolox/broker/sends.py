@@ -91,6 +91,8 @@ class Sends:
         queue_id = self._queue(header, config)
         if header.topic.startswith(names.RETRY_PREFIX):
             self._check_group(header.topic)
+        if not request.body:
+            raise MessageRefused("the message has no body: send at least one byte")
         properties, unique = self._properties(header.properties)
         topic, sys_flag = header.topic, header.sys_flag
         if config.topic_filter_type != "SINGLE_TAG":
