@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from kerolox.cli.main import app
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import offset_id
 
@@ -72,6 +76,13 @@ def plain(text: str) -> str:
     return "\n".join(sorted(re.sub(r"[ \t]+", " ", line).strip() for line in text.splitlines()))
 
 
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass in time"
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def twice(
     java_driver: JavaDriver, ours: OurCluster, java_nameserver: JavaNameServer, java_broker: JavaBroker
@@ -116,19 +127,16 @@ def test_topics(twice: Twice, unique: Unique) -> None:
 
 def test_messages(twice: Twice, unique: Unique) -> None:
     topic = made(twice, unique("topic"))
+    by_key = ("queryMsgByKey", "-n", "N", "-t", topic, "-k", "key1")
     ids = []
     sent = ["sendMessage", "-n", "N", "-t", topic, "-p", "the body", "-k", "key1", "-c", "tagA"]
     for text in twice.each(*sent, "-b", "broker-a", "-i", "1"):
         found = re.search(r"\b[0-9A-F]{32}\b", text)
         assert found is not None, text
         ids.append(found[0])
-    shown = ""
-    for _ in range(50):  # Apache's index is filled a moment later
-        shown, theirs = map(plain, twice.each("queryMsgByKey", "-n", "N", "-t", topic, "-k", "key1"))
-        if "<id>" in theirs:
-            break
-        time.sleep(0.1)
-    assert "<id> 1 0" in shown
+    # Apache's index is filled a moment later.
+    wait_until(lambda: all("\n<id>" in plain(text) for text in twice.each(*by_key)))
+    assert "<id> 1 0" in plain(twice.each(*by_key)[0])
     for (nameserver, _), id in zip(twice.pairs, ids, strict=True):
         shown = twice.driver.mqadmin("queryMsgByUniqueKey", "-n", nameserver, "-t", topic, "-i", id)
         assert re.search(r"Tags: +\[?tagA", shown), shown
@@ -203,3 +211,39 @@ def test_orders(twice: Twice) -> None:
     assert "#SlaveNum\t0" in mine
     mine, _ = twice.each("brokerConsumeStats", "-n", "N", "-b", "B")
     assert "Diff Total" in mine
+
+
+def test_our_commands_do_the_same_with_both(twice: Twice, unique: Unique) -> None:
+    topic, group = unique("topic"), unique("group")
+    shown = []
+    for nameserver, _ in twice.pairs:
+
+        def run(*words: str, server: str = nameserver) -> Any:
+            result = CliRunner().invoke(app, [*words, "--json"], env={"NAMESRV_ADDR": server})
+            assert result.exit_code == 0, result.output
+            return json.loads(result.stdout)
+
+        rows = [run("topic", "create", topic, "--queues", "2", "--attribute", "message.type=NORMAL")]
+        rows.append(run("topic", "update", topic, "--read-queues", "3"))
+        assert run("send", topic, "one", "two", "--queue", "1", "--key", "k", "--tag", "a")["sent"] == 2
+        wait_until(lambda: len(run("message", "find", topic, "--key", "k")["messages"]) == 2)
+        found = run("message", "find", topic, "--from", "1h")
+        assert [message["body"] for message in found["messages"]] == ["one", "two"]
+        first = found["messages"][0]
+        assert run("message", "get", first["messageId"], "--topic", topic) == first
+        assert run("message", "get", first["offsetMessageId"]) == {**first, "broker": None}
+        stats = run("topic", "stats", topic)
+        rows.append([(row["queueId"], row["minOffset"], row["maxOffset"]) for row in stats])
+        rows.append(run("group", "create", group, "--retries", "3"))
+        rows.append(run("group", "reset", group, topic, "--to", "earliest", "--yes"))
+        rows.append(run("group", "lag", group)["queues"])
+        rows.append(run("group", "members", group))
+        assert group in {row["group"] for row in run("group", "list")}
+        tailed = CliRunner().invoke(app, ["tail", topic, "--from", "0", "--count", "2", "-n", nameserver])
+        rows.append([line.split()[-1] for line in tailed.stdout.splitlines()])
+        (broker,) = [row for row in run("cluster", "list") if row["broker"] == "broker-a"]
+        rows.append([key for key, value in broker.items() if value is not None])
+        rows.append(run("group", "delete", group, "--yes"))
+        rows.append(run("topic", "delete", topic, "--yes"))
+        shown.append(rows)
+    assert shown[0] == shown[1]
