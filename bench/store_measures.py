@@ -271,6 +271,8 @@ class Lag:
     p50: float
     p99: float
     most: float
+    own_p99: float  # without the time the thread was ready and had no core
+    own_most: float
     append_p99: float
     append_most: float
     read_p99: float
@@ -330,17 +332,20 @@ def loop_lag(runner: Runner, store: MessageStore, load: Load, reading: Reading, 
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         late: list[float] = []
+        own: list[float] = []
         appended: list[float] = []
         read: list[float] = []
 
         async def heart() -> None:
             while not stop.is_set():
                 due_s = loop.time() + BEAT_S
+                waited_s = _without_core_s()
                 # Not asyncio.sleep: its timer has the milliseconds of the loop, as this one, but a task more.
                 woken = loop.create_future()
                 loop.call_at(due_s, woken.set_result, None)
                 await woken
                 late.append(max(0.0, time.monotonic() - due_s))
+                own.append(max(0.0, late[-1] - (_without_core_s() - waited_s)))
 
         async def traffic() -> None:
             cursor = store.log.cursor("bench-live", 0)
@@ -372,6 +377,8 @@ def loop_lag(runner: Runner, store: MessageStore, load: Load, reading: Reading, 
             percentile(late, 0.5) * 1000,
             percentile(late, 0.99) * 1000,
             max(late) * 1000,
+            percentile(own, 0.99) * 1000,
+            max(own) * 1000,
             percentile(appended, 0.99) * 1000,
             max(appended) * 1000,
             percentile(read, 0.99) * 1000,
@@ -380,6 +387,11 @@ def loop_lag(runner: Runner, store: MessageStore, load: Load, reading: Reading, 
         )
 
     return runner.run(run())
+
+
+def _without_core_s() -> float:
+    """How long this thread has been ready to run, and waited for a core."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 # --- the raw limits -------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.machine import memory
 from bench.store_load import Load, fill, options
 from kerolox.dispatch.message_store import MessageStore
 
@@ -54,7 +54,7 @@ def start(root: Path) -> None:
             "bytes": found.bytes_read,
             "records": found.records,
             "log_bytes": found.end,
-            "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "rss_mib": memory(os.getpid()).peak,
         }
         print(json.dumps(said), flush=True)
         os._exit(0)
