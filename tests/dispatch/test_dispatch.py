@@ -244,6 +244,23 @@ async def test_keys_wait_when_the_index_cannot_be_written(rig: Rig) -> None:
     assert store.index.query("T", "k", 5) == [0]
 
 
+async def test_keys_of_an_index_file_that_filled_up_just_before_a_kill(rig: Rig) -> None:
+    """All in one millisecond: by its time alone the second file looks as safe as the first."""
+    store = await rig.open(index_entries=12)
+    for i in range(1, 8):
+        await store.put("T", 0, b"%d" % i, props(KEYS=f"k{i} all"))
+    await store.flusher.flush_all()
+    await store.housekeeper.flush()  # the first file is full and safe, the second has two messages
+    for i in range(8, 12):
+        await store.put("T", 0, b"%d" % i, props(KEYS=f"k{i} all"))
+    await rig.clock.advance(0.025)
+    assert len(store.index) == 3
+    await rig.kill(store)
+    store = await rig.open(index_entries=12)
+    for i in range(1, 12):
+        assert len(await store.find_by_key("T", f"k{i}")) == 1, i
+
+
 # --- life ---------------------------------------------------------------------------------------------------
 
 

@@ -311,9 +311,12 @@ class KeyIndex:
         self.full_files_end_ms = max((file.end_ms for file in self._all[:-1]), default=0)
 
     def _check_files(self, checkpoint_ms: int) -> None:
+        # Full files may end in the same millisecond, and the checkpoint speaks of the first of them.
+        ends = [file.end_ms for file in self._all[:-1]]
+        trusted_ms = checkpoint_ms if ends.count(checkpoint_ms) == 1 else checkpoint_ms - 1
         for position, file in enumerate(self._all):
             is_last = position == len(self._all) - 1
-            if not is_last and file.end_ms <= checkpoint_ms:
+            if not is_last and file.end_ms <= trusted_ms:
                 continue
             whole = file.rebuild()
             self._unsynced.append(file)
