@@ -93,7 +93,7 @@ def check(routes: Routes) -> None:
             assert routes.encoded.get(topic, standard) == fresh
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(steps, max_size=25), st.booleans(), st.booleans())
 def test_the_tables_agree_after_any_history(
     history: list[tuple[Any, ...]], acting_master: bool, delete_topics: bool
@@ -107,4 +107,19 @@ def test_the_tables_agree_after_any_history(
     )
     for number, step in enumerate(history):
         do(routes, step, number * 30.0)
+        check(routes)
+
+
+def test_filter_servers_of_an_address_that_moves_to_another_cluster() -> None:
+    def broker(cluster: str, name: str, servers: tuple[str, ...] | None = None) -> Registration:
+        return Registration(
+            cluster=cluster, name=name, id=0, address="h1:1", version=DataVersion(), topics={},
+            filter_servers=servers, connection="x",
+        )  # fmt: skip
+
+    routes = Routes(NamesrvOptions())
+    routes.register(broker("c2", "b"), 0)
+    routes.register_topic("t1", [QueueData(broker_name="b", perm=6)])
+    for told in (broker("c1", "a"), broker("c1", "a", ("f",)), broker("c2", "a", ("f",))):
+        routes.register(told, 1)
         check(routes)

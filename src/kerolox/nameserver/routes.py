@@ -109,7 +109,7 @@ class Routes:
             self._take_topics(group, told, is_new_id, read_only=is_prime_slave and group.acting_master)
 
         is_new = self._set_alive(told, now_s)
-        self._set_filter_servers(group, told)
+        self._set_filter_servers(told)
         return self._answer(group, told, is_new, lowest_changed)
 
     def _set_addresses(self, group: Group, addresses: dict[int, str]) -> None:
@@ -153,18 +153,15 @@ class Routes:
         self._of_connection.setdefault(told.connection, set()).add(told.key)
         return before is None
 
-    def _set_filter_servers(self, group: Group, told: Registration) -> None:
+    def _set_filter_servers(self, told: Registration) -> None:
         if told.filter_servers is None or self.filter_servers.get(told.key, ()) == told.filter_servers:
             return
-        had_none = not self.filter_servers
         if told.filter_servers:
             self.filter_servers[told.key] = told.filter_servers
         else:
             del self.filter_servers[told.key]
-        if had_none or not self.filter_servers:
-            self.encoded.clear()
-        else:
-            self._drop_encoded(group)
+        # They are found by address, which two groups may share; and hardly anyone has any.
+        self.encoded.clear()
 
     def _answer(self, group: Group, told: Registration, is_new: bool, lowest_changed: bool) -> Registered:
         master_address = ha_address = None
