@@ -9,6 +9,7 @@ from __future__ import annotations
 import typer
 
 from kerolox.cli import (
+    bench,
     broker,
     cluster,
     demo,
@@ -44,5 +45,6 @@ app.command("send", epilog=send.EXAMPLE)(send.send)
 app.command("tail", epilog=tail.EXAMPLE)(tail.follow)
 app.add_typer(kv.app, name="kv")
 app.add_typer(store.app, name="store")
+app.add_typer(bench.app, name="bench")
 app.command("version", epilog=version.EXAMPLE)(version.show)
 app.command("demo", epilog=demo.EXAMPLE)(demo.play)
