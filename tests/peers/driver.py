@@ -81,6 +81,8 @@ class JavaDriver(JavaProcess):
             **super().settings(),
             "rocketmq.serialize.type": self.serialize_type,
             "peers.log.level": "WARN",
+            # Every consumer's first look at its share, and each after a change, would come a second late.
+            "rocketmq.client.rebalance.minInterval": "50",
             **self.system,
         }
 

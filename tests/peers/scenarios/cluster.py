@@ -31,9 +31,10 @@ COMMON = {
     "mappedFileSizeConsumeQueue": 20 * 20_000,
     "maxHashSlotNum": 50_000,
     "maxIndexNum": 200_000,
-    "traceTopicEnable": True,
-    # So that a story about kills does not wait the usual five seconds for offsets to be saved.
-    "flushConsumerOffsetInterval": 200,
+    # Topics made on the way are the shared broker's.
+    "autoCreateTopicEnable": False,
+    # Shorter than the usual five seconds, for a story waits for it; not so short that a kill meets it.
+    "flushConsumerOffsetInterval": 2000,
 }
 
 
@@ -91,7 +92,9 @@ class Cluster:
         self._made: list[JavaNameServer | OurNameServer | Broker] = []
         self.nameserver_process = self._new_nameserver()
         self.nameserver = self.nameserver_process.address
-        self.broker = self.new_broker("broker-a")
+        self.broker = self.new_broker(
+            "broker-a", properties={"autoCreateTopicEnable": True, "traceTopicEnable": True}
+        )
 
     def _folder(self, role: str) -> Path:
         return self._home / f"{role}-{next(self._numbers)}"
