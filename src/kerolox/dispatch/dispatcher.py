@@ -36,12 +36,16 @@ class Dispatcher:
         waiting = self._log.undispatched
         confirmed = self._log.progress.confirmed
         entries: list[Entry] = []
-        take = waiting.popleft
-        while waiting:
-            entry = waiting[0]
-            if entry[PHYSICAL_OFFSET] + entry[SIZE] > confirmed:
-                break
-            entries.append(take())
+        if waiting and waiting[-1][PHYSICAL_OFFSET] + waiting[-1][SIZE] <= confirmed:
+            entries = list(waiting)  # nearly always: all that was written
+            waiting.clear()
+        else:
+            take = waiting.popleft
+            while waiting:
+                entry = waiting[0]
+                if entry[PHYSICAL_OFFSET] + entry[SIZE] > confirmed:
+                    break
+                entries.append(take())
         if entries:
             try:
                 self.give(entries)

@@ -42,8 +42,9 @@ class QueueFiller:
         known = self._known
         tags = self._tags
         find = names.find
+        multi_dispatch = self._multi_dispatch
         for size, _, queue_id, queue_offset, physical, sys_flag, stored_ms, topic, properties in entries:
-            if sys_flag & _TRANSACTION_BITS in _IN_NO_QUEUE:
+            if sys_flag and sys_flag & _TRANSACTION_BITS in _IN_NO_QUEUE:
                 continue
             try:
                 queue = known[topic, queue_id]
@@ -51,7 +52,10 @@ class QueueFiller:
                 queue = known[topic, queue_id] = self._queue(topic, queue_id, physical)
             if queue is None:
                 continue
-            tag = find(properties, b"\x02TAGS\x01")
+            # names.find, written out for where a tag mostly stands: between two others.
+            at = properties.rfind(b"\x02TAGS\x01") + 6
+            stop = properties.find(b"\x02", at)
+            tag = properties[at:stop] if 5 < at < stop else find(properties, b"\x02TAGS\x01")
             if tag is None:
                 code = 0
             else:
@@ -63,7 +67,7 @@ class QueueFiller:
                 self._append_with_care(queue, physical, size, code, queue_offset, sys_flag, properties)
             else:
                 queue.append(physical, size, code, queue_offset)
-            if self._multi_dispatch and names.AT_INNER_MULTI_DISPATCH[1:] in properties:
+            if multi_dispatch and names.AT_INNER_MULTI_DISPATCH[1:] in properties:
                 self._fill_light(topic, properties, physical, size, code)
 
     def forget(self, topic: str) -> None:

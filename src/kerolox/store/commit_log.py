@@ -156,59 +156,63 @@ class CommitLog:
         ``count`` is how many queue offsets it takes: more than one for an inner batch. Without
         ``light_queues`` those it names do not get it.
         """
+        options = self._options
         # Half and rolled-back messages of old brokers lie in no queue.
         queued = not sys_flag & TRANSACTION_BITS or sys_flag & TRANSACTION_BITS == TRANSACTION_COMMIT
-        light: list[QueueCursor] = []
-        if self._options.multi_dispatch and cursor.light and queued and light_queues:
+        light: list[QueueCursor] | None = None
+        if options.multi_dispatch and cursor.light and queued and light_queues:
             properties, light = self._number_light_queues(properties, cursor)
-        if self._options.record_crc:
+        if options.record_crc:
             properties = seal_properties(properties)
-        size = record_size(len(body), cursor.field, len(properties), len(born_host) + len(self.store_host))
-        self._check_limits(len(body), len(properties), size)
-        if self._end + size + BLANK_BYTES > self._file_end:
-            self._next_file(size)
-        if not self._parts:
-            self._now_ms = self.store_time.now_ms()
-        queue_offset = cursor.next_offset if queued else 0
+        field = cursor.field
+        store_host = self.store_host
+        # record_size, written out: this and the limits are a tenth of an append.
+        size = 74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
+        if (
+            len(properties) > PROPERTIES_BYTES_MAX
+            or size > options.body_bytes_max
+            or size + BLANK_BYTES > self.segments.size
+        ):
+            self._check_limits(len(body), len(properties), size)
         end = self._end
+        if end + size + BLANK_BYTES > self._file_end:
+            self._next_file(size)
+            end = self._end
+        parts = self._parts
+        if not parts:
+            self._now_ms = self.store_time.now_ms()
+        now_ms = self._now_ms
+        queue_id = cursor.queue_id
+        queue_offset = cursor.next_offset if queued else 0
         record = encode_record(
-            cursor.queue_id,
+            queue_id,
             flag,
             queue_offset,
             end,
             sys_flag,
             born_timestamp,
             born_host,
-            self._now_ms,
-            self.store_host,
+            now_ms,
+            store_host,
             reconsume_times,
             prepared_offset,
             body,
-            cursor.field,
+            field,
             properties,
         )
-        if self._options.record_crc:
+        if options.record_crc:
             record = seal_record(record)
-        self._parts.append(record)
+        parts.append(record)
         self._entries.append(
-            (
-                size,
-                0,
-                cursor.queue_id,
-                queue_offset,
-                end,
-                sys_flag,
-                self._now_ms,
-                cursor.topic_name,
-                properties,
-            )
+            (size, 0, queue_id, queue_offset, end, sys_flag, now_ms, cursor.topic_name, properties)
         )
         if queued:
-            self._taken.append((len(self._parts), cursor, queue_offset))
+            self._taken.append((len(parts), cursor, queue_offset))
             cursor.next_offset = queue_offset + count
-        for other in light:
-            self._taken.append((len(self._parts), other, other.next_offset))
-            other.next_offset += 1
+        if light:
+            for other in light:
+                self._taken.append((len(parts), other, other.next_offset))
+                other.next_offset += 1
         self._end = end + size
         return end, queue_offset, size
 
@@ -228,22 +232,32 @@ class CommitLog:
         They go into no light queues, as in the original.
         """
         items = list(items)
-        whole = sum(BATCH_ITEM_BYTES + len(body) + len(own) for _, body, own in items)
-        if whole > self._options.body_bytes_max:
+        options = self._options
+        whole = BATCH_ITEM_BYTES * len(items) + sum([len(body) + len(own) for _, body, own in items])
+        if whole > options.body_bytes_max:
             raise MessageRefused(
-                f"batch of {whole} bytes, the limit is {self._options.body_bytes_max} (maxMessageSize)"
+                f"batch of {whole} bytes, the limit is {options.body_bytes_max} (maxMessageSize)"
             )
         if batch_properties:
-            items = [(flag, body, names.append(own, batch_properties)) for flag, body, own in items]
-        hosts = len(born_host) + len(self.store_host)
-        total = 0
-        for _, body, own in items:
-            length = len(seal_properties(own)) if self._options.record_crc else len(own)
-            size = record_size(len(body), cursor.field, length, hosts)
-            self._check_limits(len(body), length, size)
-            total += size
+            append = names.append
+            items = [
+                (flag, body, own + batch_properties if own[-1:] == b"\x02" else append(own, batch_properties))
+                for flag, body, own in items
+            ]
+        # What a record has beside body and properties.
+        beside = record_size(0, cursor.field, 0, len(born_host) + len(self.store_host))
+        total = beside * len(items) + sum([len(body) + len(own) for _, body, own in items])
+        longest = max([len(own) for _, _, own in items], default=0)
+        if options.record_crc or longest > PROPERTIES_BYTES_MAX or total > options.body_bytes_max:
+            total = 0
+            for _, body, own in items:
+                length = len(seal_properties(own)) if options.record_crc else len(own)
+                self._check_limits(len(body), length, beside + len(body) + length)
+                total += beside + len(body) + length
         if self._end + total + BLANK_BYTES > self._file_end:
             self._next_file(total)
+        if not sys_flag & TRANSACTION_BITS and not options.record_crc:
+            return self._append_items(cursor, items, sys_flag, born_timestamp, born_host, reconsume_times)
         before = len(self._parts)
         try:
             return [
@@ -264,6 +278,58 @@ class CommitLog:
             self._take_back_from(before)
             raise
 
+    def _append_items(
+        self,
+        cursor: QueueCursor,
+        items: list[Item],
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+    ) -> list[Place]:
+        """The messages of a batch that was found to fit, with nothing to seal."""
+        if not self._parts:
+            self._now_ms = self.store_time.now_ms()
+        now_ms = self._now_ms
+        store_host = self.store_host
+        queue_id, field, topic = cursor.queue_id, cursor.field, cursor.topic_name
+        first = queue_offset = cursor.next_offset
+        at = self._end
+        # Kept apart until all are made: a number that does not fit its field must leave nothing behind.
+        records: list[bytes] = []
+        entries: list[Entry] = []
+        places: list[Place] = []
+        for flag, body, properties in items:
+            record = encode_record(
+                queue_id,
+                flag,
+                queue_offset,
+                at,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                now_ms,
+                store_host,
+                reconsume_times,
+                0,
+                body,
+                field,
+                properties,
+            )
+            size = len(record)
+            records.append(record)
+            entries.append((size, 0, queue_id, queue_offset, at, sys_flag, now_ms, topic, properties))
+            places.append((at, queue_offset, size))
+            queue_offset += 1
+            at += size
+        if records:
+            self._taken.append((len(self._parts) + 1, cursor, first))
+        self._parts += records
+        self._entries += entries
+        cursor.next_offset = queue_offset
+        self._end = at
+        return places
+
     def write(self) -> None:
         """Hand over everything appended since the last write. Raises, with all of it taken back.
 
@@ -279,7 +345,7 @@ class CommitLog:
         parts, entries = self._parts, self._entries
         try:
             self._state.check_writable()
-            self._append(parts if len(parts) == 1 else [b"".join(parts)])
+            self._append(parts[0] if len(parts) == 1 else b"".join(parts))
         except BaseException:
             self.take_back()
             raise

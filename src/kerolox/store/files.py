@@ -33,7 +33,7 @@ PathLike: TypeAlias = str | os.PathLike[str]
 PAGE = 4096
 _ZEROS = bytes(1 << 20)
 _PARTS_MAX = 1000  # IOV_MAX is 1024 on Linux and macOS
-_SCRATCH = 256 * 1024
+_SCRATCH = 512 * 1024
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _O_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -154,6 +154,32 @@ class File:
             raise disk_error(error, "read", self.path, offset) from error
         return b"".join(parts)
 
+    def pread_hot_parts(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        """The bytes between each two places, all read at once with what lies between them; None when cold."""
+        offset = ranges[0][0]
+        size = ranges[-1][1] - offset
+        if not self._hot_known or size > _SCRATCH:
+            data = self.pread_hot(size, offset)
+            return None if data is None else [data[a - offset : b - offset] for a, b in ranges]
+        scratch = self._scratch
+        buffer = scratch.pop() if scratch else bytearray(_SCRATCH)
+        view = memoryview(buffer)
+        try:
+            got = os.preadv(self._fd, [view[:size]], offset, _NOWAIT)  # type: ignore[arg-type]
+            if got != size:
+                return None
+            return [bytes(view[a - offset : b - offset]) for a, b in ranges]
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in _NO_NOWAIT:
+                self._hot_known = False
+                return self.pread_hot_parts(ranges)
+            raise disk_error(error, "read", self.path, offset) from error
+        finally:
+            view.release()
+            scratch.append(buffer)
+
     def pread_hot(self, size: int, offset: int) -> bytes | None:
         """The bytes if all of them are in memory, else None: then ``pread`` in a thread.
 
@@ -224,18 +250,17 @@ class File:
         unused rest of a large file costs nothing.
         """
         changed = False
-        while offset < end:
-            offset = self._next_data(offset, end)
-            if offset >= end:
-                break
-            # To the next page first: a written page is reported whole, its tail is mostly zeros.
-            stop = min(end, offset + len(_ZEROS), (offset // PAGE + 1) * PAGE if offset % PAGE else end)
-            data = self.pread(stop - offset, offset)
-            # Comparing is fifty times faster than stripping; some file systems call allocated blocks written.
-            if data != _ZEROS and data.strip(b"\0"):
-                self.pwrite(memoryview(_ZEROS)[: stop - offset], offset)
-                changed = True
-            offset = stop
+        # All ranges before the first read: a read makes the system read ahead, and what is in memory then
+        # counts as written, so that asking again would lead through all of the file.
+        for low, high in list(self.written_ranges(offset, end)):
+            offset = low
+            while offset < high:
+                # To the next page first: a written page is reported whole, its tail is mostly zeros.
+                stop = min(high, offset + len(_ZEROS), (offset // PAGE + 1) * PAGE if offset % PAGE else high)
+                if not _ZEROS.startswith(self.pread(stop - offset, offset)):
+                    self.pwrite(memoryview(_ZEROS)[: stop - offset], offset)
+                    changed = True
+                offset = stop
         return changed
 
     def written_ranges(self, offset: int, end: int) -> Iterator[tuple[int, int]]:

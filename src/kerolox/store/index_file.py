@@ -107,6 +107,7 @@ class IndexFile:
         if count == 1:
             _, self.begin_physical, self.begin_ms = items[0]
         begin_ms = self.begin_ms
+        seconds = last_ms = -1
         try:
             for key_hash, physical, time_ms in items:
                 slot = key_hash % slots
@@ -115,9 +116,11 @@ class IndexFile:
                     used += 1
                 elif not 0 < previous < count:
                     previous = 0
-                seconds = (time_ms - begin_ms) // 1000
-                if not 0 <= seconds <= INT32_MAX or begin_ms <= 0:
-                    seconds = 0 if seconds < 0 or begin_ms <= 0 else INT32_MAX
+                if time_ms != last_ms:  # messages of one pass share their time
+                    last_ms = time_ms
+                    seconds = (time_ms - begin_ms) // 1000
+                    if not 0 <= seconds <= INT32_MAX or begin_ms <= 0:
+                        seconds = 0 if seconds < 0 or begin_ms <= 0 else INT32_MAX
                 tail += pack(key_hash, physical, seconds, previous)
                 table[slot] = count
                 change((slot + _SHIFT) >> _PAGE_BITS)

@@ -46,10 +46,32 @@ class KeyHasher:
 
     _HEAD = 28
     _KEPT = 8192
+    _HEADS_OF_A_TOPIC = 1024
 
     def __init__(self) -> None:
         self._topics: dict[bytes, int] = {}
         self._heads: dict[bytes, int] = {}
+        # By topic: beginning of the packed properties → hash so far, times 31⁴.
+        self._leading: dict[bytes, dict[bytes, int]] = {}
+
+    def heads(self, topic: bytes) -> dict[bytes, int]:
+        """What :meth:`learn` learned for a topic. Ask again for every batch."""
+        heads = self._leading.get(topic)
+        if heads is None:
+            if len(self._leading) >= self._KEPT:
+                self._leading.clear()
+            heads = self._leading[topic] = {}
+        return heads
+
+    def learn(self, topic: bytes, key: bytes) -> None:
+        """Remember the beginning of properties that start with this unique key, if it is a usual one."""
+        if len(key) != 32 or not key.isascii():
+            return
+        heads = self.heads(topic)
+        if len(heads) >= self._HEADS_OF_A_TOPIC:
+            heads.clear()
+        code = java_hash(key[: self._HEAD], self._seed(topic)) & 0xFFFF_FFFF
+        heads[b"UNIQ_KEY\x01" + key[: self._HEAD]] = code * 923521 & 0xFFFF_FFFF
 
     def unique_key(self, topic: bytes, key: bytes) -> int:
         """The index hash of a message's unique key."""

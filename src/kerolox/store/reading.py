@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from operator import sub
 
 import msgspec
 
@@ -136,6 +137,10 @@ class QueueReader:
         log_end = self._log.progress.confirmed
         hot_from = self.hot_from
         bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
+        if queue_filter is None and record_filter is None:
+            plain = self._plain(entries, offset, count_max, bytes_max, low, high, may_wait)
+            if plain is not None:
+                return plain
         status = Found.NO_MATCHED_MESSAGE
         next_offset = offset
         removed_before = 0  # entries before this place in the log are gone with their file
@@ -198,6 +203,58 @@ class QueueReader:
             behind,
             behind > self._memory_bytes * options.memory_percent // 100,
             filtered,
+        )
+
+    def _plain(
+        self, entries: bytes, offset: int, count_max: int, bytes_max: int, low: int, high: int, may_wait: bool
+    ) -> QueueRead | None:
+        """What nearly every pull is: all entries are messages, all are hot, and all may be given.
+
+        None when it is not so: then every entry is judged on its own.
+        """
+        options = self._options
+        physicals, sizes, codes = zip(*ENTRY.iter_unpack(entries), strict=True)
+        count = len(sizes)
+        size_bytes = sum(sizes)
+        first, last = physicals[0], physicals[-1]
+        end = last + sizes[-1]
+        if (
+            count > count_max
+            or count > options.batch_count_hot
+            or size_bytes > bytes_max
+            or size_bytes > options.batch_bytes_hot
+            or first < self.hot_from
+            or first < self._log.min_offset
+            or HOLE_TAGS in codes
+            or not self._same_file(first, end)
+        ):
+            return None
+        steps = list(map(sub, physicals[1:], physicals)) or [1]
+        if min(steps) <= 0:
+            return None
+        log = self._log
+        parts: list[bytes] | None
+        if end - first == size_bytes:
+            data = log.read(first, size_bytes) if may_wait else log.read_hot(first, size_bytes)
+            parts = None if data is None else [data]
+        elif may_wait or max(steps) > GAP_BYTES_MAX:
+            return None
+        else:
+            places = [(at, at + size) for at, size in zip(physicals, sizes, strict=True)]
+            parts = log.segments.read_hot_parts(places)
+        if parts is None:
+            raise Cold
+        behind = self._log.progress.confirmed - last
+        return QueueRead(
+            Found.FOUND,
+            offset + count,
+            low,
+            high,
+            parts,
+            count,
+            size_bytes,
+            behind,
+            behind > self._memory_bytes * options.memory_percent // 100,
         )
 
     def _record(self, physical: int, size: int, may_wait: bool) -> bytes | None:

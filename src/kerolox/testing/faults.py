@@ -136,6 +136,11 @@ class FaultyFile(File):
         # Whether a page happens to be in memory is no business of a test: only is_cold decides.
         return super().pread(size, offset)
 
+    def pread_hot_parts(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        offset = ranges[0][0]
+        data = self.pread_hot(ranges[-1][1] - offset, offset)
+        return None if data is None else [data[low - offset : high - offset] for low, high in ranges]
+
     def sync(self) -> None:
         self._alive()
         faults = self._faults
