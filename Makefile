@@ -49,6 +49,10 @@ bench: $(STAMP)
 crash: $(STAMP)
 	$(BIN)/python -m tests.crash --kills 500 --power-seeds 100 --out docs/results/crash-store.json $(ARGS)
 
+# Mixed load for minutes: whether memory, descriptors and delays stay bounded. `make soak MINUTES=60`.
+soak: $(STAMP)
+	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10) $(ARGS)
+
 # Regenerates the lock file from pyproject.toml, for every platform and Python we support.
 lock: $(STAMP)
 	$(BIN)/python -m pip install --quiet uv
