@@ -102,9 +102,11 @@ class Spec:
         return self._check(value, source)
 
     def _check(self, value: Any, source: str) -> Any:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
-                raise OptionError(self.key, value, self.expected, source)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        too_low = is_number and self.low is not None and value < self.low
+        too_high = is_number and self.high is not None and value > self.high
+        if too_low or too_high:
+            raise OptionError(self.key, value, self.expected, source)
         return value
 
     @property

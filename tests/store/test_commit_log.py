@@ -22,10 +22,11 @@ from kerolox.protocol.record import (
     record_crc_ok,
 )
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, QUEUE_OFFSET, SIZE, TOPIC, Entry
-from kerolox.store.commit_log import CommitLog, MessageRefused, PropertiesTooLong, store_timestamp_of
+from kerolox.store.commit_log import CommitLog, MessageRefused, PropertiesTooLong
 from kerolox.store.errors import CorruptRecord, DiskError, DiskFull, OffsetOutOfRange, StoreError
 from kerolox.store.files import Files
 from kerolox.store.progress import Progress
+from kerolox.store.readable_log import store_timestamp_of
 from kerolox.store.segments import Segments
 from kerolox.store.state import NotWritable, Obstacle, StoreState
 from kerolox.testing.clock import ManualClock

@@ -20,10 +20,9 @@ from kerolox.errors import KeroloxError
 from kerolox.protocol.hosts import host_bytes
 from kerolox.store.checkpoint import Checkpoint
 from kerolox.store.commit_log import CommitLog, Place
-from kerolox.store.consume_queue import QueueGap
 from kerolox.store.consume_queues import ConsumeQueues, flush
 from kerolox.store.delay_table import parse_levels
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import QueueGap, StoreError
 from kerolox.store.files import Files
 from kerolox.store.flush import LogFlusher, Safe
 from kerolox.store.key_index import KeyIndex
@@ -342,7 +341,8 @@ class MessageStore:
         self.checkpoint.load(self.clock.wall_ms())
         self.segments.load()
         self.queues.load()
-        self.queues.recover(crashed=crashed)
+        safe = marks.dispatched if crashed and marks.dispatched != UNKNOWN else None
+        self.queues.recover(crashed=crashed, safe_physical=safe)
         self.index.load(after_crash=crashed, checkpoint_ms=self.checkpoint.index_ms)
         if self.segments.first is None:
             if len(self.queues):

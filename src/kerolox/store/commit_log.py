@@ -9,7 +9,6 @@ the offsets are taken back and nobody is told they existed.
 from __future__ import annotations
 
 import logging
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -25,11 +24,12 @@ from kerolox.protocol.record import (
     seal_properties,
     seal_record,
 )
-from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, Entry, Stop, scan
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, Entry
 from kerolox.store.cursors import MessageRefused, PropertiesTooLong, QueueCursor, check_queue
-from kerolox.store.errors import CorruptRecord, DiskFull, StoreError
+from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.options import StoreOptions
 from kerolox.store.progress import Progress
+from kerolox.store.readable_log import ReadableLog
 from kerolox.store.record_stream import RecordStream
 from kerolox.store.segments import Segments
 from kerolox.store.state import Obstacle, StoreState
@@ -42,7 +42,6 @@ __all__ = [
     "Place",
     "PropertiesTooLong",
     "QueueCursor",
-    "store_timestamp_of",
 ]
 
 BLANK_BYTES = 8  # what the end of a file needs to say that it is one
@@ -51,14 +50,12 @@ LIGHT_QUEUE_PREFIX = b"%LMQ%"
 TRANSACTION_BITS = 0xC
 TRANSACTION_COMMIT = 0x8
 BATCH_ITEM_BYTES = 22  # what a batch needs for a message beside body and properties
-_SIZE = struct.Struct(">i")
-_MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 # Where a message came to lie: physical offset, queue offset, size of its record.
 Place = tuple[int, int, int]
 
 
-class CommitLog:
+class CommitLog(ReadableLog):
     """Append and read messages by physical offset."""
 
     def __init__(
@@ -72,7 +69,7 @@ class CommitLog:
         store_host: bytes,
         executor: Executor,
     ) -> None:
-        self.segments = segments
+        super().__init__(segments)
         self.progress = progress
         self.store_time = StoreTime(clock)
         self.store_host = store_host
@@ -95,16 +92,7 @@ class CommitLog:
         self._lost: BaseException | None = None  # why messages appended before a roll were not written
         self._raw = RecordStream(0)
 
-    # --- where it is ---------------------------------------------------------------------------
-
-    @property
-    def min_offset(self) -> int:
-        return max(0, self.segments.min_offset)
-
-    @property
-    def max_offset(self) -> int:
-        """The end of what was handed over; readers see up to ``progress.confirmed``."""
-        return self.segments.wrote
+    # --- queues ----------------------------------------------------------------------------------
 
     def cursor(self, topic: str, queue_id: int) -> QueueCursor:
         """The queue to append to. Callers on the hot path keep it."""
@@ -486,87 +474,3 @@ class CommitLog:
                 cursors.append(cursor)
         properties = names.remove(properties, names.AT_WAIT)
         return names.replace(properties, names.INNER_MULTI_QUEUE_OFFSET, ",".join(offsets)), cursors
-
-    # --- reading ---------------------------------------------------------------------------------
-
-    def read_hot(self, offset: int, size: int) -> bytes | None:
-        """A record if it is in memory; None means: ask :meth:`read` in a thread."""
-        return self.segments.read_hot(offset, size)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """A record of known size. May wait for the disk: for threads."""
-        return self.segments.read(offset, size)
-
-    def record_at(self, offset: int) -> bytes:
-        """The record that starts here. Raises CorruptRecord when none does. For threads."""
-        size = self._size_at(offset)
-        data = self.segments.read(offset, size)
-        found = scan(data, count_max=1)
-        if not found.entries or found.entries[0][4] != offset:
-            raise CorruptRecord(
-                f"no record starts at {offset}: {found.what or 'other offset inside'}", offset=offset
-            )
-        return data
-
-    def store_timestamp_at(self, offset: int) -> int:
-        """Store time of the record that starts here, or -1 when there is none. For threads."""
-        if not self.min_offset <= offset < self.segments.committed:
-            return -1
-        try:
-            head = self.segments.read(offset, min(76, self.segments.readable(offset)))
-        except StoreError:
-            return -1
-        return store_timestamp_of(head)
-
-    def entries_from(
-        self, offset: int, end: int, piece_bytes: int = 4 << 20
-    ) -> Iterable[tuple[list[Entry], int]]:
-        """What lies between two offsets, read piece by piece: entries, and where the next one starts.
-
-        Stops early at what is not a whole record below ``end``. For threads.
-        """
-        while offset < end:
-            readable = min(self.segments.readable(offset), end - offset)
-            if readable <= 0:
-                return
-            data = self.segments.read(offset, min(readable, piece_bytes))
-            found = scan(data)
-            offset += found.position
-            if found.entries:
-                yield found.entries, offset
-            if found.stop is Stop.BLANK:
-                segment = self.segments.segment_at(offset)
-                if segment is None:
-                    return
-                offset = segment.end
-                yield [], offset
-            elif found.stop is Stop.INCOMPLETE and len(data) == piece_bytes and found.position:
-                continue
-            elif found.stop is Stop.INCOMPLETE and len(data) == piece_bytes:
-                piece_bytes = max(piece_bytes * 2, _SIZE.unpack_from(data)[0])
-            elif found.stop is not Stop.END:
-                return
-
-    def _size_at(self, offset: int) -> int:
-        readable = self.segments.readable(offset)
-        if offset < self.min_offset or readable < 8:
-            raise CorruptRecord(
-                f"no record at {offset}: the log holds {self.min_offset} to {self.max_offset}", offset=offset
-            )
-        head = self.segments.read(offset, 8)
-        (size,) = _SIZE.unpack_from(head)
-        # The offset may come from anywhere: without the magic, the size could be any bytes of a body.
-        if not 0 < size <= readable or head[4:] not in _MAGICS:
-            raise CorruptRecord(f"no record starts at {offset}: its size would be {size}", offset=offset)
-        return int(size)
-
-
-def store_timestamp_of(head: bytes) -> int:
-    """The store time in the first 76 bytes of a record; -1 when they are not one's."""
-    if len(head) < 64:
-        return -1
-    sys_flag = int.from_bytes(head[36:40], "big")
-    at = 68 if sys_flag & 0x10 else 56
-    if len(head) < at + 8 or head[4:8] not in _MAGICS:
-        return -1
-    return int.from_bytes(head[at : at + 8], "big", signed=True)

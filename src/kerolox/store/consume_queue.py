@@ -19,8 +19,9 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import TypeAlias
 
-from kerolox.store.errors import StoreError, WrongFileSize
+from kerolox.store.errors import QueueGap, WrongFileSize
 from kerolox.store.files import PAGE
+from kerolox.store.segment import Segment
 from kerolox.store.segments import Segments
 from kerolox.store.tail import Tail
 
@@ -53,26 +54,6 @@ _NOWHERE = (-1, -1)
 
 Entry: TypeAlias = tuple[int, int, int]
 """Physical offset, size and tags code."""
-
-
-class QueueGap(StoreError):
-    """An entry that does not follow the last one: entries between are missing.
-
-    The original appends it all the same, and from then on every message is found under a wrong offset.
-    """
-
-    def __init__(self, topic: str, queue_id: int, expected: int, got: int, path: str) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.expected = expected
-        self.got = got
-        super().__init__(
-            f"queue {queue_id} of topic {topic!r} ends before offset {expected}, and got an entry for {got}: "
-            f"{got - expected} are missing. Stop, and rebuild the queues from the commit log: "
-            f"kerolox store repair {os.path.dirname(os.path.dirname(os.path.dirname(path)))} --queues",
-            path=path,
-            offset=expected,
-        )
 
 
 class ConsumeQueue:
@@ -348,10 +329,13 @@ class ConsumeQueue:
             self._segments.load()
         self._set_end(self._segments.max_offset // ENTRY_SIZE)
 
-    def recover(self, *, crashed: bool = True) -> None:
+    def recover(self, *, crashed: bool = True, safe_physical: int | None = None) -> None:
         """Find the end: the first entry that is none, looking from the third-last file on.
 
-        What follows it is cut off. After a crash some pages of a file may be new and others old, so an
+        Earlier when the entries of messages from ``safe_physical`` on may not have been flushed: of
+        several files written before lost power any may have kept its pages.
+
+        What follows the end is cut off. After a crash some pages of a file may be new and others old, so an
         entry that lies across two pages must also not point before its predecessor; if the last entry
         comes again from the commit log and is another one, it is replaced; and the files wait for a
         flush, as what a killed process wrote may be in memory only.
@@ -359,7 +343,7 @@ class ConsumeQueue:
         segments = self._segments
         end = segments.max_offset
         previous = _NOWHERE
-        for segment in segments.all[-3:]:
+        for segment in self._doubtful_files(safe_physical):
             valid, previous = self._valid_bytes(segment.start, previous)
             if valid < segments.size:
                 end = segment.start + valid
@@ -376,6 +360,16 @@ class ConsumeQueue:
                 segment.named = False  # nor need its name be on the medium
             segments.files.sync_dir(os.path.dirname(self.path))
             self._waiting.append(self)
+
+    def _doubtful_files(self, safe_physical: int | None) -> tuple[Segment, ...]:
+        files = self._segments.all
+        first = max(0, len(files) - 3)
+        while safe_physical is not None and first > 0:
+            physical, size, _ = ENTRY.unpack(self._segments.read(files[first].start, ENTRY_SIZE))
+            if size == BLANK_SIZE or (size > 0 and 0 <= physical < safe_physical):
+                break  # flushed, and so is all before it
+            first -= 1
+        return files[first:]
 
     def _valid_bytes(self, start: int, previous: tuple[int, int]) -> tuple[int, tuple[int, int]]:
         # ``previous`` is where the message of the entry before begins and ends.

@@ -110,10 +110,13 @@ class ConsumeQueues:
                     )
                 self._make(topic, int(name)).load()
 
-    def recover(self, *, crashed: bool) -> None:
-        """Find the end of every queue. Waits for the disk. After a crash the next round flushes them all."""
+    def recover(self, *, crashed: bool, safe_physical: int | None = None) -> None:
+        """Find the end of every queue. Waits for the disk. After a crash the next round flushes them all.
+
+        Entries of messages before ``safe_physical`` are known to have been flushed.
+        """
         for queue in self:
-            queue.recover(crashed=crashed)
+            queue.recover(crashed=crashed, safe_physical=safe_physical)
         if crashed and self._files.is_dir(self.directory):
             self._files.sync_dir(self.directory)
             self._files.sync_dir(os.path.dirname(self.directory))

@@ -8,6 +8,7 @@ until someone has looked at it.
 from __future__ import annotations
 
 import errno
+import os
 
 from kerolox.errors import KeroloxError
 
@@ -107,6 +108,26 @@ class StrayFile(StoreError):
 
 class CorruptRecord(StoreError):
     """Bytes in the store that are not what they must be."""
+
+
+class QueueGap(StoreError):
+    """An entry that does not follow the last one: entries between are missing.
+
+    The original appends it all the same, and from then on every message is found under a wrong offset.
+    """
+
+    def __init__(self, topic: str, queue_id: int, expected: int, got: int, path: str) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.expected = expected
+        self.got = got
+        super().__init__(
+            f"queue {queue_id} of topic {topic!r} ends before offset {expected}, and got an entry for {got}: "
+            f"{got - expected} are missing. Stop, and rebuild the queues from the commit log: "
+            f"kerolox store repair {os.path.dirname(os.path.dirname(os.path.dirname(path)))} --queues",
+            path=path,
+            offset=expected,
+        )
 
 
 class OffsetOutOfRange(StoreError):

@@ -37,6 +37,7 @@ from kerolox.protocol.record_scan import (
 from kerolox.store.checkpoint import Checkpoint
 from kerolox.store.errors import CorruptRecord, StoreError
 from kerolox.store.marks import UNKNOWN, Marks
+from kerolox.store.readable_log import store_timestamp_of
 from kerolox.store.segment import segment_name
 from kerolox.store.segments import Segments
 
@@ -353,8 +354,6 @@ def _record_starts(segments: Segments, offset: int, queues_end: int) -> bool:
 
 
 def _first_store_timestamp(segments: Segments, start: int) -> int:
-    from kerolox.store.commit_log import store_timestamp_of
-
     try:
         return store_timestamp_of(segments.read(start, min(76, segments.readable(start))))
     except (StoreError, CorruptRecord):

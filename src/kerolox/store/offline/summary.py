@@ -6,11 +6,11 @@ import os
 from typing import Any
 
 from kerolox.store.checkpoint import Checkpoint
-from kerolox.store.commit_log import store_timestamp_of
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
 from kerolox.store.index_file import HEADER
 from kerolox.store.marks import MarksFile
 from kerolox.store.offline.layout import INDEX, QUEUES, Finding, Layout, OnlyReading, open_run
+from kerolox.store.readable_log import store_timestamp_of
 from kerolox.store.segment import OpenFiles
 from kerolox.store.segments import Segments
 
