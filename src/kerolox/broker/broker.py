@@ -318,9 +318,9 @@ class Broker(PeerEvents):
         self._add("client_manager", [r for r in self.heartbeats.rows() if r[0] != RequestCode.HEART_BEAT])
         self._add("consumer_manager", self.commits.rows())
         self._add("admin", [*self.queue_locks.rows(), *self.resets.rows(), *self.admin.rows()])
-        finish_pass = self.stats.timed(sends.finish_pass)
+        sends.due = self.stats.timed(sends.write)
         for handlers in (self._handlers, self._vip_handlers):
-            handlers.after_pass.append(finish_pass)
+            handlers.after_pass.append(sends.end_pass)
 
     def _add(self, lane: str, rows: Iterable[Row]) -> None:
         for code, handler, header in rows:
@@ -353,6 +353,7 @@ class Broker(PeerEvents):
     async def _answer_flushed(self) -> None:
         """Take no more messages, and let those who wait for a flush have their answer before they are
         cut off."""
+        self.sends.write()
         self.store.state.set(Obstacle.CLOSED, "the broker is stopping")
         try:
             await asyncio.wait_for(self.store.flusher.flush_all(), self.options.flush_timeout_ms / 1000)

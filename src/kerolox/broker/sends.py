@@ -1,10 +1,11 @@
 """Sending: single messages, batches, one-way.
 
-A send is decided and appended inside the read pass and answered at its end: all messages of a pass, of
-whatever topic, are written to the log by one call (:meth:`Sends.finish_pass`). With synchronous flush the
-answers of a pass wait together for one flush: for FLUSH_DISK_TIMEOUT at the longest, which tells that they
-are stored. While a flush stalls, further sends are refused before they are stored: then SYSTEM_BUSY tells
-the producer that it may go elsewhere without sending twice.
+A send is decided and appended inside the read pass and answered soon after its end: all messages that one
+turn of the event loop brings, of whatever topic and connection, are written to the log by one call
+(:meth:`Sends.write`). With synchronous flush their answers wait together for one flush: for
+FLUSH_DISK_TIMEOUT at the longest, which tells that they are stored. While a flush stalls, further sends are
+refused before they are stored: then SYSTEM_BUSY tells the producer that it may go elsewhere without sending
+twice.
 
 The first answers of a topic that was just made wait until the topic is on disk: a message that was
 acknowledged must not come back to a broker that does not know its topic.
@@ -12,6 +13,7 @@ acknowledged must not come back to a broker that does not know its topic.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
@@ -70,6 +72,8 @@ class Sends:
         self.group: Callable[[str], GroupConfig | None] | None = None
         self._cursors: dict[tuple[str, int], QueueCursor] = {}
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
+        self._write_is_due = False
+        self.due: Callable[[], None] = self.write  # what end_pass asks for; a broker times it
         self._unsaved: dict[str, list[tuple[Request[SendRequest], Answer]]] = {}  # new topic → held answers
         self._id_prefix = offset_id_prefix(log.store_host)
         self._added = packed.pack(
@@ -152,8 +156,16 @@ class Sends:
 
     # --- the end of a pass ---------------------------------------------------------------------------
 
-    def finish_pass(self) -> None:
-        """Write what the pass appended and answer it, or let its answers wait for the flush."""
+    def end_pass(self) -> None:
+        """A read pass is over. What it appended is written soon: together with what other connections
+        bring in the same turn of the loop, because one write for many costs little more than for one."""
+        if self._waiting and not self._write_is_due:
+            self._write_is_due = True
+            asyncio.get_running_loop().call_soon(self.due)
+
+    def write(self) -> None:
+        """Write what was appended and answer it, or let its answers wait for the flush."""
+        self._write_is_due = False
         waiting = self._waiting
         if not waiting:
             return
