@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
@@ -17,6 +18,14 @@ else:
     _run, LOOP_NAME = uvloop.run, "uvloop"
 
 
+# A server makes a few objects per request that live for one read pass and die by reference count; looking
+# for cycles among them every 700 allocations is work for nothing.
+GC_THRESHOLDS = (50_000, 20, 50)
+
+
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Like ``asyncio.run``, on the fastest loop there is here."""
+    """Like ``asyncio.run`` on the fastest loop there is here, in a process tuned for serving."""
+    gc.collect()
+    gc.freeze()  # what the imports made stays: never look at it again
+    gc.set_threshold(*GC_THRESHOLDS)
     return cast(T, _run(main))
