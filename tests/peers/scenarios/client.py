@@ -12,7 +12,7 @@ from typing import Any
 from ..driver import JavaDriver, JavaError
 
 Record = dict[str, Any]
-WAIT_S = 40.0
+WAIT_S = 60.0
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:

@@ -96,6 +96,11 @@ class Cluster:
             "broker-a", properties={"autoCreateTopicEnable": True, "traceTopicEnable": True}
         )
 
+    @property
+    def is_apache_4(self) -> bool:
+        """Some things only later brokers do."""
+        return self.kind == "apache" and self._java.jars.is_4x
+
     def _folder(self, role: str) -> Path:
         return self._home / f"{role}-{next(self._numbers)}"
 

@@ -27,7 +27,7 @@ def check_result(result: dict[str, Any], cluster: Cluster, topic: str) -> None:
     assert re.fullmatch(r"[0-9A-F]{32}", result["offsetMsgId"])
     assert place(result["offsetMsgId"])[0] == cluster.broker.address
     assert (result["queue"]["topic"], result["queue"]["brokerName"]) == (topic, cluster.broker.name)
-    assert result["transactionId"] == result["msgId"]
+    assert result["transactionId"] == (None if cluster.is_apache_4 else result["msgId"])
     assert (result["regionId"], result["traceOn"]) == ("DefaultRegion", True)
 
 
@@ -95,11 +95,15 @@ def test_every_way_to_send(cluster: Cluster, client: Client, unique: Unique) -> 
     assert int(properties.pop("MIN_OFFSET")) == 0
     assert int(properties.pop("MAX_OFFSET")) >= 1
     properties.pop("CONSUME_START_TIME", None)
-    assert properties == {
+    expected = {
         "TAGS": "A", "KEYS": "k1 k2", "colour": "red", "Ärger": "größer", "WAIT": "true",
         "UNIQ_KEY": sync["msgId"], "MSG_REGION": "DefaultRegion", "TRACE_ON": "true",
         "CLUSTER": "DefaultCluster",
     }  # fmt: skip
+    if cluster.is_apache_4:
+        for absent in ("WAIT", "MSG_REGION", "TRACE_ON"):
+            del expected[absent]
+    assert properties == expected
     assert one["storeHost"] == f"/{cluster.broker.address}"
     assert one["bornHost"].startswith("/127.0.0.1:")
     assert one["sysFlag"] == 0
@@ -108,7 +112,7 @@ def test_every_way_to_send(cluster: Cluster, client: Client, unique: Unique) -> 
     assert 0 <= one["storeTimestamp"] - one["bornTimestamp"] < 10_000
     # Topic, properties and body follow 91 fixed bytes, of which eight are the two IPv4 addresses.
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
-    assert one["storeSize"] - (91 + len(b"sync") + len(topic) + len(text)) in (0, -1)
+    assert cluster.is_apache_4 or one["storeSize"] - (91 + len(b"sync") + len(topic) + len(text)) in (0, -1)
     # Inner messages of a batch carry what their producer gave them, and nothing of the broker's.
     inner = set(records["batch 1"]["properties"]) - {"MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME"}
     assert {"TAGS", "UNIQ_KEY", "WAIT"} <= inner
@@ -177,9 +181,10 @@ def test_no_body_at_all_is_refused(
         )
         for text in (None, b"", b"x")
     ]  # fmt: skip
-    # Apache stumbles (1); to say why (13) tells a client the same.
-    assert {answer["code"] for answer in answers[:2]} <= {1, 13}
-    assert (answers[2]["code"], answers[2]["extFields"]["queueOffset"]) == (0, "0")
+    # Apache's 5.x stumbles (1); to say why (13) tells a client the same. 4.9 took them.
+    taken = cluster.is_apache_4
+    assert {answer["code"] for answer in answers[:2]} <= ({0} if taken else {1, 13})
+    assert (answers[2]["code"], answers[2]["extFields"]["queueOffset"]) == (0, "2" if taken else "0")
 
 
 def test_unknown_topics_and_queues(
@@ -212,11 +217,12 @@ def test_unknown_topics_and_queues(
         )  # fmt: skip
         return answer["code"], (answer["extFields"] or {}).get("queueId", "")
 
-    assert bare(made, 4)[0] == 29
+    invalid = 1 if cluster.is_apache_4 else 29
+    assert bare(made, 4)[0] == invalid
     assert bare(made, 3) == (0, "3")
     code, picked = bare(made, -1)
     assert code == 0
     assert picked in {"0", "1", "2", "3"}
-    assert bare("no/such?name", 0)[0] == 29
+    assert bare("no/such?name", 0)[0] == invalid
     assert bare("SCHEDULE_TOPIC_XXXX", 0)[0] == 16
     assert bare(unique("none"), 0, template="NoTemplate")[0] == 17
