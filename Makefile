@@ -41,9 +41,10 @@ fuzz: $(STAMP)
 peers-4x: $(STAMP)
 	KEROLOX_PEERS_VERSION=4x KEROLOX_REQUIRE_PEERS=1 $(BIN)/python -m pytest tests/peers $(ARGS)
 
-# Prints the machine and the figures; keeps them in docs/results and docs/PERFORMANCE.md. About seven minutes.
+# Prints the machine and the figures; keeps them in docs/results and docs/PERFORMANCE.md. The broker part, in full,
+# takes most of an hour; `make bench ARGS="codec store nameserver"` leaves it out.
 bench: $(STAMP)
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(ARGS)
 
 # Hundreds of kills and power losses of the store, with what they came to written down.
 crash: $(STAMP)

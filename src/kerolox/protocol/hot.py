@@ -7,8 +7,11 @@ Importing this module switches it on; servers and clients do.
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
 
+from kerolox.protocol import header_binary
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.header import encode_fields
 from kerolox.protocol.header_json import OWN_WRITERS, decode_in_one_pass
@@ -58,6 +61,41 @@ def _write_pull_answer(header: PullAnswer) -> bytes:
     )
 
 
+def _pack_send_answer(header: SendAnswer) -> bytes:
+    transaction_id = header.transaction_id
+    if (
+        transaction_id is None
+        or not transaction_id.isascii()
+        or header.batch_uniq_id is not None
+        or header.recall_handle is not None
+        or header.region_id is None
+        or header.trace_on is None
+    ):
+        return header_binary.encode_own(header)
+    queue_id, queue_offset = b"%d" % header.queue_id, b"%d" % header.queue_offset
+    tail = (header.region_id, header.trace_on)
+    packed = _TAILS.get(tail)
+    if packed is None:
+        if len(_TAILS) > 64:
+            _TAILS.clear()
+        trace_on = "true" if header.trace_on else "false"
+        packed = _TAILS[tail] = header_binary.encode_run(
+            {"MSG_REGION": header.region_id, "TRACE_ON": trace_on}
+        )
+    msg_id, unique = header.msg_id.encode(), transaction_id.encode()
+    return b"\x00\x05msgId%b%b\x00\x07queueId%b%b\x00\x0bqueueOffset%b%b\x00\x0dtransactionId%b%b%b" % (
+        _length(len(msg_id)),
+        msg_id,
+        _length(len(queue_id)),
+        queue_id,
+        _length(len(queue_offset)),
+        queue_offset,
+        _length(len(unique)),
+        unique,
+        packed,
+    )
+
+
 def _quoted(text: str) -> str:
     known = _QUOTED.get(text)
     if known is None:
@@ -68,9 +106,12 @@ def _quoted(text: str) -> str:
 
 
 _QUOTED: dict[str, str] = {}
+_TAILS: dict[tuple[str, bool], bytes] = {}
+_length = struct.Struct(">i").pack
 
 OWN_WRITERS[SendAnswer] = _write_send_answer
 OWN_WRITERS[PullAnswer] = _write_pull_answer
+header_binary.OWN_WRITERS[SendAnswer] = _pack_send_answer
 
 decode_in_one_pass(RequestCode.SEND_MESSAGE, SendRequest)
 decode_in_one_pass(RequestCode.SEND_MESSAGE_V2, SendRequestV2)
