@@ -102,6 +102,8 @@ class Sends:
         if config.topic_filter_type != "SINGLE_TAG":
             sys_flag |= MULTI_TAGS
         stored_topic, stored_queue = topic, queue_id
+        if not self.rewrites:
+            _refuse_later_messages(properties)
         for rewrite in self.rewrites:
             changed = rewrite(request, stored_topic, stored_queue, properties, sys_flag)
             if changed is not None:
@@ -336,6 +338,22 @@ class Sends:
         code = ResponseCode.SUCCESS if how is Safe.YES else ResponseCode.FLUSH_DISK_TIMEOUT
         for request, header in waiting:
             self._reply(request, Answer(code=code, header=header))
+
+
+def _refuse_later_messages(properties: bytes) -> None:
+    """Without the parts that deliver them later, such messages must not be delivered at once."""
+    if b"TRAN_MSG" in properties and packed.find(properties, packed.AT_TRANSACTION_PREPARED) == b"true":
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            "sending transaction message is forbidden: this broker has no transactions yet",
+        )
+    if b"DELAY" in properties or b"TIMER_" in properties:
+        level = packed.find(properties, packed.AT_DELAY) or b"0"
+        timed = (packed.AT_TIMER_DELAY_S, packed.AT_TIMER_DELAY_MS, packed.AT_TIMER_DELIVER_MS)
+        if level != b"0" or any(packed.find(properties, mark) for mark in timed):
+            raise MessageRefused(
+                "this broker delays no messages yet: send it without DELAY and TIMER properties"
+            )
 
 
 def born_host(request: Request[Any]) -> bytes:
