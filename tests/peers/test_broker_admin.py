@@ -73,6 +73,9 @@ def plain(text: str) -> str:
     text = re.sub(r"(?<![\d.])\d+\.\d+(?![\d.])", "<n>", text)
     text = re.sub(r"127\.0\.0\.1:\d+", "<address>", text)
     text = re.sub(r"@driver-\d+", "@driver", text)
+    # What is in flight: at Apache's a pull that is still held for a consumer long gone may change it.
+    text = re.sub(r"(Inflight Total: )\d+", r"\1<n>", text)
+    text = re.sub(r"( broker-a +\d+ +\d+ +\d+ +\d+ +)\d+( +N/A)", r"\1<n>\2", text)
     return "\n".join(sorted(re.sub(r"[ \t]+", " ", line).strip() for line in text.splitlines()))
 
 
@@ -165,6 +168,12 @@ def test_groups_and_progress(twice: Twice, unique: Unique) -> None:
         )
         for nameserver, _ in twice.pairs
     ]
+    wait_until(  # no message has such a tag: all are passed over
+        lambda: all(
+            "Diff Total: 0" in text for text in twice.each("consumerProgress", "-n", "N", "-g", group)
+        ),
+        60,
+    )
     twice("consumerConnection", "-n", "N", "-g", group)
     assert "Diff Total" in twice.each("consumerProgress", "-n", "N", "-g", group)[0]
     for text in twice.each("consumerStatus", "-n", "N", "-g", group):  # passed on to the consumer
@@ -242,7 +251,8 @@ def test_our_commands_do_the_same_with_both(twice: Twice, unique: Unique) -> Non
         tailed = CliRunner().invoke(app, ["tail", topic, "--from", "0", "--count", "2", "-n", nameserver])
         rows.append([line.split()[-1] for line in tailed.stdout.splitlines()])
         (broker,) = [row for row in run("cluster", "list") if row["broker"] == "broker-a"]
-        rows.append([key for key, value in broker.items() if value is not None])
+        # Apache's broker has no rates in its first seconds.
+        rows.append([k for k, value in broker.items() if value is not None and k not in ("inTps", "outTps")])
         rows.append(run("group", "delete", group, "--yes"))
         rows.append(run("topic", "delete", topic, "--yes"))
         shown.append(rows)

@@ -145,6 +145,7 @@ class Twice:
 def plain(text: str, server: str) -> str:
     """Without what differs from call to call: the server asked, figures that move, the order of sets."""
     text = text.replace(server, "<nameserver>")
+    text = re.sub(r"\b\d+-\d+\(", "<n>(", text)
     text = re.sub(r"(?<![\d.])\d+\.\d+(?![\d.])(\([^)]*\))?", "<n>", text)
     return "\n".join(sorted(re.sub(r"[ \t]+", " ", line).rstrip() for line in text.splitlines()))
 

@@ -282,6 +282,7 @@ class Pulls:
     ) -> Answer | None:
         header = request.header
         status = found.status
+        self._offsets.note_pull(header.topic, header.consumer_group, header.queue_id, found.next_offset)
         if status is not Found.FOUND:
             self.misses += 1
         if status in _EMPTY_QUEUE:
@@ -292,7 +293,6 @@ class Pulls:
             self._hold(request, plan)
             return None
         if status is Found.FOUND:
-            self._offsets.note_pull(header.topic, header.consumer_group, header.queue_id, found.next_offset)
             for note in self.on_served:
                 note(
                     header.consumer_group,
