@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.dispatch.kit import Rig, options_for
 
+from kerolox.cli.up import EMBEDDED
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import encode_record, topic_field
@@ -18,6 +19,7 @@ from kerolox.store.errors import FileMissing
 from kerolox.store.index_file import HEADER
 from kerolox.store.offline.layout import Layout, find_layout
 from kerolox.store.offline.verify import Report, verify
+from kerolox.store.options import INDEX_SIZES
 from kerolox.testing.clock import ManualClock
 
 Places = list[tuple[int, int, int]]
@@ -306,3 +308,18 @@ async def test_a_record_that_breaks_its_own_crc(tmp_path: Path) -> None:
     assert [(f.kind, f.offset) for f in report.findings if f.kind == "damaged log"] == [
         ("damaged log", places[2][0])
     ]
+
+
+async def test_the_store_of_kerolox_up_needs_no_configuration(tmp_path: Path) -> None:
+    # Its index files are smaller than a broker's: they were taken for missing.
+    slots, entries = int(EMBEDDED["maxHashSlotNum"]), int(EMBEDDED["maxIndexNum"])
+    assert (slots, entries) in INDEX_SIZES
+    rig = Rig(tmp_path, index_slots=slots, index_entries=entries)
+    store = await rig.open()
+    await store.put("T", 0, b"1", pack({"UNIQ_KEY": "A" * 32, "KEYS": "k"}))
+    await store.close()
+    layout = find_layout(tmp_path)
+    assert (layout.index_slots, layout.index_entries) == (slots, entries)
+    report = verify(layout)
+    assert report.findings == []
+    assert report.index_entries == 2

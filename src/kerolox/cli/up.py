@@ -30,7 +30,7 @@ CHILD_STOP_S = 30.0
 EMBEDDED = {
     "mappedFileSizeCommitLog": 64 << 20,
     "mappedFileSizeConsumeQueue": 30_000 * 20,
-    "maxHashSlotNum": 50_000,
+    "maxHashSlotNum": 50_000,  # also in store/options.py, by which the offline tools know these files
     "maxIndexNum": 200_000,
 }
 

@@ -10,6 +10,8 @@ from kerolox.protocol.limits import MESSAGE_BODY_BYTES_MAX
 from kerolox.store.delay_table import DEFAULT_LEVELS
 
 GIB = 1 << 30
+# Slots and entries of index files that tools know by their size: those of a broker, and of ``kerolox up``.
+INDEX_SIZES = ((5_000_000, 20_000_000), (50_000, 200_000))
 
 
 class FlushMode(enum.Enum):

@@ -17,7 +17,7 @@ from kerolox.store.delay_table import parse_levels
 from kerolox.store.errors import DiskError, FileMissing, ReadOnlyDisk
 from kerolox.store.files import File, Files, PathLike
 from kerolox.store.index_file import file_size
-from kerolox.store.options import GIB, StoreOptions
+from kerolox.store.options import GIB, INDEX_SIZES, StoreOptions
 from kerolox.store.segment import OpenFiles
 from kerolox.store.segments import Segments
 
@@ -102,6 +102,7 @@ def find_layout(root: PathLike, options: StoreOptions | None = None, files: File
     queues = os.path.join(root, QUEUES)
     topics = files.list_dir(queues)
     light = any(name.startswith(LIGHT_QUEUE_PREFIX) for name in topics)
+    slots, entries = known.index_slots, known.index_entries
     if options is not None:
         log_bytes, queue_bytes = options.commit_log_file_bytes, options.queue_file_size
     else:
@@ -112,14 +113,19 @@ def find_layout(root: PathLike, options: StoreOptions | None = None, files: File
             for number in files.list_dir(os.path.join(queues, topic))
         ]
         queue_bytes = _common_size(files, directories) or ENTRIES_PER_FILE * ENTRY_SIZE
+        index = os.path.join(root, INDEX)
+        sizes = {files.size(os.path.join(index, name)) for name in files.list_dir(index)}
+        for pair in INDEX_SIZES:  # a size alone does not tell slots from entries: only known ones count
+            if sizes == {file_size(*pair)}:
+                slots, entries = pair
     return Layout(
         root=root,
         log_paths=log_paths,
         read_only_paths=read_only_paths,
         log_file_bytes=log_bytes,
         queue_file_bytes=queue_bytes,
-        index_slots=known.index_slots,
-        index_entries=known.index_entries,
+        index_slots=slots,
+        index_entries=entries,
         delay_levels=parse_levels(known.delay_levels),
         light_queues=known.multi_dispatch or light,
         index_enabled=None if options is None else options.index_enabled,
