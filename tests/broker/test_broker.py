@@ -269,7 +269,7 @@ async def test_sends_that_waited_too_long_are_refused_and_the_rest_is_served(tmp
         def take_time(*_: Any) -> None:
             clock._monotonic_s += 0.01
 
-        running.broker.sends.rewrites.append(take_time)
+        running.broker.sends.on_stored.append(take_time)
         writer.write(b"".join(frames))
         splitter = FrameSplitter()
         answers: list[Command] = []

@@ -392,23 +392,3 @@ async def test_a_failed_flush_acknowledges_nothing_any_more(tmp_path: Path, file
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "fenced" in (answer.remark or "")
         assert len(await talk.messages("T")) == 1
-
-
-@pytest.mark.parametrize(
-    ("properties", "code"),
-    [
-        ({"TRAN_MSG": "true"}, ResponseCode.NO_PERMISSION),
-        ({"DELAY": "3"}, ResponseCode.MESSAGE_ILLEGAL),
-        ({"TIMER_DELAY_SEC": "10"}, ResponseCode.MESSAGE_ILLEGAL),
-        ({"TIMER_DELIVER_MS": "99999999999999"}, ResponseCode.MESSAGE_ILLEGAL),
-        ({"DELAY": "0", "TRAN_MSG": "false", "DELAYED_BY": "x"}, ResponseCode.SUCCESS),
-    ],
-)
-async def test_what_must_come_later_is_not_delivered_at_once(
-    talk: Talk, properties: dict[str, str], code: int
-) -> None:
-    answer = await talk.send("T", properties=properties)
-    assert answer.code == code
-    if code:
-        assert "yet" in (answer.remark or "")
-        assert await talk.messages("T") == []

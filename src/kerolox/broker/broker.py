@@ -13,9 +13,11 @@ import kerolox.protocol.hot  # noqa: F401 — the short way through the codecs
 from kerolox.broker.address import advertised_host, join, resolve
 from kerolox.broker.admin import Admin
 from kerolox.broker.commits import Commits, Resets
+from kerolox.broker.drafts import Drafts
 from kerolox.broker.groups import Groups, SlowGroups
 from kerolox.broker.heartbeats import Heartbeats
 from kerolox.broker.http import HttpResponder
+from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.members import Members
 from kerolox.broker.metrics import Metrics
 from kerolox.broker.options import BrokerOptions, BrokerRole
@@ -227,8 +229,18 @@ class Broker(PeerEvents):
         self.stats = Statistics(options.cluster, clock)
         self.slow_groups = SlowGroups(self.groups, self.stats.behind_by_group, options, clock)
         self.waiting = WaitingPulls(clock)
+        self.writes = LogWrites(store.log)
+        self.drafts = Drafts(store.log)
         self.sends = Sends(
-            store.log, store.flusher, store.state, self.topics, options, self.unique_keys, clock
+            store.log,
+            self.drafts,
+            self.writes,
+            store.flusher,
+            store.state,
+            self.topics,
+            options,
+            self.unique_keys,
+            clock,
         )
         self.pulls = Pulls(store, self.topics, self.groups, self.offsets, self.waiting, options, clock)
         self.queries = Queries(store, self.groups)
@@ -318,7 +330,7 @@ class Broker(PeerEvents):
         self._add("client_manager", [r for r in self.heartbeats.rows() if r[0] != RequestCode.HEART_BEAT])
         self._add("consumer_manager", self.commits.rows())
         self._add("admin", [*self.queue_locks.rows(), *self.resets.rows(), *self.admin.rows()])
-        sends.due = self.stats.timed(sends.write)
+        self.writes.due = self.stats.timed(self.writes.write)
         for handlers in (self._handlers, self._vip_handlers):
             handlers.after_pass.append(sends.end_pass)
 
@@ -353,7 +365,7 @@ class Broker(PeerEvents):
     async def _answer_flushed(self) -> None:
         """Take no more messages, and let those who wait for a flush have their answer before they are
         cut off."""
-        self.sends.write()
+        self.writes.write()
         self.store.state.set(Obstacle.CLOSED, "the broker is stopping")
         try:
             await asyncio.wait_for(self.store.flusher.flush_all(), self.options.flush_timeout_ms / 1000)

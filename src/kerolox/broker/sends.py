@@ -1,8 +1,8 @@
 """Sending: single messages, batches, one-way.
 
 A send is decided and appended inside the read pass and answered soon after its end: all messages that one
-turn of the event loop brings, of whatever topic and connection, are written to the log by one call
-(:meth:`Sends.write`). With synchronous flush their answers wait together for one flush: for
+turn of the event loop brings, of whatever topic and connection, are written to the log by one call (see
+:mod:`kerolox.broker.log_writes`). With synchronous flush their answers wait together for one flush: for
 FLUSH_DISK_TIMEOUT at the longest, which tells that they are stored. While a flush stalls, further sends are
 refused before they are stored: then SYSTEM_BUSY tells the producer that it may go elsewhere without sending
 twice.
@@ -13,12 +13,13 @@ acknowledged must not come back to a broker that does not know its topic.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
 
 from kerolox.broker import names
+from kerolox.broker.drafts import Draft, Drafts
+from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.topics import Topics
 from kerolox.clock import Clock
@@ -38,10 +39,9 @@ from kerolox.store.flush import LogFlusher, Safe
 from kerolox.store.options import FlushMode
 from kerolox.store.state import StoreState
 
-# What another part of the broker (delay, transactions) makes of a message before it is stored: topic, queue
-# id, packed properties, sys flag; or None to leave it as it is.
-Rewritten = tuple[str, int, bytes, int]
-Rewrite = Callable[[Request[SendRequest], str, int, bytes, int], Rewritten | None]
+# What another part of the broker (retries, transactions) makes of a message before it is stored. It may
+# refuse by raising.
+Rewrite = Callable[[Request[SendRequest], Draft], None]
 
 
 class Sends:
@@ -50,6 +50,8 @@ class Sends:
     def __init__(
         self,
         log: CommitLog,
+        drafts: Drafts,
+        writes: LogWrites,
         flusher: LogFlusher,
         state: StoreState,
         topics: Topics,
@@ -58,13 +60,15 @@ class Sends:
         clock: Clock,
     ) -> None:
         self._log = log
+        self._drafts = drafts
+        self._writes = writes
         self._flusher = flusher
         self._state = state
         self._topics = topics
         self._options = options
         self._unique_keys = unique_keys
         self._clock = clock
-        self.rewrites: list[Rewrite] = []
+        self.rewrites: list[Rewrite] = []  # before those of the drafts
         self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
         # Calls back when the topics as they are now have been written. None: nothing waits for that.
         self.save_topics: Callable[[Callable[[], None]], None] | None = None
@@ -73,7 +77,6 @@ class Sends:
         self._cursors: dict[tuple[str, int], QueueCursor] = {}
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
         self._write_is_due = False
-        self.due: Callable[[], None] = self.write  # what end_pass asks for; a broker times it
         self._unsaved: dict[str, list[tuple[Request[SendRequest], Answer]]] = {}  # new topic → held answers
         self._id_prefix = offset_id_prefix(log.store_host)
         self._added = packed.pack(
@@ -101,26 +104,36 @@ class Sends:
         topic, sys_flag = header.topic, header.sys_flag
         if config.topic_filter_type != "SINGLE_TAG":
             sys_flag |= MULTI_TAGS
-        stored_topic, stored_queue = topic, queue_id
-        if not self.rewrites:
-            _refuse_later_messages(properties)
-        for rewrite in self.rewrites:
-            changed = rewrite(request, stored_topic, stored_queue, properties, sys_flag)
-            if changed is not None:
-                stored_topic, stored_queue, properties, sys_flag = changed
-        cursor = self._cursors.get((stored_topic, stored_queue)) or self._cursor(stored_topic, stored_queue)
-        place = self._log.append(
-            cursor,
-            request.body,
-            properties,
-            flag=header.flag,
-            sys_flag=sys_flag,
-            born_timestamp=header.born_timestamp,
-            born_host=born_host(request),
-            reconsume_times=header.reconsume_times or 0,
-        )
+        recall_handle: str | None = None
+        if _is_plain(topic, properties):
+            place = self._log.append(
+                self._cursors.get((topic, queue_id)) or self._cursor(topic, queue_id),
+                request.body,
+                properties,
+                flag=header.flag,
+                sys_flag=sys_flag,
+                born_timestamp=header.born_timestamp,
+                born_host=born_host(request),
+                reconsume_times=header.reconsume_times or 0,
+            )
+        else:
+            draft = Draft(
+                topic,
+                queue_id,
+                request.body,
+                properties,
+                header.born_timestamp,
+                born_host(request),
+                flag=header.flag,
+                sys_flag=sys_flag,
+                reconsume_times=header.reconsume_times or 0,
+            )
+            for rewrite in self.rewrites:
+                rewrite(request, draft)
+            place = self._drafts.put(draft)
+            recall_handle = draft.recall_handle
         self._count(topic, 1, place[2])
-        self._answer_later(request, [place], queue_id, unique, properties)
+        self._answer_later(request, [place], queue_id, unique, properties, recall_handle)
         return None
 
     def send_batch(self, request: Request[SendRequest]) -> Answer | None:
@@ -163,19 +176,14 @@ class Sends:
         bring in the same turn of the loop, because one write for many costs little more than for one."""
         if self._waiting and not self._write_is_due:
             self._write_is_due = True
-            asyncio.get_running_loop().call_soon(self.due)
+            self._writes.soon(self._written)
 
-    def write(self) -> None:
-        """Write what was appended and answer it, or let its answers wait for the flush."""
+    def _written(self, failed: KeroloxError | None) -> None:
+        """Answer what was written, or let its answers wait for the flush."""
         self._write_is_due = False
-        waiting = self._waiting
-        if not waiting:
-            return
-        self._waiting = []
-        try:
-            self._log.write()
-        except KeroloxError as error:
-            refused = Answer(code=error.code, remark=str(error))
+        waiting, self._waiting = self._waiting, []
+        if failed is not None:
+            refused = Answer(code=failed.code, remark=str(failed))
             for request, _, _ in waiting:
                 request.answer(refused)
             return
@@ -196,12 +204,20 @@ class Sends:
 
     # --- decisions -----------------------------------------------------------------------------------
 
+    def allowed_queue(self, header: SendRequest) -> int:
+        """The queue of a message that came as another request than a send: its name, rights and topic are
+        checked likewise; whether it could be stored now is not asked."""
+        return self._queue(header, self._allowed(header, stored=False))
+
     def _topic(self, header: SendRequest) -> TopicConfig:
-        options = self._options
-        if options.role is BrokerRole.SLAVE:
+        if self._options.role is BrokerRole.SLAVE:
             raise Overloaded("[REJECTREQUEST]this broker follows another one: send to the one that leads")
-        if options.flush_mode is FlushMode.SYNC:
+        if self._options.flush_mode is FlushMode.SYNC:
             self._check_flush()
+        return self._allowed(header)
+
+    def _allowed(self, header: SendRequest, *, stored: bool = True) -> TopicConfig:
+        options = self._options
         if options.accept_sends_from_ms and self._clock.wall_ms() < options.accept_sends_from_ms:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {options.accept_sends_from_ms}"
@@ -218,7 +234,8 @@ class Sends:
             )
         if topic in names.NOT_FOR_SENDING:
             raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
-        self._state.check_writable()
+        if stored:
+            self._state.check_writable()
         if config is None:
             config = self._new_topic(header)
         return config
@@ -293,6 +310,7 @@ class Sends:
         queue_id: int,
         unique: str | None,
         properties: bytes,
+        recall_handle: str | None = None,
     ) -> None:
         count = len(places)
         if count == 1:
@@ -306,6 +324,7 @@ class Sends:
             transaction_id=unique,
             region_id=self._options.region,
             trace_on=self._options.trace_on,
+            recall_handle=recall_handle,
         )
         # Only a synchronous flush asks whether the producer waits for it.
         must_wait = (
@@ -340,20 +359,15 @@ class Sends:
             self._reply(request, Answer(code=code, header=header))
 
 
-def _refuse_later_messages(properties: bytes) -> None:
-    """Without the parts that deliver them later, such messages must not be delivered at once."""
-    if b"TRAN_MSG" in properties and packed.find(properties, packed.AT_TRANSACTION_PREPARED) == b"true":
-        raise Refused(
-            ResponseCode.NO_PERMISSION,
-            "sending transaction message is forbidden: this broker has no transactions yet",
-        )
-    if b"DELAY" in properties or b"TIMER_" in properties:
-        level = packed.find(properties, packed.AT_DELAY) or b"0"
-        timed = (packed.AT_TIMER_DELAY_S, packed.AT_TIMER_DELAY_MS, packed.AT_TIMER_DELIVER_MS)
-        if level != b"0" or any(packed.find(properties, mark) for mark in timed):
-            raise MessageRefused(
-                "this broker delays no messages yet: send it without DELAY and TIMER properties"
-            )
+def _is_plain(topic: str, properties: bytes) -> bool:
+    """Whether nobody has anything to say about a message before it is stored. What looks like a reserved
+    name may be part of a value: those who rewrite look closer."""
+    return not (
+        b"DELAY" in properties
+        or b"TIMER_" in properties
+        or b"TRAN_MSG" in properties
+        or topic.startswith(names.RETRY_PREFIX)
+    )
 
 
 def born_host(request: Request[Any]) -> bytes:

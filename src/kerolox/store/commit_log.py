@@ -138,11 +138,13 @@ class CommitLog(ReadableLog):
         prepared_offset: int = 0,
         count: int = 1,
         light_queues: bool = True,
+        store_host: bytes | None = None,
     ) -> Place:
         """Give a message its place. It counts once :meth:`write` has returned.
 
         ``count`` is how many queue offsets it takes: more than one for an inner batch. Without
-        ``light_queues`` those it names do not get it.
+        ``light_queues`` those it names do not get it. ``store_host`` is another broker's when the message
+        was stored there, or here under another topic, before.
         """
         options = self._options
         # Half and rolled-back messages of old brokers lie in no queue.
@@ -153,7 +155,8 @@ class CommitLog(ReadableLog):
         if options.record_crc:
             properties = seal_properties(properties)
         field = cursor.field
-        store_host = self.store_host
+        if store_host is None:
+            store_host = self.store_host
         # record_size, written out: this and the limits are a tenth of an append.
         size = 74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
         if (
