@@ -25,6 +25,7 @@ from kerolox.broker.pulls import Pulls
 from kerolox.broker.queries import Queries
 from kerolox.broker.queue_locks import QueueLocks
 from kerolox.broker.registration import Registrations, split_nameservers
+from kerolox.broker.replies import Replies
 from kerolox.broker.sends import Sends
 from kerolox.broker.stats import Statistics
 from kerolox.broker.tables_saver import TablesSaver
@@ -218,6 +219,7 @@ class Broker(PeerEvents):
             "heartbeat": Lane(
                 "heartbeat", waiting_max=50_000, age_s_max=options.heartbeat_wait_ms / 1000, clock=clock
             ),
+            "reply": Lane("reply", running_max=1024, clock=clock),  # each waits for a client
             "query_message": Lane("query_message", waiting_max=20_000, clock=clock),
             "client_manager": Lane("client_manager", waiting_max=1_000_000, age_s_max=31.0, clock=clock),
             "consumer_manager": Lane("consumer_manager", waiting_max=1_000_000, age_s_max=31.0, clock=clock),
@@ -241,6 +243,9 @@ class Broker(PeerEvents):
             options,
             self.unique_keys,
             clock,
+        )
+        self.replies = Replies(
+            store, self.sends, self.drafts, self.writes, self.members, options, clock, address=self.address
         )
         self.pulls = Pulls(store, self.topics, self.groups, self.offsets, self.waiting, options, clock)
         self.queries = Queries(store, self.groups)
@@ -310,6 +315,7 @@ class Broker(PeerEvents):
         sends.save_topics = self.topic_saver.save
         sends.group = groups.config
         sends.on_stored.append(stats.stored)
+        self.replies.on_stored.append(stats.stored)
         self.pulls.on_served.append(stats.served)
         stats.count_misses(lambda: self.pulls.misses)
 
@@ -325,6 +331,7 @@ class Broker(PeerEvents):
             (RequestCode.PULL_MESSAGE, pulls.pull, PullRequest),
             (RequestCode.LITE_PULL_MESSAGE, pulls.pull, PullRequest),
         ])  # fmt: skip
+        self._add("reply", self.replies.rows())
         self._add("query_message", self.queries.rows())
         self._add("heartbeat", [row for row in self.heartbeats.rows() if row[0] == RequestCode.HEART_BEAT])
         self._add("client_manager", [r for r in self.heartbeats.rows() if r[0] != RequestCode.HEART_BEAT])

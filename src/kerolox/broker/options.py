@@ -91,6 +91,10 @@ class BrokerOptions(StoreOptions):
     reject_transactions: bool = option(
         False, "Refuse transactional messages.", key="rejectTransactionMessage", changeable=True
     )
+    store_replies: bool = option(
+        True, "Store replies too, not only bring them to who asked.", key="storeReplyMessageEnable",
+        changeable=True,
+    )  # fmt: skip
     lite_pull: bool = option(True, "Allow lite pull.", key="litePullMessageEnable", changeable=True)
     notify_members: bool = option(
         True, "Tell members when their group changes.", key="notifyConsumerIdsChangedEnable", changeable=True

@@ -78,6 +78,13 @@ class SendAnswer(Header, frozen=True, kw_only=True, rename=wire(region_id="MSG_R
     trace_on: bool | None = None
 
 
+class SendTold(Header, frozen=True, kw_only=True, rename=wire(region_id="MSG_REGION", trace_on="TRACE_ON")):
+    """What an answer tells even when the message was put nowhere."""
+
+    region_id: str
+    trace_on: bool
+
+
 class SendBackRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
     """Could not be consumed: put it into the group's retry topic for later."""
 
