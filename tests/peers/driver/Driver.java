@@ -72,6 +72,7 @@ public final class Driver {
         Producers.register(OPS);
         Load.register(OPS);
         Consumers.register(OPS);
+        Replies.register(OPS);
         Admin.register(OPS);
         Codec.register(OPS);
         emit("ready", ping(null));
