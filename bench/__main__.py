@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 
-from bench import broker, codec, nameserver, report, store
+from bench import broker, codec, later, nameserver, report, store
 
-BENCHMARKS = {"codec": codec, "store": store, "nameserver": nameserver, "broker": broker}
+BENCHMARKS = {"codec": codec, "store": store, "nameserver": nameserver, "broker": broker, "later": later}
 
 
 def main(argv: list[str]) -> None:
