@@ -65,6 +65,9 @@ final class Replies {
         producer.start();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args.getString("group"));
         Producers.configure(consumer, args);
+        JSONObject fromTheFirst = new JSONObject();
+        fromTheFirst.put("consumeFromWhere", "CONSUME_FROM_FIRST_OFFSET");
+        Reflect.configure(consumer, fromTheFirst);
         consumer.subscribe(args.getString("topic"), "*");
         Replier replier = new Replier(consumer, producer);
         String word = args.getString("word");

@@ -73,4 +73,4 @@ def test_a_reply_to_somebody_who_left_fails(cluster: Cluster, client: Client, un
     wait_until(lambda: len(answering.do("replier.sent")) == 1, "the reply is refused")
     (refused,) = answering.do("replier.sent")
     assert refused["code"] == 1
-    assert "not found" in refused["message"]
+    assert "not found" in refused["stack"]
