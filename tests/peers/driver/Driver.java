@@ -75,6 +75,7 @@ public final class Driver {
         Replies.register(OPS);
         Admin.register(OPS);
         Codec.register(OPS);
+        Filters.register(OPS);
         emit("ready", ping(null));
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {

@@ -1,0 +1,59 @@
+"""Our filters against Apache's own: the same conditions, the same messages, the same answers."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from kerolox.protocol.filters.bloom import BloomFilter
+from tests.protocol.filters.expressions import cases
+from tests.protocol.filters.golden import GOLDEN, SEED, ours
+
+from .driver import JavaDriver
+
+
+def test_a_thousand_conditions_answer_alike(java_driver: JavaDriver) -> None:
+    seed = int(os.environ.get("KEROLOX_FILTER_SEED", SEED))
+    asked = cases(seed, 1200, 5)
+    theirs = java_driver.call("filter.evaluate", cases=asked, timeout=120)
+    different = [
+        (case["expression"], case["properties"], theirs[number], answer)
+        for number, case in enumerate(asked)
+        if (answer := ours(case)) != theirs[number]
+    ]
+    assert not different, f"{len(different)} of {len(asked)}, the first: {different[0]}"
+    refused = sum(answers is None for answers in theirs)
+    assert len(asked) // 10 < refused < len(asked) // 2  # both kinds were tried
+
+
+def test_the_recorded_answers_are_still_the_originals(java_driver: JavaDriver) -> None:
+    """With KEROLOX_RECORD_FILTERS=1 they are recorded again."""
+    asked = cases(SEED, 300, 3)
+    theirs = java_driver.call("filter.evaluate", cases=asked, timeout=120)
+    recorded = [{**case, "answers": answers} for case, answers in zip(asked, theirs, strict=True)]
+    if os.environ.get("KEROLOX_RECORD_FILTERS") == "1":
+        lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in recorded)
+        Path(GOLDEN).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    assert json.loads(Path(GOLDEN).read_text(encoding="utf-8")) == recorded
+
+
+def test_bloom_filters_have_the_same_size_and_bits(java_driver: JavaDriver) -> None:
+    names = [
+        "g#t",
+        "",
+        "CG#TopicTest",
+        "x" * 15,
+        "x" * 16,
+        "x" * 17,
+        "x" * 31,
+        "x" * 32,
+        "grüße#中文",
+        "😀#t",
+    ]
+    names += [f"group{number}#topic-{number % 7}" for number in range(300)]
+    for error_percent, users in ((20, 32), (20, 64), (1, 1), (10, 128), (50, 3), (99, 7), (5, 1000)):
+        theirs = java_driver.call("filter.bloom", f=error_percent, n=users, texts=names)
+        filter = BloomFilter(error_percent, users)
+        assert (filter.places, filter.bits) == (theirs["k"], theirs["m"])
+        assert [list(filter.places_of(name)) for name in names] == theirs["places"]

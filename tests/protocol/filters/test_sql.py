@@ -1,0 +1,135 @@
+"""SQL92 conditions: the answers of the original, errors that show the place, and limits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.filters.lexer import FilterError
+from kerolox.protocol.filters.numbers import Unanswerable
+from kerolox.protocol.filters.sql import DEPTH_MAX, NESTING_MAX, compile_filter
+from kerolox.protocol.properties import pack
+from tests.protocol.filters.golden import GOLDEN, ours
+
+CASES = json.loads(GOLDEN.read_text(encoding="utf-8"))
+
+
+def ask(expression: str, **properties: str) -> bool | None:
+    return compile_filter(expression).evaluate(pack(properties))
+
+
+def test_every_recorded_answer_is_the_originals() -> None:
+    assert len(CASES) > 400
+    for case in CASES:
+        assert ours(case) == case["answers"], case
+
+
+@pytest.mark.parametrize(
+    ("expression", "answer"),
+    [
+        ("a > 5", True),
+        ("a > 7 OR b = 'hz'", True),
+        ("a BETWEEN 1 AND 6", False),
+        ("missing > 5", None),
+        ("missing > 5 OR TRUE", True),
+        ("missing IS NULL AND b IN ('x', 'hz')", True),
+        ("missing = 'x'", None),  # what is missing on the left makes it unknown,
+        ("'x' = missing", False),  # on the right false
+        ("missing = gone", True),  # and two that are missing are equal
+        ("NOT b", True),  # a text is not true
+        ("b NOT CONTAINS 'q'", True),
+        ("missing NOT CONTAINS 'q'", False),
+    ],
+)
+def test_three_answers(expression: str, answer: bool | None) -> None:
+    assert ask(expression, a="7", b="hz") is answer
+
+
+def test_what_cannot_be_compared_does_not_match() -> None:
+    for expression, value in (
+        ("a > 5", "seven"),
+        ("a > 5", "7.0"),
+        ("a > 5", "3000000000"),
+        ("TRUE = a", "true"),
+    ):
+        compiled = compile_filter(expression)
+        with pytest.raises(Unanswerable):
+            compiled.evaluate(pack({"a": value}))
+        assert not compiled.matches(pack({"a": value}))
+    assert compile_filter("a > 5.0").matches(pack({"a": "3e9"}))
+
+
+def test_a_filter_looks_only_at_whole_names_and_the_last_value() -> None:
+    compiled = compile_filter("a = 'x'")
+    assert compiled.names == {"a"}
+    assert not compiled.matches(pack({"ba": "x", "aa": "x", "v": "a\x01x"}))
+    assert compiled.matches(b"a\x01y\x02b\x01z\x02a\x01x")
+
+
+@pytest.mark.parametrize(
+    ("expression", "line", "column", "what"),
+    [
+        ("a >", 1, 4, "found the end"),
+        ("a >\n  'x'", 2, 3, "only numbers"),
+        ("a = 1\nAND b ! 2", 2, 7, "write <>"),
+        ("a IN ('x' 'y')", 1, 11, ", or )"),
+        ("a = NULL", 1, 5, "IS NULL"),
+        ("a BETWEEN 5 AND 1", 1, 11, "must not be above"),
+        ("a = 1 AND 'x'", 1, 11, "expected a condition"),
+        ("a = 'its", 1, 5, "no end"),
+        ("a = 9223372036854775808", 1, 5, "9223372036854775807"),
+        ("a NOT 5", 1, 7, "BETWEEN, IN, CONTAINS"),
+        ("-5 IN ('x')", 1, 1, "name of a property"),
+    ],
+)
+def test_an_error_shows_the_place(expression: str, line: int, column: int, what: str) -> None:
+    with pytest.raises(FilterError) as caught:
+        compile_filter(expression)
+    error = caught.value
+    assert (error.line, error.column) == (line, column)
+    assert what in error.what
+    text = str(error)
+    assert text.startswith("Invalid MessageSelector. ")  # what clients of the original know
+    shown, caret = text.splitlines()[-2:]
+    assert shown.strip() == expression.split("\n")[line - 1].strip()
+    assert caret.index("^") - 2 == column - 1
+    assert error.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_words_behind_the_condition_are_ignored_and_told() -> None:
+    assert compile_filter("a = 1").ignored_from == -1
+    assert compile_filter("a = 1 LIKE 'x'").ignored_from == 6
+
+
+def test_deep_ones_are_refused_and_long_ones_are_not() -> None:
+    assert ask("(" * NESTING_MAX + "a = 1" + ")" * NESTING_MAX, a="1") is True
+    with pytest.raises(FilterError, match="brackets"):
+        compile_filter("(" * (NESTING_MAX + 1) + "a = 1" + ")" * (NESTING_MAX + 1))
+    with pytest.raises(FilterError, match="deep"):
+        compile_filter("NOT " * (DEPTH_MAX + 1) + "a")
+    with pytest.raises(FilterError, match="deep"):
+        compile_filter("a = 1" + " = TRUE" * DEPTH_MAX)
+    assert ask(" OR ".join(f"a = {number}" for number in range(3000)), a="2999") is True
+    assert ask("- " * 3001 + "5 < a", a="1") is True
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet=st.sampled_from("ab'()=<>-+,.05lE /*\n NOTINISULRAD"), max_size=30))
+def test_any_text_is_compiled_or_refused(text: str) -> None:
+    try:
+        compiled = compile_filter(text)
+    except FilterError:
+        return
+    assert compiled.matches(pack({"a": "5"})) in (True, False)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=40))
+def test_any_bytes_can_be_asked(properties: bytes) -> None:
+    for expression in ("a > 5", "a > 5.5", "a = 5000000000", "a = b", "a > b", "a CONTAINS 'x'", "a = TRUE"):
+        compile_filter(expression).matches(properties)
+        compile_filter(expression).matches(b"a\x01" + properties)
