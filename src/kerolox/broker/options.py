@@ -112,7 +112,52 @@ class BrokerOptions(StoreOptions):
         0, "Refuse messages before this wall time.", key="startAcceptSendRequestTimeStamp", low=0
     )
     revive_queues: int = option(8, "Queues of the POP revive topic.", key="reviveQueueNum", low=1)
+
+    # --- delays to any time: precision and file size must not change on an existing store -------------
     timer_wheel: bool = option(True, "Whether any-time delays are taken.", key="timerWheelEnable")
+    timer_precision_ms: int = option(
+        1000, "How exactly messages come when they are due.", key="timerPrecisionMs", low=1, high=60_000
+    )
+    timer_delay_s_max: int = option(
+        259_200, "The longest delay.", key="timerMaxDelaySec", low=1, changeable=True
+    )
+    timer_roll_slots: int = option(
+        172_800, "A message further ahead than this is stored again on its way.", key="timerRollWindowSlot"
+    )
+    timer_flush_ms: int = option(
+        1000,
+        "How often the timer's files are flushed.",
+        key="timerFlushIntervalMs",
+        low=1,
+        changeable=True,
+    )
+    timer_log_file_bytes: int = option(
+        100 << 20, "Size of a timer-log file.", key="mappedFileSizeTimerLog", low=128, high=2**31 - 1
+    )
+    timer_slot_messages_max: int = option(
+        2**31 - 1, "More messages due at one moment are refused, by and by.", key="timerCongestNumEachSlot",
+        low=1, changeable=True,
+    )  # fmt: skip
+    timer_stop_enqueue: bool = option(
+        False, "Leave timer messages in their queue.", key="timerStopEnqueue", changeable=True
+    )
+    timer_stop_dequeue: bool = option(
+        False, "Keep messages that are due.", key="timerStopDequeue", changeable=True
+    )
+    timer_retry_for_ever: bool = option(
+        False, "Try again to deliver what failed three times for a reason not known.",
+        key="timerEnableRetryUntilSuccess", changeable=True,
+    )  # fmt: skip
+    timer_quiet_ms: int = option(
+        -1, "How long after the start nothing is delivered.", key="disappearTimeAfterStart"
+    )
+    recall: bool = option(
+        False, "Whether timer messages can be taken back.", key="recallMessageEnable", changeable=True
+    )
+    recall_unwritable: bool = option(
+        True, "Also when the broker is not writable.", key="allowRecallWhenBrokerNotWriteable",
+        changeable=True,
+    )  # fmt: skip
 
     # --- long polling, overload ------------------------------------------------------------------------
     long_polling: bool = option(
@@ -144,6 +189,9 @@ class BrokerOptions(StoreOptions):
     )  # fmt: skip
     slow_group_bytes: int = option(
         16 << 30, "How far is too far.", key="consumerFallbehindThreshold", low=0, changeable=True
+    )
+    light_stats: bool = option(
+        False, "Count light queues one by one; there may be many.", key="enableLmqStats"
     )
     save_offsets_ms: int = option(
         5000,

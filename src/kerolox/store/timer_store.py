@@ -1,0 +1,202 @@
+"""What the timer keeps on disk: wheel, log and checkpoint, and how they are brought in step at a start.
+
+Written in this order, each flushed before the next: units, slots, checkpoint. So whatever the checkpoint says
+is flushed of the log is in the wheel, and a start needs to read only what came after. When wheel or log are
+not what the checkpoint says, more is read: all of the log at worst.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+
+from kerolox.store.errors import StoreError
+from kerolox.store.files import Files, PathLike
+from kerolox.store.segment import OpenFiles
+from kerolox.store.timer_checkpoint import TimerCheckpoint
+from kerolox.store.timer_log import DELETE, PLAIN, ROLL, TimerLog, Unit, encode_unit
+from kerolox.store.timer_wheel import SLOTS, Change, TimerWheel
+
+log = logging.getLogger(__name__)
+
+_BLANK_SLOTS = 60  # the original keeps this distance between the oldest moments and the newest
+_SEEN_MAX = 1_000_000
+
+
+@dataclass(slots=True)
+class Entering:
+    """A message to be entered: where it lies, when it is due, and what kind it is."""
+
+    physical: int
+    size: int
+    due_ms: int
+    topic_hash: int
+    deletes: bool = False
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a start found."""
+
+    read_ms: int  # messages due before this were delivered
+    scanned: int = 0  # units read
+    # Where messages lie whose units came after the checkpoint: those need not be entered again.
+    seen: set[int] = field(default_factory=set)
+    last: Unit | None = None  # the newest unit
+
+
+class TimerStore:
+    """Enters messages, and finds those of a moment. One event loop owns it."""
+
+    def __init__(
+        self,
+        files: Files,
+        root: PathLike,
+        *,
+        precision_ms: int = 1000,
+        log_file_bytes: int = 100 << 20,
+        roll_slots: int = 172_800,
+        open_files: OpenFiles | None = None,
+    ) -> None:
+        self.precision_ms = precision_ms
+        if not 2 <= roll_slots <= SLOTS // 2 - _BLANK_SLOTS:
+            roll_slots = SLOTS // 2 - _BLANK_SLOTS
+        self.roll_slots = roll_slots
+        root = os.fspath(root)
+        self.wheel = TimerWheel(files, os.path.join(root, "timerwheel"))
+        self.log = TimerLog(files, os.path.join(root, "timerlog"), log_file_bytes, open_files)
+        self.checkpoint = TimerCheckpoint(files, os.path.join(root, "config", "timercheck"))
+
+    def moment(self, time_ms: int) -> int:
+        return time_ms // self.precision_ms
+
+    # --- entering ------------------------------------------------------------------------------------
+
+    def place(self, due_ms: int, now_ms: int) -> tuple[int, int]:
+        """The moment whose slot a message goes to, and its magic: one too far ahead is rolled before."""
+        window = self.roll_slots * self.precision_ms
+        ahead = due_ms - now_ms
+        if ahead < window:
+            return due_ms // self.precision_ms, PLAIN
+        # Not just before it is due: the roll must have been done by then.
+        slots = self.roll_slots // 2 if ahead - window < self.roll_slots // 3 * self.precision_ms else 0
+        return now_ms // self.precision_ms + (slots or self.roll_slots), PLAIN | ROLL
+
+    def enter(self, messages: list[Entering], now_ms: int) -> int:
+        """Enter as many of them as there is room for in the log's file; how many. All or none of these:
+        raises with nothing changed. ``now_ms`` is a multiple of the precision."""
+        at = self.log.end
+        precision_ms = self.precision_ms
+        units: list[bytes] = []
+        # Slots as they will be: only changed once the units are written.
+        slots: dict[int, tuple[int, int, int]] = {}
+        for message in messages[: self.log.room]:
+            moment, magic = self.place(message.due_ms, now_ms)
+            first, last, count = slots.get(moment) or self.wheel.get(moment) or (-1, -1, 0)
+            if message.deletes:
+                magic |= DELETE
+            units.append(
+                encode_unit(
+                    Unit(
+                        last,
+                        magic,
+                        now_ms,
+                        moment * precision_ms - now_ms,
+                        message.physical,
+                        message.size,
+                        message.topic_hash,
+                    )
+                )
+            )
+            slots[moment] = (at if first < 0 else first, at, count - 1 if message.deletes else count + 1)
+            at += len(units[-1])
+        if units:
+            self.log.append(units)
+            for moment, slot in slots.items():
+                self.wheel.put(moment, *slot)
+        return len(units)
+
+    # --- making it safe ------------------------------------------------------------------------------
+
+    def flush(self, changes: list[Change], checkpoint: bytes) -> None:
+        """Units, slots, checkpoint, in this order. For a thread; ``checkpoint`` is what holds after it."""
+        self.log.segments.flush()
+        self.wheel.write(changes)
+        self.checkpoint.save(checkpoint)
+
+    def close(self) -> None:
+        for part in (self.wheel, self.checkpoint):
+            part.close()
+        self.log.segments.close()
+
+    # --- start ---------------------------------------------------------------------------------------
+
+    def open(self, now_ms: int) -> Recovered:
+        """Load and bring in step. For a thread. Raises without having changed a file of a wrong size."""
+        checkpoint = self.checkpoint
+        known = checkpoint.load()
+        read_ms = checkpoint.read_ms
+        if not read_ms:
+            # Nobody knows what was delivered. What is older than this cannot be told from what is to come.
+            read_ms = now_ms - now_ms % self.precision_ms
+            if known or self.log_exists:
+                read_ms -= (SLOTS // 2 - _BLANK_SLOTS) * self.precision_ms
+        since = self.moment(read_ms)
+        self.log.segments.load()
+        self.wheel.load(since)
+        found = Recovered(read_ms)
+        start = min(checkpoint.log_flushed, self.log.end)
+        if self.wheel.missing and self.log.end > self.log.start:
+            log.warning(
+                "timer_wheel_missing path=%s next='it is made again from the timer log'", self.wheel.path
+            )
+            start = 0
+        elif start > self.log.start and not self._unit_ends(start):
+            start = max(0, start - self.log.segments.size)
+        end = self._revise(start, since, found)
+        self._truncate(start, end)
+        broken = [(moment, slot) for moment, slot in self.wheel.slots() if slot.last >= end]
+        if broken:
+            first = min(slot.first for _, slot in broken)
+            log.warning("timer_slots_behind_log count=%d end=%d first=%d", len(broken), end, first)
+            for moment, _ in broken:
+                self.wheel.done(moment)
+            self._revise(first, since, found, only={moment for moment, _ in broken})
+        found.last = self.log.unit_before(end)
+        return found
+
+    @property
+    def log_exists(self) -> bool:
+        return bool(self.log.segments.files.list_dir(self.log.segments.directories[0]))
+
+    def _unit_ends(self, end: int) -> bool:
+        try:
+            return self.log.unit_before(end) is not None
+        except StoreError:
+            return False
+
+    def _revise(self, start: int, since: int, found: Recovered, only: set[int] | None = None) -> int:
+        """Enter units into the wheel that it does not know; where the log ends."""
+        wheel, precision_ms = self.wheel, self.precision_ms
+        for at, unit in self.log.scan(start):
+            if unit is None:
+                return at
+            found.scanned += 1
+            if only is None and len(found.seen) < _SEEN_MAX:
+                found.seen.add(unit.physical)
+            moment = unit.due_ms // precision_ms
+            if moment < since or (only is not None and moment not in only):
+                continue
+            first, last, count = wheel.get(moment) or (-1, -1, 0)
+            if at > last:
+                wheel.put(
+                    moment, at if first < 0 else first, at, count - 1 if unit.magic & DELETE else count + 1
+                )
+        return self.log.end
+
+    def _truncate(self, start: int, end: int) -> None:
+        segments = self.log.segments
+        if segments.last is not None and end < segments.wrote:
+            segments.truncate_to(end)
+        segments.flushed = min(segments.flushed, start)  # the rest may be in memory only
