@@ -172,7 +172,7 @@ async def test_transactions(rig: Rig, sys_flag: int, queued: bool) -> None:
 
 
 async def test_light_queues(rig: Rig) -> None:
-    store = await rig.open(multi_dispatch=True)
+    store = await rig.open(light_queues=True, fill_light_queues=True)
     for i in range(6):
         names = ["%LMQ%a"] + ["%LMQ%b", "%LMQ%b", "plain"] * (i % 2)
         await store.put("T", i % 3, b"%d" % i, props(INNER_MULTI_DISPATCH=",".join(names), TAGS="t"))
@@ -188,7 +188,7 @@ async def test_light_queues(rig: Rig) -> None:
         assert store.queues.find("plain", 0) is None
         assert await bodies(store, "T", 1) == [b"1", b"4"]
         await rig.kill(store)
-        store = await rig.open(multi_dispatch=True)
+        store = await rig.open(light_queues=True, fill_light_queues=True)
     await store.put("T", 0, b"6", props(INNER_MULTI_DISPATCH="%LMQ%b"))
     assert store.max_offset("%LMQ%b", 0) == 4
 

@@ -397,7 +397,7 @@ def offsets_of(one: Bench, physical: int) -> str:
 
 
 def test_light_queues_are_numbered(bench: MakeBench) -> None:
-    one = bench(multi_dispatch=True)
+    one = bench(light_queues=True, fill_light_queues=True)
     first = one.append(b"1", light("%LMQ%a", "other", "%LMQ%b", WAIT="false"))
     second = one.append(b"2", light("%LMQ%b", "%LMQ%b"), queue_id=1)
     third = one.append(b"3", light("%LMQ%b", INNER_MULTI_QUEUE_OFFSET="99"))
@@ -410,7 +410,7 @@ def test_light_queues_are_numbered(bench: MakeBench) -> None:
 
 @pytest.mark.parametrize("topic", ["%RETRY%g", "rmq_sys_x", "SCHEDULE_TOPIC_XXXX"])
 def test_messages_that_wait_are_not_numbered(bench: MakeBench, topic: str) -> None:
-    one = bench(multi_dispatch=True)
+    one = bench(light_queues=True, fill_light_queues=True)
     place = one.append(b"1", light("%LMQ%a"), topic=topic)
     one.log.write()
     assert offsets_of(one, place[0]) == "none"
@@ -420,7 +420,7 @@ def test_messages_that_wait_are_not_numbered(bench: MakeBench, topic: str) -> No
 def test_light_queues_without_the_option_or_in_a_batch(bench: MakeBench) -> None:
     one = bench()
     one.append(b"1", light("%LMQ%a"))
-    two = bench(multi_dispatch=True)
+    two = bench(light_queues=True, fill_light_queues=True)
     two.log.append_batch(two.log.cursor("T", 0), [(0, b"1", light("%LMQ%a"))], **SENT)  # type: ignore[arg-type]
     for each in (one, two):
         each.log.write()
@@ -429,7 +429,7 @@ def test_light_queues_without_the_option_or_in_a_batch(bench: MakeBench) -> None
 
 
 def test_light_queue_offsets_are_given_back(bench: MakeBench, disk: FaultyFiles) -> None:
-    one = bench(multi_dispatch=True)
+    one = bench(light_queues=True, fill_light_queues=True)
     one.append(b"1", light("%LMQ%a"))
     one.log.write()
     one.append(b"2", light("%LMQ%a", "%LMQ%b"))

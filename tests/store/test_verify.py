@@ -84,7 +84,7 @@ def snapshot(path: Path) -> dict[str, tuple[bytes, float]]:
 
 
 async def test_delayed_and_light_messages_are_understood(tmp_path: Path) -> None:
-    options = options_for(tmp_path, multi_dispatch=True)
+    options = options_for(tmp_path, light_queues=True, fill_light_queues=True)
     async with MessageStore(options, clock=ManualClock()) as store:
         for number in range(30):
             await store.put("SCHEDULE_TOPIC_XXXX", 2, b"later", pack({"DELAY": "3", "REAL_TOPIC": "T"}))

@@ -47,7 +47,7 @@ from kerolox.store.errors import StoreError
 from kerolox.store.files import Files
 from kerolox.store.state import Obstacle
 from kerolox.store.tables.groups import GroupTable
-from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets
+from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets, LightOffsets
 from kerolox.store.tables.request_modes import RequestModes
 from kerolox.store.tables.topics import TopicTable
 
@@ -195,7 +195,7 @@ class Broker(PeerEvents):
         directory = store.path("config")
         self.topics = Topics(TopicTable(store.files, directory, clock=clock), options)
         self.group_table = GroupTable(store.files, directory, clock=clock)
-        self.offsets = ConsumerOffsets(
+        self.offsets = (LightOffsets if options.light_queues else ConsumerOffsets)(
             store.files, directory, clock=clock, version_step=options.offsets_version_step
         )
 
@@ -301,6 +301,8 @@ class Broker(PeerEvents):
         topics, groups, sends, stats = self.topics, self.groups, self.sends, self.stats
         # Queue and key fillers are there already: a pull that is woken finds the message in its queue.
         self.store.dispatcher.followers.append(self.waiting.arrived)
+        if self.options.multi_dispatch:
+            self.store.dispatcher.followers.append(self.waiting.arrived_light)
 
         def interval_ms() -> int:
             return self.options.save_offsets_ms
@@ -316,7 +318,8 @@ class Broker(PeerEvents):
         sends.group = groups.config
         sends.on_stored.append(stats.stored)
         self.replies.on_stored.append(stats.stored)
-        self.pulls.on_served.append(stats.served)
+        lumped = self.options.light_queues and not self.options.light_stats
+        self.pulls.on_served.append(stats.served_light if lumped else stats.served)
         stats.count_misses(lambda: self.pulls.misses)
 
     def _route(self) -> None:

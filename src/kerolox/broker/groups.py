@@ -17,6 +17,7 @@ from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import PERM_READ
 from kerolox.protocol.limits import GROUP_LENGTH_MAX
+from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.tables.groups import GroupTable
 
 __all__ = ["SLOW_CHECK_S", "SYSTEM_GROUPS", "Groups", "SlowGroups"]
@@ -36,6 +37,7 @@ class Groups:
         self.disabled: dict[str, str] = {}  # groups the broker itself forbade to consume, and why
         self._members = members
         self._options = options
+        self._light = options.light_queues
 
     def create_system_groups(self) -> None:
         """The groups every broker has. What the table already says of them stays."""
@@ -45,11 +47,14 @@ class Groups:
                 self.table.changed = True
 
     def find(self, group: str) -> GroupConfig | None:
-        return self.table.groups.get(group)
+        config = self.table.groups.get(group)
+        if config is None and self._light and group.startswith(LIGHT_PREFIX):
+            return GroupConfig(group_name=group)  # groups of light queues are many, and all alike
+        return config
 
     def config(self, group: str) -> GroupConfig | None:
         """Settings of a group, made if it is new and that is allowed."""
-        config = self.table.groups.get(group)
+        config = self.find(group)
         if config is not None:
             return config
         if not self._options.auto_create_groups and not group.startswith(SYSTEM_GROUP_PREFIX):
@@ -72,6 +77,8 @@ class Groups:
         """
         group = config.group_name
         check_group(group)
+        if self._light and group.startswith(LIGHT_PREFIX):
+            return False
         before = self.table.groups.get(group)
         attributes = _altered(None if before is None else before.attributes, config.attributes)
         if not self.table.put(msgspec.structs.replace(config, attributes=attributes)):

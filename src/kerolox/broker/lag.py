@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kerolox.broker.topics import Topics
 from kerolox.dispatch.message_store import MessageStore
+from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.tables.offsets import ConsumerOffsets
 
 
@@ -41,8 +42,8 @@ def queue_lags(store: MessageStore, topics: Topics, offsets: ConsumerOffsets) ->
     for key, queues in offsets.offsets.items():
         topic, _, group = key.partition("@")
         config = topics.find(topic)
-        if config is None or not group:
-            continue
+        if config is None or not group or group.startswith(LIGHT_PREFIX):
+            continue  # those of light queues are too many to be told of one by one
         for queue_id in range(config.read_queue_nums):
             consumed = max(0, queues.get(queue_id, 0))
             pulled = max(consumed, offsets.pull_offset(topic, group, queue_id))

@@ -15,6 +15,7 @@ from typing import Final
 
 from kerolox.clock import Clock, TimerHandle
 from kerolox.protocol.bodies.stats import BrokerStats, StatsItem
+from kerolox.store.cursors import LIGHT_PREFIX
 
 TICK_S: Final = 1.0
 RATE_WINDOWS_S: Final = (10, 60, 600)
@@ -146,6 +147,14 @@ class Statistics:
             flow.messages += messages
             flow.size_bytes += size_bytes
             flow.times += 1
+
+    def served_light(
+        self, group: str, topic: str, queue_id: int, messages: int, size_bytes: int, behind_bytes: int
+    ) -> None:
+        """The same for a broker with light queues: all of them, and all of their groups, count as one."""
+        group = LIGHT_PREFIX if group.startswith(LIGHT_PREFIX) else group
+        topic = LIGHT_PREFIX if topic.startswith(LIGHT_PREFIX) else topic
+        self.served(group, topic, queue_id, messages, size_bytes, behind_bytes)
 
     def sent_back(self, group: str, topic: str, *, dead: bool = False) -> None:
         """A message that a group could not consume came back; ``dead``: for good."""

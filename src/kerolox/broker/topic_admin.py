@@ -31,6 +31,7 @@ from kerolox.protocol.bodies.topics import (
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers import topic as headers
+from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.tables.offsets import ConsumerOffsets
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,6 @@ Settled = Callable[[], Awaitable[None]]
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 QUEUES_MAX = 65_536  # of a topic: every look at it is a row for each
 PAGE_MAX = 2000  # of GET_ALL_TOPIC_CONFIG and its like for groups
-LIGHT_PREFIX = "%LMQ%"
 
 _MESSAGE_TYPE = "message.type"
 _MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY")

@@ -8,6 +8,7 @@ from kerolox.broker import names
 from kerolox.broker.options import BrokerOptions
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.flags import PERM_INHERIT, PERM_READ_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUBSCRIBED
+from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.delay_table import SCHEDULE_TOPIC, parse_levels
 from kerolox.store.tables.topics import TopicTable
 
@@ -21,10 +22,14 @@ class Topics:
         self.on_change: list[Callable[[TopicConfig], None]] = []
         self.on_removed: list[Callable[[str], None]] = []
         self._options = options
+        self._light = options.light_queues
         self.system = names.SYSTEM_TOPICS | {options.cluster, options.broker_name}
 
     def find(self, topic: str) -> TopicConfig | None:
-        return self.table.topics.get(topic)
+        config = self.table.topics.get(topic)
+        if config is None and self._light and topic.startswith(LIGHT_PREFIX):
+            return _config(topic, 1, PERM_READ_WRITE)  # there is a light queue of every name
+        return config
 
     def is_system(self, topic: str) -> bool:
         return topic in self.system or topic.startswith(names.SYSTEM_PREFIX)
@@ -82,7 +87,9 @@ class Topics:
         return config
 
     def put(self, config: TopicConfig) -> bool:
-        """Create or change; False when nothing changed."""
+        """Create or change; False when nothing changed. Light queues are as they are."""
+        if self._light and config.topic_name.startswith(LIGHT_PREFIX):
+            return False
         if not self.table.put(config):
             return False
         for told in self.on_change:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 
 from kerolox.clock import Clock, TimerHandle
+from kerolox.protocol import properties as names
 from kerolox.protocol.record_scan import Entry
 
 log = logging.getLogger(__name__)
@@ -86,6 +87,28 @@ class WaitingPulls:
             queue = (topic.decode(), queue_id)
             if queue in by_queue:
                 touched.setdefault(queue, []).append((queue_offset, properties))
+        self._look(touched)
+
+    def arrived_light(self, entries: list[Entry]) -> None:
+        """The same for the light queues that messages name. A follower only where these are filled."""
+        by_queue = self._by_queue
+        if not by_queue:
+            return
+        touched: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
+        for entry in entries:
+            properties = entry[-1]
+            if names.AT_INNER_MULTI_DISPATCH[1:] not in properties:
+                continue
+            wanted = (names.find(properties, names.AT_INNER_MULTI_DISPATCH) or b"").split(b",")
+            offsets = (names.find(properties, names.AT_INNER_MULTI_QUEUE_OFFSET) or b"").split(b",")
+            for name, offset in zip(wanted, offsets, strict=False):
+                queue = (name.decode("utf-8", "replace"), 0)
+                if queue in by_queue and offset.isdigit():
+                    touched.setdefault(queue, []).append((int(offset), properties))
+        self._look(touched)
+
+    def _look(self, touched: dict[tuple[str, int], list[tuple[int, bytes]]]) -> None:
+        by_queue = self._by_queue
         for queue, news in touched.items():
             staying: list[HeldPull] = []
             for pull in by_queue[queue]:

@@ -9,6 +9,7 @@ from kerolox.store.delay_table import SCHEDULE_TOPIC
 
 RETRY_PREFIX = "%RETRY%"
 SYSTEM_PREFIX = "rmq_sys_"
+LIGHT_PREFIX = "%LMQ%"  # of light queues, and of groups that consume them
 
 
 class MessageRefused(KeroloxError):

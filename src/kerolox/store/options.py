@@ -56,9 +56,15 @@ class StoreOptions(Options):
     record_crc: bool = option(
         False, "Close every record with a CRC over all of it.", key="enabledAppendPropCRC"
     )
-    multi_dispatch: bool = option(
-        False, "Put messages into the light queues (LMQ) they name as well.", key="enableLmq"
+    light_queues: bool = option(
+        False,
+        "Know light queues (LMQ): those no topic is needed for, see enableMultiDispatch.",
+        key="enableLmq",
     )
+    fill_light_queues: bool = option(
+        False, "With enableLmq: put messages into the light queues they name as well.",
+        key="enableMultiDispatch",
+    )  # fmt: skip
 
     delay_levels: str = option(DEFAULT_LEVELS, "The delay levels, from 1 on.", key="messageDelayLevel")
 
@@ -167,6 +173,11 @@ class StoreOptions(Options):
     delete_batch_max: int = option(
         10, "Most files deleted in one round.", key="deleteFileBatchMax", low=1, changeable=True
     )
+
+    @property
+    def multi_dispatch(self) -> bool:
+        """Whether messages go into the light queues they name."""
+        return self.light_queues and self.fill_light_queues
 
     @property
     def queue_file_size(self) -> int:

@@ -17,6 +17,12 @@ class ConsumerOffsetTable(Body, frozen=True, kw_only=True):
     offset_table: dict[str, dict[int, int]] = {}
 
 
+class LightOffsetTable(Body, frozen=True, kw_only=True):
+    """What the file of a broker with light queues has beyond the others: ``topic@group`` → offset."""
+
+    lmq_offset_table: dict[str, int] = {}
+
+
 class DelayOffsetTable(Body, frozen=True, kw_only=True):
     """Answer to GET_ALL_DELAY_OFFSET, and the broker's file: delay level → offset."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kerolox.store.tables.filters import BloomPlaces, FilterData, FilterTable
 from kerolox.store.tables.groups import GroupTable
-from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets
+from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets, LightOffsets
 from kerolox.store.tables.table import Table, TableBroken
 from kerolox.store.tables.topics import TopicTable
 
@@ -19,6 +19,7 @@ __all__ = [
     "FilterData",
     "FilterTable",
     "GroupTable",
+    "LightOffsets",
     "Table",
     "TableBroken",
     "TopicTable",

@@ -7,8 +7,9 @@ from typing import Any
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.protocol.bodies.body import from_tree
-from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
+from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable, LightOffsetTable
 from kerolox.protocol.bodies.topics import DataVersion
+from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.files import Files, PathLike
 from kerolox.store.tables.table import Table, unknown_members
 
@@ -157,6 +158,45 @@ class ConsumerOffsets(Table):
             if topic and group:
                 topics.setdefault(group, []).append(topic)
         return {"dataVersion": self.version, "groupTopicMap": topics, "offsetTable": self.offsets}
+
+
+class LightOffsets(ConsumerOffsets):
+    """The same for a broker with light queues: their many groups, with one queue each, are kept apart and in
+    short, as ``topic@group`` → offset; all of it in a file of its own.
+
+    A broker that had none before goes on with the offsets it had.
+    """
+
+    NAME = "lmqConsumerOffset.json"
+
+    def __init__(
+        self, files: Files, directory: PathLike, *, clock: Clock = SYSTEM_CLOCK, version_step: int = 500
+    ) -> None:
+        super().__init__(files, directory, clock=clock, version_step=version_step)
+        self._before = ConsumerOffsets(files, directory, clock=clock)
+
+    def load(self) -> bool:
+        if super().load():
+            return True
+        if not self._before.load():
+            return False
+        self.replace(self._before.offsets, self._before.version)
+        return True
+
+    def _read(self, tree: Mapping[Any, Any]) -> None:
+        super()._read(tree)
+        self._other.pop("lmqOffsetTable", None)
+        for key, offset in from_tree(tree, LightOffsetTable).lmq_offset_table.items():
+            self.offsets[key] = {0: offset}
+
+    def _content(self) -> dict[str, Any]:
+        light = {
+            key: queues[0]
+            for key, queues in self.offsets.items()
+            if _split(key)[1].startswith(LIGHT_PREFIX) and queues.keys() == {0}
+        }
+        plain = {key: queues for key, queues in self.offsets.items() if key not in light}
+        return {**super()._content(), "offsetTable": plain, "lmqOffsetTable": light}
 
 
 class DelayOffsets(Table):
