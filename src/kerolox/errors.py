@@ -8,8 +8,6 @@ because what follows on the stream cannot be trusted).
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 # The response codes errors carry; the whole table with its names is protocol/codes.py, which this
 # module cannot import: everything imports errors, errors imports nothing.
 _SYSTEM_ERROR = 1
@@ -22,7 +20,8 @@ class KeroloxError(Exception):
     """Anything kerolox raises on purpose."""
 
     code: int = _SYSTEM_ERROR
-    retriable: ClassVar[bool] = False
+    retriable: bool = False
+    next_step: str = ""  # what to do about it; part of the text as well
 
 
 class ProtocolError(KeroloxError):
@@ -72,7 +71,7 @@ class RequestFailed(KeroloxError):
         self.response_code = code
         self.remark = remark
         self.address = address
-        self.can_retry = code in RETRIABLE_CODES
+        self.can_retry = self.retriable = code in RETRIABLE_CODES
         asked = f" to {request}" if request else ""
         by = f" by {address}" if address else ""
         super().__init__(f"answer{asked}{by}: {response_name(code)} ({code}): {remark or 'no remark given'}")

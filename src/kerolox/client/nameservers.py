@@ -41,11 +41,16 @@ class NameServers:
         self._timeout_s = timeout_s
 
     async def ask(self, code: int, header: Header | None = None, body: bytes = b"") -> Command:
-        """Ask them in turn until one answers. Raises RequestFailed when the answer is an error."""
+        """Ask them in turn until one answers, which is then the first to be asked. Raises RequestFailed when
+        the answer is an error."""
         failures: list[str] = []
-        for address in self.addresses:
+        for address in list(self.addresses):
             try:
-                return await self._call(address, code, header, body)
+                answer = await self._call(address, code, header, body)
+                if failures:
+                    self.addresses.remove(address)
+                    self.addresses.insert(0, address)
+                return answer
             except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
                 if len(self.addresses) == 1:
                     raise

@@ -65,6 +65,7 @@ class Dialer(PeerEvents):
         self._encoding = encoding
         self._clock = clock
         self._lines: dict[str, _Line] = {}
+        self._retired: list[Peer] = []
         self._scan: TimerHandle | None = None
         self._closed = False
 
@@ -127,6 +128,18 @@ class Dialer(PeerEvents):
         peer = await self._peer(address, timeout_s, code)
         peer.tell(code, header, body, fields=fields)
 
+    async def connect(self, address: str, timeout_s: float = 3.0, code: int = 0) -> Peer:
+        """The open connection to an address, opened if need be: for those who ask it many things at once."""
+        return await self._peer(address, timeout_s, code)
+
+    def retire(self, peer: Peer) -> None:
+        """Send nothing more over this connection, because the server is leaving it: the next call opens a
+        new one, and this one is closed when its last answer has come."""
+        for line in self._lines.values():
+            if line.peer is peer:
+                line.peer = None
+                self._retired.append(peer)
+
     def connected_peer(self, address: str) -> Peer | None:
         """The open connection to an address, if there is one now."""
         line = self._lines.get(address)
@@ -152,6 +165,8 @@ class Dialer(PeerEvents):
             self._scan.cancel()
         for address in list(self._lines):
             self.hang_up(address, "the client was closed")
+        for peer in self._retired:
+            peer.close("the client was closed")
         await asyncio.sleep(0)
 
     async def __aenter__(self) -> Dialer:
@@ -237,6 +252,10 @@ class Dialer(PeerEvents):
         for line in list(self._lines.values()):
             if line.peer is not None:
                 line.peer.check_idle(now_s)
+        for peer in self._retired:
+            if not peer.in_flight:
+                peer.close("the server said go away")
+        self._retired = [peer for peer in self._retired if not peer.is_closed]
         self._scan = self._clock.call_later(IDLE_SCAN_S, self._check_peers)
 
 

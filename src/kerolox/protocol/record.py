@@ -8,7 +8,7 @@ a log without making messages is in :mod:`kerolox.protocol.record_scan`.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final, TypeVar, overload
 from zlib import crc32
 
 from kerolox.errors import InvalidRequest, ProtocolError
@@ -16,6 +16,8 @@ from kerolox.protocol import properties as names
 from kerolox.protocol.flags import BORN_HOST_IPV6, STORE_HOST_IPV6
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX, TOPIC_RECORD_BYTES_MAX_V1
 from kerolox.protocol.message import StoredMessage
+
+M = TypeVar("M", bound=StoredMessage)  # clients have one with more to say
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB  # topic length in two bytes
@@ -220,7 +222,11 @@ def encode_blank(free_bytes: int) -> bytes:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def decode_record(data: bytes, at: int = 0) -> StoredMessage:
+@overload
+def decode_record(data: bytes, at: int = 0) -> StoredMessage: ...
+@overload
+def decode_record(data: bytes, at: int, make: type[M]) -> M: ...
+def decode_record(data: bytes, at: int = 0, make: type[Any] = StoredMessage) -> Any:
     """The record that begins at ``at``. What follows it is not looked at; ``size`` tells where that is."""
     try:
         (
@@ -266,7 +272,7 @@ def decode_record(data: bytes, at: int = 0) -> StoredMessage:
     # The lengths are signed: over 127 in a first byte would be a negative one.
     if end - at != size or body_length < 0 or (topic_high | length_high) > 127 or end > len(data):
         raise _explain(data, at)
-    return StoredMessage(
+    return make(
         data[topic_at:topic_end].decode("utf-8", "replace"),
         data[body_at : body_at + body_length],
         queue_id,
@@ -286,15 +292,21 @@ def decode_record(data: bytes, at: int = 0) -> StoredMessage:
     )
 
 
-def decode_records(data: bytes, at: int = 0, end: int | None = None) -> list[StoredMessage]:
+@overload
+def decode_records(data: bytes, at: int = 0, end: int | None = None) -> list[StoredMessage]: ...
+@overload
+def decode_records(data: bytes, at: int = 0, end: int | None = None, *, make: type[M]) -> list[M]: ...
+def decode_records(
+    data: bytes, at: int = 0, end: int | None = None, *, make: type[Any] = StoredMessage
+) -> list[Any]:
     """Records back to back, as in the body of a pull answer; they must fill the bytes exactly."""
     if end is None:
         end = len(data)
     elif end < len(data):
         data = data[:end]
-    messages: list[StoredMessage] = []
+    messages: list[Any] = []
     while at < end:
-        message = decode_record(data, at)
+        message = decode_record(data, at, make)
         messages.append(message)
         at += message.size
     return messages

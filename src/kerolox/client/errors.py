@@ -1,0 +1,250 @@
+"""What can go wrong for a client, told apart by what to do about it.
+
+Under :class:`kerolox.errors.KeroloxError`: ``retriable`` says whether the same call may succeed later,
+``next_step`` what to do. Answers with an error code are :class:`kerolox.errors.RequestFailed` or one of
+its children here, with the wire's ``response_code``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from kerolox.errors import ConnectFailed, KeroloxError, RequestFailed
+from kerolox.protocol.codes import ResponseCode, request_name
+
+if TYPE_CHECKING:
+    from kerolox.protocol.command import Command
+
+
+class InvalidMessage(KeroloxError):
+    """A message no broker would take; nothing was sent."""
+
+    code = ResponseCode.MESSAGE_ILLEGAL
+
+
+class AfterFork(KeroloxError):
+    """Used in a child process; connections and threads stayed in the parent."""
+
+    next_step = "open a new client in the child process"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"this {what} was opened in the parent process and does not work here: {self.next_step}"
+        )
+
+
+# --- no route ---------------------------------------------------------------------------------------
+
+
+class NoRoute(KeroloxError):
+    """Nobody is known to serve the topic. The children say why."""
+
+    def __init__(self, topic: str, what: str, next_step: str) -> None:
+        self.topic = topic
+        self.next_step = next_step
+        super().__init__(f"no route to topic {topic!r}: {what}. {next_step[:1].upper()}{next_step[1:]}.")
+
+
+class NameServerUnreachable(NoRoute):
+    """None of the name servers answered."""
+
+    retriable = True
+
+    def __init__(self, topic: str, addresses: Sequence[str], reason: object) -> None:
+        self.addresses = tuple(addresses)
+        super().__init__(
+            topic,
+            f"no name server answered ({', '.join(addresses)}): {reason}",
+            "check the name server addresses given to this client, and that one is running there",
+        )
+
+
+class NotANameServer(NoRoute):
+    """Something answered, but not as a name server does."""
+
+    def __init__(self, topic: str, address: str, reason: object) -> None:
+        self.address = address
+        super().__init__(
+            topic,
+            f"{address} is no name server: {reason}",
+            "give the address of a name server (port 9876 by default), not that of a broker",
+        )
+
+
+class TopicNotFound(NoRoute):
+    """The name servers know no such topic, and it cannot be made on the way."""
+
+    code = ResponseCode.TOPIC_NOT_EXIST
+
+    def __init__(self, topic: str, nameserver: str, *, creating: bool = False) -> None:
+        self.nameserver = nameserver
+        tried = (
+            ", and no broker there makes topics on the way (autoCreateTopicEnable is off)" if creating else ""
+        )
+        super().__init__(
+            topic,
+            f"name server {nameserver} knows no such topic{tried}",
+            f"create it (kerolox topic create {topic}), or check the name, the namespace and the name server",
+        )
+
+
+class BrokerNotRegistered(NoRoute):
+    """A name server is there, but no broker that could serve the topic has registered."""
+
+    retriable = True
+
+    def __init__(self, topic: str, nameserver: str, what: str) -> None:
+        self.nameserver = nameserver
+        super().__init__(
+            topic,
+            f"{what} at name server {nameserver}",
+            "check that the broker runs and has this name server in its namesrvAddr",
+        )
+
+
+class NoPermission(NoRoute):
+    """The topic is there, but none of its queues may be written or read."""
+
+    code = ResponseCode.NO_PERMISSION
+
+    def __init__(self, topic: str, action: str) -> None:
+        super().__init__(
+            topic,
+            f"none of its queues may be {action}",
+            "look at the permissions of the topic and of its brokers (kerolox topic show)",
+        )
+
+
+class BrokerUnreachable(ConnectFailed):
+    """The address a broker advertises cannot be reached from here."""
+
+    next_step = (
+        "if the broker runs, it advertises an address that does not lead to it from this machine: "
+        "set its brokerIP1 (and check firewalls and container networks)"
+    )
+
+    def __init__(self, broker: str, address: str, reason: object) -> None:
+        self.broker = broker
+        self.address = address
+        KeroloxError.__init__(
+            self,
+            f"broker {broker or '?'} advertises {address}, which cannot be reached from here: {reason}. "
+            f"{self.next_step[:1].upper()}{self.next_step[1:]}.",
+        )
+
+
+# --- answers with an error code ---------------------------------------------------------------------
+
+
+class AccessDenied(RequestFailed):
+    """Refused for lack of rights, or for a wrong signature."""
+
+    next_step = "check access_key, secret_key and the rights they have at the broker"
+
+    def __init__(self, code: int, remark: str | None, *, address: str = "", request: str = "") -> None:
+        super().__init__(code, remark, address=address, request=request)
+        self.can_retry = self.retriable = False
+
+
+class BrokerBusy(RequestFailed):
+    """Refused because of load. Nothing was done; another broker, or this one later, may take it."""
+
+    next_step = "send slower, or try again later"
+
+
+class TopicUnknownAtBroker(RequestFailed):
+    """The broker does not know the topic, though a route led here."""
+
+    next_step = "create the topic at this broker, or wait for the routes to be refreshed"
+
+
+class MessageRefused(RequestFailed):
+    """The broker takes no such message: too large, too long delayed, or otherwise against its rules."""
+
+    next_step = "look at the remark; the broker's limits are in its settings"
+
+
+_KINDS: dict[int, type[RequestFailed]] = {
+    ResponseCode.NO_PERMISSION: AccessDenied,
+    ResponseCode.SYSTEM_BUSY: BrokerBusy,
+    ResponseCode.FLOW_CONTROL: BrokerBusy,
+    ResponseCode.TOPIC_NOT_EXIST: TopicUnknownAtBroker,
+    ResponseCode.MESSAGE_ILLEGAL: MessageRefused,
+}
+
+
+def failure(answer: Command, *, address: str, code: int) -> RequestFailed:
+    """The error for an answer with an error code."""
+    kind = _KINDS.get(answer.code, RequestFailed)
+    if answer.code == ResponseCode.SYSTEM_ERROR and is_access_failure(answer.code, answer.remark):
+        kind = AccessDenied
+    return kind(answer.code, answer.remark, address=address, request=request_name(code))
+
+
+def is_access_failure(code: int, remark: str | None) -> bool:
+    """4.x answers a wrong signature with SYSTEM_ERROR and the name of its exception."""
+    return code == ResponseCode.NO_PERMISSION or (
+        code == ResponseCode.SYSTEM_ERROR and "AclException" in (remark or "")
+    )
+
+
+# --- sending ----------------------------------------------------------------------------------------
+
+
+class SendFailed(KeroloxError):
+    """No broker took the message in time. ``tried`` says which were asked and what each said.
+
+    ``may_be_stored``: an answer was lost on the way, so one of them may have the message all the same.
+    """
+
+    def __init__(
+        self, topic: str, tried: Iterable[tuple[str, Exception]], elapsed_s: float, why: str
+    ) -> None:
+        from kerolox.errors import ConnectionLost, RequestTimeout
+
+        self.topic = topic
+        self.tried = tuple(tried)
+        self.elapsed_s = elapsed_s
+        self.may_be_stored = any(
+            isinstance(error, ConnectionLost | RequestTimeout) for _, error in self.tried
+        )
+        last = self.tried[-1][1] if self.tried else None
+        self.code = getattr(last, "response_code", self.code)
+        self.retriable = bool(getattr(last, "retriable", True))
+        self.next_step = getattr(last, "next_step", "") or "try again later"
+        if self.may_be_stored:
+            self.next_step = (
+                "it may have been stored all the same: send it again only if a second copy does no harm"
+            )
+        steps = "; ".join(f"{broker}: {error}" for broker, error in self.tried) or "nobody could be asked"
+        super().__init__(
+            f"message to topic {topic!r} not sent after {elapsed_s:.2f} s and {len(self.tried)} "
+            f"{'try' if len(self.tried) == 1 else 'tries'} ({why}): {steps}. Next: {self.next_step}."
+        )
+
+
+class SomeFailed(KeroloxError):
+    """Of many messages some were not sent. ``results`` has a receipt or an error for each, in order."""
+
+    def __init__(self, results: Sequence[object]) -> None:
+        self.results = tuple(results)
+        self.failed = [item for item in results if isinstance(item, Exception)]
+        self.retriable = all(getattr(error, "retriable", False) for error in self.failed)
+        super().__init__(
+            f"{len(self.failed)} of {len(results)} messages were not sent; the first error: {self.failed[0]}"
+        )
+
+
+class NoReply(KeroloxError):
+    """The request was sent, and no reply to it came in time."""
+
+    retriable = True
+    next_step = "check that a consumer of the topic replies, or give it more time"
+
+    def __init__(self, topic: str, correlation_id: str, timeout_s: float) -> None:
+        self.correlation_id = correlation_id
+        super().__init__(
+            f"no reply to the request {correlation_id} in topic {topic!r} within {timeout_s:g} s. "
+            f"{self.next_step[:1].upper()}{self.next_step[1:]}."
+        )

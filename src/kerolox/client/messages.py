@@ -1,0 +1,239 @@
+"""Messages as a client's user sees them: what is sent, the receipt for it, and what is received."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+from kerolox.client.errors import InvalidMessage
+from kerolox.errors import ProtocolError
+from kerolox.protocol import properties as names
+from kerolox.protocol.batch import unwrap
+from kerolox.protocol.bodies.body import MessageQueue
+from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.compression import decompress
+from kerolox.protocol.flags import COMPRESSED, COMPRESSION_MASK, INNER_BATCH
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.record import decode_records
+
+log = logging.getLogger(__name__)
+
+
+class Queue(NamedTuple):
+    """One queue of a topic: where order is kept."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    @classmethod
+    def of(cls, queue: MessageQueue) -> Queue:
+        """From the wire's form."""
+        return cls(queue.topic, queue.broker_name, queue.queue_id)
+
+    def wire(self) -> MessageQueue:
+        """In the wire's form."""
+        return MessageQueue(self.topic, self.broker, self.queue_id)
+
+
+class _Addressed(msgspec.Struct):
+    topic: str
+    body: bytes | str  # text is sent as UTF-8
+
+
+class Message(_Addressed, kw_only=True):
+    """A message to send.
+
+    At most one of ``delay_level`` (1 to 18: 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h),
+    ``delay`` (seconds, or a timedelta) and ``deliver_at`` (seconds since 1970, or a datetime) may be given.
+    """
+
+    tags: str = ""  # one tag: consumers choose by it
+    keys: str | Sequence[str] = ()  # what it can be looked up by; no blanks in them
+    properties: dict[str, str] = {}
+    delay_level: int = 0
+    delay: float | timedelta | None = None
+    deliver_at: float | datetime | None = None
+    flag: int = 0  # a number for your own use; no peer looks at it
+    wait_stored: bool = True  # False: the answer does not wait for flush and replicas
+    unique_key: str = ""  # given by the producer, unless you give one
+
+    def body_bytes(self) -> bytes:
+        body = self.body
+        if type(body) is bytes:
+            return body
+        return body.encode() if isinstance(body, str) else bytes(body)
+
+    @property
+    def is_delayed(self) -> bool:
+        return bool(self.delay_level) or self.delay is not None or self.deliver_at is not None
+
+    def pack(self, unique_key: str, more: str = "") -> str:
+        """The properties as they travel. ``more`` are further ones, packed."""
+        text = f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01{'true' if self.wait_stored else 'false'}\x02"
+        if self.tags:
+            text = f"TAGS\x01{self.tags}\x02{text}"
+        keys = self.keys
+        if keys:
+            text = f"KEYS\x01{keys if isinstance(keys, str) else ' '.join(keys)}\x02{text}"
+        if text.count("\x02") != 2 + bool(self.tags) + bool(keys):
+            raise InvalidMessage(f"tags {self.tags!r}, keys {keys!r}: they must not hold \\x02")
+        if self.delay_level or self.delay is not None or self.deliver_at is not None:
+            text = self._pack_delay() + text
+        if self.properties:
+            text = _pack_own(self.properties) + text
+        return text + more if more else text
+
+    def _pack_delay(self) -> str:
+        if bool(self.delay_level) + (self.delay is not None) + (self.deliver_at is not None) > 1:
+            raise InvalidMessage("of delay_level, delay and deliver_at only one may be given")
+        if self.delay_level:
+            if self.delay_level < 0:
+                raise InvalidMessage(f"delay_level {self.delay_level}: levels start at 1")
+            return f"{names.DELAY}\x01{self.delay_level}\x02"
+        if self.delay is not None:
+            delay_s = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
+            if delay_s < 0:
+                raise InvalidMessage(f"delay {self.delay}: it is in the past")
+            return f"{names.TIMER_DELAY_MS}\x01{round(delay_s * 1000)}\x02"
+        at = self.deliver_at
+        at_s = at.timestamp() if isinstance(at, datetime) else float(at or 0)
+        return f"{names.TIMER_DELIVER_MS}\x01{round(at_s * 1000)}\x02"
+
+
+def _pack_own(properties: dict[str, str]) -> str:
+    parts: list[str] = []
+    for name, value in properties.items():
+        if name in names.RESERVED:
+            raise InvalidMessage(f"property {name!r} is reserved; use the message's fields, or another name")
+        if not isinstance(value, str) or not isinstance(name, str):
+            raise InvalidMessage(f"property {name!r} = {value!r}: names and values are text")
+        if not name or not value:
+            raise InvalidMessage(f"property {name!r} = {value!r}: readers drop empty names and values")
+        if "\x01" in name or "\x02" in name or "\x02" in value:
+            raise InvalidMessage(
+                f"property {name!r} = {value!r}: \\x01 and \\x02 separate properties. "
+                "Encode such a value, as Base64 for instance"
+            )
+        parts.append(f"{name}\x01{value}\x02")
+    return "".join(parts)
+
+
+class SendStatus(IntEnum):
+    """How safe a stored message is. All but OK: stored, but not (yet) as the broker was told to keep it."""
+
+    OK = ResponseCode.SUCCESS
+    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
+    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """Where a message was stored."""
+
+    status: SendStatus
+    msg_id: str  # the unique key: what consumers see as the message's id
+    offset_msg_id: str  # where it lies
+    queue: Queue
+    queue_offset: int
+    transaction_id: str | None = None
+    recall_handle: str | None = None  # of a message delayed to a time: what recall takes
+    region: str = "DefaultRegion"
+    trace_on: bool = True
+
+    @property
+    def ok(self) -> bool:
+        """Stored, and as safe as the broker was told to keep it."""
+        return self.status == 0
+
+
+class Received(StoredMessage, gc=False):
+    """A message that was received.
+
+    ``body`` is as its sender wrote it. Properties, ids and hosts are read when asked for, so that who
+    reads bodies alone does not pay for them.
+    """
+
+    @property
+    def tags(self) -> str:
+        return self.tag
+
+    @property
+    def broker(self) -> str:
+        """The name of the broker it came from."""
+        return self.broker_name
+
+    @property
+    def queue(self) -> Queue:
+        return Queue(self.topic, self.broker_name, self.queue_id)
+
+    @property
+    def msg_id(self) -> str:
+        """What its sender's receipt says; the place it lies at when it came without an id."""
+        return self.unique_key or self.offset_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        return self.offset_id
+
+    @property
+    def born_at(self) -> datetime:
+        return datetime.fromtimestamp(self.born_timestamp / 1000, UTC)
+
+    @property
+    def stored_at(self) -> datetime:
+        return datetime.fromtimestamp(self.store_timestamp / 1000, UTC)
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode()
+
+    def get(self, name: str, default: str = "") -> str:
+        """One property."""
+        return self.properties.get(name, default)
+
+
+def decode_received(data: bytes, broker: str = "") -> list[Received]:
+    """The messages in the body of a pull answer: inner batches unwrapped, bodies inflated."""
+    messages: list[Received] = decode_records(data, make=Received)
+    if any(message.sys_flag & (COMPRESSED | INNER_BATCH) for message in messages):
+        messages = _unwrapped(messages)
+    if broker:
+        for message in messages:
+            message.broker_name = broker
+    return messages
+
+
+def _unwrapped(messages: list[Received]) -> list[Received]:
+    flat: list[Received] = []
+    for message in messages:
+        if message.sys_flag & COMPRESSED:
+            try:
+                message.body = decompress(message.body, message.sys_flag)
+                message.sys_flag &= ~(COMPRESSED | COMPRESSION_MASK)
+            except ProtocolError as error:
+                # Given as it came, with its flags: to keep it back would stop the queue.
+                log.warning(
+                    "body_not_inflated topic=%s msg_id=%s error=%r next='look at its sender'",
+                    message.topic,
+                    message.msg_id,
+                    str(error),
+                )
+        if message.sys_flag & INNER_BATCH:
+            flat += [received(inner) for inner in unwrap(message)]
+        else:
+            flat.append(message)
+    return flat
+
+
+def received(message: StoredMessage) -> Received:
+    """A stored message as a received one."""
+    if isinstance(message, Received):
+        return message
+    return Received(*[getattr(message, name) for name in StoredMessage.__struct_fields__])

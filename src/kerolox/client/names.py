@@ -1,0 +1,93 @@
+"""Names as users write them and as they travel: what is allowed, and the namespace in front of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kerolox.client.errors import InvalidMessage
+from kerolox.errors import OptionError
+from kerolox.protocol.limits import GROUP_LENGTH_MAX, RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+TEMPLATE_TOPIC: Final = "TBW102"  # new topics are made after it
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+
+_SYSTEM_PREFIX: Final = "rmq_sys_"
+_SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+_SYSTEM_TOPICS: Final = frozenset({
+    TEMPLATE_TOPIC, "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", TRACE_TOPIC,
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+    "CHECKPOINT_TOPIC",
+})  # fmt: skip
+_NOT_FOR_SENDING: Final = frozenset({
+    "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+})  # fmt: skip
+_RESERVED_GROUPS: Final = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
+_allowed = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch
+
+
+def check_topic_for_sending(topic: str) -> None:
+    """Raises InvalidMessage for a topic that cannot be sent to."""
+    limit = (
+        RETRY_TOPIC_LENGTH_MAX if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else TOPIC_LENGTH_MAX
+    )
+    if not topic or topic.isspace():
+        raise InvalidMessage("the message has no topic")
+    if not _allowed(topic):
+        raise InvalidMessage(f"topic {topic!r}: a name has letters, digits and % | _ - only")
+    if len(topic) > limit:
+        raise InvalidMessage(f"topic {topic!r} has {len(topic)} characters; at most {limit}")
+    if topic in _NOT_FOR_SENDING:
+        raise InvalidMessage(f"topic {topic!r} is the brokers' own; nothing may be sent to it")
+
+
+def check_group(group: str) -> None:
+    """Raises OptionError for a name no group may have."""
+    if not group or not _allowed(group):
+        raise OptionError("group", group, "a name of letters, digits and % | _ -")
+    if len(group) > GROUP_LENGTH_MAX:
+        raise OptionError("group", group, f"at most {GROUP_LENGTH_MAX} characters")
+    if group in _RESERVED_GROUPS:
+        raise OptionError("group", group, "a name of your own; this one is reserved")
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    return DEAD_LETTER_PREFIX + group
+
+
+def is_system(name: str) -> bool:
+    """Names the servers have for themselves; no namespace is put before them."""
+    return name in _SYSTEM_TOPICS or name.startswith((_SYSTEM_PREFIX, _SYSTEM_GROUP_PREFIX))
+
+
+def with_namespace(namespace: str, name: str) -> str:
+    """``orders`` → ``ns%orders``, ``%RETRY%billing`` → ``%RETRY%ns%billing``; once only."""
+    if not namespace or not name or is_system(name):
+        return name
+    prefix, bare = _split(name)
+    if bare.startswith(f"{namespace}%"):
+        return name
+    return f"{prefix}{namespace}%{bare}"
+
+
+def without_namespace(namespace: str, name: str) -> str:
+    """The name as its user wrote it."""
+    if not namespace or not name:
+        return name
+    prefix, bare = _split(name)
+    return prefix + bare.removeprefix(f"{namespace}%")
+
+
+def _split(name: str) -> tuple[str, str]:
+    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        if name.startswith(prefix):
+            return prefix, name[len(prefix) :]
+    return "", name
