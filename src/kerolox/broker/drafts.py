@@ -29,6 +29,7 @@ class Draft:
     prepared_offset: int = 0  # where the half message of a transaction lies
     store_host: bytes | None = None  # None: this broker; a message that was parked keeps what it had
     recall_handle: str | None = None  # by which the sender may take it back
+    is_parked: bool = False  # it waits for something else than time: delays apply when that has come
 
 
 Rewrite = Callable[[Draft], None]
@@ -44,8 +45,9 @@ class Drafts:
 
     def put(self, draft: Draft) -> Place:
         """Store it, now or later as its properties ask. It counts when the log is written: see LogWrites."""
-        for rewrite in self.rewrites:
-            rewrite(draft)
+        if not draft.is_parked:
+            for rewrite in self.rewrites:
+                rewrite(draft)
         return self.store(draft)
 
     def store(self, draft: Draft) -> Place:

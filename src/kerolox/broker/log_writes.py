@@ -28,6 +28,7 @@ class LogWrites:
         self._told: list[Written] = []
         self._due_soon = False
         self.due: Callable[[], None] = self.write  # what is asked for; a broker times it
+        self.before: list[Callable[[], None]] = []  # who still has something to append to each write
 
     def soon(self, told: Written) -> None:
         """Write what this turn of the loop appends, and tell."""
@@ -54,6 +55,8 @@ class LogWrites:
     def write(self) -> None:
         """Write now, and tell everyone who waits."""
         self._due_soon = False
+        for append in self.before:
+            append()
         told, self._told = self._told, []
         failed: KeroloxError | None = None
         try:

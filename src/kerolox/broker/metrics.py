@@ -49,6 +49,10 @@ class MetricText:
 
     def metric(self, name: str, kind: str, about: str, samples: Iterable[tuple[Labels, float]]) -> None:
         self._lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+        self.series(name, samples)
+
+    def series(self, name: str, samples: Iterable[tuple[Labels, float]]) -> None:
+        """Samples without a type of their own: the parts of a histogram."""
         for labels, value in samples:
             own = _labels(labels)
             both = f"{self._common},{own}" if own and self._common else own or self._common

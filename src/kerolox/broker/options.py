@@ -204,6 +204,32 @@ class BrokerOptions(StoreOptions):
         500, "Commits that make a new version.", key="consumerOffsetUpdateVersionStep", low=1
     )
 
+    # --- transactions ---------------------------------------------------------------------------------
+    transaction_timeout_ms: int = option(
+        6000, "A transaction is asked about when it is older than this.", key="transactionTimeOut", low=0,
+        changeable=True,
+    )  # fmt: skip
+    transaction_checks_max: int = option(
+        15, "After so many questions a transaction is given up.", key="transactionCheckMax", low=1,
+        changeable=True,
+    )  # fmt: skip
+    transaction_check_ms: int = option(
+        30_000, "How often open transactions are gone through.", key="transactionCheckInterval", low=1,
+        changeable=True,
+    )  # fmt: skip
+    op_bytes_max: int = option(
+        4096, "Most bytes of one note of ended transactions.", key="transactionOpMsgMaxSize", low=32,
+        changeable=True,
+    )  # fmt: skip
+    transaction_wait_ms: int = option(
+        3000, "An end of a transaction that waited longer is refused.", key="waitTimeMillsInTransactionQueue",
+        low=1, changeable=True,
+    )  # fmt: skip
+    save_transaction_counts_ms: int = option(
+        10_000, "How often counts of half messages are saved.", key="transactionMetricFlushInterval", low=1,
+        changeable=True,
+    )  # fmt: skip
+
     # --- ours -----------------------------------------------------------------------------------------
     metrics_port: int = option(
         -1, "Port of Prometheus metrics and /healthz; 0 takes a free one, -1 switches them off.",
