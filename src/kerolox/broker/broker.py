@@ -26,6 +26,7 @@ from kerolox.broker.queries import Queries
 from kerolox.broker.queue_locks import QueueLocks
 from kerolox.broker.registration import Registrations, split_nameservers
 from kerolox.broker.replies import Replies
+from kerolox.broker.retries import Retries
 from kerolox.broker.sends import Sends
 from kerolox.broker.stats import Statistics
 from kerolox.broker.tables_saver import TablesSaver
@@ -251,6 +252,10 @@ class Broker(PeerEvents):
         self.queries = Queries(store, self.groups)
         self.heartbeats = Heartbeats(self.members, self.groups, self.topics, options)
         self.queue_locks = QueueLocks(clock)
+        self.retries = Retries(
+            store, self.sends, self.drafts, self.writes, self.topics, self.groups, self.queue_locks,
+            self.stats, options,
+        )  # fmt: skip
         self.commits = Commits(store, self.topics, self.groups, self.offsets)
         self.resets = Resets(
             store, self.topics, self.groups, self.members, self.offsets, self.waiting, options
@@ -315,7 +320,8 @@ class Broker(PeerEvents):
         topics.on_removed += [sends.forget_topic, stats.forget_topic, lambda _: self.topic_saver.save()]
         groups.on_change.append(lambda _: self.group_saver.save())
         sends.save_topics = self.topic_saver.save
-        sends.group = groups.config
+        sends.rewrites.append(self.retries.redirect)
+        self.retries.topics_saved = self.topic_saver.saved
         sends.on_stored.append(stats.stored)
         self.replies.on_stored.append(stats.stored)
         lumped = self.options.light_queues and not self.options.light_stats
@@ -329,6 +335,7 @@ class Broker(PeerEvents):
             (RequestCode.SEND_MESSAGE, sends.send, SendRequest),
             (RequestCode.SEND_MESSAGE_V2, sends.send, SendRequestV2),
             (RequestCode.SEND_BATCH_MESSAGE, sends.send_batch, SendRequestV2),
+            *self.retries.rows(),
         ])  # fmt: skip
         self._add("pull", [
             (RequestCode.PULL_MESSAGE, pulls.pull, PullRequest),

@@ -61,5 +61,12 @@ def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 
 
+def group_of_retry_topic(topic: str) -> str:
+    """The group of ``%RETRY%group``, or of ``%RETRY%group+topic`` as POP of 5.x has it."""
+    name = topic.removeprefix(RETRY_PREFIX)
+    group, plus, rest = name.partition("+")
+    return group if plus and rest and "+" not in rest else name
+
+
 def dead_letter_topic(group: str) -> str:
     return DEAD_LETTER_PREFIX + group

@@ -77,6 +77,11 @@ class QueueLocks:
         owner, since_s = self._locks.get(group, {}).get(queue, (None, 0.0))
         return owner if self._clock.monotonic_s() - since_s <= HELD_S else None
 
+    def held(self, group: str) -> bool:
+        """Whether anybody of the group holds a lock now: it consumes in order."""
+        now_s = self._clock.monotonic_s()
+        return any(now_s - since_s <= HELD_S for _, since_s in self._locks.get(group, {}).values())
+
     def _sweep(self, now_s: float) -> None:
         """Forget locks nobody asked for again: of groups that are gone, of queues that were deleted."""
         self._swept_s = now_s

@@ -27,7 +27,6 @@ from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, ProtocolErr
 from kerolox.net.requests import Answer, Request
 from kerolox.protocol import properties as packed
 from kerolox.protocol.batch import split_batch
-from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import MULTI_TAGS
@@ -72,8 +71,6 @@ class Sends:
         self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
         # Calls back when the topics as they are now have been written. None: nothing waits for that.
         self.save_topics: Callable[[Callable[[], None]], None] | None = None
-        # Settings of a group, for its retry topic; None when it does not exist and may not be made.
-        self.group: Callable[[str], GroupConfig | None] | None = None
         self._cursors: dict[tuple[str, int], QueueCursor] = {}
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
         self._write_is_due = False
@@ -96,8 +93,6 @@ class Sends:
             return self.send_batch(request)
         config = self._topic(header)
         queue_id = self._queue(header, config)
-        if header.topic.startswith(names.RETRY_PREFIX):
-            self._check_group(header.topic)
         if not request.body:
             raise MessageRefused("the message has no body: send at least one byte")
         properties, unique = self._properties(header.properties)
@@ -131,7 +126,7 @@ class Sends:
             for rewrite in self.rewrites:
                 rewrite(request, draft)
             place = self._drafts.put(draft)
-            recall_handle = draft.recall_handle
+            topic, recall_handle = draft.topic, draft.recall_handle  # counted where it was parked
         self._count(topic, 1, place[2])
         self._answer_later(request, [place], queue_id, unique, properties, recall_handle)
         return None
@@ -209,11 +204,15 @@ class Sends:
         checked likewise; whether it could be stored now is not asked."""
         return self._queue(header, self._allowed(header, stored=False))
 
-    def _topic(self, header: SendRequest) -> TopicConfig:
+    def check_taking(self) -> None:
+        """Raise when no message is taken now, whatever it is."""
         if self._options.role is BrokerRole.SLAVE:
             raise Overloaded("[REJECTREQUEST]this broker follows another one: send to the one that leads")
         if self._options.flush_mode is FlushMode.SYNC:
             self._check_flush()
+
+    def _topic(self, header: SendRequest) -> TopicConfig:
+        self.check_taking()
         return self._allowed(header)
 
     def _allowed(self, header: SendRequest, *, stored: bool = True) -> TopicConfig:
@@ -259,19 +258,15 @@ class Sends:
                 f"topic[{topic}] not exist, apply first please! Create it: kerolox topic create "
                 f"{topic}. Or let the broker create topics: autoCreateTopicEnable=true.",
             )
-        if self.save_topics is not None:
-            self._unsaved[topic] = []
-            self.save_topics(lambda: self._topic_saved(topic))
+        self.hold_until_saved(topic)
         return config
 
-    def _check_group(self, topic: str) -> None:
-        group = topic.removeprefix(names.RETRY_PREFIX)
-        if self.group is not None and self.group(group) is None:
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {group}. Create it: kerolox group create {group}. "
-                "Or let the broker: autoCreateSubscriptionGroup=true.",
-            )
+    def hold_until_saved(self, topic: str) -> None:
+        """Hold the answers of sends to a topic until the topics as they are now are on disk."""
+        if self.save_topics is not None:
+            # Those held already wait on, for this save too.
+            held = self._unsaved[topic] = [*self._unsaved.get(topic, ())]
+            self.save_topics(lambda: self._topic_saved(topic, held))
 
     def _queue(self, header: SendRequest, config: TopicConfig) -> int:
         queue_id = header.queue_id
@@ -341,10 +336,12 @@ class Sends:
                 return
         request.answer(answer)
 
-    def _topic_saved(self, topic: str) -> None:
+    def _topic_saved(self, topic: str, held: list[tuple[Request[SendRequest], Answer]]) -> None:
         # Also when it could not be written: the messages are stored, and the topic is tried again.
-        for request, answer in self._unsaved.pop(topic, ()):
-            request.answer(answer)
+        if self._unsaved.get(topic) is held:
+            del self._unsaved[topic]
+            for request, answer in held:
+                request.answer(answer)
 
     def _flushed(self, waiting: list[tuple[Request[SendRequest], SendAnswer]], how: Safe) -> None:
         if how is Safe.FAILED:
