@@ -31,6 +31,7 @@ from kerolox.broker.sends import Sends
 from kerolox.broker.stats import Statistics
 from kerolox.broker.tables_saver import TablesSaver
 from kerolox.broker.topics import Topics
+from kerolox.broker.transactions import Transactions
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.dispatch.waiting_pulls import WaitingPulls
@@ -51,6 +52,7 @@ from kerolox.store.tables.groups import GroupTable
 from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets, LightOffsets
 from kerolox.store.tables.request_modes import RequestModes
 from kerolox.store.tables.topics import TopicTable
+from kerolox.store.tables.transaction_counts import TransactionCounts
 
 log = logging.getLogger(__name__)
 
@@ -106,11 +108,14 @@ class Broker(PeerEvents):
         push(self.pulls.close)
         push(self.commits.close)
         push(self.admin.close)
+        await self.transactions.load()
         await server.start()
         push(server.close)
         await vip_server.start()
         push(vip_server.close)
         push(self._answer_flushed)
+        self.transactions.start()
+        push(self.transactions.close)
         push(self.registrations.close)
         await self.registrations.start()
         self.started = True
@@ -202,10 +207,12 @@ class Broker(PeerEvents):
 
         self.delays = DelayOffsets(store.files, directory, clock=clock)
         self.modes = RequestModes(store.files, directory, clock=clock)
+        self.transaction_counts = TransactionCounts(store.files, directory, clock=clock)
 
         def load() -> None:
             for table in (self.topics.table, self.group_table, self.offsets, self.delays, self.modes):
                 table.load()
+            self.transaction_counts.load()
 
         # Only after the store's lock was taken: loading may put a backup in place of a broken file.
         await asyncio.get_running_loop().run_in_executor(store.keeper, load)
@@ -221,6 +228,12 @@ class Broker(PeerEvents):
                 "heartbeat", waiting_max=50_000, age_s_max=options.heartbeat_wait_ms / 1000, clock=clock
             ),
             "reply": Lane("reply", running_max=1024, clock=clock),  # each waits for a client
+            "transaction": Lane(
+                "transaction",
+                waiting_max=100_000,
+                age_s_max=options.transaction_wait_ms / 1000,
+                clock=clock,
+            ),
             "query_message": Lane("query_message", waiting_max=20_000, clock=clock),
             "client_manager": Lane("client_manager", waiting_max=1_000_000, age_s_max=31.0, clock=clock),
             "consumer_manager": Lane("consumer_manager", waiting_max=1_000_000, age_s_max=31.0, clock=clock),
@@ -247,6 +260,17 @@ class Broker(PeerEvents):
         )
         self.replies = Replies(
             store, self.sends, self.drafts, self.writes, self.members, options, clock, address=self.address
+        )
+        self.transactions = Transactions(
+            store,
+            self.drafts,
+            self.writes,
+            self.members,
+            self.topics,
+            self.offsets,
+            self.transaction_counts,
+            options,
+            clock,
         )
         self.pulls = Pulls(store, self.topics, self.groups, self.offsets, self.waiting, options, clock)
         self.queries = Queries(store, self.groups)
@@ -324,6 +348,13 @@ class Broker(PeerEvents):
         self.retries.topics_saved = self.topic_saver.saved
         sends.on_stored.append(stats.stored)
         self.replies.on_stored.append(stats.stored)
+        transactions = self.transactions
+        sends.rewrites.append(transactions.prepare)
+        sends.on_stored.append(transactions.stored)
+        transactions.endings.on_stored.append(stats.stored)
+        topics.on_removed.append(transactions.counts.forget_topic)
+        self.saver.keep(self.transaction_counts, lambda: self.options.save_transaction_counts_ms)
+        self.metrics.more.append(transactions.counts.metrics)
         lumped = self.options.light_queues and not self.options.light_stats
         self.pulls.on_served.append(stats.served_light if lumped else stats.served)
         stats.count_misses(lambda: self.pulls.misses)
@@ -342,11 +373,13 @@ class Broker(PeerEvents):
             (RequestCode.LITE_PULL_MESSAGE, pulls.pull, PullRequest),
         ])  # fmt: skip
         self._add("reply", self.replies.rows())
+        self._add("transaction", self.transactions.end_rows())
         self._add("query_message", self.queries.rows())
         self._add("heartbeat", [row for row in self.heartbeats.rows() if row[0] == RequestCode.HEART_BEAT])
         self._add("client_manager", [r for r in self.heartbeats.rows() if r[0] != RequestCode.HEART_BEAT])
         self._add("consumer_manager", self.commits.rows())
         self._add("admin", [*self.queue_locks.rows(), *self.resets.rows(), *self.admin.rows()])
+        self._add("admin", self.transactions.admin_rows())
         self.writes.due = self.stats.timed(self.writes.write)
         for handlers in (self._handlers, self._vip_handlers):
             handlers.after_pass.append(sends.end_pass)
@@ -366,6 +399,7 @@ class Broker(PeerEvents):
         lanes["pull"].age_s_max = options.pull_wait_ms / 1000
         lanes["heartbeat"].age_s_max = options.heartbeat_wait_ms / 1000
         lanes["admin"].age_s_max = options.admin_wait_ms / 1000
+        lanes["transaction"].age_s_max = options.transaction_wait_ms / 1000
         if "permission" in changed:
             # Name servers take another look only at another version.
             self.topics.table.bump()

@@ -120,6 +120,7 @@ class Metrics:
         self._lanes = lanes  # by RocketMQ's names of its processors: send, pull, query_message, ...
         self._clock = clock
         self.loop_lag = LoopLag(clock)
+        self.more: list[Callable[[MetricText], None]] = []  # what other parts have to tell, on the loop
 
     def start(self) -> None:
         self.loop_lag.start()
@@ -150,6 +151,8 @@ class Metrics:
         self._messages(out)
         self._connections(out)
         self._loop(out)
+        for tell in self.more:
+            tell(out)
         lags = queue_lags(self._store, self._topics, self._offsets)
         return Page(await asyncio.to_thread(self._finish, out, lags), content_type=CONTENT_TYPE)
 

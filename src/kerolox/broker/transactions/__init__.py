@@ -1,0 +1,87 @@
+"""Transactions: messages that arrive only if their producer says so. See docs/RELIABILITY.md."""
+
+from __future__ import annotations
+
+from kerolox.broker import names
+from kerolox.broker.drafts import Draft, Drafts
+from kerolox.broker.log_writes import LogWrites
+from kerolox.broker.members import Members
+from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.topics import Topics
+from kerolox.broker.transactions import half_messages
+from kerolox.broker.transactions.check_backs import CheckBacks
+from kerolox.broker.transactions.counts import Counts
+from kerolox.broker.transactions.ended import Ended
+from kerolox.broker.transactions.endings import Endings
+from kerolox.clock import Clock
+from kerolox.dispatch.message_store import MessageStore
+from kerolox.errors import Refused
+from kerolox.net.requests import Handler, Request
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers.send import SendRequest
+from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCheckRequest
+from kerolox.store.tables.offsets import ConsumerOffsets
+from kerolox.store.tables.transaction_counts import TransactionCounts
+
+Row = tuple[RequestCode, Handler, type[Header] | None]
+
+
+class Transactions:
+    """The parts, and what they share."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        drafts: Drafts,
+        writes: LogWrites,
+        members: Members,
+        topics: Topics,
+        offsets: ConsumerOffsets,
+        table: TransactionCounts,
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._preparing = ""  # the topic of the half message that is being stored
+        self.counts = Counts(table)
+        self.ended = Ended(store, drafts, writes, offsets, options, clock)
+        self.endings = Endings(store, drafts, writes, self.ended, self.counts, options, clock)
+        self.check_backs = CheckBacks(
+            store, drafts, writes, self.ended, self.counts, members, topics, options, clock
+        )
+
+    async def load(self) -> None:
+        """Before anybody is let in: read which half messages have ended."""
+        if self._options.role is not BrokerRole.SLAVE:
+            await self.ended.load()
+
+    def start(self) -> None:
+        """Begin to ask for the others."""
+        self.check_backs.start()
+
+    async def close(self) -> None:
+        await self.check_backs.close()
+
+    def end_rows(self) -> list[Row]:
+        return [(RequestCode.END_TRANSACTION, self.endings.end, EndTransactionRequest)]
+
+    def admin_rows(self) -> list[Row]:
+        return [(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.endings.resume, ResumeCheckRequest)]
+
+    def prepare(self, request: Request[SendRequest], draft: Draft) -> None:
+        """Of sends, before a message is stored: make it a half message if it is to be one."""
+        if not half_messages.is_half(draft):
+            return
+        if self._options.reject_transactions:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._options.advertised_host}] sending transaction message is forbidden",
+            )
+        self._preparing = draft.topic
+        half_messages.park(draft)
+
+    def stored(self, topic: str, messages: int, size_bytes: int) -> None:
+        """Of sends, right after that."""
+        if topic == names.HALF_TOPIC:
+            self.counts.prepared(self._preparing)

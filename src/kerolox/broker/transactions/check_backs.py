@@ -1,0 +1,218 @@
+"""Asking producers how their transactions ended, when they did not tell.
+
+By interval the half queue is gone through from where the last round came to. What has ended is passed over.
+What is old enough is put back at the end of the queue, with one more check counted, and then its producer, or
+another one of the same group, is asked about the copy. A round looks at a few messages at a time, and lets
+others have the loop in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+
+from kerolox.broker import names
+from kerolox.broker.drafts import Drafts
+from kerolox.broker.log_writes import LogWrites
+from kerolox.broker.members import Members
+from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.topics import Topics
+from kerolox.broker.transactions import half_messages
+from kerolox.broker.transactions.counts import Counts
+from kerolox.broker.transactions.ended import Ended
+from kerolox.broker.transactions.half_messages import QUEUE, Fate
+from kerolox.clock import Clock
+from kerolox.dispatch.message_store import MessageStore
+from kerolox.errors import KeroloxError
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.headers.transaction import CheckTransaction
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.message_id import offset_id
+from kerolox.protocol.record import decode_records, encode_message
+from kerolox.store.commit_log import Place
+from kerolox.store.reading import Found
+
+log = logging.getLogger(__name__)
+
+BATCH_COUNT = 32
+BATCH_BYTES = 1 << 20
+ROUND_S_MAX = 60.0
+HOUR_MS = 3_600_000
+
+
+class CheckBacks:
+    """The rounds."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        drafts: Drafts,
+        writes: LogWrites,
+        ended: Ended,
+        counts: Counts,
+        members: Members,
+        topics: Topics,
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._drafts = drafts
+        self._writes = writes
+        self._ended = ended
+        self._counts = counts
+        self._members = members
+        self._topics = topics
+        self._options = options
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self.rounds = 0  # how many are over
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self.run_rounds())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    async def run_rounds(self) -> None:
+        while True:
+            await self._clock.sleep(self._options.transaction_check_ms / 1000)
+            if self._options.role is BrokerRole.SLAVE:
+                continue  # the broker that leads does it
+            try:
+                await self.round()
+            except KeroloxError as error:
+                log.error("check_round_failed error=%r next='the next round goes on here'", str(error))
+            self.rounds += 1
+
+    async def round(self) -> None:
+        """Go through the half queue as far as messages are old enough."""
+        ended, store = self._ended, self._store
+        round_ms = self._clock.wall_ms()
+        until_s = self._clock.monotonic_s() + ROUND_S_MAX
+        is_over = False
+        while not is_over and self._clock.monotonic_s() < until_s:
+            offset = ended.progress
+            while ended.is_done(offset):
+                offset += 1
+            ended.advance(offset)
+            read = await store.read(names.HALF_TOPIC, QUEUE, offset, BATCH_COUNT, bytes_max=BATCH_BYTES)
+            if read.status is not Found.FOUND:
+                if read.next_offset <= offset:
+                    return  # nothing new
+                # Its file was deleted, or the entry is a hole.
+                log.warning("half_messages_gone from=%d to=%d", offset, read.next_offset)
+                ended.advance(read.next_offset)
+                continue
+            is_over = await self._go_through(decode_records(b"".join(read.parts)), round_ms)
+            await asyncio.sleep(0)
+
+    async def _go_through(self, halves: list[StoredMessage], round_ms: int) -> bool:
+        """Decide on each; True when the round is over."""
+        ended = self._ended
+        now_ms = self._clock.wall_ms()
+        options = self._options
+        asked: list[tuple[StoredMessage, Place]] = []
+        put_back: list[int] = []
+        given_up: list[str] = []
+        after = ended.progress
+        is_over = is_ending = False
+        for half in halves:
+            offset = half.queue_offset
+            if ended.is_done(offset):
+                after = offset + 1
+                continue
+            if ended.is_ending(offset):
+                is_ending = True  # on its way into the log: the next batch begins here
+                break
+            first = half_messages.first_offset(half)
+            if first is not None and first in ended.late:
+                ended.end(half)
+                after = offset + 1
+                continue
+            fate = half_messages.judge(
+                half,
+                round_ms=round_ms,
+                now_ms=now_ms,
+                usual_ms=options.transaction_timeout_ms,
+                checks_max=options.transaction_checks_max,
+                keep_ms=options.keep_hours * HOUR_MS,
+            )
+            if fate is Fate.WAIT:
+                is_over = True
+                break
+            if fate is Fate.GIVE_UP:
+                self._topics.for_group(names.CHECKED_TOO_OFTEN_TOPIC, 1)
+                self._drafts.store(half_messages.given_up(half))
+                ended.give_up(half)
+                given_up.append(half_messages.real_topic(half))
+                log.warning(
+                    "transaction_given_up topic=%s id=%s checks=%d next='it is in %s'",
+                    given_up[-1], half.unique_key, half_messages.checks(half),
+                    names.CHECKED_TOO_OFTEN_TOPIC,
+                )  # fmt: skip
+            else:
+                draft = half_messages.checked(half) if fate is Fate.CHECK else half_messages.put_off(half)
+                place = self._drafts.store(draft)
+                ended.put_back(half, first, place[1])
+                put_back.append(offset)
+                if fate is Fate.CHECK:
+                    half.packed_properties = draft.properties
+                    asked.append((half, place))
+            after = offset + 1
+        if is_ending or after > ended.progress:
+            try:
+                await self._writes.written()
+            except KeroloxError as error:
+                for offset in reversed(put_back):
+                    ended.not_put_back(offset)
+                log.error("half_messages_not_put_back error=%r next='the next round tries again'", str(error))
+                return True
+        ended.advance(after)
+        for topic in given_up:
+            self._counts.given_up(topic)
+        for half, place in asked:
+            self._ask(half, place)
+        return is_over
+
+    def _ask(self, half: StoredMessage, place: Place) -> None:
+        """Ask one producer of the group; the answer comes as END_TRANSACTION, or not."""
+        group = half_messages.producer_group(half)
+        peer = self._members.pick_producer(group)
+        if peer is None:
+            log.warning(
+                "transaction_not_checked group=%s id=%s reason='no producer of the group is connected' "
+                "next='the next round asks again'", group, half.unique_key,
+            )  # fmt: skip
+            return
+        physical, queue_offset, _ = place
+        told = CheckTransaction(
+            topic=names.HALF_TOPIC,
+            tran_state_table_offset=queue_offset,
+            commit_log_offset=physical,
+            msg_id=half.unique_key or None,
+            transaction_id=half.unique_key or None,
+            offset_msg_id=offset_id(half.store_host, physical),
+            broker_name=self._options.broker_name,
+        )
+        record = encode_message(
+            msgspec.structs.replace(
+                half,
+                topic=half_messages.real_topic(half),
+                queue_id=half_messages.real_queue(half),
+                queue_offset=queue_offset,
+                physical_offset=physical,
+            )
+        )
+        try:
+            peer.tell(RequestCode.CHECK_TRANSACTION_STATE, told, record)
+        except KeroloxError as error:
+            log.warning(
+                "transaction_not_checked group=%s id=%s reason=%r next='the next round asks again'",
+                group, half.unique_key, str(error),
+            )  # fmt: skip

@@ -1,0 +1,83 @@
+"""How many half messages there are, topic by topic, and what became of the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from kerolox.store.tables.transaction_counts import TransactionCounts
+
+if TYPE_CHECKING:
+    from kerolox.broker.metrics import MetricText
+
+# Upper ends of what is counted together, in seconds: RocketMQ's.
+LATENCY_S = (5, 60, 600, 3600, 12 * 3600, 24 * 3600)
+
+
+class Counts:
+    """The numbers of ``config/transactionMetrics``, which survive restarts, and those that do not."""
+
+    def __init__(self, table: TransactionCounts) -> None:
+        self.table = table
+        self._committed: Counter[str] = Counter()
+        self._rolled_back: Counter[str] = Counter()
+        self._latency: dict[str, list[int]] = {}  # by step of LATENCY_S, one more for the rest, the sum
+
+    def prepared(self, topic: str) -> None:
+        self.table.add(topic, 1)
+
+    def committed(self, topic: str, latency_ms: int) -> None:
+        self.table.add(topic, -1)
+        self._committed[topic] += 1
+        latency_s = max(0, latency_ms) // 1000
+        found = self._latency.setdefault(topic, [0] * (len(LATENCY_S) + 2))
+        step = next((number for number, most in enumerate(LATENCY_S) if latency_s <= most), len(LATENCY_S))
+        found[step] += 1
+        found[-1] += latency_s
+
+    def rolled_back(self, topic: str) -> None:
+        self.table.add(topic, -1)
+        self._rolled_back[topic] += 1
+
+    def given_up(self, topic: str) -> None:
+        self.table.add(topic, -1)
+
+    def forget_topic(self, topic: str) -> None:
+        self.table.remove(topic)
+        for numbers in (self._committed, self._rolled_back, self._latency):
+            numbers.pop(topic, None)
+
+    def metrics(self, out: MetricText) -> None:
+        out.metric(
+            "rocketmq_half_messages", "gauge", "Half messages of all topics",
+            [({"topic": topic}, count.count) for topic, count in self.table.counts.items()],
+        )  # fmt: skip
+        for name, about, numbers in (
+            ("commit", "Total number of commit messages", self._committed),
+            ("rollback", "Total number of rollback messages", self._rolled_back),
+        ):
+            out.metric(
+                f"rocketmq_{name}_messages_total", "counter", about,
+                [({"topic": topic}, count) for topic, count in numbers.items()],
+            )  # fmt: skip
+        name = "rocketmq_finish_message_latency"
+        out.metric(name, "histogram", "Transaction finish latency, seconds", [])
+        for part in ("_bucket", "_count", "_sum"):
+            out.series(
+                name + part,
+                [
+                    ({"topic": topic, **labels}, value)
+                    for topic, found in self._latency.items()
+                    for labels, value in _samples(found, part)
+                ],
+            )
+
+
+def _samples(found: list[int], part: str) -> list[tuple[dict[str, object], float]]:
+    *steps, total = found
+    if part == "_sum":
+        return [({}, total)]
+    if part == "_count":
+        return [({}, sum(steps))]
+    ends = [*map(str, LATENCY_S), "+Inf"]
+    return [({"le": end}, sum(steps[: number + 1])) for number, end in enumerate(ends)]

@@ -1,0 +1,313 @@
+"""Which half messages are done with: noted in the log, in the original's form, and known here.
+
+A half message is done with when its transaction was committed or rolled back, when it was put back as a copy,
+or when it was given up. Each of these is noted by its offset in the half queue, in an *op* message under
+``RMQ_SYS_TRANS_OP_HALF_TOPIC``: the offsets that one write of the log brings, joined by commas. The note is
+in the same write as what it is about (the committed message, the copy), so either both are in the log after
+a crash or, if the write was torn, the committed message alone: that is found at the next start by a look at
+the end of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+
+from kerolox.broker import names
+from kerolox.broker.drafts import Draft, Drafts
+from kerolox.broker.log_writes import LogWrites
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.transactions.half_messages import GROUP, QUEUE
+from kerolox.clock import Clock
+from kerolox.dispatch.message_store import MessageStore
+from kerolox.errors import KeroloxError
+from kerolox.protocol import properties as packed
+from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.record import decode_record, decode_records
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SYS_FLAG
+from kerolox.store.errors import StoreError
+from kerolox.store.tables.offsets import ConsumerOffsets
+
+log = logging.getLogger(__name__)
+
+OP_TAG = "d"
+OP_PROPERTIES = packed.pack({packed.TAGS: OP_TAG, packed.WAIT: "true"})
+TAIL_BYTES_MAX = 256 << 20  # of the log, looked at after a start
+READ_COUNT = 256
+LATE_COUNT_MAX = 100_000
+
+
+class Transaction:
+    """One that was put back at least once: it has several offsets in the half queue."""
+
+    __slots__ = ("ended", "offsets")
+
+    def __init__(self, first: int) -> None:
+        self.offsets = [first]  # the last one is what is still to be gone through
+        self.ended = False
+
+
+class Ended:
+    """Notes half messages that are done with, and tells which are."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        drafts: Drafts,
+        writes: LogWrites,
+        offsets: ConsumerOffsets,
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._drafts = drafts
+        self._writes = writes
+        self._offsets = offsets
+        self._options = options
+        self._clock = clock
+        self.progress = 0  # half messages before this offset are done with
+        # Ended behind the progress, when we no longer knew of copies: one may be still to come.
+        self.late: dict[int, None] = {}
+        # Offset of what is done with → whether its producer ended it since the start.
+        self._done: dict[int, bool] = {}
+        self._put_back: dict[int, Transaction] = {}
+        self._ops: deque[tuple[int, int]] = deque()  # offset of the op message, highest offset it notes
+        self._op_progress = 0
+        # Not yet in the log, each with whether its producer ended it.
+        self._noted: dict[int, bool] = {}
+        self._in_write: dict[int, bool] = {}
+        self._ops_in_write: list[tuple[int, int]] = []
+        self._is_asked = False
+        writes.before.append(self._append_ops)
+
+    # --- questions -----------------------------------------------------------------------------------
+
+    def is_done(self, offset: int) -> bool:
+        """Whether the log says so; what is on its way there does not count yet."""
+        return offset in self._done
+
+    def is_ending(self, offset: int) -> bool:
+        return offset in self._noted or offset in self._in_write
+
+    def to_end(self, offset: int) -> int | None:
+        """The half message that stands for this one now: itself, or its newest copy. None: it has ended.
+
+        Only what ended since the start is known here to have: what the log notes may have been put back.
+        """
+        transaction = self._put_back.get(offset)
+        if transaction is not None:
+            return None if transaction.ended else transaction.offsets[-1]
+        if self.is_ending(offset) or self._done.get(offset) or offset in self.late:
+            return None
+        return offset
+
+    @property
+    def pending(self) -> int:
+        """Half messages not yet gone through."""
+        return max(0, self._store.max_offset(names.HALF_TOPIC, QUEUE) - self.progress)
+
+    # --- notes ---------------------------------------------------------------------------------------
+
+    def end(self, half: StoredMessage) -> None:
+        """Its producer has ended it. Counts with the next write, together with what was appended for it."""
+        offset = half.queue_offset
+        transaction = self._put_back.get(offset)
+        if transaction is not None:
+            transaction.ended = True
+            offset = transaction.offsets[-1]
+        self._note(offset, True)
+
+    def put_back(self, half: StoredMessage, first: int | None, copy: int) -> None:
+        """It was put back as a copy; ``first`` is where it was before, when the half message says."""
+        transaction = self._put_back.get(half.queue_offset)
+        if transaction is None:
+            transaction = self._put_back[half.queue_offset] = Transaction(half.queue_offset)
+            if first is not None and first not in self._put_back:
+                transaction.offsets.insert(0, first)
+                self._put_back[first] = transaction
+        transaction.offsets.append(copy)
+        self._put_back[copy] = transaction
+        self._note(half.queue_offset, False)
+
+    def not_put_back(self, offset: int) -> None:
+        """The copy could not be written."""
+        transaction = self._put_back[offset]
+        del self._put_back[transaction.offsets.pop()]
+
+    def give_up(self, half: StoredMessage) -> None:
+        self._note(half.queue_offset, False)
+
+    def _note(self, offset: int, by_producer: bool) -> None:
+        self._noted[offset] = by_producer
+        if not self._is_asked:
+            self._is_asked = True
+            self._writes.soon(self._written)
+
+    def _append_ops(self) -> None:
+        """The log is about to be written: with what it gets, it gets the notes."""
+        if not self._noted:
+            return
+        if not self._is_asked:  # left from a write that had no room for them
+            self._is_asked = True
+            self._writes.soon(self._written)
+        host = self._store.log.store_host
+        try:
+            for body, highest in op_bodies(self._noted, self._options.op_bytes_max):
+                draft = Draft(names.HALF_DONE_TOPIC, QUEUE, body, OP_PROPERTIES, self._clock.wall_ms(), host)
+                self._ops_in_write.append((self._drafts.store(draft)[1], highest))
+        except KeroloxError as error:
+            log.warning(
+                "transactions_not_noted count=%d error=%r next='it is tried again with the next write; "
+                "until then a crash lets them be checked again'", len(self._noted), str(error),
+            )  # fmt: skip
+            return
+        self._in_write, self._noted = self._noted, {}
+
+    def _written(self, failed: KeroloxError | None) -> None:
+        self._is_asked = False
+        ended, self._in_write = self._in_write, {}
+        ops, self._ops_in_write = self._ops_in_write, []
+        if failed is not None:
+            ended |= self._noted
+            self._noted = {}
+            for offset in ended:
+                if (transaction := self._put_back.get(offset)) is not None:
+                    transaction.ended = False
+            return
+        self._ops.extend(ops)
+        for offset, by_producer in ended.items():
+            if offset >= self.progress:
+                self._done[offset] = by_producer
+            elif by_producer:
+                self.late[offset] = None
+                if len(self.late) > LATE_COUNT_MAX:
+                    del self.late[next(iter(self.late))]
+
+    # --- progress ------------------------------------------------------------------------------------
+
+    def advance(self, offset: int) -> None:
+        """Everything before this offset was gone through."""
+        for passed in range(self.progress, offset):
+            self._done.pop(passed, None)
+            transaction = self._put_back.get(passed)
+            if transaction is not None and transaction.offsets[-1] == passed:
+                for each in transaction.offsets:
+                    self._put_back.pop(each, None)
+        if offset != self.progress:
+            self.progress = offset
+            self._offsets.commit(names.HALF_TOPIC, GROUP, QUEUE, offset)
+        before = self._op_progress
+        while self._ops and self._ops[0][1] < offset:
+            self._op_progress = self._ops.popleft()[0] + 1
+        if self._op_progress != before:
+            self._offsets.commit(names.HALF_DONE_TOPIC, GROUP, QUEUE, self._op_progress)
+
+    async def load(self) -> None:
+        """Read what the log notes: at the start, before anybody ends anything."""
+        self.progress = self._noted_progress(names.HALF_TOPIC)
+        self._op_progress = offset = self._noted_progress(names.HALF_DONE_TOPIC)
+        end = self._store.max_offset(names.HALF_DONE_TOPIC, QUEUE)
+        last_op_end = 0
+        while offset < end:
+            read = await self._store.read(names.HALF_DONE_TOPIC, QUEUE, offset, READ_COUNT)
+            for op in decode_records(b"".join(read.parts)):
+                last_op_end = op.physical_offset + op.size
+                ended = read_op(op)
+                self._done.update((each, False) for each in ended if each >= self.progress)
+                self._ops.append((op.queue_offset, max(ended, default=-1)))
+            if read.next_offset <= offset:
+                break
+            offset = read.next_offset
+        if self.pending:
+            await self._look_at_tail(last_op_end)
+        log.info(
+            "transactions_loaded progress=%d op_progress=%d ended=%d pending=%d",
+            self.progress, self._op_progress, len(self._done), self.pending - len(self._done),
+        )  # fmt: skip
+
+    async def _look_at_tail(self, last_op_end: int) -> None:
+        """A committed message behind the last note is one whose note was cut off by a crash, or that a broker
+        of Apache's had not yet noted when it stopped: otherwise it would be committed twice."""
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(None, self._committed_behind, last_op_end)
+        unnoted = [offset for offset in found if offset >= self.progress and offset not in self._done]
+        if not unnoted:
+            return
+        log.warning(
+            "transactions_noted_late count=%d next='nothing: they were committed before the stop'",
+            len(unnoted),
+        )
+        for offset in unnoted:
+            self._note(offset, True)
+        await self._writes.written()
+
+    def _committed_behind(self, last_op_end: int) -> list[int]:
+        """Offsets of half messages whose committed message lies behind a place in the log. In a thread."""
+        readable, queue = self._store.log, self._store.queues.find(names.HALF_TOPIC, QUEUE)
+        end = readable.max_offset
+        begin = last_op_end
+        if queue is not None:
+            # A message is committed behind its half message.
+            low, high = self.progress, queue.max_offset
+            entry = queue.entry(low)
+            begin = max(begin, entry[0] if entry is not None else 0)
+            if end - begin > TAIL_BYTES_MAX:
+                while low < high:
+                    middle = (low + high) // 2
+                    entry = queue.entry(middle)
+                    if entry is not None and entry[0] < end - TAIL_BYTES_MAX:
+                        low = middle + 1
+                    else:
+                        high = middle
+                entry = queue.entry(low)
+                begin = entry[0] if entry is not None else end
+        found: list[int] = []
+        for entries, _ in readable.entries_from(max(begin, readable.min_offset), end):
+            for each in entries:
+                if each[SYS_FLAG] & TRANSACTION_MASK != TRANSACTION_COMMIT:
+                    continue
+                try:
+                    final = decode_record(readable.record_at(each[PHYSICAL_OFFSET]))
+                    half = decode_record(readable.record_at(final.prepared_offset))
+                except (StoreError, KeroloxError):
+                    continue  # a delayed one that was delivered does not say where its half message lay
+                if half.topic == names.HALF_TOPIC:
+                    found.append(half.queue_offset)
+        return found
+
+    def _noted_progress(self, topic: str) -> int:
+        low, high = self._store.min_offset(topic, QUEUE), self._store.max_offset(topic, QUEUE)
+        return min(max(self._offsets.offset(topic, GROUP, QUEUE), low), high)
+
+
+# --- the form of op messages -----------------------------------------------------------------------------
+
+
+def op_bodies(offsets: Iterable[int], bytes_max: int) -> list[tuple[bytes, int]]:
+    """Bodies that hold these offsets, each at most so long, and the highest offset in each."""
+    bodies: list[tuple[bytes, int]] = []
+    words: list[bytes] = []
+    size = 0
+    highest = -1
+    for offset in offsets:
+        word = b"%d," % offset
+        if words and size + len(word) > bytes_max:
+            bodies.append((b"".join(words), highest))
+            words, size, highest = [], 0, -1
+        words.append(word)
+        size += len(word)
+        highest = max(highest, offset)
+    if words:
+        bodies.append((b"".join(words), highest))
+    return bodies
+
+
+def read_op(op: StoredMessage) -> list[int]:
+    """The offsets an op message notes, one (4.x) or many (5.x). What does not read is passed over."""
+    if op.tag != OP_TAG:
+        return []
+    words = op.body.split(b",")
+    return [int(word) for word in words if word.isdigit() and len(word) < 20]

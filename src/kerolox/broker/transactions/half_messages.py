@@ -1,0 +1,218 @@
+"""Half messages: stored under a topic of their own until their transaction ends.
+
+The functions here turn one message into another: no state, no waiting. The forms are those of the original,
+see 9.1, 9.2 and 9.5 of the store's description there: a broker of Apache's goes on with our half messages,
+and ours with its.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from kerolox.broker import names
+from kerolox.broker.drafts import Draft
+from kerolox.errors import Refused
+from kerolox.protocol import properties as packed
+from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_NONE, with_transaction_state
+from kerolox.protocol.message import StoredMessage
+
+GROUP = "CID_RMQ_SYS_TRANS"  # by whose progress the half messages are gone through
+QUEUE = 0  # half messages have one queue only
+
+_AT_TRANSACTION_ID = packed.marker(packed.TRANSACTION_ID)
+_AT_REAL_TOPIC = packed.marker(packed.REAL_TOPIC)
+_AT_REAL_QUEUE = packed.marker(packed.REAL_QUEUE_ID)
+_AT_CHECKS = packed.marker(packed.TRANSACTION_CHECK_TIMES)
+_AT_IMMUNITY = packed.marker(packed.CHECK_IMMUNITY_S)
+_AT_PRODUCER_GROUP = packed.marker(packed.PRODUCER_GROUP)
+_AT_FIRST_OFFSET = packed.marker(packed.TRANSACTION_PREPARED_QUEUE_OFFSET)
+
+_INT64 = 1 << 63
+
+
+def is_half(draft: Draft) -> bool:
+    """Whether a message that was sent waits for the end of its transaction.
+
+    Clients before 4.6.1 send a transactional message that could not be consumed back with the mark still on
+    it: that one is to come again after a delay, nothing else.
+    """
+    mark = packed.find(draft.properties, packed.AT_TRANSACTION_PREPARED)
+    if mark is None or mark.lower() != b"true":
+        return False
+    delay = _number(packed.find(draft.properties, packed.AT_DELAY)) or 0
+    return not (draft.reconsume_times > 0 and delay > 0)
+
+
+def park(draft: Draft) -> None:
+    """Make it a half message."""
+    properties = draft.properties
+    for mark in (_AT_TRANSACTION_ID, _AT_REAL_TOPIC, _AT_REAL_QUEUE):
+        properties = packed.remove(properties, mark)
+    unique = packed.find(properties, packed.AT_UNIQUE_KEY)
+    added = {packed.REAL_TOPIC: draft.topic, packed.REAL_QUEUE_ID: str(draft.queue_id)}
+    if unique is not None:
+        added[packed.TRANSACTION_ID] = unique.decode("utf-8", "replace")
+    draft.properties = packed.append(properties, packed.pack(added))
+    draft.topic, draft.queue_id = names.HALF_TOPIC, QUEUE
+    draft.sys_flag = with_transaction_state(draft.sys_flag, TRANSACTION_NONE)
+    draft.is_parked = True
+
+
+def committed(half: StoredMessage) -> Draft:
+    """The message consumers get. It keeps the properties of the half message, as in the original."""
+    queue_id = _number(packed.find(half.packed_properties, _AT_REAL_QUEUE))
+    topic = real_topic(half)
+    if not topic or queue_id is None or queue_id < 0:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it belongs")
+    return Draft(
+        topic,
+        queue_id,
+        half.body,
+        half.packed_properties,
+        half.born_timestamp,
+        half.born_host,
+        flag=half.flag,
+        sys_flag=with_transaction_state(half.sys_flag, TRANSACTION_COMMIT),
+        reconsume_times=half.reconsume_times,
+        prepared_offset=half.physical_offset,
+        store_host=half.store_host,
+    )
+
+
+def checked(half: StoredMessage) -> Draft:
+    """The half message once more, with one more check counted. (The original loses its flag here.)"""
+    draft = _again(half, names.HALF_TOPIC)
+    draft.properties = packed.replace(draft.properties, packed.TRANSACTION_CHECK_TIMES, str(checks(half) + 1))
+    return draft
+
+
+def put_off(half: StoredMessage) -> Draft:
+    """The half message once more: it is too early to ask, and those behind it must not wait for that.
+
+    Its producer knows it by its first offset, so the copy says which that was.
+    """
+    draft = _again(half, names.HALF_TOPIC)
+    if first_offset(half) is None:
+        draft.properties = packed.replace(
+            draft.properties, packed.TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.queue_offset)
+        )
+    return draft
+
+
+def given_up(half: StoredMessage) -> Draft:
+    """Asked for in vain: kept where people may look."""
+    return _again(half, names.CHECKED_TOO_OFTEN_TOPIC)
+
+
+def resumed(given: StoredMessage) -> Draft:
+    """Checked too often, and now to be checked again from the beginning."""
+    draft = _again(given, names.HALF_TOPIC)
+    draft.properties = packed.replace(draft.properties, packed.TRANSACTION_CHECK_TIMES, "0")
+    return draft
+
+
+def _again(half: StoredMessage, topic: str) -> Draft:
+    return Draft(
+        topic,
+        QUEUE,
+        half.body,
+        half.packed_properties,
+        half.born_timestamp,
+        half.born_host,
+        flag=half.flag,
+        sys_flag=half.sys_flag,
+        reconsume_times=half.reconsume_times,
+        store_host=half.store_host,
+        is_parked=True,
+    )
+
+
+# --- what a half message says --------------------------------------------------------------------------
+
+
+def real_topic(half: StoredMessage) -> str:
+    return _text(half, _AT_REAL_TOPIC)
+
+
+def real_queue(half: StoredMessage) -> int:
+    return _number(packed.find(half.packed_properties, _AT_REAL_QUEUE)) or 0
+
+
+def producer_group(half: StoredMessage) -> str:
+    return _text(half, _AT_PRODUCER_GROUP)
+
+
+def checks(half: StoredMessage) -> int:
+    """How often its producer was asked; -1, as in the original, when that does not read."""
+    found = packed.find(half.packed_properties, _AT_CHECKS)
+    if found is None:
+        return 0
+    number = _number(found)
+    return -1 if number is None else number
+
+
+def first_offset(half: StoredMessage) -> int | None:
+    """The offset of the message this is a copy of, when it was put off."""
+    return _number(packed.find(half.packed_properties, _AT_FIRST_OFFSET))
+
+
+def has_immunity(half: StoredMessage) -> bool:
+    return packed.find(half.packed_properties, _AT_IMMUNITY) is not None
+
+
+def immunity_ms(half: StoredMessage, usual_ms: int) -> int:
+    """How old it must be before anybody asks: its own wish, if it has a readable one."""
+    wish_s = _number(packed.find(half.packed_properties, _AT_IMMUNITY))
+    return usual_ms if wish_s is None or wish_s == -1 else wish_s * 1000
+
+
+def is_too_late(half: StoredMessage, now_ms: int, usual_ms: int) -> bool:
+    """Whether its producer must wait to be asked: it had said how long it would need."""
+    if not has_immunity(half):
+        return False
+    wish_s = _number(packed.find(half.packed_properties, _AT_IMMUNITY)) or 0
+    return now_ms - half.born_timestamp > max(wish_s * 1000, usual_ms)
+
+
+class Fate(enum.Enum):
+    """What becomes of a half message that nobody has ended, when a round comes by."""
+
+    WAIT = "wait"  # too young; so are those behind it
+    PUT_OFF = "put off"
+    CHECK = "check"
+    GIVE_UP = "give up"
+
+
+def judge(
+    half: StoredMessage, *, round_ms: int, now_ms: int, usual_ms: int, checks_max: int, keep_ms: int
+) -> Fate:
+    """``round_ms`` is when the round began, ``usual_ms`` how old a message must be that has no own wish."""
+    age_ms = now_ms - half.born_timestamp
+    if checks(half) >= checks_max or age_ms > keep_ms:
+        return Fate.GIVE_UP
+    if half.store_timestamp >= round_ms:
+        return Fate.WAIT
+    if has_immunity(half):
+        return Fate.PUT_OFF if age_ms <= immunity_ms(half, usual_ms) else Fate.CHECK
+    # Born in the future: some clock is wrong, and its age says nothing.
+    return Fate.WAIT if 0 <= age_ms <= usual_ms else Fate.CHECK
+
+
+def _text(half: StoredMessage, mark: bytes) -> str:
+    found = packed.find(half.packed_properties, mark)
+    return "" if found is None else found.decode("utf-8", "replace")
+
+
+def _number(text: bytes | None) -> int | None:
+    """A number as Java reads it, or None."""
+    if text is None or len(text) > 20 or not text.lstrip(b"+-").isdigit() or text[:2] in _TWO_SIGNS:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        return None
+    return number if -_INT64 <= number < _INT64 else None
+
+
+_TWO_SIGNS = (b"++", b"--", b"+-", b"-+")
