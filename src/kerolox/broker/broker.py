@@ -14,6 +14,7 @@ from kerolox.broker.address import advertised_host, join, resolve
 from kerolox.broker.admin import Admin
 from kerolox.broker.commits import Commits, Resets
 from kerolox.broker.drafts import Drafts
+from kerolox.broker.filters import Filters
 from kerolox.broker.groups import Groups, SlowGroups
 from kerolox.broker.heartbeats import Heartbeats
 from kerolox.broker.http import HttpResponder
@@ -98,7 +99,7 @@ class Broker(PeerEvents):
         await self._load_tables()
         self._build()
         push(self.saver.close)
-        for part in (self.members, self.slow_groups, self.stats, self.metrics):
+        for part in (self.members, self.slow_groups, self.stats, self.metrics, self.filters):
             part.start()
             callback(part.close)
         if self.http is not None:
@@ -216,6 +217,9 @@ class Broker(PeerEvents):
 
         # Only after the store's lock was taken: loading may put a backup in place of a broken file.
         await asyncio.get_running_loop().run_in_executor(store.keeper, load)
+        self.filters = await asyncio.get_running_loop().run_in_executor(
+            store.keeper, Filters.of, store, options, clock
+        )
 
     # --- the parts ---------------------------------------------------------------------------------------
 
@@ -303,6 +307,7 @@ class Broker(PeerEvents):
         self.registrations = Registrations(
             self.topics, options, address=self.address, ha_address=self.ha_address, clock=clock
         )
+        self.filters.connect(self.pulls, self.heartbeats, self.members, self.saver)
         self.topics.create_system_topics()
         self.groups.create_system_groups()
         self._connect()

@@ -11,6 +11,7 @@ from kerolox.broker.groups import Groups
 from kerolox.broker.members import Client, Members
 from kerolox.broker.names import retry_topic
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.pulls import no_property_filter
 from kerolox.broker.topics import Topics
 from kerolox.errors import KeroloxError
 from kerolox.net.requests import Answer, Handler, Request
@@ -91,11 +92,7 @@ class Heartbeats:
         if wanted is None or is_tag_type(wanted):
             return Answer()
         if not self._options.property_filter or self.compile_filter is None:
-            return Answer(
-                code=ResponseCode.SYSTEM_ERROR,
-                remark="The broker does not support consumer to filter message by "
-                f"{wanted.expression_type} (enablePropertyFilter=false)",
-            )
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark=no_property_filter(wanted))
         try:
             self.compile_filter(wanted)
         except KeroloxError as error:

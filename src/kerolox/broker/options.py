@@ -88,6 +88,23 @@ class BrokerOptions(StoreOptions):
     trace_on: bool = option(True, "Tell clients to trace.", changeable=True)
     region: str = option("DefaultRegion", "Region told to clients.", key="regionId")
     property_filter: bool = option(False, "Allow SQL92 filters.", key="enablePropertyFilter", changeable=True)
+    filter_retries: bool = option(
+        False, "Filter messages that failed like those they were.", key="filterSupportRetry", changeable=True
+    )
+    filter_keep_ms: int = option(
+        86_400_000, "How long the filter of a group that left is kept.", key="filterDataCleanTimeSpan", low=0,
+        changeable=True,
+    )  # fmt: skip
+    filter_bits: bool = option(
+        False, "Keep with each message which filters take it: needs enableConsumeQueueExt.",
+        key="enableCalcFilterBitMap", changeable=True,
+    )  # fmt: skip
+    filter_users: int = option(
+        32, "How many groups with filters those bits are made for.", key="expectConsumerNumUseFilter", low=1
+    )
+    filter_error_percent: int = option(
+        20, "How often they may take a message too many.", key="maxErrorRateOfBloomFilter", low=1, high=99
+    )
     reject_transactions: bool = option(
         False, "Refuse transactional messages.", key="rejectTransactionMessage", changeable=True
     )

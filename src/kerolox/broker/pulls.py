@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.topics import Topics
@@ -68,24 +68,23 @@ class PullRefused(Refused):
         super().__init__(code, remark)
 
 
+class Filter(NamedTuple):
+    """The same choice, over what there is to look at; where there is nothing to choose by, all is taken."""
+
+    by_queue: QueueFilter | None = None  # queue entries: may take too much
+    by_record: RecordFilter | None = None  # records, after that
+    by_properties: Wants | None = None  # the properties of a message that just came: both in one
+
+
 class Plan:
     """What a checked pull will read."""
 
-    __slots__ = ("config", "group", "queue_filter", "record_filter", "wants")
+    __slots__ = ("config", "filter", "group")
 
-    def __init__(
-        self,
-        config: TopicConfig,
-        group: GroupConfig,
-        queue_filter: QueueFilter | None,
-        record_filter: RecordFilter | None,
-        wants: Wants | None,
-    ) -> None:
+    def __init__(self, config: TopicConfig, group: GroupConfig, filter: Filter) -> None:
         self.config = config
         self.group = group
-        self.queue_filter = queue_filter
-        self.record_filter = record_filter
-        self.wants = wants
+        self.filter = filter
 
 
 class Pulls:
@@ -110,7 +109,8 @@ class Pulls:
         self._clock = clock
         # group, topic, queue id, messages, bytes, how far behind: for statistics
         self.on_served: list[Callable[[str, str, int, int, int, int], None]] = []
-        self.filters: Callable[[SubscriptionData, str], RecordFilter] | None = None  # other than by tags
+        # other than by tags; raises PullRefused
+        self.filters: Callable[[SubscriptionData, PullRequest], Filter] | None = None
         self.misses = 0  # reads that found nothing
         self._cold: set[asyncio.Task[None]] = set()
 
@@ -175,15 +175,10 @@ class Pulls:
             )
         wanted = self._subscription(header, group)
         if is_tag_type(wanted):
-            queue_filter, wants = tag_filters(wanted)
-            return Plan(config, group, queue_filter, None, wants)
-        if not options.property_filter or self.filters is None:
-            raise PullRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {wanted.expression_type} "
-                "(enablePropertyFilter=false)",
-            )
-        return Plan(config, group, None, self.filters(wanted, header.consumer_group), None)
+            return Plan(config, group, tag_filter(wanted))
+        if self.filters is None:
+            raise PullRefused(ResponseCode.SYSTEM_ERROR, no_property_filter(wanted))
+        return Plan(config, group, self.filters(wanted, header))
 
     def _subscription(self, header: PullRequest, group: GroupConfig) -> SubscriptionData:
         if header.sys_flag & PULL_SUBSCRIPTION:
@@ -240,8 +235,8 @@ class Pulls:
                 queue,
                 header.queue_offset,
                 header.max_msg_nums,
-                queue_filter=plan.queue_filter,
-                record_filter=plan.record_filter,
+                queue_filter=plan.filter.by_queue,
+                record_filter=plan.filter.by_record,
                 bytes_max=bytes_max,
             )
         except Cold:
@@ -267,8 +262,8 @@ class Pulls:
                 header.queue_id,
                 header.queue_offset,
                 header.max_msg_nums,
-                queue_filter=plan.queue_filter,
-                record_filter=plan.record_filter,
+                queue_filter=plan.filter.by_queue,
+                record_filter=plan.filter.by_record,
                 bytes_max=header.max_msg_bytes or PULL_BYTES_MAX,
             )
             answer = self._answer(request, plan, found, may_hold)
@@ -337,7 +332,7 @@ class Pulls:
             header.queue_offset,
             self._clock.monotonic_s() + max(0, wait_ms) / 1000,
             resume,
-            plan.wants,
+            plan.filter.by_properties,
         )
         queue = self._store.queues.find(header.topic, header.queue_id)
         if queue is not None and queue.max_offset > header.queue_offset:
@@ -378,10 +373,9 @@ class Pulls:
         return Answer(code=refused.code, header=header, remark=str(refused))
 
 
-def tag_filters(wanted: SubscriptionData) -> tuple[QueueFilter | None, Wants | None]:
-    """The same filter twice: over queue entries, and over the properties of a message that just came."""
+def tag_filter(wanted: SubscriptionData) -> Filter:
     if wanted.sub_string == ALL or wanted.class_filter_mode:
-        return None, None
+        return Filter()
     codes = wanted.code_set
 
     def by_code(tags_code: int) -> bool:
@@ -391,4 +385,12 @@ def tag_filters(wanted: SubscriptionData) -> tuple[QueueFilter | None, Wants | N
         tag = packed.find(properties, packed.AT_TAGS)
         return (0 if tag is None else tag_hash(tag)) in codes
 
-    return by_code, by_properties
+    return Filter(by_queue=by_code, by_properties=by_properties)
+
+
+def no_property_filter(wanted: SubscriptionData) -> str:
+    """What is said where filters other than by tags are switched off."""
+    return (
+        f"The broker does not support consumer to filter message by {wanted.expression_type} "
+        "(enablePropertyFilter=false)"
+    )

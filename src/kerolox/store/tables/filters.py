@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import msgspec
@@ -93,12 +93,12 @@ class FilterTable(Table):
         self.changed = True
         return True
 
-    def mark_dead(self, group: str) -> None:
-        """The group has no members any more: its subscriptions are kept for a day."""
+    def mark_dead(self, group: str, kept: Container[str] = ()) -> None:
+        """The group has no members any more, or wants only these topics: the others' are kept for a day."""
         now_ms = self._clock.wall_ms()
-        for groups in self.by_topic.values():
+        for topic, groups in self.by_topic.items():
             data = groups.get(group)
-            if data is not None and not data.dead:
+            if data is not None and not data.dead and topic not in kept:
                 groups[group] = msgspec.structs.replace(data, dead_time=now_ms)
                 self.changed = True
 
@@ -128,7 +128,7 @@ class FilterTable(Table):
                 self.by_topic.setdefault(topic, {})[group] = data
 
     def _content(self) -> dict[str, Any]:
-        self._forget_dead()
+        self.forget_dead()
         return {
             "filterDataByTopic": {
                 topic: {
@@ -139,12 +139,14 @@ class FilterTable(Table):
             }
         }
 
-    def _forget_dead(self) -> None:
+    def forget_dead(self) -> None:
+        """Remove what nobody came back for."""
         now_ms = self._clock.wall_ms()
         for topic, groups in list(self.by_topic.items()):
             for group, data in list(groups.items()):
                 if data.dead and now_ms - data.dead_time >= self.dead_kept_ms:
                     del groups[group]
+                    self.changed = True
             if not groups:
                 del self.by_topic[topic]
 

@@ -1,0 +1,249 @@
+"""SQL92 filters at the broker: pulls, held pulls, and how long a subscription is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kerolox.broker.filters import Filters
+from kerolox.broker.options import BrokerOptions
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.heartbeat import CheckClient, SubscriptionData
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.filters.bloom import BloomFilter
+from kerolox.protocol.flags import PULL_SUSPEND
+from kerolox.protocol.record import decode_records
+from kerolox.protocol.subscription import subscription
+from kerolox.store.files import Files
+from kerolox.store.tables import FilterTable
+from kerolox.testing.broker import running_broker
+from kerolox.testing.clock import ManualClock
+
+from .talk import Talk, until
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+async def talk(tmp_path: Path) -> AsyncIterator[Talk]:
+    async with running_broker(directory=tmp_path, property_filter=True) as running, Dialer() as dialer:
+        yield Talk(dialer, running)
+
+
+def sql(expression: str, version: int = 1, topic: str = "T") -> SubscriptionData:
+    return subscription(topic, expression, version, "SQL92")
+
+
+async def pull_sql(talk: Talk, expression: str, **fields: Any) -> Any:
+    return await talk.pull("T", subscription=expression, expression_type="SQL92", **fields)
+
+
+async def pull_subscribed(talk: Talk, **fields: Any) -> Any:
+    return await talk.pull(
+        "T", **{"sys_flag": 0, "subscription": None, "consumer_group": "g", "sub_version": 1, **fields}
+    )
+
+
+def bodies(answer: Any) -> list[bytes]:
+    return [message.body for message in decode_records(answer.body)]
+
+
+async def test_a_pull_gets_what_its_condition_takes(talk: Talk) -> None:
+    for number in range(20):
+        await talk.send("T", b"%d" % number, {"n": str(number), "even": str(number % 2 == 0).lower()})
+    answer = await pull_sql(talk, "n BETWEEN 5 AND 9 AND even = TRUE")
+    assert (answer.code, answer.remark, bodies(answer)) == (0, "FOUND", [b"6", b"8"])
+    assert answer.fields["nextBeginOffset"] == "20"
+    nothing = await pull_sql(talk, "missing > 5")
+    assert (nothing.code, nothing.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
+    assert nothing.fields["nextBeginOffset"] == "20"
+
+
+async def test_a_broken_condition_is_refused_with_its_place(talk: Talk) -> None:
+    await talk.send("T")
+    answer = await pull_sql(talk, "a > 'x'")
+    assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert answer.remark is not None
+    assert answer.remark.startswith("parse the consumer's subscription failed")
+    assert "column 5" in answer.remark
+    other = await talk.pull("T", subscription="a", expression_type="XPATH")
+    assert other.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+    async def check(wanted: SubscriptionData) -> Any:
+        body = CheckClient(client_id="c", group="g", subscription_data=wanted).encode()
+        return await talk.dialer.call(talk.address, RequestCode.CHECK_CLIENT_CONFIG, None, body)
+
+    assert (await check(sql("a > 5"))).code == ResponseCode.SUCCESS
+    refused = await check(sql("a >"))
+    assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert refused.remark.startswith("Invalid MessageSelector. ")
+
+
+async def test_what_heartbeats_subscribed_by_condition(talk: Talk) -> None:
+    await talk.send("T", b"1", {"a": "1"})
+    await talk.send("T", b"7", {"a": "7"})
+    await talk.heartbeat("g", sql("a > 5"))
+    assert bodies(await pull_subscribed(talk)) == [b"7"]
+    # What the members had told is newer than what the filter was made of only if a heartbeat broke it.
+    await talk.heartbeat("g", sql("a >", version=2))
+    answer = await pull_subscribed(talk, sub_version=2)
+    assert answer.code == ResponseCode.FILTER_DATA_NOT_EXIST
+    assert answer.remark == "The broker's consumer filter data is not exist!Your expression may be wrong!"
+    await talk.heartbeat("g", sql("a < 5", version=3))
+    assert bodies(await pull_subscribed(talk, sub_version=3)) == [b"1"]
+    broker = talk.running.broker
+    data = broker.filters.table.find("T", "g")
+    assert data is not None
+    members = broker.members.members("g")
+    assert members is not None
+    members.subscriptions["T"] = sql("a < 5", version=4)
+    answer = await pull_subscribed(talk, sub_version=4)
+    assert answer.code == ResponseCode.FILTER_DATA_NOT_LATEST
+
+
+async def test_filters_that_are_switched_off(talk: Talk) -> None:
+    await talk.send("T")
+    talk.running.broker.options.property_filter = False
+    for answer in (await pull_sql(talk, "a > 5"), await pull_sql(talk, "a >")):
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark is not None
+        assert answer.remark.startswith("The broker does not support consumer to filter message by SQL92")
+    await talk.heartbeat("g", sql("a >"), sql("a > 5", topic="U"))
+    assert (await pull_subscribed(talk)).code == ResponseCode.FILTER_DATA_NOT_EXIST
+    await talk.heartbeat("g", sql("a > 5", version=2))
+    assert (await pull_subscribed(talk)).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_held_pull_sleeps_until_its_message_comes(talk: Talk) -> None:
+    waiting = talk.running.broker.waiting
+    await talk.send("T", properties={"a": "1"})
+    await talk.heartbeat("g", sql("a > 5"))
+    held = asyncio.create_task(pull_subscribed(talk, offset=1, sys_flag=PULL_SUSPEND))
+    await until(lambda: waiting.held == 1)
+    for value in ("1", "text", "5"):
+        await talk.send("T", properties={"a": value})
+    await talk.send("T")
+    await asyncio.sleep(0.05)
+    assert waiting.held == 1
+    assert not held.done()
+    await talk.send("T", b"at last", {"a": "6"})
+    answer = await held
+    assert (answer.code, bodies(answer)) == (0, [b"at last"])
+
+
+async def test_messages_that_failed_are_filtered_where_that_is_wanted(talk: Talk) -> None:
+    broker = talk.running.broker
+    retry = "%RETRY%g"
+    await talk.heartbeat("g", sql("a > 5"), sql("TRUE", topic=retry))
+    for value in ("1", "7"):
+        await talk.send(retry, value.encode(), {"a": value, "RETRY_TOPIC": "T"})
+    await talk.send(retry, b"of another topic", {"a": "1", "RETRY_TOPIC": "U"})
+
+    async def pull_retries() -> list[bytes]:
+        answer = await talk.pull(retry, sys_flag=0, subscription=None, consumer_group="g", sub_version=1)
+        return bodies(answer)
+
+    assert await pull_retries() == [b"1", b"7", b"of another topic"]
+    broker.options.filter_retries = True
+    assert await pull_retries() == [b"7", b"of another topic"]
+
+
+def saved(directory: Path) -> Any:
+    (path,) = directory.rglob("consumerFilter.json")
+    return json.loads(path.read_text())
+
+
+async def test_subscriptions_outlive_the_broker(tmp_path: Path) -> None:
+    async with running_broker(directory=tmp_path, property_filter=True) as running, Dialer() as dialer:
+        await Talk(dialer, running).heartbeat("g", sql("a > 5"))
+    data = saved(tmp_path)["filterDataByTopic"]["T"]["groupFilterData"]["g"]
+    assert data["expression"] == "a > 5"
+    assert data["bloomFilterData"]["bitNum"] == 112
+    assert len(data["bloomFilterData"]["bitPos"]) == 3
+    async with running_broker(directory=tmp_path, property_filter=True) as running, Dialer() as dialer:
+        known = running.broker.filters.table.find("T", "g")
+        assert known is not None
+        assert known.dead  # until a heartbeat says otherwise
+        await Talk(dialer, running).heartbeat("g", sql("a > 5"))
+        again = running.broker.filters.table.find("T", "g")
+        assert again is not None
+        assert not again.dead
+        assert again.born_time == known.born_time
+
+
+# --- how long they are kept ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def filters(tmp_path: Path, clock: ManualClock) -> Filters:
+    bloom = BloomFilter(20, 32)
+    table = FilterTable(Files(), tmp_path, clock=clock, bits=bloom.bits, places=bloom.places)
+    return Filters(table, bloom, BrokerOptions(), clock)
+
+
+def known(filters: Filters, topic: str = "T") -> Any:
+    data = filters.table.find(topic, "g")
+    assert data is not None
+    return data
+
+
+def test_versions_only_grow(filters: Filters, clock: ManualClock) -> None:
+    filters.subscribed("g", [sql("a > 5", 5)])
+    first = known(filters)
+    assert (first.client_version, first.dead, first.born_time) == (5, False, clock.wall_ms())
+    clock.step_wall(1000)
+    filters.subscribed("g", [sql("a > 6", 5)])
+    filters.subscribed("g", [sql("a > 7", 4)])
+    assert known(filters) == first
+    filters.subscribed("g", [sql("a > 5", 6)])
+    assert (known(filters).client_version, known(filters).born_time) == (6, first.born_time)
+    filters.subscribed("g", [sql("a > 6", 7)])
+    assert (known(filters).expression, known(filters).born_time) == ("a > 6", clock.wall_ms())
+    filters.subscribed("g", [sql("a >", 8)])
+    assert filters.table.find("T", "g") is None
+
+
+def test_tags_are_not_kept_here(filters: Filters) -> None:
+    filters.subscribed("g", [subscription("T", "a || b", 1), sql("a > 5", topic="U")])
+    assert list(filters.table.by_topic) == ["U"]
+
+
+def test_topics_no_longer_named_die_and_come_back(filters: Filters, clock: ManualClock) -> None:
+    filters.subscribed("g", [sql("a > 5"), sql("b > 5", topic="U")])
+    clock.step_wall(1000)
+    filters.subscribed("g", [sql("a > 5")])
+    assert not known(filters).dead
+    assert known(filters, "U").dead_time == clock.wall_ms()
+    filters.subscribed("g", [sql("a > 5"), sql("b > 5", topic="U")])
+    assert not known(filters, "U").dead
+    clock.step_wall(1000)
+    filters.deserted("g")
+    assert known(filters).dead
+    assert known(filters, "U").dead
+    filters.subscribed("g", [sql("a > 5", 2)])
+    assert not known(filters).dead
+
+
+async def test_after_a_day_they_are_forgotten(filters: Filters, clock: ManualClock) -> None:
+    filters.start()
+    filters.subscribed("g", [sql("a > 5")])
+    clock.step_wall(1000)
+    filters.deserted("g")
+    clock.step_wall(DAY_MS - 20_000)
+    await clock.advance(11)
+    assert known(filters).dead
+    filters.table.changed = False
+    await clock.advance(20)
+    assert filters.table.by_topic == {}
+    assert filters.table.changed
+    filters.close()
