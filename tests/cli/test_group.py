@@ -28,6 +28,7 @@ def test_create_list_delete(cluster: Cluster) -> None:
         "consumeEnabled": False,
         "orderly": False,
         "retryMax": 3,
+        "disabled": {},
     }
     assert "TOOLS_CONSUMER" in rows
     assert ["made", "1", "no", "no", "3"] in [
@@ -78,3 +79,19 @@ def test_members(cluster: Cluster) -> None:
     assert (found["model"], found["type"]) == ("CLUSTERING", "CONSUME_PASSIVELY")
     assert "client-1" in cluster.ok("group", "members", "m")
     cluster.on_loop(dialer.close)
+
+
+def test_enable_and_disable(cluster: Cluster) -> None:
+    cluster.ok("group", "create", "switched", "--retries", "5")
+    assert cluster.ok("group", "disable", "switched") == "switched may not consume at broker-a\n"
+    row = {row["group"]: row for row in cluster.json("group", "list")}["switched"]
+    assert (row["consumeEnabled"], row["retryMax"], row["disabled"]) == (False, 5, {})
+    assert cluster.json("group", "enable", "switched") == {
+        "group": "switched",
+        "consumeEnabled": True,
+        "brokers": ["broker-a"],
+        "changed": ["broker-a"],
+    }
+    row = {row["group"]: row for row in cluster.json("group", "list")}["switched"]
+    assert (row["consumeEnabled"], row["retryMax"]) == (True, 5)
+    assert "there is no group 'unknown'" in cluster.error("group", "enable", "unknown")

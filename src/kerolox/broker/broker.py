@@ -362,6 +362,8 @@ class Broker(PeerEvents):
         self.metrics.more.append(transactions.counts.metrics)
         lumped = self.options.light_queues and not self.options.light_stats
         self.pulls.on_served.append(stats.served_light if lumped else stats.served)
+        self.pulls.on_caught_up.append(stats.caught_up)
+        groups.on_enabled.append(stats.forget_behind)
         stats.count_misses(lambda: self.pulls.misses)
 
     def _route(self) -> None:

@@ -13,7 +13,7 @@ from kerolox.broker.names import SYSTEM_GROUPS
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import InvalidRequest, Refused
-from kerolox.protocol.bodies.groups import GroupConfig
+from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import PERM_READ
 from kerolox.protocol.limits import GROUP_LENGTH_MAX
@@ -34,7 +34,7 @@ class Groups:
     def __init__(self, table: GroupTable, members: Members, options: BrokerOptions) -> None:
         self.table = table
         self.on_change: list[Callable[[str], None]] = []
-        self.disabled: dict[str, str] = {}  # groups the broker itself forbade to consume, and why
+        self.on_enabled: list[Callable[[str], None]] = []  # hears the name of a group that may consume again
         self._members = members
         self._options = options
         self._light = options.light_queues
@@ -45,6 +45,15 @@ class Groups:
             if name not in self.table.groups:
                 self.table.groups[name] = GroupConfig(group_name=name)
                 self.table.changed = True
+
+    @property
+    def disabled(self) -> dict[str, str]:
+        """The groups the broker itself forbade to consume, and why."""
+        return {
+            name: config.attributes[WHY_DISABLED]
+            for name, config in self.table.groups.items()
+            if WHY_DISABLED in config.attributes
+        }
 
     def find(self, group: str) -> GroupConfig | None:
         config = self.table.groups.get(group)
@@ -80,11 +89,16 @@ class Groups:
         if self._light and group.startswith(LIGHT_PREFIX):
             return False
         before = self.table.groups.get(group)
-        attributes = _altered(None if before is None else before.attributes, config.attributes)
+        # Tools give back what they were shown. Why it was disabled stays until it is enabled.
+        asked = {key: value for key, value in config.attributes.items() if key != WHY_DISABLED}
+        attributes = _altered(None if before is None else before.attributes, asked)
+        if config.consume_enable:
+            attributes.pop(WHY_DISABLED, None)
         if not self.table.put(msgspec.structs.replace(config, attributes=attributes)):
             return False
-        if config.consume_enable:
-            self.disabled.pop(group, None)
+        if config.consume_enable and before is not None and not before.consume_enable:
+            for told in self.on_enabled:
+                told(group)
         log.info("group_%s group=%s", "created" if before is None else "changed", group)
         self._changed(group)
         return True
@@ -93,7 +107,6 @@ class Groups:
         """Forget a group's settings. Its progress is another table's."""
         known = group in self.table.groups or group in self.table.forbidden
         self.table.remove(group)
-        self.disabled.pop(group, None)
         if known:
             log.info("group_removed group=%s", group)
             self._changed(group)
@@ -120,13 +133,15 @@ class Groups:
         config = self.table.groups.get(group)
         if config is None or not config.consume_enable:
             return False
-        self.table.put(msgspec.structs.replace(config, consume_enable=False))
-        self.disabled[group] = reason
+        attributes = {**config.attributes, WHY_DISABLED: reason}
+        self.table.put(msgspec.structs.replace(config, consume_enable=False, attributes=attributes))
         log.warning(
-            "group_disabled group=%s reason=%r next='speed up its consumers or skip messages, then set its "
-            "consumeEnable=true'",
+            "group_disabled group=%s reason=%r next='speed up its consumers or skip messages (kerolox group "
+            "reset %s TOPIC --to latest), then let it consume again: kerolox group enable %s'",
             group,
             reason,
+            group,
+            group,
         )
         self._changed(group)
         return True

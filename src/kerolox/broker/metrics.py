@@ -166,6 +166,18 @@ class Metrics:
         out.gauge("rocketmq_broker_permission", "4 readable, 2 writable", self._options.permission)
         out.gauge("rocketmq_topic_number", "Topics", len(self._topics.table.topics))
         out.gauge("rocketmq_consumer_group_number", "Consumer groups", len(self._groups.table.groups))
+        out.metric(
+            "kerolox_consumer_group_disabled", "gauge", "1 for groups the broker disabled, and why",
+            [
+                ({"consumer_group": group, "reason": why}, 1.0)
+                for group, why in self._groups.disabled.items()
+            ],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_consumer_group_behind_bytes", "gauge",
+            "How far behind the end of the log a group read last, in its slowest queue",
+            [({"consumer_group": group}, behind) for group, behind in self._stats.behind_by_group().items()],
+        )  # fmt: skip
         progress, log = self._store.progress, self._store.log
         out.metric(
             "rocketmq_storage_flush_behind_bytes", "gauge", "Written but not yet flushed",

@@ -19,7 +19,7 @@ from kerolox.errors import InvalidRequest, Refused
 from kerolox.net.peer import refusal
 from kerolox.net.requests import Answer, Request
 from kerolox.protocol import properties as packed
-from kerolox.protocol.bodies.groups import GroupConfig
+from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
 from kerolox.protocol.bodies.heartbeat import MessageModel, SubscriptionData
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -58,6 +58,13 @@ class GroupMembers(Protocol):
     model: MessageModel | None
 
     def subscription(self, topic: str) -> SubscriptionData | None: ...
+
+
+def _why_disabled(group: GroupConfig) -> str:
+    why = group.attributes.get(WHY_DISABLED)
+    if why is None:
+        return ""
+    return f". The broker disabled it: {why}. Enable it: kerolox group enable {group.group_name}"
 
 
 class PullRefused(Refused):
@@ -111,6 +118,7 @@ class Pulls:
         self.on_served: list[Callable[[str, str, int, int, int, int], None]] = []
         # other than by tags; raises PullRefused
         self.filters: Callable[[SubscriptionData, PullRequest], Filter] | None = None
+        self.on_caught_up: list[Callable[[str, str, int], None]] = []  # group, topic, queue id: at the end
         self.misses = 0  # reads that found nothing
         self._cold: set[asyncio.Task[None]] = set()
 
@@ -156,7 +164,8 @@ class Pulls:
         if not group.consume_enable:
             raise PullRefused(
                 ResponseCode.NO_PERMISSION,
-                f"subscription group no permission, {header.consumer_group} (consumeEnable=false)",
+                f"subscription group no permission, {header.consumer_group} (consumeEnable=false)"
+                + _why_disabled(group),
                 2,
             )
         config = self._topics.find(header.topic)
@@ -280,6 +289,9 @@ class Pulls:
         self._offsets.note_pull(header.topic, header.consumer_group, header.queue_id, found.next_offset)
         if status is not Found.FOUND:
             self.misses += 1
+            if status is Found.OFFSET_OVERFLOW_ONE:
+                for told in self.on_caught_up:
+                    told(header.consumer_group, header.topic, header.queue_id)
         if status in _EMPTY_QUEUE:
             code = ResponseCode.PULL_OFFSET_MOVED if header.queue_offset else ResponseCode.PULL_NOT_FOUND
         else:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output
 from kerolox.cli.times import parse_time, time_text
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def list_groups(
             "consumeEnabled": all(config.consume_enable for config in found.values()),
             "orderly": any(config.consume_message_orderly for config in found.values()),
             "retryMax": max(config.retry_max_times for config in found.values()),
+            "disabled": disabled(found),
         }
         for group, found in sorted(groups.items())
     ]
@@ -54,7 +56,75 @@ def list_groups(
         (row["group"], len(row["brokers"]), row["consumeEnabled"], row["orderly"], row["retryMax"])  # type: ignore[arg-type]
         for row in document
     ]
-    output(json).show(document, Table(("group", "brokers", "may consume", "orderly", "retries"), rows))
+    out = output(json)
+    out.show(document, Table(("group", "brokers", "may consume", "orderly", "retries"), rows))
+    for group, found in sorted(groups.items()):
+        tell_disabled(out, group, disabled(found))
+
+
+def disabled(found: Mapping[str, GroupConfig]) -> dict[str, str]:
+    """Broker → why it lets the group consume no more; of those that said why."""
+    from kerolox.protocol.bodies.groups import WHY_DISABLED
+
+    return {
+        name: config.attributes[WHY_DISABLED]
+        for name, config in sorted(found.items())
+        if not config.consume_enable and WHY_DISABLED in config.attributes
+    }
+
+
+def tell_disabled(out: Output, group: str, why: Mapping[str, str]) -> None:
+    for broker, reason in why.items():
+        out.note(
+            f"{group} was disabled at {broker}: {reason}. To let it consume: kerolox group enable {group}"
+        )
+
+
+@app.command("enable", epilog="Example: kerolox group enable billing")
+@one_line_errors
+def enable(
+    group: GroupName,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Let a group consume (again), wherever it may not; its other settings stay."""
+    _let_consume(group, True, nameserver, json)
+
+
+@app.command("disable", epilog="Example: kerolox group disable billing")
+@one_line_errors
+def disable(
+    group: GroupName,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Let a group consume no more, wherever it is; its other settings stay."""
+    _let_consume(group, False, nameserver, json)
+
+
+def _let_consume(group: str, may: bool, nameserver: str, json: bool) -> None:
+    import msgspec
+
+    async def work(admin: Admin) -> dict[str, bool]:
+        from kerolox.client.admin import NotFound, at_all
+
+        masters = await admin.masters()
+        tables = await at_all(masters, admin.groups)
+        found = {name: table[group] for name, table in tables.items() if group in table}
+        if not found:
+            raise NotFound(f"there is no group {group!r} at {', '.join(sorted(masters))}")
+        for name, config in found.items():
+            if config.consume_enable != may:
+                await admin.put_group(masters[name], msgspec.structs.replace(config, consume_enable=may))
+        return {name: config.consume_enable for name, config in sorted(found.items())}
+
+    before = run_admin(nameserver, work)
+    changed = [name for name, could in before.items() if could != may]
+    out = output(json)
+    what = "may consume" if may else "may not consume"
+    out.note(f"{group} {what} at {', '.join(before)}" + ("" if changed else ", as before"))
+    if json:
+        out.show({"group": group, "consumeEnabled": may, "brokers": list(before), "changed": changed})
 
 
 @app.command("create", epilog="Example: kerolox group create billing --retries 16")
@@ -132,10 +202,14 @@ def lag(
 ) -> None:
     """Show how far a group is behind, queue by queue."""
 
-    async def work(admin: Admin) -> dict[MessageQueue, ConsumeOffsets]:
-        return await admin.progress(group, topic)
+    async def work(admin: Admin) -> tuple[dict[MessageQueue, ConsumeOffsets], dict[str, str]]:
+        from kerolox.client.admin import at_all
 
-    found = run_admin(nameserver, work)
+        tables = await at_all(await admin.masters(), admin.groups)
+        configs = {name: table[group] for name, table in tables.items() if group in table}
+        return await admin.progress(group, topic), disabled(configs)
+
+    found, why = run_admin(nameserver, work)
     queues: list[dict[str, Any]] = [
         {
             "topic": queue.topic,
@@ -152,10 +226,12 @@ def lag(
     total = sum(queue["lag"] for queue in queues)
     columns = ("topic", "broker", "queue", "broker offset", "consumer offset", "lag", "in flight", "consumed")
     rows = [(*list(queue.values())[:-1], time_text(queue["lastConsumedStoreTime"])) for queue in queues]
-    output(json).show(
-        {"group": group, "lag": total, "queues": queues},
+    out = output(json)
+    out.show(
+        {"group": group, "lag": total, "queues": queues, "disabled": why},
         Table(columns, rows, title=f"group {group} is {total} messages behind"),
     )
+    tell_disabled(out, group, why)
 
 
 @app.command("members", epilog="Example: kerolox group members billing")

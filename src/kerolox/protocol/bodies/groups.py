@@ -7,6 +7,10 @@ from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.header import wire
 
 
+# The attribute by which our broker tells why it let a group consume no more: so every tool can show it.
+WHY_DISABLED = "kerolox.disabled"
+
+
 class RequestMode(Word):
     """How a group gets its messages when the broker divides the queues."""
 
