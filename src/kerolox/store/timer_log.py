@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kerolox.store.errors import OffsetOutOfRange, StoreError
@@ -31,6 +31,8 @@ _UNIT = struct.Struct(
     "q"  # always 0
 )
 UNIT_BYTES = _UNIT.size
+_PREVIOUS = struct.Struct(">q")
+_PREVIOUS_AT = 4
 _BLANK = struct.Struct(">iqI")
 BLANK_BYTES = _BLANK.size
 BLANK_MAGIC = 0xCBD43194
@@ -56,6 +58,13 @@ class Unit(NamedTuple):
     @property
     def due_ms(self) -> int:
         return self.entered_ms + self.delay_ms
+
+
+class Chain(NamedTuple):
+    """The places of a moment's units, newest first; those that take others back apart."""
+
+    places: array[int]
+    deletes: array[int]
 
 
 def encode_unit(unit: Unit) -> bytes:
@@ -102,12 +111,12 @@ class TimerLog:
 
     # --- reading -------------------------------------------------------------------------------------
 
-    def chain(self, last: int) -> array[int]:
-        """The places of a moment's units, newest first. Waits for the disk."""
-        places = array("q")
+    def chain(self, last: int, behind: int = -1) -> Chain:
+        """The units of a moment, of those ``behind`` a place. Waits for the disk."""
+        places, deletes = array("q"), array("q")
         reader = _Backwards(self.segments)
         at = last
-        while at >= self.start:  # what comes before left the commit log long ago
+        while at > behind and at >= self.start:  # what comes before left the commit log long ago
             try:
                 unit = reader.unit(at)
             except StoreError as error:
@@ -121,18 +130,31 @@ class TimerLog:
                     last, at, why,
                 )  # fmt: skip
                 break
-            places.append(at)
+            (deletes if unit.magic & (DELETE | ROLL) == DELETE else places).append(at)
             if unit.previous >= at:
                 log.error("timer_chain_broken last=%d at=%d previous=%d", last, at, unit.previous)
                 break
             at = unit.previous
-        return places
+        return Chain(places, deletes)
 
-    def units(self, places: array[int] | list[int]) -> list[Unit]:
+    def units(self, places: Sequence[int]) -> list[Unit]:
         """The units at places given newest first. Waits for the disk."""
         reader = _Backwards(self.segments)
         found = (reader.unit(at) for at in places)
         return [unit for unit in found if unit is not None]
+
+    def cut(self, place: int) -> None:
+        """Make this unit the first of its moment: those before it were delivered. For a thread."""
+        segments = self.segments
+        segment = segments.segment_at(place)
+        if segment is None:
+            return
+        file = segments.open_files.acquire(segment)
+        try:
+            file.pwrite(_PREVIOUS.pack(-1), place - segment.start + _PREVIOUS_AT)
+            file.sync()
+        finally:
+            segments.open_files.release(segment)
 
     def unit_before(self, end: int) -> Unit | None:
         """The unit that ends here, if there is one. Waits for the disk."""

@@ -107,7 +107,8 @@ class RecallRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="
     broker_name: str | None = None
 
 
-class RecallAnswer(Header, frozen=True, kw_only=True):
+class RecallAnswer(Header, frozen=True, kw_only=True, rename=wire(region_id="MSG_REGION")):
     """The message that will not be delivered."""
 
     msg_id: str
+    region_id: str | None = None

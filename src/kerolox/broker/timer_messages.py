@@ -1,0 +1,102 @@
+"""Timer messages as they are parked, and what becomes of them when their moment has come."""
+
+from __future__ import annotations
+
+from kerolox.broker import names
+from kerolox.broker.drafts import Draft
+from kerolox.errors import ProtocolError
+from kerolox.protocol import properties as packed
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.record import decode_record
+
+NEVER_ENTERED_MS = 2**63 - 1  # said of messages that were due before they could be entered
+
+AT_OUT = packed.marker(packed.TIMER_OUT_MS)
+AT_DELETE = packed.marker(packed.TIMER_DELETE_UNIQUE_KEY)
+AT_REAL_TOPIC = packed.marker(packed.REAL_TOPIC)
+_AT_REAL_QUEUE = packed.marker(packed.REAL_QUEUE_ID)
+_AT_ENTERED = packed.marker(packed.TIMER_ENQUEUE_MS)
+_AT_LEFT = packed.marker(packed.TIMER_DEQUEUE_MS)
+_AT_ROLLS = packed.marker(packed.TIMER_ROLL_TIMES)
+
+
+def out_ms(properties: bytes) -> int | None:
+    """When the message is due; None when that cannot be read."""
+    return _number(packed.find(properties, AT_OUT))
+
+
+def real_topic(properties: bytes) -> str:
+    return (packed.find(properties, AT_REAL_TOPIC) or b"").decode("utf-8", "replace")
+
+
+def delete_key(properties: bytes) -> bytes | None:
+    """Which message this one takes back: ``topic+unique key``."""
+    return packed.find(properties, AT_DELETE)
+
+
+def own_key(properties: bytes) -> bytes | None:
+    """What a message that takes this one back would say."""
+    unique = packed.find(properties, packed.AT_UNIQUE_KEY)
+    return None if unique is None else (packed.find(properties, AT_REAL_TOPIC) or b"") + b"+" + unique
+
+
+def parked(record: bytes, physical: int) -> StoredMessage | None:
+    """The timer message of a record; None when it is another one's."""
+    try:
+        message = decode_record(record)
+    except ProtocolError:
+        return None
+    if message.topic != names.TIMER_TOPIC or message.physical_offset != physical:
+        return None
+    return message
+
+
+def due(message: StoredMessage, entered_ms: int, now_ms: int) -> Draft | None:
+    """The message as it is delivered; None when it does not say where to."""
+    properties = message.packed_properties
+    queue_id = _number(packed.find(properties, _AT_REAL_QUEUE))
+    topic = packed.find(properties, AT_REAL_TOPIC)
+    if topic is None or queue_id is None or queue_id < 0:
+        return None
+    return _draft(
+        message, topic.decode("utf-8", "replace"), queue_id, _marked(properties, entered_ms, now_ms)
+    )
+
+
+def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> Draft:
+    """The message as it is parked once more, on its way to a time far ahead."""
+    properties = _marked(message.packed_properties, entered_ms, now_ms)
+    times = (_number(packed.find(properties, _AT_ROLLS)) or 0) + 1
+    return _draft(
+        message, names.TIMER_TOPIC, 0, packed.replace(properties, packed.TIMER_ROLL_TIMES, str(times))
+    )
+
+
+def _marked(properties: bytes, entered_ms: int, now_ms: int) -> bytes:
+    # A rolled message has these from before; remove() finds that out quickly.
+    for mark in (_AT_ENTERED, _AT_LEFT, packed.AT_CRC32):
+        properties = packed.remove(properties, mark)
+    return packed.append(
+        properties, b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (entered_ms, now_ms)
+    )
+
+
+def _draft(message: StoredMessage, topic: str, queue_id: int, properties: bytes) -> Draft:
+    return Draft(
+        topic,
+        queue_id,
+        message.body,
+        properties,
+        message.born_timestamp,
+        message.born_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=message.reconsume_times,
+        store_host=message.store_host,
+    )
+
+
+def _number(text: bytes | None) -> int | None:
+    if text is None or not text.isdigit() or len(text) > 19:
+        return None
+    return int(text)

@@ -1,0 +1,572 @@
+"""Deliver messages at any time: the timer.
+
+A message that is parked under the timer's topic is entered: a unit in the timer log, chained to its moment's
+slot in the wheel. When the clock has passed the moment its messages are stored under their own topic. One
+task does both, and sleeps until there is something to do: until a message comes, or the next moment with
+messages has passed.
+
+What is delivered counts as delivered once the log says so, and is noted in the checkpoint once that is
+flushed: a crash in between delivers it again. Nothing is dropped because the store takes no messages at
+the moment: the timer waits until it does. (The original gives up after three tries.)
+
+When the wall clock is set forwards, what became due is delivered within a second. When it is set back, what
+waits waits for its time; moments that come a second time are not delivered twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from kerolox.broker.drafts import Draft, Drafts
+from kerolox.broker.log_writes import LogWrites
+from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.timer_arrivals import Arrival, Arrivals
+from kerolox.broker.timer_messages import (
+    NEVER_ENTERED_MS,
+    delete_key,
+    due,
+    out_ms,
+    own_key,
+    parked,
+    real_topic,
+    rolled,
+)
+from kerolox.clock import Clock, TimerHandle
+from kerolox.dispatch.message_store import MessageStore
+from kerolox.errors import KeroloxError
+from kerolox.protocol.java import java_hash
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.record_scan import Entry
+from kerolox.store.errors import DiskFull, StoreError
+from kerolox.store.state import Obstacle
+from kerolox.store.tables.timer_counts import TimerCounts
+from kerolox.store.timer_checkpoint import decode_leader
+from kerolox.store.timer_log import ROLL, Unit
+from kerolox.store.timer_store import Entering, TimerStore
+from kerolox.store.timer_wheel import Change
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ENTER_MAX = 256  # in one turn of the loop
+DELIVER_MAX = 128
+SLEEP_S_MAX = 1.0  # while messages wait: so soon a clock that was set is noticed
+RETRY_S = 0.5
+HASHES_MAX = 10_000
+TRIES_MAX = 3
+CLEAN_S = 30.0
+STALE_MS = 60_000  # a checkpoint is not older, while messages wait
+_LOOK_BACK_MAX = 20_000
+
+
+class _Stopped(Exception):
+    """The timer is closing: leave what is under way as it is."""
+
+
+class Timers:
+    """The timer of one broker."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        drafts: Drafts,
+        writes: LogWrites,
+        counts: TimerCounts,
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self.counts = counts
+        self.entered: Counter[str] = Counter()  # by topic, since the start
+        self.delivered: Counter[str] = Counter()
+        self.enter_rate = self.deliver_rate = 0.0  # per second, lately
+        self.on_stored: list[Callable[[str, int, int], None]] = []
+        self.last_stored_ms = self.last_entered_ms = 0
+        self._store = store
+        self._drafts = drafts
+        self._writes = writes
+        self._options = options
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="kerolox-timer")
+        self._precision_ms = options.timer_precision_ms
+        self.files = TimerStore(
+            store.files,
+            store.root,
+            precision_ms=options.timer_precision_ms,
+            log_file_bytes=options.timer_log_file_bytes,
+            roll_slots=options.timer_roll_slots,
+        )
+        self.arrivals = Arrivals(store, self._threads)
+        self._read_ms = 0  # messages due before this were delivered
+        self._seen: set[int] = set()  # messages that a crash left entered but not noted
+        self._unwritten: list[Change] = []  # slots that could not be written
+        self._partly: tuple[int, int, int] | None = None  # a moment, its first unit left, how many are left
+        self._moments = 0  # delivered since the start
+        self._noted = (0, 0, 0)  # queue offset, log end and moments of the last checkpoint
+        self._wake = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._flushing = asyncio.Lock()
+        self._flush_task: asyncio.Task[None] | None = None
+        self._flush_timer: TimerHandle | None = None
+        self._cleaned_s = 0.0
+        self._rates = (0.0, 0, 0)
+        self._hashes: dict[str, int] = {}
+        self._quiet_until_ms = 0
+        self._opened = False
+
+    # --- life ------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Read the files. Before anybody may append."""
+        await self._in_thread(self._open)
+        self._opened = True
+
+    def _open(self) -> None:
+        files, checkpoint, store = self.files, self.files.checkpoint, self._store
+        found = files.open(self._clock.wall_ms())
+        self._read_ms = found.read_ms
+        offset = checkpoint.queue_offset
+        queue = self.arrivals.queue
+        if found.last is not None:
+            revised = self._queue_offset_of(found.last)
+            offset = offset if revised is None else revised + 1
+        offset = min(offset, checkpoint.leader_queue_offset)
+        low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        self.arrivals.offset = min(max(offset, low), high)
+        # A place the log does not hold any more will be another message's.
+        self._seen = {at for at in found.seen if at < store.log.max_offset}
+        log.info(
+            "timer_open waiting=%d read=%d offset=%d of %d units_read=%d",
+            files.wheel.waiting, self._read_ms, self.arrivals.offset, high, found.scanned,
+        )  # fmt: skip
+
+    def _queue_offset_of(self, unit: Unit) -> int | None:
+        """Which entry of the timer's queue the newest unit was made of; None when that cannot be told."""
+        queue = self.arrivals.queue
+        try:
+            message = parked(self._store.log.read(unit.physical, unit.size), unit.physical)
+        except StoreError:
+            return None
+        if message is None:
+            return None
+        offset = message.queue_offset
+        if queue is None:
+            return offset
+        for at in range(offset, max(-1, offset - _LOOK_BACK_MAX), -1):
+            entry = queue.entry(at)
+            if entry is not None and entry[:2] == (unit.physical, unit.size):
+                return at
+        return offset
+
+    def start(self) -> None:
+        """Begin to enter and deliver."""
+        self._quiet_until_ms = self._clock.wall_ms() + self._options.timer_quiet_ms
+        self._store.dispatcher.followers.append(self.dispatched)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._schedule_flush()
+
+    async def close(self) -> None:
+        """Finish what is under way, and make it safe."""
+        if not self._opened:
+            self._threads.shutdown(wait=True)
+            return
+        self._opened = False
+        self._closing.set()
+        self._wake.set()
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        for task in (self._task, self._flush_task):
+            if task is not None:
+                await asyncio.wait([task])
+        await self.flush()
+        try:
+            await self._in_thread(self.files.close)
+        except StoreError as error:
+            log.error("timer_close_failed error=%r", str(error))
+        self._threads.shutdown(wait=True)
+
+    # --- what others say -------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        return (
+            self._options.role is not BrokerRole.SLAVE
+            and Obstacle.FOLLOWER not in self._store.state.obstacles
+        )
+
+    def dispatched(self, entries: list[Entry]) -> None:
+        if self.arrivals.hand_over(entries):
+            self._wake.set()
+
+    def waiting_at(self, time_ms: int) -> int:
+        slot = self.files.wheel.get(self.files.moment(time_ms))
+        return 0 if slot is None else slot.waiting
+
+    def follow(self, data: bytes) -> None:
+        """The leader's checkpoint: what it has delivered, and how far this one may enter."""
+        read_ms, offset = decode_leader(data)
+        self.files.checkpoint.leader_queue_offset = offset
+        self._read_ms = read_ms
+        self.files.wheel.pass_to(self.files.moment(read_ms))
+        self._wake.set()
+
+    @property
+    def read_ms(self) -> int:
+        """Messages due before this were delivered."""
+        if not self.leads:
+            return self._read_ms
+        first = self.files.wheel.first()
+        now_ms = self._now_ms()
+        return max(self._read_ms, now_ms if first is None else min(now_ms, first * self._precision_ms))
+
+    def _now_ms(self) -> int:
+        now_ms = self._clock.wall_ms()
+        return now_ms - now_ms % self._precision_ms
+
+    # --- the task --------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not self._closing.is_set():
+            self._wake.clear()
+            try:
+                busy = await self._enter()
+                busy = await self._deliver() or busy
+            except _Stopped:
+                return
+            except StoreError as error:
+                log.error("timer_waits error=%r next='it is tried again'", str(error))
+                await self._pause(RETRY_S)
+                continue
+            except Exception:
+                log.exception("timer_failed next='it is tried again'")
+                await self._pause(RETRY_S)
+                continue
+            if not busy:
+                await self._sleep()
+
+    async def _sleep(self) -> None:
+        """Until a message comes, or the next moment has passed."""
+        delay_s: float | None = None
+        first = self.files.wheel.first()
+        if first is not None and self.leads:
+            passed_ms = max((first + 1) * self._precision_ms, self._quiet_until_ms)
+            # To the moment and not before it: then there would be nothing to do yet.
+            delay_s = min(max((passed_ms - self._clock.wall_ms()) / 1000, 0.001), SLEEP_S_MAX)
+        elif self.arrivals.behind:
+            delay_s = SLEEP_S_MAX  # stopped by an option, or waiting for the leader
+        timer = None if delay_s is None else self._clock.call_later(delay_s, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _pause(self, delay_s: float) -> None:
+        done = asyncio.Event()
+        timer = self._clock.call_later(delay_s, done.set)
+        closing = asyncio.ensure_future(self._closing.wait())
+        passed = asyncio.ensure_future(done.wait())
+        try:
+            await asyncio.wait((closing, passed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            closing.cancel()
+            passed.cancel()
+
+    # --- entering --------------------------------------------------------------------------------------
+
+    async def _enter(self) -> bool:
+        """Enter some of what waits in the timer's queue; whether there was something."""
+        if self._options.timer_stop_enqueue:
+            return False
+        leads, checkpoint = self.leads, self.files.checkpoint
+        end = (1 << 63) - 1 if leads else checkpoint.leader_queue_offset
+        arrivals = await self.arrivals.read(ENTER_MAX, end)
+        if not arrivals:
+            return False
+        now_ms = self._now_ms()
+        entering: list[tuple[Entering, str]] = []
+        late: list[Arrival] = []
+        for arrival in arrivals:
+            due_ms = None if arrival.properties is None else out_ms(arrival.properties)
+            if arrival.properties is None or due_ms is None:
+                log.warning("timer_message_skipped offset=%d reason='no time'", arrival.queue_offset)
+                continue
+            if arrival.physical in self._seen:
+                self._seen.discard(arrival.physical)
+                continue
+            topic = real_topic(arrival.properties)
+            if leads and due_ms < now_ms:
+                late.append(arrival)
+            elif leads or due_ms >= self._read_ms:
+                deletes = delete_key(arrival.properties) is not None
+                entering.append(
+                    (Entering(arrival.physical, arrival.size, due_ms, self._hash(topic), deletes), topic)
+                )
+        await self._enter_all(entering, now_ms)
+        if late:
+            await self._deliver_late(late)
+        self.arrivals.offset = arrivals[-1].queue_offset + 1
+        self.last_stored_ms, self.last_entered_ms = arrivals[-1].stored_ms, self._clock.wall_ms()
+        if self._seen and not self.arrivals.behind:
+            self._seen.clear()
+        return True
+
+    def _hash(self, topic: str) -> int:
+        found = self._hashes.get(topic)
+        if found is None:
+            if len(self._hashes) >= HASHES_MAX:
+                self._hashes.clear()
+            found = self._hashes[topic] = java_hash(topic)
+        return found
+
+    async def _enter_all(self, entering: list[tuple[Entering, str]], now_ms: int) -> None:
+        files = self.files
+        first_ms = min((message.due_ms for message, _ in entering), default=self._read_ms)
+        if first_ms < self._read_ms:
+            # The clock was set back. The moments up to where it was are to come once more.
+            files.wheel.clear(files.moment(first_ms), files.moment(self._read_ms))
+            self._read_ms = first_ms - first_ms % self._precision_ms
+        while entering:
+            if not files.log.room:
+                await self._in_thread(files.log.roll)
+            count = files.enter([message for message, _ in entering], now_ms)
+            for message, topic in entering[:count]:
+                self.entered[topic] += 1
+                self.counts.add(topic, -1 if message.deletes else 1)
+            del entering[:count]
+
+    async def _deliver_late(self, late: list[Arrival]) -> None:
+        """Messages that were due before they could be entered."""
+        records = await self._in_thread(
+            lambda: [self._record(arrival.physical, arrival.size) for arrival in late]
+        )
+        now_ms = self._clock.wall_ms()
+        drafts: list[tuple[Draft, str]] = []
+        for message in records:
+            if message is None or delete_key(message.packed_properties) is not None:
+                continue
+            topic = real_topic(message.packed_properties)
+            self.entered[topic] += 1
+            draft = due(message, NEVER_ENTERED_MS, now_ms)
+            if draft is not None:
+                drafts.append((draft, topic))
+        await self._put(drafts)
+
+    # --- delivering ------------------------------------------------------------------------------------
+
+    async def _deliver(self) -> bool:
+        """Deliver the messages of the earliest moment, if it has passed; whether it had."""
+        if not self.leads or self._options.timer_stop_dequeue or self._clock.wall_ms() < self._quiet_until_ms:
+            return False
+        wheel = self.files.wheel
+        now_ms = self._now_ms()
+        moment = wheel.first()
+        if moment is None or moment * self._precision_ms >= now_ms:
+            self._read_ms = max(self._read_ms, now_ms)
+            return False
+        behind = -1
+        while True:
+            slot = wheel.get(moment)
+            if slot is None or slot.last <= behind:
+                break
+            await self._deliver_chain(moment, slot.last, behind, now_ms)
+            behind = slot.last  # more may have come meanwhile: the clock was set back
+        self._partly = None
+        wheel.done(moment)
+        self._moments += 1
+        self._read_ms = max(self._read_ms, (moment + 1) * self._precision_ms)
+        return True
+
+    async def _deliver_chain(self, moment: int, last: int, behind: int, now_ms: int) -> None:
+        chain = await self._in_thread(lambda: self.files.log.chain(last, behind))
+        taken_back: dict[bytes, str] = {}
+        for start in range(0, len(chain.deletes), DELIVER_MAX):
+            some = chain.deletes[start : start + DELIVER_MAX]
+            for _, message in await self._in_thread(lambda some=some: self._messages(some)):
+                key = None if message is None else delete_key(message.packed_properties)
+                if message is not None and key is not None:
+                    taken_back[key] = real_topic(message.packed_properties)
+        unused = dict(taken_back)
+        places = chain.places
+        while places:
+            if self._closing.is_set():
+                raise _Stopped
+            some = places[-DELIVER_MAX:]
+            del places[-DELIVER_MAX:]
+            found = await self._in_thread(lambda some=some: self._messages(some))
+            wall_ms = self._clock.wall_ms()
+            drafts: list[tuple[Draft, str]] = []
+            for unit, message in reversed(found):  # the oldest first
+                if message is None:
+                    continue
+                key = own_key(message.packed_properties)
+                if key is not None and key in taken_back and delete_key(message.packed_properties) is None:
+                    unused.pop(key, None)
+                    continue
+                draft = self._restored(moment, unit, message, wall_ms)
+                if draft is not None:
+                    drafts.append((draft, real_topic(message.packed_properties)))
+            await self._put(drafts, counted=True)
+            if places and not taken_back:
+                self._partly = (moment, places[-1], len(places))
+            # While a moment with many messages is delivered, others are entered.
+            if places:
+                await self._enter()
+        for topic in unused.values():
+            self.counts.add(topic, 1)  # it had taken nothing back
+
+    def _restored(self, moment: int, unit: Unit, message: StoredMessage, wall_ms: int) -> Draft | None:
+        if unit.magic & ROLL:
+            return rolled(message, unit.entered_ms, wall_ms)
+        due_ms = out_ms(message.packed_properties)
+        if due_ms is None or due_ms // self._precision_ms != moment:
+            log.warning("timer_message_skipped at=%d reason='another message lies there'", unit.physical)
+            return None
+        if delete_key(message.packed_properties) is not None:
+            return None
+        return due(message, unit.entered_ms, wall_ms)
+
+    def _messages(self, places: array[int]) -> list[tuple[Unit, StoredMessage | None]]:
+        """Units and their messages. Waits for the disk."""
+        return [(unit, self._record(unit.physical, unit.size)) for unit in self.files.log.units(places)]
+
+    def _record(self, physical: int, size: int) -> StoredMessage | None:
+        try:
+            message = parked(self._store.log.read(physical, size), physical)
+        except StoreError as error:
+            log.warning("timer_message_gone at=%d error=%r", physical, str(error))
+            return None
+        if message is None:
+            log.warning("timer_message_skipped at=%d reason='no timer message lies there'", physical)
+        return message
+
+    async def _put(self, drafts: list[tuple[Draft, str]], *, counted: bool = False) -> None:
+        """Store them, whatever it takes. Raises _Stopped when the timer is to close before that."""
+        tries = 0
+        while drafts:
+            placed: list[tuple[Draft, str, int]] = []
+            failed: Exception | None = None
+            taken = 0
+            for draft, topic in drafts:
+                try:
+                    placed.append((draft, topic, self._drafts.store(draft)[2]))
+                except StoreError as error:
+                    failed = error
+                    break
+                except KeroloxError as error:
+                    log.warning("timer_message_refused topic=%s error=%r", draft.topic, str(error))
+                taken += 1
+            try:
+                if placed:
+                    await self._writes.written()
+            except KeroloxError as error:
+                failed = error  # none of them is stored
+            else:
+                del drafts[:taken]
+                self._stored(placed, counted)
+            if failed is None:
+                continue
+            tries += 1
+            if (
+                not isinstance(failed, StoreError)
+                and tries >= TRIES_MAX
+                and not self._options.timer_retry_for_ever
+            ):
+                log.error(
+                    "timer_messages_dropped count=%d tries=%d error=%r", len(drafts), tries, str(failed)
+                )
+                return
+            if tries == 1:
+                log.error("timer_waits error=%r next='it is tried again until it succeeds'", str(failed))
+            await self._pause(RETRY_S * self._precision_ms / 1000)
+            if self._closing.is_set():
+                raise _Stopped
+
+    def _stored(self, placed: list[tuple[Draft, str, int]], counted: bool) -> None:
+        for draft, topic, size in placed:
+            self.delivered[topic] += 1
+            if counted:
+                self.counts.add(topic, -1)
+            for note in self.on_stored:
+                note(draft.topic, 1, size)
+
+    # --- making it safe --------------------------------------------------------------------------------
+
+    def _schedule_flush(self) -> None:
+        self._flush_timer = self._clock.call_later(self._options.timer_flush_ms / 1000, self._flush_tick)
+
+    def _flush_tick(self) -> None:
+        self._schedule_flush()
+        self._measure()
+        if self._flush_task is None or self._flush_task.done():
+            self._flush_task = asyncio.get_running_loop().create_task(self._flush_round())
+
+    async def _flush_round(self) -> None:
+        await self.flush()
+        now_s = self._clock.monotonic_s()
+        if now_s - self._cleaned_s >= CLEAN_S:
+            self._cleaned_s = now_s
+            try:
+                await self._in_thread(self.files.log.delete_before, self._store.log.min_offset)
+            except StoreError as error:
+                log.warning("timer_log_not_deleted error=%r", str(error))
+
+    async def flush(self) -> None:
+        """Note how far the timer has come, once all that was delivered is on the medium."""
+        async with self._flushing:
+            files, checkpoint = self.files, self.files.checkpoint
+            offset, partly, read_ms, end = self.arrivals.offset, self._partly, self._read_ms, files.log.end
+            if partly is not None and (slot := files.wheel.get(partly[0])) is not None:
+                files.wheel.put(partly[0], partly[1], slot.last, partly[2])
+            changes = [*self._unwritten, *files.wheel.take_changes()]
+            noting = (offset, end, self._moments)
+            # Time alone is no news: a start passes over moments without messages.
+            if not changes and noting == self._noted and read_ms - checkpoint.read_ms < STALE_MS:
+                return
+            delivered = self._store.progress.flushed < self._store.progress.appended
+            checkpoint.read_ms, checkpoint.log_flushed = read_ms, end
+            if self.leads:
+                checkpoint.leader_queue_offset = offset
+                checkpoint.version = checkpoint.version.next(self._clock.wall_ms())
+            checkpoint.queue_offset = min(offset, checkpoint.leader_queue_offset)
+            data = checkpoint.encode()
+            self._unwritten = changes
+            state = self._store.state
+            try:
+                if delivered:
+                    await self._store.flusher.flush_all()
+                await self._in_thread(self._make_safe, changes, data, partly)
+            except DiskFull as error:
+                state.set(Obstacle.DISK_FULL, f"the timer's files cannot be written: {error}")
+            except StoreError as error:
+                if not state.fenced:
+                    state.set(Obstacle.FENCED, f"the timer's files cannot be written: {error}")
+            else:
+                self._unwritten = []
+                self._noted = noting
+
+    def _make_safe(
+        self, changes: list[Change], checkpoint: bytes, partly: tuple[int, int, int] | None
+    ) -> None:
+        if partly is not None:
+            self.files.log.cut(partly[1])
+        self.files.flush(changes, checkpoint)
+
+    def _measure(self) -> None:
+        now_s = self._clock.monotonic_s()
+        before_s, entered, delivered = self._rates
+        self._rates = (now_s, self.entered.total(), self.delivered.total())
+        if now_s > before_s > 0:
+            self.enter_rate = (self._rates[1] - entered) / (now_s - before_s)
+            self.deliver_rate = (self._rates[2] - delivered) / (now_s - before_s)
+
+    async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)

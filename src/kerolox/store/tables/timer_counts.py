@@ -1,0 +1,58 @@
+"""``timermetrics``: how many timer messages of each topic wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.protocol.bodies.body import from_tree
+from kerolox.protocol.bodies.stats import TimerMetric, TimerMetrics
+from kerolox.protocol.bodies.topics import DataVersion
+from kerolox.store.files import Files, PathLike
+from kerolox.store.tables.table import Table, unknown_members
+
+
+class TimerCounts(Table):
+    """``counts[topic]``: a figure for people. A crash may leave it a little wrong."""
+
+    NAME = "timermetrics"
+
+    def __init__(self, files: Files, directory: PathLike, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(files, directory, clock=clock)
+        self.counts: dict[str, int] = {}
+        self._changed_ms: dict[str, int] = {}
+        self._version = DataVersion()
+
+    def add(self, topic: str, count: int) -> None:
+        self.counts[topic] = self.counts.get(topic, 0) + count
+        now_ms = self._clock.wall_ms()
+        self._changed_ms[topic] = now_ms
+        self._version = self._version.next(now_ms)
+        self.changed = True
+
+    def forget(self, topic: str) -> None:
+        """The topic was deleted."""
+        if self.counts.pop(topic, None) is not None:
+            self.changed = True
+
+    def body(self) -> TimerMetrics:
+        """As it is answered and written."""
+        return TimerMetrics(
+            data_version=self._version,
+            timing_count={
+                topic: TimerMetric(count=count, timestamp=self._changed_ms.get(topic, 0))
+                for topic, count in self.counts.items()
+            },
+        )
+
+    def _read(self, tree: Mapping[Any, Any]) -> None:
+        content = from_tree(tree, TimerMetrics)
+        self.counts = {topic: metric.count for topic, metric in content.timing_count.items()}
+        self._changed_ms = {topic: metric.timestamp for topic, metric in content.timing_count.items()}
+        self._version = content.data_version
+        self._other = unknown_members(tree, TimerMetrics)
+
+    def _content(self) -> dict[str, Any]:
+        content = self.body()
+        return {"dataVersion": content.data_version, "timingCount": content.timing_count}
