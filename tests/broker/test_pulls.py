@@ -124,6 +124,29 @@ async def test_a_reset_is_told_once(talk: Talk) -> None:
     assert (await talk.pull("T", 0, 2)).code == 0
 
 
+async def test_a_held_pull_is_told_of_a_reset(talk: Talk) -> None:
+    broker = talk.running.broker
+    for _ in range(3):
+        await talk.send("T")
+    held = asyncio.create_task(talk.pull("T", 0, 3, sys_flag=HELD))
+    await until(lambda: broker.waiting.held == 1)
+    broker.offsets.reset("T", "consumers", 0, 1)
+    broker.waiting.wake_queue("T", 0)
+    answer = await asyncio.wait_for(held, 5)
+    assert (answer.code, answer.remark, offsets(answer)) == (21, "OFFSET_RESET", (1, 0, 3))
+
+
+async def test_a_held_pull_is_refused_when_its_group_may_not_consume_any_more(talk: Talk) -> None:
+    broker = talk.running.broker
+    await talk.send("T")
+    held = asyncio.create_task(talk.pull("T", 0, 1, sys_flag=HELD))
+    await until(lambda: broker.waiting.held == 1)
+    assert broker.groups.disable("consumers", "too slow")
+    await talk.send("T")
+    answer = await asyncio.wait_for(held, 5)
+    assert (answer.code, answer.fields["forbiddenType"]) == (ResponseCode.NO_PERMISSION, "2")
+
+
 async def test_a_pull_carries_a_commit(talk: Talk) -> None:
     await talk.send("T")
     flags = PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION

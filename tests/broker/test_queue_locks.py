@@ -99,3 +99,14 @@ async def test_a_lock_for_nobody_is_refused(part: Part, code: RequestCode) -> No
     async with clients(part, "one") as (one,):
         assert (await one.call(code, body=b"{}")).code == ResponseCode.INVALID_PARAMETER
         assert (await one.call(code, body=b"")).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_how_long_a_lock_is_held_can_be_set() -> None:
+    clock = ManualClock()
+    locks = QueueLocks(clock, 5.0)
+    locks.lock("g", "one", [Q0])
+    await clock.advance(5.0)
+    assert locks.lock("g", "two", [Q0]) == frozenset()
+    await clock.advance(0.001)
+    assert not locks.held("g")
+    assert locks.lock("g", "two", [Q0]) == {Q0}

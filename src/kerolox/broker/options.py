@@ -210,6 +210,10 @@ class BrokerOptions(StoreOptions):
     light_stats: bool = option(
         False, "Count light queues one by one; there may be many.", key="enableLmqStats"
     )
+    queue_lock_ms: int = option(
+        60_000, "How long the lock of an ordered queue is held unless it is asked for again.",
+        key="rocketmq.broker.rebalance.lockMaxLiveTime", low=1,
+    )  # fmt: skip
     save_offsets_ms: int = option(
         5000,
         "How often consumer offsets are saved.",

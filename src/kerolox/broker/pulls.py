@@ -333,7 +333,7 @@ class Pulls:
             if request.peer.is_closed:
                 return
             try:
-                answer = self._read(request, plan, may_hold=False)
+                answer = self._go_on(request, plan)
             except Exception as error:
                 answer = refusal(error, request)
             if answer is not None:
@@ -351,6 +351,20 @@ class Pulls:
             resume()  # it came while a thread was looking: nobody would wake this one for it
         elif not self._waiting.hold(held):
             resume()
+
+    def _go_on(self, request: Request[PullRequest], plan: Plan) -> Answer | None:
+        """A pull was held long enough. Its group and topic may have changed meanwhile, or been reset."""
+        header = request.header
+        topic, group = header.topic, header.consumer_group
+        if self._groups.config(group) is not plan.group or self._topics.find(topic) is not plan.config:
+            try:
+                plan = self._check(request)
+            except PullRefused as refused:
+                return self._refuse(refused)
+        reset = self._offsets.take_reset(topic, group, header.queue_id)
+        if reset is not None:
+            return self._moved(header, plan, reset)
+        return self._read(request, plan, may_hold=False)
 
     def _suggest(self, group: GroupConfig, slow: bool) -> int:
         if not self._options.slave_read:

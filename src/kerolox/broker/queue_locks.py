@@ -1,4 +1,4 @@
-"""Who may consume an ordered queue. A lock is held for a minute after it was last asked for."""
+"""Who may consume an ordered queue. A lock is held for some time after it was last asked for: a minute."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ HELD_S = 60.0
 class QueueLocks:
     """41 and 42, and the locks themselves."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, held_s: float = HELD_S) -> None:
         self._clock = clock
+        self._held_s = held_s
         self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}  # group → queue → owner, since
         self._swept_s = clock.monotonic_s()
 
@@ -46,14 +47,14 @@ class QueueLocks:
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
         """Lock those of the queues that are free, the client's already, or held too long; which they are."""
         now_s = self._clock.monotonic_s()
-        if now_s - self._swept_s > HELD_S:
+        if now_s - self._swept_s > self._held_s:
             self._sweep(now_s)
         locks = self._locks.setdefault(group, {})
         granted: set[MessageQueue] = set()
         for queue in queues:
             owner, since_s = locks.get(queue, (client_id, now_s))
             if owner != client_id:
-                if now_s - since_s <= HELD_S:
+                if now_s - since_s <= self._held_s:
                     continue
                 log.warning(
                     "queue_lock_expired group=%s topic=%s queue=%d was=%s now=%s",
@@ -75,18 +76,18 @@ class QueueLocks:
     def owner(self, group: str, queue: MessageQueue) -> str | None:
         """Who holds the lock now."""
         owner, since_s = self._locks.get(group, {}).get(queue, (None, 0.0))
-        return owner if self._clock.monotonic_s() - since_s <= HELD_S else None
+        return owner if self._clock.monotonic_s() - since_s <= self._held_s else None
 
     def held(self, group: str) -> bool:
         """Whether anybody of the group holds a lock now: it consumes in order."""
         now_s = self._clock.monotonic_s()
-        return any(now_s - since_s <= HELD_S for _, since_s in self._locks.get(group, {}).values())
+        return any(now_s - since_s <= self._held_s for _, since_s in self._locks.get(group, {}).values())
 
     def _sweep(self, now_s: float) -> None:
         """Forget locks nobody asked for again: of groups that are gone, of queues that were deleted."""
         self._swept_s = now_s
         for group, locks in list(self._locks.items()):
-            for queue in [queue for queue, (_, since_s) in locks.items() if now_s - since_s > HELD_S]:
+            for queue in [queue for queue, (_, since_s) in locks.items() if now_s - since_s > self._held_s]:
                 del locks[queue]
             if not locks:
                 del self._locks[group]
