@@ -82,10 +82,9 @@ class CheckBacks:
     async def run_rounds(self) -> None:
         while True:
             await self._clock.sleep(self._options.transaction_check_ms / 1000)
-            if self._options.role is BrokerRole.SLAVE:
-                continue  # the broker that leads does it
             try:
-                await self.round()
+                if self._options.role is not BrokerRole.SLAVE:  # there, the broker that leads asks
+                    await self.round()
             except KeroloxError as error:
                 log.error("check_round_failed error=%r next='the next round goes on here'", str(error))
             self.rounds += 1

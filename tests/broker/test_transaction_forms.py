@@ -1,0 +1,114 @@
+"""The forms of half and op messages, and what becomes of a half message when a round comes by."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kerolox.broker.drafts import Draft
+from kerolox.broker.transactions import half_messages
+from kerolox.broker.transactions.ended import op_bodies, read_op
+from kerolox.broker.transactions.half_messages import Fate
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.properties import pack, unpack
+
+HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
+NOW_MS = 1_700_000_000_000
+
+
+def op(body: bytes, tag: str = "d") -> StoredMessage:
+    return StoredMessage("RMQ_SYS_TRANS_OP_HALF_TOPIC", body, 0, 0, 0, pack({"TAGS": tag}))
+
+
+def half(age_ms: int = 10_000, stored_ms: int = NOW_MS - 10_000, **properties: str) -> StoredMessage:
+    return StoredMessage(
+        "RMQ_SYS_TRANS_HALF_TOPIC", b"x", 0, 5, 500, pack(properties),
+        born_timestamp=NOW_MS - age_ms, store_timestamp=stored_ms,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "offsets"),
+    [
+        (b"42", [42]),  # 4.x
+        (b"42,43,57,", [42, 43, 57]),  # 5.x
+        (b"", []),
+        (b",,7,", [7]),
+        (b"x,1,-3,99999999999999999999,2", [1, 2]),
+    ],
+)
+def test_op_messages_of_both_lines_are_read(body: bytes, offsets: list[int]) -> None:
+    assert read_op(op(body)) == offsets
+    assert read_op(op(body, tag="e")) == []
+
+
+@given(st.binary())
+def test_any_op_body_is_survived(body: bytes) -> None:
+    assert all(offset >= 0 for offset in read_op(op(body)))
+
+
+@given(st.lists(st.integers(0, 1 << 62), unique=True), st.integers(32, 200))
+def test_op_bodies_hold_all_offsets_and_stay_short(offsets: list[int], bytes_max: int) -> None:
+    bodies = op_bodies(offsets, bytes_max)
+    assert [each for body, _ in bodies for each in read_op(op(body))] == offsets
+    assert all(len(body) <= bytes_max for body, _ in bodies)
+    assert all(highest == max(read_op(op(body))) for body, highest in bodies)
+
+
+def judged(message: StoredMessage, *, checks_max: int = 15, keep_ms: int = 72 * 3_600_000) -> Fate:
+    return half_messages.judge(
+        message, round_ms=NOW_MS, now_ms=NOW_MS, usual_ms=6000, checks_max=checks_max, keep_ms=keep_ms
+    )
+
+
+def test_fates() -> None:
+    assert judged(half(6001)) is Fate.CHECK
+    assert judged(half(6000)) is Fate.WAIT
+    assert judged(half(0)) is Fate.WAIT
+    assert judged(half(-1)) is Fate.CHECK  # from the future
+    assert judged(half(stored_ms=NOW_MS)) is Fate.WAIT  # copies made in this very round
+    assert judged(half(TRANSACTION_CHECK_TIMES="14")) is Fate.CHECK
+    assert judged(half(TRANSACTION_CHECK_TIMES="15")) is Fate.GIVE_UP
+    assert judged(half(TRANSACTION_CHECK_TIMES="many")) is Fate.CHECK
+    assert judged(half(1001), keep_ms=1000) is Fate.GIVE_UP
+    immunity = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "100"}
+    assert judged(half(100_000, **immunity)) is Fate.PUT_OFF
+    assert judged(half(100_001, **immunity)) is Fate.CHECK
+    assert judged(half(-5, **immunity)) is Fate.PUT_OFF
+    for unreadable in ("-1", "soon"):
+        assert judged(half(6000, CHECK_IMMUNITY_TIME_IN_SECONDS=unreadable)) is Fate.PUT_OFF
+        assert judged(half(6001, CHECK_IMMUNITY_TIME_IN_SECONDS=unreadable)) is Fate.CHECK
+    assert judged(half(1, CHECK_IMMUNITY_TIME_IN_SECONDS="0")) is Fate.CHECK
+
+
+def test_an_immunity_is_at_least_the_usual_one_for_its_producer() -> None:
+    for wish, limit_ms in (("10", 10_000), ("1", 6000), ("soon", 6000), ("-1", 6000)):
+        properties = {"CHECK_IMMUNITY_TIME_IN_SECONDS": wish}
+        assert not half_messages.is_too_late(half(limit_ms, **properties), NOW_MS, 6000)
+        assert half_messages.is_too_late(half(limit_ms + 1, **properties), NOW_MS, 6000)
+    assert not half_messages.is_too_late(half(10**9), NOW_MS, 6000)
+
+
+def test_a_copy_counts_and_remembers() -> None:
+    first = half_messages.checked(half(a="b"))
+    assert unpack(first.properties) == {"a": "b", "TRANSACTION_CHECK_TIMES": "1"}
+    assert unpack(half_messages.checked(half(TRANSACTION_CHECK_TIMES="4")).properties) == {
+        "TRANSACTION_CHECK_TIMES": "5"
+    }
+    assert unpack(half_messages.put_off(half()).properties) == {"TRAN_PREPARED_QUEUE_OFFSET": "5"}
+    again = half_messages.put_off(half(TRAN_PREPARED_QUEUE_OFFSET="2"))
+    assert unpack(again.properties) == {"TRAN_PREPARED_QUEUE_OFFSET": "2"}
+    assert unpack(half_messages.resumed(half(TRANSACTION_CHECK_TIMES="15")).properties) == {
+        "TRANSACTION_CHECK_TIMES": "0"
+    }
+
+
+def test_a_half_message_that_is_sent_again_says_anew_where_it_belongs() -> None:
+    properties = pack({"REAL_TOPIC": "elsewhere", "REAL_QID": "9", "UNIQ_KEY": "U"})
+    draft = Draft("t", 1, b"x", properties, NOW_MS, HOST, sys_flag=4 | 1)
+    half_messages.park(draft)
+    assert unpack(draft.properties) == {
+        "REAL_TOPIC": "t", "REAL_QID": "1", "UNIQ_KEY": "U", "__transactionId__": "U"
+    }  # fmt: skip
+    assert (draft.topic, draft.queue_id, draft.sys_flag) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 1)
