@@ -55,11 +55,7 @@ class ClientAdmin:
 
     def consumers(self, request: Request[ConsumerConnectionRequest]) -> Answer:
         group = request.header.consumer_group
-        found = self._members.members(group)
-        if found is None:
-            return Answer(
-                code=ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{group}] not online"
-            )
+        found = self._members.online(group, f"the consumer group[{group}] not online")
         body = ConsumerConnection(
             connection_set=tuple(_connection(member) for member in found.by_peer.values()),
             consume_from_where=found.from_where,

@@ -99,10 +99,8 @@ class Commits:
     def update(self, request: Request[headers.UpdateOffsetRequest]) -> Answer:
         told = request.header
         topic, group = told.topic, told.consumer_group
-        if self._groups.find(group) is None:
-            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
-        if self._topics.find(topic) is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        self._groups.known(group, f"Group {group} not exist!")
+        self._topics.known(topic, f"Topic {topic} not exist!")
         if self._offsets.has_reset(topic, group, told.queue_id):
             # The member has not yet heard that the group was set elsewhere.
             return Answer(remark="Offset has been previously reset")
@@ -178,11 +176,8 @@ class Resets:
         topic, group = asked.topic, asked.group
         if self._options.role is BrokerRole.SLAVE:
             raise Refused(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
-        config = self._topics.find(topic)
-        if config is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
-        if self._groups.find(group) is None:
-            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
+        config = self._topics.known(topic, f"Topic {topic} does not exist")
+        self._groups.known(group, f"Group {group} does not exist")
         targets: dict[int, int] = {}
         if asked.queue_id < 0:
             for queue_id in range(config.read_queue_nums):
@@ -208,12 +203,9 @@ class Resets:
     async def _reset_members(self, asked: headers.ResetOffsetRequest, cpp: bool) -> dict[MessageQueue, int]:
         """Tell the members where to go on; they commit it themselves. Unless forced, only backwards."""
         topic, group = asked.topic, asked.group
-        config = self._topics.find(topic)
-        if config is None:
-            raise Refused(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}",
-            )
+        config = self._topics.known(
+            topic, f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
+        )
         targets: dict[MessageQueue, int] = {}
         for queue_id in range(config.write_queue_nums):
             committed = self._offsets.offset(topic, group, queue_id)
@@ -224,13 +216,11 @@ class Resets:
                 )
             target = await self._offset_at(topic, queue_id, asked.timestamp)
             targets[self._queue(topic, queue_id)] = target if asked.is_force else min(target, committed)
-        found = self._members.members(group)
-        if found is None:
-            raise Refused(
-                ResponseCode.CONSUMER_NOT_ONLINE,
-                f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} "
-                f"Timestamp: {asked.timestamp}",
-            )
+        found = self._members.online(
+            group,
+            f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} "
+            f"Timestamp: {asked.timestamp}",
+        )
         _check_versions(found.by_peer.values())
         table = ResetOffsets(offset_table=targets)
         body = table.encode_for_cpp() if cpp else table.encode()
@@ -256,11 +246,11 @@ class Resets:
     async def status(self, request: Request[headers.ConsumerStatusRequest]) -> Answer:
         """Ask the members, or the one named, how far they are. Those that do not answer are left out."""
         asked = request.header
-        found = self._members.members(asked.group)
-        if found is None:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{asked.group}]"
-            )
+        found = self._members.online(
+            asked.group,
+            f"No Any Consumer online in the consumer group: [{asked.group}]",
+            ResponseCode.SYSTEM_ERROR,
+        )
         members = list(found.by_peer.values())
         _check_versions(members)
         wanted = (asked.client_addr or "").strip()

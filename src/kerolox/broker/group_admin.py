@@ -164,8 +164,7 @@ class GroupAdmin:
             raise InvalidRequest("a request mode is for one topic and one consumerGroup: name both")
         if topic.startswith(names.RETRY_PREFIX):
             return Answer(code=ResponseCode.NO_PERMISSION, remark="retry topic is not allowed to set mode")
-        if self._topics.find(topic) is None:
-            return Answer(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist")
+        self._topics.known(topic, f"topic[{topic}] not exist")
         if self._groups.config(group) is None:
             return Answer(
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="subscription group does not exist"
@@ -269,10 +268,7 @@ class ProgressAdmin:
 
     async def time_span(self, request: Request[headers.ConsumeTimeSpanRequest]) -> Answer:
         asked = request.header
-        config = self._topics.find(asked.topic)
-        if config is None:
-            return Answer(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{asked.topic}] not exist")
-        queues = config.write_queue_nums
+        queues = self._topics.known(asked.topic, f"topic[{asked.topic}] not exist").write_queue_nums
 
         def look() -> ConsumeTimeSpans:
             spans = tuple(self._span(asked.group, asked.topic, queue_id) for queue_id in range(queues))

@@ -61,6 +61,13 @@ class Groups:
             return GroupConfig(group_name=group)  # groups of light queues are many, and all alike
         return config
 
+    def known(self, group: str, remark: str) -> GroupConfig:
+        """The group; refused with this remark when there is none."""
+        config = self.find(group)
+        if config is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        return config
+
     def config(self, group: str) -> GroupConfig | None:
         """Settings of a group, made if it is new and that is allowed."""
         config = self.find(group)

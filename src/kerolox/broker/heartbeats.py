@@ -81,9 +81,7 @@ class Heartbeats:
 
     def consumer_list(self, request: Request[ConsumerListRequest]) -> Answer:
         group = request.header.consumer_group
-        found = self._members.members(group)
-        if found is None:
-            return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}")
+        found = self._members.online(group, f"no consumer for this group, {group}", ResponseCode.SYSTEM_ERROR)
         return Answer(body=ConsumerIds(consumer_id_list=found.client_ids).encode())
 
     def check_client(self, request: Request[None]) -> Answer:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock, TimerHandle
-from kerolox.errors import KeroloxError
+from kerolox.errors import KeroloxError, Refused
 from kerolox.net.peer import Peer, PeerEvents
 from kerolox.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
@@ -22,7 +22,7 @@ from kerolox.protocol.bodies.heartbeat import (
     MessageModel,
     SubscriptionData,
 )
-from kerolox.protocol.codes import RequestCode, language_named, language_numbered
+from kerolox.protocol.codes import RequestCode, ResponseCode, language_named, language_numbered
 from kerolox.protocol.command import Command
 from kerolox.protocol.headers.heartbeat import ConsumerIdsChanged
 
@@ -159,6 +159,15 @@ class Members(PeerEvents):
     def members(self, group: str) -> ConsumerMembers | None:
         """The members of a consumer group; None when nobody is there."""
         return self.consumers.get(group)
+
+    def online(
+        self, group: str, remark: str, code: int = ResponseCode.CONSUMER_NOT_ONLINE
+    ) -> ConsumerMembers:
+        """The members of a group; refused with this remark when it has none."""
+        found = self.members(group)
+        if found is None:
+            raise Refused(code, remark)
+        return found
 
     def consumer(self, group: str, client_id: str) -> Member | None:
         found = self.consumers.get(group)

@@ -198,19 +198,13 @@ class TopicAdmin:
 
     def config(self, request: Request[headers.TopicConfigRequest]) -> Answer:
         topic = request.header.topic
-        config = self._topics.find(topic)
-        if config is None:
-            return Answer(
-                code=ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic in this broker. topic: {topic}"
-            )
+        config = self._topics.known(topic, f"No topic in this broker. topic: {topic}")
         fields = {field: getattr(config, field) for field in config.__struct_fields__}
         return Answer(body=TopicConfigWithMapping(**fields).encode())
 
     async def stats(self, request: Request[headers.TopicStatsRequest]) -> Answer:
         topic = request.header.topic
-        config = self._topics.find(topic)
-        if config is None:
-            return Answer(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist")
+        config = self._topics.known(topic, f"topic[{topic}] not exist")
         count = max(config.read_queue_nums, config.write_queue_nums)
         bounds = await asyncio.to_thread(self._bounds, topic, count)
         return Answer(

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from kerolox.broker import names
 from kerolox.broker.options import BrokerOptions
+from kerolox.errors import Refused
 from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import PERM_INHERIT, PERM_READ_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUBSCRIBED
 from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.delay_table import SCHEDULE_TOPIC, parse_levels
@@ -29,6 +31,13 @@ class Topics:
         config = self.table.topics.get(topic)
         if config is None and self._light and topic.startswith(LIGHT_PREFIX):
             return _config(topic, 1, PERM_READ_WRITE)  # there is a light queue of every name
+        return config
+
+    def known(self, topic: str, remark: str) -> TopicConfig:
+        """The topic; refused with this remark when there is none."""
+        config = self.find(topic)
+        if config is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
         return config
 
     def is_system(self, topic: str) -> bool:
