@@ -13,6 +13,7 @@ from kerolox.cli import (
     broker,
     cluster,
     demo,
+    dlq,
     group,
     kv,
     message,
@@ -41,6 +42,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")
+app.add_typer(dlq.app, name="dlq")
 app.command("send", epilog=send.EXAMPLE)(send.send)
 app.command("tail", epilog=tail.EXAMPLE)(tail.follow)
 app.add_typer(kv.app, name="kv")

@@ -1,0 +1,382 @@
+"""``kerolox dlq``"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from kerolox.cli.messages import body_text, document
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
+from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.times import parse_time, time_text
+from kerolox.errors import KeroloxError, OptionError
+
+if TYPE_CHECKING:
+    from kerolox.client.admin import Admin
+    from kerolox.client.dead_letters import Resend
+    from kerolox.protocol.message import StoredMessage
+
+app = typer.Typer(help="Dead letters: what groups have given up.", no_args_is_help=True)
+
+BODY_SHOWN = 80
+PROGRESS_EVERY_S = 0.5
+LINES_EVERY_S = 10.0  # where nobody looks
+
+GroupName = Annotated[str, typer.Argument(help="Consumer group, with or without %DLQ% before it.")]
+Ids = Annotated[list[str] | None, typer.Option("--id", help="Message id, of either kind; may be repeated.")]
+Key = Annotated[str | None, typer.Option(help="Those with this key.")]
+Begin = Annotated[
+    str | None, typer.Option("--from", help="Those stored at this time or later, such as 2h (ago).")
+]
+End = Annotated[str | None, typer.Option("--to", help="Those stored at this time or earlier.")]
+
+
+@app.command("list", epilog="Example: kerolox dlq list")
+@one_line_errors
+def list_topics(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
+    """List the groups that have dead letters: how many, since when."""
+    from kerolox.client.dead_letters import DeadLetters, DeadTopic
+
+    async def work(admin: Admin) -> list[DeadTopic]:
+        return await DeadLetters(admin).topics()
+
+    found = run_admin(nameserver, work)
+    shown = [
+        {
+            "group": topic.group,
+            "messages": topic.messages,
+            "oldest": topic.oldest_ms,
+            "newest": topic.newest_ms,
+            "brokers": topic.brokers,
+        }
+        for topic in found
+    ]
+    rows = [
+        (t.group, t.messages, time_text(t.oldest_ms), time_text(t.newest_ms), ", ".join(t.brokers))
+        for t in found
+    ]
+    output(json).show(shown, Table(("group", "messages", "oldest", "newest", "brokers"), rows))
+
+
+@app.command("show", epilog="Example: kerolox dlq show billing --from 1d --max 20")
+@one_line_errors
+def show(
+    group: GroupName,
+    ids: Ids = None,
+    key: Key = None,
+    begin: Begin = None,
+    end: End = None,
+    limit: Annotated[int, typer.Option("--max", help="Show so many at most.", min=1)] = 100,
+    marks: Annotated[
+        bool, typer.Option("--marks", help="Tell which were sent to their origin topic again.")
+    ] = False,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Show dead letters of a group, the oldest first. Says so when there are more than it shows."""
+    chosen = Chosen(group, ids, key, begin, end)
+    found: list[tuple[StoredMessage, bool | None]] = []
+
+    async def work(admin: Admin) -> None:
+        from kerolox.client.dead_letters import Resend, origin_of
+
+        resend = Resend(admin, chosen.group)
+        async for page in chosen.pages(admin):
+            for message in page[: limit - len(found)]:
+                known = origin_of(message) is not None
+                found.append((message, await resend.is_resent(message) if marks and known else None))
+            if len(found) >= limit:
+                return
+
+    run_admin(nameserver, work)
+    cut = chosen.cut or (f"the first {len(found)} of {chosen.total}" if len(found) < chosen.total else "")
+    documents = [_document(message, mark) for message, mark in found]
+    columns = ["stored", "broker", "offset", "origin", "attempts", "keys", "id", "body"]
+    rows = [_row(message) for message, _ in found]
+    if marks:
+        columns.append("resent")
+        rows = [(*row, mark) for row, (_, mark) in zip(rows, found, strict=True)]
+    output(json).show(
+        {"messages": documents, "total": chosen.total, "complete": not cut, "cut": cut or None},
+        Table(columns, rows),
+    )
+    if cut:
+        _say(f"not all: {cut}")
+
+
+@app.command("resend", epilog="Example: kerolox dlq resend billing --all --rate 50 --dry-run")
+@one_line_errors
+def resend(
+    group: GroupName,
+    ids: Ids = None,
+    key: Key = None,
+    begin: Begin = None,
+    end: End = None,
+    everything: Annotated[bool, typer.Option("--all", help="All there are now.")] = False,
+    to_retry: Annotated[
+        bool, typer.Option("--to-retry", help="To the retry topic: no other group gets it once more.")
+    ] = False,
+    to_topic: Annotated[
+        str | None, typer.Option(help="To this topic, instead of the one it came from.")
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(help="So many a second at most; 0: as fast as it goes.", min=0)
+    ] = 100,
+    again: Annotated[bool, typer.Option("--again", help="Also those that were sent again before.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Send nothing: tell how many would be sent.")
+    ] = False,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Send dead letters once more, to the topic they came from.
+
+    Bodies, keys, tags and properties stay, attempts are counted from 0. Every copy is marked
+    (KEROLOX_RESENT_FROM), and a dead letter whose copy is found where it would be sent to is passed over: a
+    second run sends what the first has not, and nothing twice. Two runs at the same time do not see each
+    other. The dead letters themselves stay where they are until they are too old.
+    """
+    from kerolox.client.dead_letters import Resend
+
+    if to_retry and to_topic is not None:
+        raise OptionError("--to-topic", to_topic, "either --to-retry or --to-topic")
+    chosen = Chosen(group, ids, key, begin, end)
+    if not everything and not chosen.narrowed:
+        raise OptionError("--all", False, "what to send: --id, --key, --from, --to, or --all")
+    sending: list[Resend] = []
+
+    async def work(admin: Admin) -> None:
+        run = Resend(
+            admin,
+            chosen.group,
+            to_retry=to_retry,
+            to_topic=to_topic,
+            rate=rate,
+            again=again,
+            dry_run=dry_run,
+        )
+        sending.append(run)
+        run.progress = Progress(lambda: f"{run.done} of {chosen.total}").tell
+        async for page in chosen.pages(admin):
+            await run.page(page)
+
+    stopped = _run(nameserver, work)
+    if stopped and not chosen.total:
+        _say(stopped)
+        raise typer.Exit(1)
+    done = sending[0] if sending else None
+    resent, passed = (done.resent, done.passed_over) if done else (0, 0)
+    at = None if done is None else done.at
+    complete = not stopped and not chosen.cut
+    shown = {
+        "group": chosen.group,
+        "dryRun": dry_run,
+        "total": chosen.total,
+        "resent": resent,
+        "passedOver": passed,
+        "complete": complete,
+        "stopped": stopped or chosen.cut or None,
+        "stoppedAt": _place(at) if stopped and at is not None else None,
+    }
+    row = (chosen.group, chosen.total, resent, passed)
+    columns = ("group", "found", "would be resent" if dry_run else "resent", "resent before")
+    output(json).show(shown, Table(columns, [row]))
+    if chosen.cut:
+        _say(f"not all were found: {chosen.cut}")
+    if stopped:
+        where = "" if at is None else f" at {_place(at)}, stored {time_text(at.store_timestamp)}"
+        unsure = " This one may have been sent." if at is not None and not dry_run else ""
+        _say(
+            f"cut short{where}: {stopped}. {resent + passed} of {chosen.total} were done.{unsure} "
+            "Go on with the same command: what was sent is passed over"
+        )
+    if not complete:
+        raise typer.Exit(1)
+
+
+@app.command("export", epilog="Example: kerolox dlq export billing --out billing.jsonl")
+@one_line_errors
+def export(
+    group: GroupName,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write, - is stdout.")] = Path("-"),
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Records as brokers store them, instead of JSON lines.")
+    ] = False,
+    ids: Ids = None,
+    key: Key = None,
+    begin: Begin = None,
+    end: End = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+) -> None:
+    """Write dead letters to a file: a JSON document a line, or raw records back to back."""
+    chosen = Chosen(group, ids, key, begin, end)
+    written = 0
+    last: StoredMessage | None = None
+    if str(out) != "-" and out.exists():
+        raise OptionError("--out", str(out), "a file that is not there yet")
+
+    async def work(admin: Admin) -> None:
+        nonlocal written, last
+        progress = Progress(lambda: f"{written} of {chosen.total}")
+        async for page in chosen.pages(admin):
+            for message in page:
+                file.write(_raw(message) if raw else _line(message))
+                written, last = written + 1, message
+                progress.tell()
+
+    file: BinaryIO
+    if str(out) == "-":
+        file = sys.stdout.buffer
+        stopped = _run(nameserver, work)
+        file.flush()
+    else:
+        with out.open("xb") as file:
+            stopped = _run(nameserver, work)
+    if stopped and last is None:
+        if str(out) != "-":
+            out.unlink()
+        _say(stopped)
+        raise typer.Exit(1)
+    if stopped and last is not None:
+        _say(
+            f"cut short: {stopped}. {written} of {chosen.total} were written, the last from {_place(last)}. "
+            f"Go on with --from {last.store_timestamp}"
+        )
+        raise typer.Exit(1)
+    if chosen.cut:
+        _say(f"not all were found: {chosen.cut}. {written} were written")
+        raise typer.Exit(1)
+    _say(f"{written} of {chosen.total} written, that is all")
+
+
+class Chosen:
+    """The dead letters a command is about. How many they are is known when the first page is there."""
+
+    def __init__(
+        self, group: str, ids: list[str] | None, key: str | None, begin: str | None, end: str | None
+    ) -> None:
+        from kerolox.clock import SYSTEM_CLOCK
+        from kerolox.protocol.limits import INT64_MAX
+
+        now_ms = SYSTEM_CLOCK.wall_ms()
+        self.group = group.removeprefix("%DLQ%")
+        self.ids = ids or []
+        self.key = key
+        self.begin_ms = 0 if begin is None else parse_time(begin, now_ms, "--from")
+        self.end_ms = INT64_MAX if end is None else parse_time(end, now_ms, "--to")
+        self.narrowed = bool(ids) or any(given is not None for given in (key, begin, end))
+        self.total = 0
+        self.cut = ""
+        if self.ids and (key, begin, end) != (None, None, None):
+            raise OptionError("--id", " ".join(self.ids), "either ids, or a key and times")
+
+    async def pages(self, admin: Admin) -> AsyncIterator[list[StoredMessage]]:
+        from kerolox.client.dead_letters import DeadLetters
+
+        letters = DeadLetters(admin)
+        if self.ids:
+            by_id = [await letters.by_id(self.group, id) for id in self.ids]
+            messages = list({message.offset_id: message for found in by_id for message in found}.values())
+            self.total = len(messages)
+            yield messages
+        elif self.key is not None:
+            found = await letters.by_key(self.group, self.key, self.begin_ms, self.end_ms)
+            self.total, self.cut = len(found.messages), found.cut
+            yield found.messages
+        else:
+            spans = await letters.spans(self.group, self.begin_ms, self.end_ms)
+            self.total = sum(span.end - span.start for span in spans)
+            async for page in letters.pages(self.group, spans):
+                yield page
+
+
+class Progress:
+    """Tells now and then how far it is: in place on a terminal, else by lines."""
+
+    def __init__(self, text: Any) -> None:
+        from kerolox.clock import SYSTEM_CLOCK
+
+        self._text = text
+        self._clock = SYSTEM_CLOCK
+        self._in_place = sys.stderr.isatty()
+        self._told_s = self._clock.monotonic_s()
+
+    def tell(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._told_s >= (PROGRESS_EVERY_S if self._in_place else LINES_EVERY_S):
+            self._told_s = now_s
+            typer.echo(
+                f"\r{self._text()} " if self._in_place else self._text(), err=True, nl=not self._in_place
+            )
+
+
+def _run(nameserver: str, work: Any) -> str:
+    """Do the work; why it ended early, if it did. What was done so far counts all the same."""
+    try:
+        run_admin(nameserver, work)
+    except KeroloxError as error:
+        return " ".join(str(error).split())
+    except KeyboardInterrupt:
+        return "interrupted"
+    return ""
+
+
+def _document(message: StoredMessage, mark: bool | None = None) -> dict[str, Any]:
+    from kerolox.client.dead_letters import origin_of
+
+    found = {"originTopic": origin_of(message), **document(message)}
+    return found if mark is None else {**found, "resent": mark}
+
+
+def _line(message: StoredMessage) -> bytes:
+    import json
+
+    return json.dumps(_document(message), ensure_ascii=False).encode() + b"\n"
+
+
+def _raw(message: StoredMessage) -> bytes:
+    from kerolox.protocol.record import encode_record, topic_field
+
+    return encode_record(
+        message.queue_id,
+        message.flag,
+        message.queue_offset,
+        message.physical_offset,
+        message.sys_flag,
+        message.born_timestamp,
+        message.born_host,
+        message.store_timestamp,
+        message.store_host,
+        message.reconsume_times,
+        message.prepared_offset,
+        message.body,
+        topic_field(message.topic),
+        message.packed_properties,
+    )
+
+
+def _row(message: StoredMessage) -> tuple[object, ...]:
+    from kerolox.client.dead_letters import origin_of
+
+    return (
+        time_text(message.store_timestamp),
+        message.broker_name,
+        message.queue_offset,
+        origin_of(message),
+        message.reconsume_times,
+        " ".join(message.keys),
+        message.message_id,
+        body_text(message, BODY_SHOWN),
+    )
+
+
+def _place(message: StoredMessage) -> str:
+    return f"{message.broker_name or message.store_address}/{message.queue_id}@{message.queue_offset}"
+
+
+def _say(text: str) -> None:
+    typer.echo(f"kerolox: {' '.join(text.split())}", err=True)
