@@ -81,7 +81,7 @@ async def test_a_broken_condition_is_refused_with_its_place(talk: Talk) -> None:
     assert (await check(sql("a > 5"))).code == ResponseCode.SUCCESS
     refused = await check(sql("a >"))
     assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
-    assert refused.remark.startswith("Invalid MessageSelector. ")
+    assert refused.remark.startswith("invalid condition at line 1, column 4: ")
 
 
 async def test_what_heartbeats_subscribed_by_condition(talk: Talk) -> None:

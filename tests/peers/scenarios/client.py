@@ -137,7 +137,7 @@ class Client:
     def push(self, group: str, topic: str, expression: str = "*", /, **args: Any) -> Push:
         """A push consumer that begins at the first message, unless its options say otherwise."""
         options = {"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", **args.pop("options", {})}
-        subscriptions = [{"topic": topic, "expression": expression}]
+        subscriptions = [{"topic": topic, "expression": expression, "type": args.pop("type", "TAG")}]
         return Push(
             self.driver,
             self._start("push.start", group=group, subscriptions=subscriptions, options=options, **args),

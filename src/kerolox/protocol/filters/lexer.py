@@ -54,9 +54,9 @@ class FilterError(InvalidRequest):
         line = expression[line_start:].partition("\n")[0]
         first = max(0, self.column - 1 - _LINE_SHOWN_MAX // 2)
         shown = line[first : first + _LINE_SHOWN_MAX].replace("\t", " ").rstrip("\r")
-        # The first words are the original's; a client shows the whole to whoever subscribed.
+        # A client shows all of it to whoever subscribed.
         super().__init__(
-            f"Invalid MessageSelector. Line {self.line}, column {self.column}: {what}\n"
+            f"invalid condition at line {self.line}, column {self.column}: {what}\n"
             f"  {shown}\n  {' ' * (self.column - 1 - first)}^"
         )
 
