@@ -15,6 +15,7 @@ from kerolox.broker.admin import Admin
 from kerolox.broker.commits import Commits, Resets
 from kerolox.broker.drafts import Drafts
 from kerolox.broker.filters import Filters
+from kerolox.broker.going_away import GoingAway
 from kerolox.broker.groups import Groups, SlowGroups
 from kerolox.broker.heartbeats import Heartbeats
 from kerolox.broker.http import HttpResponder
@@ -88,6 +89,7 @@ class Broker(PeerEvents):
 
     async def start(self) -> None:
         """What is started is pushed on a stack, so that stopping is the same way back."""
+        options = self.options
         push, callback = self._stop.push_async_callback, self._stop.callback
         # The address goes into every record, so the ports are taken before the store opens. Nobody is let
         # in before all parts are there, and name servers send nobody before that.
@@ -117,10 +119,10 @@ class Broker(PeerEvents):
         push(self._answer_flushed)
         self.transactions.start()
         push(self.transactions.close)
+        push(GoingAway((server, vip_server), self.waiting, options, self.clock).send_away)
         push(self.registrations.close)
         await self.registrations.start()
         self.started = True
-        options = self.options
         log.info(
             "broker_started name=%s id=%d cluster=%s address=%s listening=%s vip=%s store=%s topics=%d",
             options.broker_name, options.broker_id, options.cluster, self.address, server.address,

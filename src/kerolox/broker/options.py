@@ -214,6 +214,14 @@ class BrokerOptions(StoreOptions):
         60_000, "How long the lock of an ordered queue is held unless it is asked for again.",
         key="rocketmq.broker.rebalance.lockMaxLiveTime", low=1,
     )  # fmt: skip
+    graceful_stop: bool = option(
+        False, "At stop, tell clients that understand it to go elsewhere, before they are cut off.",
+        key="enableShutdownGracefully", changeable=True,
+    )  # fmt: skip
+    graceful_stop_s: int = option(
+        30, "How long they have for that, unless all are gone before.", key="shutdownWaitTimeSeconds", low=0,
+        changeable=True,
+    )  # fmt: skip
     save_offsets_ms: int = option(
         5000,
         "How often consumer offsets are saved.",
