@@ -26,12 +26,16 @@ from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.pulls import Pulls
 from kerolox.broker.queries import Queries
 from kerolox.broker.queue_locks import QueueLocks
+from kerolox.broker.recalls import Recalls
 from kerolox.broker.registration import Registrations, split_nameservers
 from kerolox.broker.replies import Replies
 from kerolox.broker.retries import Retries
 from kerolox.broker.sends import Sends
 from kerolox.broker.stats import Statistics
 from kerolox.broker.tables_saver import TablesSaver
+from kerolox.broker.timer_figures import TimerFigures
+from kerolox.broker.timer_sends import TimerSends
+from kerolox.broker.timers import Timers
 from kerolox.broker.topics import Topics
 from kerolox.broker.transactions import Transactions
 from kerolox.clock import SYSTEM_CLOCK, Clock
@@ -53,6 +57,7 @@ from kerolox.store.state import Obstacle
 from kerolox.store.tables.groups import GroupTable
 from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets, LightOffsets
 from kerolox.store.tables.request_modes import RequestModes
+from kerolox.store.tables.timer_counts import TimerCounts
 from kerolox.store.tables.topics import TopicTable
 from kerolox.store.tables.transaction_counts import TransactionCounts
 
@@ -60,6 +65,7 @@ log = logging.getLogger(__name__)
 
 Row = tuple[int, Handler, type[Header] | None]
 
+TIMER_COUNTS_MS = 10_000  # how often figures of the timer are saved
 BIND_TRIES = 50  # for a free port whose neighbour two below is free too
 # The second port answers everything but these: nothing there waits long.
 NOT_ON_VIP_PORT = frozenset({
@@ -112,11 +118,15 @@ class Broker(PeerEvents):
         push(self.commits.close)
         push(self.admin.close)
         await self.transactions.load()
+        await self.timers.open()
+        push(self.timers.close)
         await server.start()
         push(server.close)
         await vip_server.start()
         push(vip_server.close)
         push(self._answer_flushed)
+        self.timers.start()
+        push(self.timers.stop)
         self.transactions.start()
         push(self.transactions.close)
         push(GoingAway((server, vip_server), self.waiting, options, self.clock).send_away)
@@ -264,6 +274,16 @@ class Broker(PeerEvents):
             self.unique_keys,
             clock,
         )
+        self.timers = Timers(
+            store,
+            self.drafts,
+            self.writes,
+            TimerCounts(store.files, store.path("config"), clock=clock),
+            options,
+            clock,
+        )
+        self.timer_sends = TimerSends(options, clock, self.timers.waiting_at)
+        self.recalls = Recalls(store, self.drafts, self.writes, self.topics, options, clock)
         self.replies = Replies(
             store, self.sends, self.drafts, self.writes, self.members, options, clock, address=self.address
         )
@@ -313,6 +333,7 @@ class Broker(PeerEvents):
         self.topics.create_system_topics()
         self.groups.create_system_groups()
         self._connect()
+        self._connect_timers()
         self.admin = Admin(
             store,
             self.topics,
@@ -330,7 +351,19 @@ class Broker(PeerEvents):
             modes_saved=self.mode_saver.saved,
             changed=self.options_changed,
         )
+        if options.timer_wheel:
+            self.admin.broker.timers = self.timers
+            self.admin.runtime_info.more.append(TimerFigures(self.timers, clock).runtime_info)
         self._route()
+
+    def _connect_timers(self) -> None:
+        timers = self.timers
+        self.drafts.rewrites.append(self.timer_sends.park)
+        timers.on_stored.append(self.stats.stored)
+        self.topics.on_removed.append(timers.counts.forget)
+        if self.options.timer_wheel:
+            self.metrics.more.append(TimerFigures(timers, self.clock).metrics)
+            self.saver.keep(timers.counts, lambda: max(self.options.timer_flush_ms, TIMER_COUNTS_MS))
 
     def _connect(self) -> None:
         """Who hears of whom."""
@@ -382,6 +415,7 @@ class Broker(PeerEvents):
             (RequestCode.LITE_PULL_MESSAGE, pulls.pull, PullRequest),
         ])  # fmt: skip
         self._add("reply", self.replies.rows())
+        self._add("send", self.recalls.rows())
         self._add("transaction", self.transactions.end_rows())
         self._add("query_message", self.queries.rows())
         self._add("heartbeat", [row for row in self.heartbeats.rows() if row[0] == RequestCode.HEART_BEAT])

@@ -10,6 +10,7 @@ from typing import Any
 from kerolox.broker.options import ALWAYS_BLACK_LISTED, BrokerOptions, BrokerRole
 from kerolox.broker.runtime_info import RuntimeInfo
 from kerolox.broker.stats import Statistics
+from kerolox.broker.timers import Timers
 from kerolox.broker.topic_admin import Row, Settled
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
@@ -18,14 +19,12 @@ from kerolox.net.requests import Answer, Request
 from kerolox.options import change, specs, to_properties
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.routes import KVTable
-from kerolox.protocol.bodies.stats import HaStatus, TimerMetrics
+from kerolox.protocol.bodies.stats import HaStatus
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.admin import BrokerConfigAnswer, BrokerStatsRequest
 
 log = logging.getLogger(__name__)
-
-_NO_TIMER_YET = bytes(56)  # a timer checkpoint at the beginning of everything
 
 
 class BrokerAdmin:
@@ -54,6 +53,7 @@ class BrokerAdmin:
         self._version = DataVersion(timestamp=clock.wall_ms())
         self._file = ConfigFile(options.config_path) if options.config_path else None
         self._saving = asyncio.Lock()
+        self.timers: Timers | None = None  # without, any-time delays are switched off
 
     def rows(self) -> list[Row]:
         return [
@@ -141,10 +141,15 @@ class BrokerAdmin:
         return Answer(body=status.encode())
 
     def timer_checkpoint(self, request: Request[None]) -> Answer:
-        return Answer(body=_NO_TIMER_YET)
+        """How far the timer has come, for those who follow."""
+        if self.timers is None:
+            return _no_timer("The checkpoint is null")
+        return Answer(body=self.timers.files.checkpoint.encode())
 
     def timer_metrics(self, request: Request[None]) -> Answer:
-        return Answer(body=TimerMetrics().encode())
+        if self.timers is None:
+            return _no_timer("The timer message store is null")
+        return Answer(body=self.timers.counts.body().encode())
 
     # --- cleaning -------------------------------------------------------------------------------------
 
@@ -161,3 +166,7 @@ class BrokerAdmin:
         log.info("deletion_ordered by=%s", request.peer.address)
         self._store.housekeeper.order_deletion()
         return Answer()
+
+
+def _no_timer(remark: str) -> Answer:
+    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)

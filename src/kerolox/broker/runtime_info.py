@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.stats import Statistics
@@ -43,6 +43,7 @@ class RuntimeInfo:
         self._lanes = lanes
         self._options = options
         self._clock = clock
+        self.more: list[Callable[[], Mapping[str, object]]] = []  # what other parts have to tell
 
     def collect(self) -> dict[str, str]:
         """What is in memory: on the event loop."""
@@ -106,6 +107,8 @@ class RuntimeInfo:
         for level, offset in self._delays.offsets.items():
             end = store.max_offset(SCHEDULE_TOPIC, level - 1)
             info[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
+        for tell in self.more:
+            info |= tell()
         return {key: _text(value) for key, value in info.items()}
 
     def collect_from_disk(self) -> dict[str, str]:
