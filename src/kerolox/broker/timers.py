@@ -125,11 +125,13 @@ class Timers:
 
     async def open(self) -> None:
         """Read the files. Before anybody may append."""
-        await self._in_thread(self._open)
-        self._opened = True
+        if self._options.timer_wheel:
+            await self._in_thread(self._open)
+            self._opened = True
 
     def _open(self) -> None:
         files, checkpoint, store = self.files, self.files.checkpoint, self._store
+        self.counts.load()
         found = files.open(self._clock.wall_ms())
         self._read_ms = found.read_ms
         offset = checkpoint.queue_offset
@@ -167,17 +169,15 @@ class Timers:
 
     def start(self) -> None:
         """Begin to enter and deliver."""
+        if not self._opened:
+            return
         self._quiet_until_ms = self._clock.wall_ms() + self._options.timer_quiet_ms
         self._store.dispatcher.followers.append(self.dispatched)
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._schedule_flush()
 
-    async def close(self) -> None:
-        """Finish what is under way, and make it safe."""
-        if not self._opened:
-            self._threads.shutdown(wait=True)
-            return
-        self._opened = False
+    async def stop(self) -> None:
+        """Deliver no more: what is under way is finished."""
         self._closing.set()
         self._wake.set()
         if self._flush_timer is not None:
@@ -185,11 +185,17 @@ class Timers:
         for task in (self._task, self._flush_task):
             if task is not None:
                 await asyncio.wait([task])
-        await self.flush()
-        try:
-            await self._in_thread(self.files.close)
-        except StoreError as error:
-            log.error("timer_close_failed error=%r", str(error))
+
+    async def close(self) -> None:
+        """Stop, and make safe what was done."""
+        await self.stop()
+        if self._opened:
+            self._opened = False
+            await self.flush()
+            try:
+                await self._in_thread(self.files.close)
+            except StoreError as error:
+                log.error("timer_close_failed error=%r", str(error))
         self._threads.shutdown(wait=True)
 
     # --- what others say -------------------------------------------------------------------------------
