@@ -88,7 +88,7 @@ class Nursery:
 
 
 def serve(connection: socket.socket) -> None:
-    from . import writer
+    from . import transactions, writer
 
     while True:
         data, fds, _, _ = socket.recv_fds(connection, 65536, 1)
@@ -99,7 +99,8 @@ def serve(connection: socket.socket) -> None:
             code = 1
             try:
                 connection.close()
-                writer.run(json.loads(data), fds[0])
+                plan = json.loads(data)
+                (transactions if plan.get("transactions") else writer).run(plan, fds[0])
                 code = 0
             except BaseException:
                 traceback.print_exc()

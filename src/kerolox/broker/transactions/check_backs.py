@@ -130,10 +130,6 @@ class CheckBacks:
                 is_ending = True  # on its way into the log: the next batch begins here
                 break
             first = half_messages.first_offset(half)
-            if first is not None and first in ended.late:
-                ended.end(half)
-                after = offset + 1
-                continue
             fate = half_messages.judge(
                 half,
                 round_ms=round_ms,

@@ -3,9 +3,9 @@
 A half message is done with when its transaction was committed or rolled back, when it was put back as a copy,
 or when it was given up. Each of these is noted by its offset in the half queue, in an *op* message under
 ``RMQ_SYS_TRANS_OP_HALF_TOPIC``: the offsets that one write of the log brings, joined by commas. The note is
-in the same write as what it is about (the committed message, the copy), so either both are in the log after
-a crash or, if the write was torn, the committed message alone: that is found at the next start by a look at
-the end of the log.
+in the same write as what it is about (the committed message, the copy), so after a crash either both are in
+the log or, if the write was torn, the message alone: a look at the end of the log and at open half messages,
+at the next start, finds that and makes it good.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kerolox.broker import names
 from kerolox.broker.drafts import Draft, Drafts
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.half_messages import GROUP, QUEUE
 from kerolox.clock import Clock
 from kerolox.dispatch.message_store import MessageStore
@@ -28,7 +29,6 @@ from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record, decode_records
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SYS_FLAG
-from kerolox.store.errors import StoreError
 from kerolox.store.tables.offsets import ConsumerOffsets
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,12 @@ OP_TAG = "d"
 OP_PROPERTIES = packed.pack({packed.TAGS: OP_TAG, packed.WAIT: "true"})
 TAIL_BYTES_MAX = 256 << 20  # of the log, looked at after a start
 READ_COUNT = 256
-LATE_COUNT_MAX = 100_000
+LATELY_COUNT_MAX = 100_000
+PENDING_COUNT_MAX = 100_000  # half messages looked at after a start
+
+
+# By what a message and its copies are known: unique key, time and place of birth, body.
+Sameness = tuple[str, int, bytes, bytes]
 
 
 class Transaction:
@@ -69,10 +74,10 @@ class Ended:
         self._options = options
         self._clock = clock
         self.progress = 0  # half messages before this offset are done with
-        # Ended behind the progress, when we no longer knew of copies: one may be still to come.
-        self.late: dict[int, None] = {}
-        # Offset of what is done with → whether its producer ended it since the start.
-        self._done: dict[int, bool] = {}
+        self._done: set[int] = set()  # not yet gone through
+        # What its producer ended lately, the oldest first: it may tell once more, answering several
+        # questions, when we have gone through it long ago.
+        self._lately: dict[int, None] = {}
         self._put_back: dict[int, Transaction] = {}
         self._ops: deque[tuple[int, int]] = deque()  # offset of the op message, highest offset it notes
         self._op_progress = 0
@@ -100,7 +105,7 @@ class Ended:
         transaction = self._put_back.get(offset)
         if transaction is not None:
             return None if transaction.ended else transaction.offsets[-1]
-        if self.is_ending(offset) or self._done.get(offset) or offset in self.late:
+        if self.is_ending(offset) or offset in self._lately:
             return None
         return offset
 
@@ -178,20 +183,24 @@ class Ended:
                     transaction.ended = False
             return
         self._ops.extend(ops)
+        self._done.update(offset for offset in ended if offset >= self.progress)
         for offset, by_producer in ended.items():
-            if offset >= self.progress:
-                self._done[offset] = by_producer
-            elif by_producer:
-                self.late[offset] = None
-                if len(self.late) > LATE_COUNT_MAX:
-                    del self.late[next(iter(self.late))]
+            if by_producer:
+                self._remember(offset)
+
+    def _remember(self, offset: int) -> None:
+        transaction = self._put_back.get(offset)
+        for each in [offset] if transaction is None else transaction.offsets:
+            self._lately[each] = None
+        while len(self._lately) > LATELY_COUNT_MAX:
+            del self._lately[next(iter(self._lately))]
 
     # --- progress ------------------------------------------------------------------------------------
 
     def advance(self, offset: int) -> None:
         """Everything before this offset was gone through."""
         for passed in range(self.progress, offset):
-            self._done.pop(passed, None)
+            self._done.discard(passed)
             transaction = self._put_back.get(passed)
             if transaction is not None and transaction.offsets[-1] == passed:
                 for each in transaction.offsets:
@@ -216,36 +225,71 @@ class Ended:
             for op in decode_records(b"".join(read.parts)):
                 last_op_end = op.physical_offset + op.size
                 ended = read_op(op)
-                self._done.update((each, False) for each in ended if each >= self.progress)
+                self._done.update(each for each in ended if each >= self.progress)
                 self._ops.append((op.queue_offset, max(ended, default=-1)))
             if read.next_offset <= offset:
                 break
             offset = read.next_offset
         if self.pending:
-            await self._look_at_tail(last_op_end)
+            await self._repair(last_op_end)
         log.info(
             "transactions_loaded progress=%d op_progress=%d ended=%d pending=%d",
             self.progress, self._op_progress, len(self._done), self.pending - len(self._done),
         )  # fmt: skip
 
-    async def _look_at_tail(self, last_op_end: int) -> None:
-        """A committed message behind the last note is one whose note was cut off by a crash, or that a broker
-        of Apache's had not yet noted when it stopped: otherwise it would be committed twice."""
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(None, self._committed_behind, last_op_end)
-        unnoted = [offset for offset in found if offset >= self.progress and offset not in self._done]
+    async def _repair(self, last_op_end: int) -> None:
+        """Note what was not noted when the broker stopped, or it would be committed twice.
+
+        A committed message behind the last note is one whose note was cut off by a crash, or that a broker
+        of Apache's had not yet noted. A half message with a copy behind it was put back, likewise.
+        """
+        unnoted = await asyncio.get_running_loop().run_in_executor(
+            None, lambda: self._unnoted(self._committed_behind(last_op_end))
+        )
         if not unnoted:
             return
-        log.warning(
-            "transactions_noted_late count=%d next='nothing: they were committed before the stop'",
-            len(unnoted),
-        )
+        log.warning("transactions_noted_late count=%d next='nothing: it was made good'", len(unnoted))
         for offset in unnoted:
-            self._note(offset, True)
-        await self._writes.written()
+            self._note(offset, False)
+        try:
+            await self._writes.written()
+        except KeroloxError as error:  # a full disk: it is known, and looked for again at the next start
+            log.warning("transactions_not_noted count=%d error=%r", len(unnoted), str(error))
+            self._done.update(unnoted)
 
-    def _committed_behind(self, last_op_end: int) -> list[int]:
-        """Offsets of half messages whose committed message lies behind a place in the log. In a thread."""
+    def _unnoted(self, committed: set[Sameness]) -> list[int]:
+        """Open half messages that were committed, or have a newer copy. In a thread."""
+        queue = self._store.queues.find(names.HALF_TOPIC, QUEUE)
+        if queue is None:
+            return []
+        found: list[int] = []
+        newest: dict[Sameness, int] = {}
+        wanted = [each for each in range(self.progress, queue.max_offset) if each not in self._done]
+        for offset in wanted[:PENDING_COUNT_MAX]:
+            entry = queue.entry(offset)
+            try:
+                half = decode_record(self._store.log.record_at(entry[0])) if entry is not None else None
+            except KeroloxError:
+                continue
+            if half is None or not half.unique_key:
+                continue
+            same = _sameness(half)
+            if same in committed:
+                found.append(offset)
+                continue
+            # A producer that sends again after a timeout makes two messages of one key: neither is a copy.
+            first = half_messages.first_offset(half)
+            if same in newest and (first is not None or half_messages.checks(half) > 0):
+                found.append(newest[same])
+            newest[same] = offset
+            if first is not None:
+                transaction = self._put_back.setdefault(first, Transaction(first))
+                transaction.offsets.append(offset)
+                self._put_back[offset] = transaction
+        return found
+
+    def _committed_behind(self, last_op_end: int) -> set[Sameness]:
+        """Transactions whose committed message lies behind a place in the log. In a thread."""
         readable, queue = self._store.log, self._store.queues.find(names.HALF_TOPIC, QUEUE)
         end = readable.max_offset
         begin = last_op_end
@@ -264,23 +308,20 @@ class Ended:
                         high = middle
                 entry = queue.entry(low)
                 begin = entry[0] if entry is not None else end
-        found: list[int] = []
+        found: set[Sameness] = set()
         for entries, _ in readable.entries_from(max(begin, readable.min_offset), end):
             for each in entries:
-                if each[SYS_FLAG] & TRANSACTION_MASK != TRANSACTION_COMMIT:
-                    continue
-                try:
-                    final = decode_record(readable.record_at(each[PHYSICAL_OFFSET]))
-                    half = decode_record(readable.record_at(final.prepared_offset))
-                except (StoreError, KeroloxError):
-                    continue  # a delayed one that was delivered does not say where its half message lay
-                if half.topic == names.HALF_TOPIC:
-                    found.append(half.queue_offset)
+                if each[SYS_FLAG] & TRANSACTION_MASK == TRANSACTION_COMMIT:
+                    found.add(_sameness(decode_record(readable.record_at(each[PHYSICAL_OFFSET]))))
         return found
 
     def _noted_progress(self, topic: str) -> int:
         low, high = self._store.min_offset(topic, QUEUE), self._store.max_offset(topic, QUEUE)
         return min(max(self._offsets.offset(topic, GROUP, QUEUE), low), high)
+
+
+def _sameness(message: StoredMessage) -> Sameness:
+    return message.unique_key, message.born_timestamp, message.born_host, message.body
 
 
 # --- the form of op messages -----------------------------------------------------------------------------
