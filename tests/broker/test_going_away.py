@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from kerolox.broker.broker import Broker
 from kerolox.net.dialer import Dialer
@@ -74,10 +75,10 @@ async def test_newer_clients_are_sent_away_and_older_ones_served(tmp_path: Path)
 
 
 async def test_it_does_not_wait_for_ever(tmp_path: Path) -> None:
-    async with running_broker(directory=tmp_path, graceful_stop=True, graceful_stop_s=0) as running:
-        async with of_version(NEW) as new:
-            await Talk(new, running).send("T")
-            await asyncio.wait_for(running.broker.close(), 10)
+    options: dict[str, Any] = {"graceful_stop": True, "graceful_stop_s": 0}
+    async with running_broker(directory=tmp_path, **options) as running, of_version(NEW) as new:
+        await Talk(new, running).send("T")
+        await asyncio.wait_for(running.broker.close(), 10)
 
 
 async def test_nobody_is_sent_away_unless_asked_for(tmp_path: Path) -> None:

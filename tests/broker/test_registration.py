@@ -5,17 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
+from kerolox.broker.options import BrokerOptions
 from kerolox.broker.registration import split_nameservers
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG
+from kerolox.nameserver.listings import cluster_info
+from kerolox.nameserver.options import ClientAuth
 from kerolox.nameserver.server import NameServer
 from kerolox.net.dialer import Dialer
 from kerolox.net.lanes import Lane
 from kerolox.net.requests import Answer, Handlers, Request
 from kerolox.net.server import Server
+from kerolox.net.tls import TlsMode
 from kerolox.protocol.bodies.registration import Registration, body_crc32
 from kerolox.protocol.bodies.routes import ClusterInfo
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -244,3 +250,75 @@ async def test_rights_the_broker_lost_are_told() -> None:
 )
 def test_lists_of_name_servers(text: str, addresses: list[str]) -> None:
     assert split_nameservers(text) == addresses
+
+
+# --- TLS ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> dict[str, str]:
+    """Files of a name server's certificate, of one for the broker, and of the authority of both."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    for name in ("server", "broker"):
+        issued = authority.issue_cert("127.0.0.1")
+        issued.private_key_pem.write_to_path(str(tmp_path / f"{name}.key"))
+        issued.cert_chain_pems[0].write_to_path(str(tmp_path / f"{name}.pem"))
+    return {path.name: str(path) for path in tmp_path.iterdir()}
+
+
+async def test_it_registers_over_tls(
+    certificates: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The name server takes nothing else, and wants to see a certificate."""
+    settings = {
+        "tls_server_mode": TlsMode.ENFORCING,
+        "tls_server_cert_path": certificates["server.pem"],
+        "tls_server_key_path": certificates["server.key"],
+        "tls_server_trust_cert_path": certificates["ca.pem"],
+        "tls_server_need_client_auth": ClientAuth.REQUIRE,
+    }
+    ours = {
+        "use_tls": True,
+        "tls_own_ca": certificates["ca.pem"],
+        "tls_own_certificate": certificates["broker.pem"],
+        "tls_own_key": certificates["broker.key"],
+    }
+    async with running_nameserver(directory=tmp_path / "ns", **settings) as nameserver:
+        with caplog.at_level(logging.WARNING):
+            async with running_broker(nameserver=nameserver, directory=tmp_path / "b", **ours):
+                assert set(cluster_info(nameserver.routes).broker_addr_table) == {"broker-a"}
+            assert cluster_info(nameserver.routes).broker_addr_table == {}  # it said good-bye, too
+    assert "nameservers_not_verified" not in caplog.text
+
+
+@pytest.mark.parametrize("changes", [{}, {"use_tls": True}], ids=["plain", "without a certificate"])
+async def test_who_does_not_speak_as_the_name_server_wants_is_not_registered(
+    certificates: dict[str, str], tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    settings = {
+        "tls_server_mode": TlsMode.ENFORCING,
+        "tls_server_cert_path": certificates["server.pem"],
+        "tls_server_key_path": certificates["server.key"],
+        "tls_server_trust_cert_path": certificates["ca.pem"],
+        "tls_server_need_client_auth": ClientAuth.REQUIRE,
+    }
+    async with (
+        running_nameserver(directory=tmp_path / "ns", **settings) as nameserver,
+        running_broker(nameserver=nameserver, directory=tmp_path / "b", **changes),
+    ):
+        assert cluster_info(nameserver.routes).broker_addr_table == {}
+
+
+def test_which_tls_is_spoken() -> None:
+    assert BrokerOptions().own_tls is None
+    assert BrokerOptions(use_tls=False, tls_mode=TlsMode.ENFORCING).own_tls is None
+    unverified = BrokerOptions(tls_mode=TlsMode.ENFORCING).own_tls
+    assert unverified is not None
+    assert not unverified.verify
+    verified = BrokerOptions(use_tls=True, tls_own_ca="ca.pem").own_tls
+    assert verified is not None
+    assert verified.verify
+    trusting = BrokerOptions(use_tls=True, tls_own_ca="ca.pem", tls_own_verify=False).own_tls
+    assert trusting is not None
+    assert not trusting.verify

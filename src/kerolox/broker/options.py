@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kerolox.net.tls import ServerTls, TlsMode
+from kerolox.net.tls import ClientTls, ServerTls, TlsMode
 from kerolox.options import option
 from kerolox.store.options import StoreOptions
 
@@ -274,6 +274,38 @@ class BrokerOptions(StoreOptions):
     tls_key: str | None = option(None, "Private key, PEM.", key="tls.server.keyPath")
     tls_key_password: str | None = option(None, "Its password.", key="tls.server.keyPassword", secret=True)
     tls_client_ca: str | None = option(None, "Authorities of clients, PEM.", key="tls.server.trustCertPath")
+
+    use_tls: bool | None = option(
+        None, "Speak TLS to name servers; unset: if tls.server.mode is enforcing.", key="useTLS"
+    )
+    tls_own_ca: str | None = option(
+        None, "Authorities of name servers, PEM; the system's if unset.", key="tls.client.trustCertPath"
+    )
+    tls_own_verify: bool | None = option(
+        None, "Whether name servers must show a good certificate; unset: if trustCertPath is set.",
+        key="tls.client.authServer",
+    )  # fmt: skip
+    tls_own_certificate: str | None = option(
+        None, "Certificate shown to name servers, PEM.", key="tls.client.certPath"
+    )
+    tls_own_key: str | None = option(None, "Its private key, PEM.", key="tls.client.keyPath")
+    tls_own_key_password: str | None = option(
+        None, "Its password.", key="tls.client.keyPassword", secret=True
+    )
+
+    @property
+    def own_tls(self) -> ClientTls | None:
+        """How the broker speaks to name servers; None: plainly."""
+        if self.use_tls is False or (self.use_tls is None and self.tls_mode is not TlsMode.ENFORCING):
+            return None
+        verify = self.tls_own_ca is not None if self.tls_own_verify is None else self.tls_own_verify
+        return ClientTls(
+            ca=self.tls_own_ca,
+            certificate=self.tls_own_certificate,
+            key=self.tls_own_key,
+            key_password=self.tls_own_key_password,
+            verify=verify,
+        )
 
     @property
     def tls(self) -> ServerTls:

@@ -74,7 +74,7 @@ class Registrations(PeerEvents):
         self._address = address
         self._ha_address = ha_address
         self._clock = clock
-        self._dialer = Dialer(events=self, clock=clock)
+        self._dialer = Dialer(events=self, clock=clock, tls=options.own_tls)
         self._closed = False
 
     async def start(self) -> None:
@@ -82,6 +82,12 @@ class Registrations(PeerEvents):
         if not self.lines:
             log.warning("no_nameserver next='clients find this broker only by its address; set namesrvAddr'")
             return
+        tls = self._options.own_tls
+        if tls is not None and not tls.verify:
+            log.warning(
+                "nameservers_not_verified next='set tls.client.trustCertPath: now anybody who gets between "
+                "can pretend to be a name server'"
+            )
         loop = asyncio.get_running_loop()
         for line in self.lines:
             line.task = loop.create_task(self._run(line))
