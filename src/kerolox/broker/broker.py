@@ -15,6 +15,7 @@ from kerolox.broker.admin import Admin
 from kerolox.broker.commits import Commits, Resets
 from kerolox.broker.drafts import Drafts
 from kerolox.broker.filters import Filters
+from kerolox.broker.follower_port import FollowerPort
 from kerolox.broker.going_away import GoingAway
 from kerolox.broker.groups import Groups, SlowGroups
 from kerolox.broker.heartbeats import Heartbeats
@@ -99,7 +100,8 @@ class Broker(PeerEvents):
         push, callback = self._stop.push_async_callback, self._stop.callback
         # The address goes into every record, so the ports are taken before the store opens. Nobody is let
         # in before all parts are there, and name servers send nobody before that.
-        server, vip_server = await self._bind()
+        server, vip_server, followers = await self._bind()
+        push(followers.close)
         push(server.close)
         push(vip_server.close)
         await self._open_store()
@@ -161,7 +163,7 @@ class Broker(PeerEvents):
 
     # --- ports and store -------------------------------------------------------------------------------
 
-    async def _bind(self) -> tuple[Server, Server]:
+    async def _bind(self) -> tuple[Server, Server, FollowerPort]:
         options = self.options
         host = await resolve(options.bind_address, "bindAddress")
         for tries in range(1, BIND_TRIES + 1):
@@ -169,23 +171,25 @@ class Broker(PeerEvents):
             await server.bind()
             vip_port = options.vip_port if options.vip_port >= 0 else max(0, server.port - 2)
             vip_server = self._listener(self._vip_handlers, host, vip_port)
+            followers = FollowerPort(host, options.ha_port if options.ha_port >= 0 else server.port + 1)
             try:
                 await vip_server.bind()
+                await followers.start()
                 break
             except ListenFailed:
+                await vip_server.close()
                 await server.close()
                 if options.listen_port or tries == BIND_TRIES:
                     raise
         # What tools that ask for the options are told.
         options.listen_port, options.vip_port = server.port, vip_server.port
-        if options.ha_port < 0:
-            options.ha_port = options.listen_port + 1
+        options.ha_port = followers.port
         options.advertised_host = await advertised_host(
             options.advertised_host, host, split_nameservers(options.nameservers)
         )
         self.address = join(options.advertised_host, options.listen_port)
         self.ha_address = join(options.advertised_host, options.ha_port)
-        return server, vip_server
+        return server, vip_server, followers
 
     def _listener(self, handlers: Handlers, host: str, port: int) -> Server:
         return Server(
