@@ -49,7 +49,7 @@ async def ask(talk: Talk, code: int, header: Header | None = None, body: bytes =
 async def test_figures(talk: Talk) -> None:
     await talk.send("t", b"x" * 100)
     await talk.pull("t")
-    talk.running.broker.delays.update(1, 5)
+    talk.running.broker.delay_offsets.update(1, 5)
     table = KVTable.decode((await ask(talk, RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
     assert set(DEREFERENCED) <= table.keys()
     assert table["msgPutTotalTodayNow"] == table["msgGetTotalTodayNow"] == "1"

@@ -136,7 +136,7 @@ async def test_what_they_consume(talk: Talk) -> None:
     table = ConsumerOffsetTable.decode((await ask(talk, RequestCode.GET_ALL_CONSUMER_OFFSET)).body)
     assert table.offset_table == {"t@g": {0: 1}}
     assert broker.offsets.changed  # asking is not saving
-    broker.delays.update(3, 17)
+    broker.delay_offsets.update(3, 17)
     delays = DelayOffsetTable.decode((await ask(talk, RequestCode.GET_ALL_DELAY_OFFSET)).body)
     assert delays.offset_table == {3: 17}
 

@@ -13,6 +13,7 @@ import kerolox.protocol.hot  # noqa: F401 — the short way through the codecs
 from kerolox.broker.address import advertised_host, join, resolve
 from kerolox.broker.admin import Admin
 from kerolox.broker.commits import Commits, Resets
+from kerolox.broker.delays import SCHEDULE_GROUP, Delays
 from kerolox.broker.drafts import Drafts
 from kerolox.broker.filters import Filters
 from kerolox.broker.follower_port import FollowerPort
@@ -52,6 +53,7 @@ from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.headers.send import SendRequest, SendRequestV2
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys
+from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.errors import StoreError
 from kerolox.store.files import Files
 from kerolox.store.state import Obstacle
@@ -127,6 +129,8 @@ class Broker(PeerEvents):
         await vip_server.start()
         push(vip_server.close)
         push(self._answer_flushed)
+        push(self.delays.close)
+        await self.delays.start()
         self.timers.start()
         push(self.timers.stop)
         self.transactions.start()
@@ -222,12 +226,14 @@ class Broker(PeerEvents):
             store.files, directory, clock=clock, version_step=options.offsets_version_step
         )
 
-        self.delays = DelayOffsets(store.files, directory, clock=clock)
+        self.delay_offsets = DelayOffsets(
+            store.files, directory, clock=clock, version_step=options.delays_version_step
+        )
         self.modes = RequestModes(store.files, directory, clock=clock)
         self.transaction_counts = TransactionCounts(store.files, directory, clock=clock)
 
         def load() -> None:
-            for table in (self.topics.table, self.group_table, self.offsets, self.delays, self.modes):
+            for table in (self.topics.table, self.group_table, self.offsets, self.delay_offsets, self.modes):
                 table.load()
             self.transaction_counts.load()
 
@@ -267,6 +273,7 @@ class Broker(PeerEvents):
         self.waiting = WaitingPulls(clock)
         self.writes = LogWrites(store.log)
         self.drafts = Drafts(store.log)
+        self.delays = Delays(store, self.drafts, self.writes, self.delay_offsets, options, clock)
         self.sends = Sends(
             store.log,
             self.drafts,
@@ -344,7 +351,7 @@ class Broker(PeerEvents):
             self.groups,
             self.members,
             self.offsets,
-            self.delays,
+            self.delay_offsets,
             self.modes,
             self.stats,
             self.lanes,
@@ -404,6 +411,9 @@ class Broker(PeerEvents):
         self.pulls.on_caught_up.append(stats.caught_up)
         groups.on_enabled.append(stats.forget_behind)
         stats.count_misses(lambda: self.pulls.misses)
+        self.drafts.rewrites.insert(0, self.delays.park)  # before any time: a level wins
+        self.delays.on_delivered.append(self._count_delayed)
+        self.metrics.more.append(self.delays.metrics)
 
     def _route(self) -> None:
         """Which request goes where, in which lane."""
@@ -451,6 +461,10 @@ class Broker(PeerEvents):
             # Name servers take another look only at another version.
             self.topics.table.bump()
             self.registrations.register_all()
+
+    def _count_delayed(self, queue_id: int, topic: str, size_bytes: int) -> None:
+        if self.options.delay_stats:
+            self.stats.delivered_later(SCHEDULE_GROUP, SCHEDULE_TOPIC, queue_id, topic, size_bytes)
 
     def closed(self, peer: Peer, reason: str) -> None:
         if not self._closed:

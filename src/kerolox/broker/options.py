@@ -232,6 +232,17 @@ class BrokerOptions(StoreOptions):
     offsets_version_step: int = option(
         500, "Commits that make a new version.", key="consumerOffsetUpdateVersionStep", low=1
     )
+    save_delays_ms: int = option(
+        10_000, "How often it is saved how far delayed messages were delivered.",
+        key="flushDelayOffsetInterval", low=1, changeable=True,
+    )  # fmt: skip
+    delays_version_step: int = option(
+        200, "Deliveries that make a new version.", key="delayOffsetUpdateVersionStep", low=1
+    )
+    delay_stats: bool = option(
+        True, "Count delayed messages when they are delivered.", key="enableScheduleMessageStats",
+        changeable=True,
+    )  # fmt: skip
 
     # --- transactions ---------------------------------------------------------------------------------
     transaction_timeout_ms: int = option(

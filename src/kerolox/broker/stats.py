@@ -168,6 +168,21 @@ class Statistics:
             if other == group:
                 flow.behind_bytes = 0
 
+    def delivered_later(self, group: str, level_topic: str, queue_id: int, topic: str, size: int) -> None:
+        """A delayed message left the queue of its level for its own topic. The broker's total of messages
+        handed out does not count it: nobody got it yet."""
+        queue = self.queue_gets.get((level_topic, queue_id, group))
+        if queue is None:
+            queue = self.queue_gets[level_topic, queue_id, group] = self._flow()
+        whole = self.gets.get((level_topic, group))
+        if whole is None:
+            whole = self.gets[level_topic, group] = self._flow()
+        for flow in (queue, whole):
+            flow.messages += 1
+            flow.size_bytes += size
+            flow.times += 1
+        self.stored(topic, 1, size)
+
     def sent_back(self, group: str, topic: str, *, dead: bool = False) -> None:
         """A message that a group could not consume came back; ``dead``: for good."""
         table = self.dead_letters if dead else self.send_backs

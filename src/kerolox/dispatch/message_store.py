@@ -266,11 +266,11 @@ class MessageStore:
         try:
             return attempt(False)
         except Cold:
-            return await self._in_reader(lambda: attempt(True))
+            return await self.in_reader(lambda: attempt(True))
 
     async def message_at(self, physical_offset: int) -> bytes:
         """The record at a place in the log. Raises CorruptRecord when none starts there."""
-        return await self._in_reader(lambda: self.log.record_at(physical_offset))
+        return await self.in_reader(lambda: self.log.record_at(physical_offset))
 
     async def find_by_key(
         self, topic: str, key: str, count_max: int = 32, begin_ms: int = 0, end_ms: int = (1 << 63) - 1
@@ -288,14 +288,14 @@ class MessageStore:
                     continue  # deleted meanwhile
             return records
 
-        return await self._in_reader(look)
+        return await self.in_reader(look)
 
     async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
         """The first offset stored at this time or later; ``upper``: the last at or before it."""
         queue = self.queues.find(topic, queue_id)
         if queue is None:
             return 0
-        return await self._in_reader(
+        return await self.in_reader(
             lambda: queue.offset_by_time(
                 time_ms, self.log.store_timestamp_at, log_min=self.log.min_offset, upper=upper
             )
@@ -311,7 +311,7 @@ class MessageStore:
             entry = queue.entry(queue.min_offset)
             return -1 if entry is None else self.log.store_timestamp_at(entry[0])
 
-        return await self._in_reader(look)
+        return await self.in_reader(look)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self.queues.find(topic, queue_id)
@@ -496,7 +496,8 @@ class MessageStore:
         queue = self.queues.find(topic, queue_id)
         return 0 if queue is None else queue.next_offset
 
-    async def _in_reader(self, look: Callable[[], T]) -> T:
+    async def in_reader(self, look: Callable[[], T]) -> T:
+        """Run what may wait for the disk in one of the reading threads."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, look)
 
 

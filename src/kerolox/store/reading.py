@@ -190,7 +190,7 @@ class QueueReader:
             count += 1
             size_bytes += size
             status = Found.FOUND
-        parts = taken if record_filter is not None else self._parts(ranges, may_wait)
+        parts = taken if record_filter is not None else self.parts(ranges, may_wait)
         behind = log_end - last_physical
         return QueueRead(
             status,
@@ -271,7 +271,7 @@ class QueueReader:
             raise Cold
         return record
 
-    def _parts(self, ranges: list[tuple[int, int]], may_wait: bool) -> list[bytes]:
+    def parts(self, ranges: list[tuple[int, int]], may_wait: bool) -> list[bytes]:
         """The bytes of all ranges, neighbours with small gaps fetched by one read."""
         parts: list[bytes] = []
         number = 0

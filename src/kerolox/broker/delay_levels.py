@@ -1,0 +1,116 @@
+"""One delay level: which messages ask for it, how they are given back their topic, how long they wait.
+
+A message is due by the wall clock, as in RocketMQ. When the wall clock was set back, those parked since the
+start are delivered when their delay has passed all the same: neither hours late nor, as the original does
+with a due time further ahead than the level's delay, at once. Of those parked before, and after a change of
+the level table, that rule of the original is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from typing import Final
+
+from kerolox.broker.drafts import Draft
+from kerolox.errors import KeroloxError, Refused
+from kerolox.protocol import properties as packed
+from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.message import StoredMessage
+
+PARKED_STEPS = 1000  # of a level's delay: how finely it is remembered when messages were parked
+
+AT_REAL_TOPIC: Final = packed.marker(packed.REAL_TOPIC)
+AT_REAL_QUEUE_ID: Final = packed.marker(packed.REAL_QUEUE_ID)
+_NUMBER = re.compile(rb"[+-]?[0-9]{1,10}")
+_INT_MAX = 2**31 - 1
+
+
+class Unrestorable(KeroloxError):
+    """A parked message that cannot be given back its topic. It is passed over, as the original does."""
+
+
+def level_of(properties: bytes) -> int:
+    """The delay level a message asks for, 0 when it asks for none. Raises for what is no number."""
+    text = packed.find(properties, packed.AT_DELAY)
+    if text is None:
+        return 0
+    if not _NUMBER.fullmatch(text) or not -_INT_MAX - 1 <= int(text) <= _INT_MAX:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, f"the delay level (property DELAY) is {text[:40]!r}, not a number"
+        )
+    return int(text)
+
+
+def restore(message: StoredMessage) -> Draft:
+    """What was parked, as it is delivered. Its properties stay as they are: those of the real queue and
+    the level too, as in the original."""
+    properties = message.packed_properties
+    topic = packed.find(properties, AT_REAL_TOPIC)
+    queue_id = packed.find(properties, AT_REAL_QUEUE_ID)
+    if topic is None or queue_id is None or not _NUMBER.fullmatch(queue_id):
+        raise Unrestorable(f"its properties name no real queue: topic {topic!r}, queue {queue_id!r}")
+    if packed.AT_CRC32[1:] in properties:
+        properties = packed.remove(properties, packed.AT_CRC32)  # of the record as it was
+    return Draft(
+        topic.decode("utf-8", "replace"),
+        int(queue_id),
+        message.body,
+        properties,
+        message.born_timestamp,
+        message.born_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=message.reconsume_times,
+        store_host=message.store_host,
+    )
+
+
+class Level:
+    """One delay level and how far it has come."""
+
+    __slots__ = (
+        "again_s",
+        "delay_ms",
+        "due_ms",
+        "failures",
+        "next_offset",
+        "number",
+        "parked",
+        "queue_id",
+        "task",
+    )
+
+    def __init__(self, number: int, delay_ms: int) -> None:
+        self.number = number
+        self.queue_id = number - 1
+        self.delay_ms = delay_ms
+        self.next_offset = 0  # delivered next
+        self.due_ms: int | None = None  # when the head is due; 0: to be looked at; None: there is none
+        self.again_s = 0.0  # not before, by the monotonic clock
+        self.failures = 0
+        self.task: asyncio.Task[None] | None = None
+        # From which offset on messages were parked when, by the monotonic clock. At most a thousand.
+        self.parked: deque[tuple[int, float]] = deque()
+
+    def note_parked(self, offset: int, now_s: float) -> None:
+        if not self.parked or now_s - self.parked[-1][1] >= self.delay_ms / 1000 / PARKED_STEPS:
+            self.parked.append((offset, now_s))
+
+    def forget_parked(self, offset: int) -> None:
+        """Those before this offset are not asked for any more."""
+        while len(self.parked) > 1 and self.parked[1][0] <= offset:
+            self.parked.popleft()
+
+    def wait_s(self, offset: int, due_ms: int, now_ms: int, now_s: float) -> float:
+        """How long the message at this offset has to wait; it may go when that is not more than 0."""
+        wait_s = (due_ms - now_ms) / 1000
+        if wait_s <= 0:
+            return wait_s
+        self.forget_parked(offset)
+        parked = self.parked
+        if not parked or parked[0][0] > offset:  # parked before the start
+            return 0.0 if due_ms > now_ms + self.delay_ms else wait_s
+        delay_s = self.delay_ms / 1000
+        return min(wait_s, parked[0][1] + delay_s + delay_s / PARKED_STEPS - now_s)
