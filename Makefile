@@ -12,8 +12,9 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 install: $(STAMP)
 
-# The lock file pins every package with its hashes; the project itself is installed in place.
-$(STAMP): pyproject.toml requirements/dev.lock
+# The lock file pins every package with its hashes; the project itself is installed in place, its core compiled if
+# there is a compiler.
+$(STAMP): pyproject.toml setup.py src/kerolox/_core.c requirements/dev.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kerolox needs Python 3.11 or newer, found " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock

@@ -199,6 +199,7 @@ def test_version() -> None:
         "python",
         "platform",
         "eventLoop",
+        "core",
         "protocol",
         "protocolVersion",
     }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kerolox.compiled import load
+from kerolox.protocol import frame
 from kerolox.protocol.frame import BINARY, JSON, FrameSplitter, pack_frame
 from kerolox.protocol.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 
@@ -94,3 +97,36 @@ def test_the_largest_frame_passes() -> None:
     for start in range(0, len(frame), 1 << 20):
         got += splitter.feed(frame[start : start + (1 << 20)])
     assert got == [(JSON, b"{}", body)]
+
+
+SPLITTERS: list[Any] = [pytest.param(frame._split_frames, id="python")]
+CORE = load()
+if CORE is not None:
+    SPLITTERS.append(pytest.param(CORE.split_frames, id="compiled"))
+
+
+@pytest.mark.parametrize("split", SPLITTERS)
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_splitting_tells_where_it_stopped_and_what_it_needs(split: Any, kind: type) -> None:
+    whole = pack_frame(JSON, b"head", b"body") + pack_frame(1, b"", b"")
+    frames = [(0, b"head", b"body"), (1, b"", b"")]
+    assert split(kind(whole), 1000) == (frames, 24, 8)
+    assert split(kind(whole + whole[:10]), 1000) == (frames, 24, 16)
+    assert split(kind(whole + b"\x00" * 7), 1000) == (frames, 24, 8)
+    assert split(kind(whole + b"\xff" * 8), 1000) == (frames, 24, -1)
+    assert split(kind(whole), 15) == ([], 0, -1)
+    assert split(kind(b""), 15) == ([], 0, 8)
+
+
+@pytest.mark.skipif(CORE is None, reason="the core is not compiled")
+@given(
+    st.lists(st.binary(max_size=12) | st.sampled_from([pack_frame(0, b"a", b"b"), pack_frame(1, b"abc")])),
+    st.integers(-10, 40),
+)
+def test_compiled_and_python_split_alike(pieces: list[bytes], bytes_max: int) -> None:
+    assert CORE is not None
+    data = b"".join(pieces)
+    assert CORE.split_frames(data, bytes_max) == frame._split_frames(data, bytes_max)
+    assert CORE.split_frames(bytearray(data), 1000) == frame._split_frames(bytearray(data), 1000)
+    with pytest.raises(TypeError):
+        CORE.split_frames("text", 1)

@@ -25,6 +25,7 @@ from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.members import Members
 from kerolox.broker.metrics import Metrics
 from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.plain_sends import PlainSends
 from kerolox.broker.pulls import Pulls
 from kerolox.broker.queries import Queries
 from kerolox.broker.queue_locks import QueueLocks
@@ -53,6 +54,7 @@ from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.headers.send import SendRequest, SendRequestV2
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys
+from kerolox.protocol.plain_sends import PLAIN_STARTS
 from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.errors import StoreError
 from kerolox.store.files import Files
@@ -285,6 +287,15 @@ class Broker(PeerEvents):
             self.unique_keys,
             clock,
         )
+        self.plain_sends = PlainSends(
+            self.sends,
+            store.log,
+            self.writes,
+            store.flusher,
+            store.state,
+            self.topics,
+            options,
+        )
         self.timers = Timers(
             store,
             self.drafts,
@@ -392,12 +403,15 @@ class Broker(PeerEvents):
         self.mode_saver = self.saver.keep(self.modes, interval_ms)
         self.saver.keep(self.offsets, interval_ms)
         topics.on_change += [self.registrations.topic_changed, lambda _: self.topic_saver.save()]
-        topics.on_removed += [sends.forget_topic, stats.forget_topic, lambda _: self.topic_saver.save()]
+        topics.on_change.append(lambda config: self.plain_sends.forget_topic(config.topic_name))
+        topics.on_removed += [self.plain_sends.forget_topic, sends.forget_topic]
+        topics.on_removed += [stats.forget_topic, lambda _: self.topic_saver.save()]
         groups.on_change.append(lambda _: self.group_saver.save())
         sends.save_topics = self.topic_saver.save
         sends.rewrites.append(self.retries.redirect)
         self.retries.topics_saved = self.topic_saver.saved
         sends.on_stored.append(stats.stored)
+        self.plain_sends.on_stored.append(stats.stored)
         self.replies.on_stored.append(stats.stored)
         transactions = self.transactions
         sends.rewrites.append(transactions.prepare)
@@ -440,6 +454,9 @@ class Broker(PeerEvents):
         self.writes.due = self.stats.timed(self.writes.write)
         for handlers in (self._handlers, self._vip_handlers):
             handlers.after_pass.append(sends.end_pass)
+            if self.plain_sends.possible:
+                for start in PLAIN_STARTS:
+                    handlers.runs[start] = (self.plain_sends.take, self.lanes["send"])
 
     def _add(self, lane: str, rows: Iterable[Row]) -> None:
         for code, handler, header in rows:

@@ -76,7 +76,7 @@ class Sends:
         self._write_is_due = False
         self._unsaved: dict[str, list[tuple[Request[SendRequest], Answer]]] = {}  # new topic → held answers
         self._id_prefix = offset_id_prefix(log.store_host)
-        self._added = packed.pack(
+        self.added_properties = packed.pack(
             {
                 packed.MSG_REGION: options.region,
                 packed.TRACE_ON: "true" if options.trace_on else "false",
@@ -197,6 +197,11 @@ class Sends:
         for key in [key for key in self._cursors if key[0] == topic]:
             del self._cursors[key]
 
+    @property
+    def holds_answers(self) -> bool:
+        """Whether a new topic is on its way to the disk, and answers wait for that."""
+        return bool(self._unsaved)
+
     # --- decisions -----------------------------------------------------------------------------------
 
     def allowed_queue(self, header: SendRequest) -> int:
@@ -288,7 +293,7 @@ class Sends:
             properties = packed.append(properties, packed.pack({packed.UNIQUE_KEY: unique}))
         else:
             unique = found.decode("utf-8", "replace")
-        return packed.append(properties, self._added), unique
+        return packed.append(properties, self.added_properties), unique
 
     def _cursor(self, topic: str, queue_id: int) -> QueueCursor:
         cursor = self._cursors[topic, queue_id] = self._log.cursor(topic, queue_id)

@@ -120,18 +120,18 @@ class Statistics:
 
     # --- counting -----------------------------------------------------------------------------------
 
-    def stored(self, topic: str, messages: int, size_bytes: int) -> None:
+    def stored(self, topic: str, messages: int, size_bytes: int, times: int = 1) -> None:
         try:
             flow = self.puts[topic]
         except KeyError:
             flow = self.puts[topic] = self._flow()
         flow.messages += messages
         flow.size_bytes += size_bytes
-        flow.times += 1
+        flow.times += times
         flow = self.all_puts
         flow.messages += messages
         flow.size_bytes += size_bytes
-        flow.times += 1
+        flow.times += times
 
     def served(
         self, group: str, topic: str, queue_id: int, messages: int, size_bytes: int, behind_bytes: int

@@ -13,16 +13,19 @@ def show(json: JsonFlag = False) -> None:
     import platform
 
     import kerolox
+    from kerolox.compiled import CORE
     from kerolox.net.loop import LOOP_NAME
     from kerolox.protocol.codes import VERSION, version_name
 
     protocol = version_name(VERSION).removeprefix("V").replace("_", ".")
     python = f"{platform.python_implementation()} {platform.python_version()}"
+    core = "pure Python" if CORE is None else "compiled"
     document = {
         "kerolox": kerolox.__version__,
         "python": python,
         "platform": platform.platform(terse=True),
         "eventLoop": LOOP_NAME,
+        "core": core,
         "protocol": protocol,
         "protocolVersion": VERSION,
     }
@@ -31,6 +34,7 @@ def show(json: JsonFlag = False) -> None:
         ("Python", python),
         ("platform", document["platform"]),
         ("event loop", LOOP_NAME),
+        ("core", core),
         ("protocol", f"RocketMQ {protocol} (version {VERSION})"),
     ]
     output(json).show(document, Table(("part", "version"), rows))

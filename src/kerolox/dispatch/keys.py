@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from kerolox.clock import Clock, TimerHandle
+from kerolox.compiled import compiled
 from kerolox.protocol import properties as names
 from kerolox.protocol.record_scan import Entry
 from kerolox.store.errors import StoreError
@@ -22,6 +23,47 @@ _TRANSACTION_BITS = 0xC
 _ROLLED_BACK = 0xC
 
 
+_HASHER = KeyHasher()
+
+
+def _key_items(entries: list[Entry]) -> list[tuple[int, int, int]]:
+    """What the index has to know of log entries: hash, physical offset and store time of each key."""
+    wanted: list[tuple[int, int, int]] = []
+    find = names.find
+    hasher = _HASHER
+    last_topic = b""
+    heads = hasher.heads(last_topic)
+    for _, _, _, _, physical, sys_flag, stored_ms, topic, properties in entries:
+        if sys_flag & _TRANSACTION_BITS == _ROLLED_BACK:
+            continue
+        if topic is not last_topic:
+            last_topic, heads = topic, hasher.heads(topic)
+        # Nearly always the unique key is the first property, has 32 characters of which the first 28
+        # were there before, and nothing behind it is a key: then the rest of its hash is a sum.
+        head = heads.get(properties[:37])
+        if head is not None and properties.find(b"\x02", 37) == 41 and properties.find(b"KEY", 41) < 0:
+            tail = properties[37:41]
+            if tail.isascii():
+                a, b, c, d = tail
+                code = (head + a * 29791 + b * 961 + c * 31 + d) & 0xFFFF_FFFF
+                if code >= 0x8000_0000:
+                    code = 0x1_0000_0000 - code if code != 0x8000_0000 else 0
+                wanted.append((code, physical, stored_ms))
+                continue
+        unique = find(properties, names.AT_UNIQUE_KEY)
+        keys = find(properties, names.AT_KEYS)
+        if keys is not None:
+            wanted += [(code, physical, stored_ms) for code in hasher.keys(topic, unique, keys)]
+        elif unique is not None:
+            wanted.append((hasher.unique_key(topic, unique), physical, stored_ms))
+            if properties.startswith(b"UNIQ_KEY\x01" + unique):
+                hasher.learn(topic, unique)
+    return wanted
+
+
+key_items = compiled("key_items", _key_items)
+
+
 class KeyFiller:
     """Makes index entries of log entries."""
 
@@ -29,7 +71,6 @@ class KeyFiller:
         self._index = index
         self._clock = clock
         self._pending: list[Entry] = []
-        self._hasher = KeyHasher()
         self._timer: TimerHandle | None = None
         self.on_loop = False  # without a running loop (recovery, repair) everything is put at once
 
@@ -46,38 +87,7 @@ class KeyFiller:
         """Put everything collected so far into the index: now is when somebody asks, or the end."""
         if not self._pending:
             return
-        pending = self._pending
-        wanted: list[tuple[int, int, int]] = []
-        find = names.find
-        hasher = self._hasher
-        last_topic = b""
-        heads: dict[bytes, int] = {}
-        for _, _, _, _, physical, sys_flag, stored_ms, topic, properties in pending:
-            if sys_flag & _TRANSACTION_BITS == _ROLLED_BACK:
-                continue
-            if topic is not last_topic:
-                last_topic, heads = topic, hasher.heads(topic)
-            # Nearly always the unique key is the first property, has 32 characters of which the first 28
-            # were there before, and nothing behind it is a key: then the rest of its hash is a sum.
-            head = heads.get(properties[:37])
-            if head is not None and properties.find(b"\x02", 37) == 41 and properties.find(b"KEY", 41) < 0:
-                tail = properties[37:41]
-                if tail.isascii():
-                    a, b, c, d = tail
-                    code = (head + a * 29791 + b * 961 + c * 31 + d) & 0xFFFF_FFFF
-                    if code >= 0x8000_0000:
-                        code = 0x1_0000_0000 - code if code != 0x8000_0000 else 0
-                    wanted.append((code, physical, stored_ms))
-                    continue
-            unique = find(properties, names.AT_UNIQUE_KEY)
-            keys = find(properties, names.AT_KEYS)
-            if keys is not None:
-                wanted += [(code, physical, stored_ms) for code in hasher.keys(topic, unique, keys)]
-            elif unique is not None:
-                wanted.append((hasher.unique_key(topic, unique), physical, stored_ms))
-                if properties.startswith(b"UNIQ_KEY\x01" + unique):
-                    hasher.learn(topic, unique)
-        self._index.put_many(wanted)
+        self._index.put_many(key_items(self._pending))
         self._pending = []  # only now: a failed put is repeated, and what is there is passed over
 
     def close(self) -> None:

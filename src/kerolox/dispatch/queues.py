@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
+from typing import TypeAlias
 
+from kerolox.compiled import compiled
 from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record import RECORD_BYTES_MIN
@@ -20,9 +23,47 @@ TAGS_CACHED_MAX = 8192
 _TRANSACTION_BITS = 0xC
 _IN_NO_QUEUE = (0x4, 0xC)  # prepared and rolled back, as old brokers stored them
 _INNER_BATCH = 0x80
+_FLAGS_QUEUED = 0x73B  # those that change nothing about the queue entry
+_RUNS_MAX = 64
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _LIGHT_QUEUE_PREFIX = "%LMQ%"
 _AT_INNER_NUM = names.marker(names.INNER_NUM)
+
+
+# Of one queue: topic, queue id, first offset, packed entries.
+QueueRun: TypeAlias = tuple[bytes, int, int, bytes]
+
+
+def _queue_runs(entries: list[Entry], stops: tuple[bytes, ...]) -> list[QueueRun] | None:
+    """The queue entries of log entries, queue by queue. None when there are too many queues or anything
+    needs care: offsets that do not follow each other, flags, properties with one of these words in them."""
+    runs: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
+    pack = ENTRY.pack
+    find = names.find
+    for size, _, queue_id, queue_offset, physical, sys_flag, _, topic, properties in entries:
+        run = runs.get((topic, queue_id))
+        if sys_flag & ~_FLAGS_QUEUED or any(word in properties for word in stops):
+            return None
+        if run is None:
+            if len(runs) == _RUNS_MAX:
+                return None
+            run = runs[topic, queue_id] = (queue_offset, [])
+        elif queue_offset != run[0] + len(run[1]):
+            return None
+        # names.find, written out for where a tag mostly stands: between two others.
+        at = properties.rfind(b"\x02TAGS\x01") + 6
+        stop = properties.find(b"\x02", at)
+        tag = properties[at:stop] if 5 < at < stop else find(properties, b"\x02TAGS\x01")
+        run[1].append(pack(physical, size, 0 if tag is None else _tag_code(tag)))
+    return [(topic, queue_id, first, b"".join(packed)) for (topic, queue_id), (first, packed) in runs.items()]
+
+
+@lru_cache(TAGS_CACHED_MAX)
+def _tag_code(tag: bytes) -> int:
+    return java_hash(tag.decode("utf-8", "replace"))
+
+
+queue_runs = compiled("queue_runs", _queue_runs)
 
 
 class QueueFiller:
@@ -34,13 +75,32 @@ class QueueFiller:
         self._queues = queues
         self._delay_levels = delay_levels
         self._multi_dispatch = multi_dispatch
+        self._stops = (names.AT_INNER_MULTI_DISPATCH[1:],) if multi_dispatch else ()
         self._known: dict[tuple[bytes, int], ConsumeQueue | None] = {}
-        self._tags: dict[bytes, int] = {}
         self.fill_gaps = False  # the whole log is read: what is missing in a queue is missing in the log
 
     def fill(self, entries: list[Entry]) -> None:
+        runs = queue_runs(entries, self._stops)
+        if runs is None or not self._extend(runs):
+            self._fill_each(entries)
+
+    def _extend(self, runs: list[QueueRun]) -> bool:
+        """Add what follows on what is there; False when something does not: others may be added then."""
         known = self._known
-        tags = self._tags
+        for topic, queue_id, first_offset, packed in runs:
+            try:
+                queue = known[topic, queue_id]
+            except KeyError:
+                queue = known[topic, queue_id] = self._queue(topic, queue_id, ENTRY.unpack_from(packed)[0])
+            if queue is None:
+                continue
+            if topic == _SCHEDULE or queue.next_offset != first_offset:
+                return False
+            queue.extend(packed, first_offset)
+        return True
+
+    def _fill_each(self, entries: list[Entry]) -> None:
+        known = self._known
         find = names.find
         multi_dispatch = self._multi_dispatch
         for size, _, queue_id, queue_offset, physical, sys_flag, stored_ms, topic, properties in entries:
@@ -56,11 +116,7 @@ class QueueFiller:
             at = properties.rfind(b"\x02TAGS\x01") + 6
             stop = properties.find(b"\x02", at)
             tag = properties[at:stop] if 5 < at < stop else find(properties, b"\x02TAGS\x01")
-            if tag is None:
-                code = 0
-            else:
-                found = tags.get(tag)
-                code = self._hash(tag) if found is None else found
+            code = 0 if tag is None else _tag_code(tag)
             if topic == _SCHEDULE:
                 code = self._due(properties, stored_ms, code)
             if sys_flag & _INNER_BATCH or queue.next_offset < queue_offset:
@@ -75,12 +131,6 @@ class QueueFiller:
         name = topic.encode()
         for key in [key for key in self._known if key[0] == name]:
             del self._known[key]
-
-    def _hash(self, tag: bytes) -> int:
-        if len(self._tags) >= TAGS_CACHED_MAX:
-            self._tags.clear()
-        code = self._tags[tag] = java_hash(tag.decode("utf-8", "replace"))
-        return code
 
     def _due(self, properties: bytes, stored_ms: int, code: int) -> int:
         """Delayed messages carry the time they are due where others carry their tag."""

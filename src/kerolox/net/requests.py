@@ -14,6 +14,7 @@ from kerolox.protocol.header import Header
 if TYPE_CHECKING:
     from kerolox.net.lanes import Lane
     from kerolox.net.peer import Peer
+    from kerolox.protocol.frame import Frame
 
 H = TypeVar("H")
 
@@ -46,6 +47,10 @@ class Request(Generic[H]):
         """Answer now or later, once. Nothing is sent for a one-way request or a closed connection."""
         self.peer.answer(self, answer)
 
+
+# Takes many requests of a peer at once, in the frames they came in: from a place on, as many as it likes. How
+# many it took. For conversations that come by the hundred thousand.
+RunHandler = Callable[["Peer", "list[Frame]", int], int]
 
 # A handler decides at once and returns its answer; or returns None and answers later (or never); or is
 # a coroutine function, for work that has to wait. Plain functions run inside the read pass.
@@ -81,6 +86,8 @@ class Handlers:
     def __init__(self) -> None:
         self.routes: dict[int, Route] = {}
         self.hooks: list[Hook] = []
+        # By the first bytes of their header: what may be taken in runs. Not asked while there are hooks.
+        self.runs: dict[bytes, tuple[RunHandler, Lane]] = {}
         # Called at the end of every read pass, before its answers are written: a handler may put off
         # work until then and do it once for all requests of the pass (a broker writes its log here).
         self.after_pass: list[Callable[[], None]] = []

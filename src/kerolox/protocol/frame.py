@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 
+from kerolox.compiled import compiled
 from kerolox.errors import ProtocolError
 from kerolox.protocol.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 
@@ -47,29 +48,15 @@ class FrameSplitter:
             if len(buffer) < self._needed:
                 return []
             source = buffer
-        frames: list[Frame] = []
-        position = 0
-        end = len(source)
-        unpack = _PREFIX.unpack_from
-        while end - position >= 8:
-            length, mark = unpack(source, position)
-            header_length = mark & 0xFFFFFF
-            if length + 4 > self._bytes_max or length < 4 + header_length or header_length > HEADER_BYTES_MAX:
-                self.error = self._explain(length, header_length, position)
-                break
-            stop = position + 4 + length
-            if stop > end:
-                self._needed = stop - position
-                break
-            body = position + 8 + header_length
-            frames.append((mark >> 24, bytes(source[position + 8 : body]), bytes(source[body:stop])))
-            position = stop
-        else:
-            self._needed = 8
+        frames, position, needed = split_frames(source, self._bytes_max)
+        if needed < 0:
+            length, mark = _PREFIX.unpack_from(source, position)
+            self.error = self._explain(length, mark & 0xFFFFFF, position)
+        self._needed = needed
         self._consumed += position
         if source is buffer:
             del buffer[:position]
-        elif position < end:
+        elif position < len(data):
             buffer += data[position:]
         return frames
 
@@ -87,6 +74,30 @@ class FrameSplitter:
         if header_length > HEADER_BYTES_MAX:
             return ProtocolError(f"header of {header_length} bytes, the limit is {HEADER_BYTES_MAX}", at=at)
         return ProtocolError(f"frame length {length} cannot hold a header of {header_length} bytes", at=at)
+
+
+def _split_frames(source: bytes | bytearray, bytes_max: int) -> tuple[list[Frame], int, int]:
+    """The complete frames, where they end, and how many bytes from there on the next one needs: -1 when it
+    cannot be one."""
+    frames: list[Frame] = []
+    position = 0
+    end = len(source)
+    unpack = _PREFIX.unpack_from
+    while end - position >= 8:
+        length, mark = unpack(source, position)
+        header_length = mark & 0xFFFFFF
+        if length + 4 > bytes_max or length < 4 + header_length or header_length > HEADER_BYTES_MAX:
+            return frames, position, -1
+        stop = position + 4 + length
+        if stop > end:
+            return frames, position, stop - position
+        body = position + 8 + header_length
+        frames.append((mark >> 24, bytes(source[position + 8 : body]), bytes(source[body:stop])))
+        position = stop
+    return frames, position, 8
+
+
+split_frames = compiled("split_frames", _split_frames)
 
 
 def pack_frame(encoding: int, header: bytes, body: bytes = b"") -> bytes:

@@ -170,6 +170,19 @@ def encode_answer(code: int, opaque: int, header: Header | None, remark: str | N
     )
 
 
+def quoted(text: str) -> str:
+    """A text as JSON has it; remembered, for the few that come again and again."""
+    known = _QUOTED.get(text)
+    if known is None:
+        if len(_QUOTED) > 64:
+            _QUOTED.clear()
+        known = _QUOTED[text] = msgspec.json.encode(text).decode()
+    return known
+
+
+_QUOTED: dict[str, str] = {}
+
+
 def text_of(value: object) -> str:
     """A value of a foreign header as the text Java would have made of it."""
     if isinstance(value, bool):

@@ -14,7 +14,7 @@ import msgspec
 from kerolox.protocol import header_binary
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.header import encode_fields
-from kerolox.protocol.header_json import OWN_WRITERS, decode_in_one_pass
+from kerolox.protocol.header_json import OWN_WRITERS, decode_in_one_pass, quoted
 from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 from kerolox.protocol.headers.route import RouteRequest
 from kerolox.protocol.headers.send import SendAnswer, SendRequest, SendRequestV2
@@ -35,7 +35,7 @@ def _write_send_answer(header: SendAnswer) -> bytes:
     trace_on = "true" if header.trace_on else "false"
     return (
         f'{{"msgId":"{header.msg_id}","queueId":"{header.queue_id}","queueOffset":"{header.queue_offset}",'
-        f'"transactionId":"{transaction_id}","MSG_REGION":{_quoted(header.region_id)},"TRACE_ON":"{trace_on}"}}'
+        f'"transactionId":"{transaction_id}","MSG_REGION":{quoted(header.region_id)},"TRACE_ON":"{trace_on}"}}'
     ).encode()
 
 
@@ -96,16 +96,6 @@ def _pack_send_answer(header: SendAnswer) -> bytes:
     )
 
 
-def _quoted(text: str) -> str:
-    known = _QUOTED.get(text)
-    if known is None:
-        if len(_QUOTED) > 64:
-            _QUOTED.clear()
-        known = _QUOTED[text] = msgspec.json.encode(text).decode()
-    return known
-
-
-_QUOTED: dict[str, str] = {}
 _TAILS: dict[tuple[str, bool], bytes] = {}
 _length = struct.Struct(">i").pack
 

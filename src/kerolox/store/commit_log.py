@@ -16,7 +16,9 @@ from concurrent.futures import Executor
 from kerolox.clock import Clock, StoreTime
 from kerolox.protocol import properties as names
 from kerolox.protocol.batch import Item
+from kerolox.protocol.frame import Frame
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
+from kerolox.protocol.plain_sends import SendSetting, Taken, Target, take_sends
 from kerolox.protocol.record import (
     encode_blank,
     encode_record,
@@ -249,7 +251,7 @@ class CommitLog(ReadableLog):
             self._next_file(total)
         if not sys_flag & TRANSACTION_BITS and not options.record_crc:
             return self._append_items(cursor, items, sys_flag, born_timestamp, born_host, reconsume_times)
-        before = len(self._parts)
+        before = len(self._parts), len(self._entries)
         try:
             return [
                 self.append(
@@ -266,7 +268,7 @@ class CommitLog(ReadableLog):
                 for flag, body, own in items
             ]
         except BaseException:
-            self._take_back_from(before)
+            self._take_back_from(*before)
             raise
 
     def _append_items(
@@ -320,6 +322,41 @@ class CommitLog(ReadableLog):
         cursor.next_offset = queue_offset
         self._end = at
         return places
+
+    def append_sends(
+        self,
+        frames: list[Frame],
+        at: int,
+        targets: dict[bytes, Target],
+        setting: SendSetting,
+        born_host: bytes,
+    ) -> Taken | None:
+        """Give a run of plain sends their places; None when the frame at ``at`` is none. See plain_sends.
+
+        Targets are of cursors of this log. For a log whose records are not sealed.
+        """
+        if not self._parts:
+            self._now_ms = self.store_time.now_ms()
+        taken = take_sends(
+            frames,
+            at,
+            targets,
+            setting,
+            born_host,
+            self._options.body_bytes_max,
+            self._end,
+            self._file_end,
+            self._now_ms,
+        )
+        if taken is None:
+            return None
+        _, records, entries, _, queues, _ = taken
+        self._parts.append(records)
+        number = len(self._parts)
+        self._taken += [(number, cursor, first) for cursor, first in queues]
+        self._entries += entries
+        self._end += len(records)
+        return taken
 
     def write(self) -> None:
         """Hand over everything appended since the last write. Raises, with all of it taken back.
@@ -448,16 +485,16 @@ class CommitLog(ReadableLog):
 
     def take_back(self) -> None:
         """Forget what was appended and not written, as if it had never come."""
-        self._take_back_from(0)
+        self._take_back_from(0, 0)
 
-    def _take_back_from(self, number: int) -> None:
-        while self._taken and self._taken[-1][0] > number:
+    def _take_back_from(self, parts: int, entries: int) -> None:
+        while self._taken and self._taken[-1][0] > parts:
             _, cursor, queue_offset = self._taken.pop()
             cursor.next_offset = queue_offset
-        if len(self._entries) > number:
-            self._end = self._entries[number][PHYSICAL_OFFSET]
-            del self._parts[number:]
-            del self._entries[number:]
+        if len(self._entries) > entries:
+            self._end = self._entries[entries][PHYSICAL_OFFSET]
+            del self._parts[parts:]
+            del self._entries[entries:]
 
     def _number_light_queues(self, properties: bytes, own: QueueCursor) -> tuple[bytes, list[QueueCursor]]:
         """The properties with the offset in each light queue the message names, and those queues."""

@@ -1,0 +1,202 @@
+"""Plain sends, in runs: no objects for their requests and answers.
+
+Everything here could be done by :mod:`kerolox.broker.sends`, which does whatever is not plain: a new topic, a
+queue to be chosen, a message that comes later, a broker that takes nothing just now. Both append to the same
+log in the order in which the frames came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kerolox.broker import names
+from kerolox.broker.log_writes import LogWrites
+from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.sends import Sends
+from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
+from kerolox.net.peer import Peer
+from kerolox.net.requests import Answer, Request
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.command import Command, decode_command, encode_answer
+from kerolox.protocol.frame import Frame, split_frames
+from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
+from kerolox.protocol.hosts import host_bytes
+from kerolox.protocol.limits import FRAME_BYTES_MAX
+from kerolox.protocol.plain_sends import Target, send_setting
+from kerolox.protocol.record_scan import TOPIC
+from kerolox.store.commit_log import CommitLog
+from kerolox.store.flush import LogFlusher, Safe
+from kerolox.store.options import FlushMode
+from kerolox.store.state import StoreState
+
+if TYPE_CHECKING:
+    from kerolox.broker.topics import Topics
+
+TOPICS_MAX = 10_000  # known at once; past that they are learned anew
+# Words in properties that make a message something for the handlers.
+STOPS = (b"DELAY", b"TIMER_", b"TRAN_MSG", b"POP_CK")
+
+# Of a run: who sent it, the frames, from which on, how many, and their answers.
+Run = tuple[Peer, list[Frame], int, int, bytes]
+
+
+class PlainSends:
+    """Takes runs of sends before they become requests."""
+
+    def __init__(
+        self,
+        sends: Sends,
+        log: CommitLog,
+        writes: LogWrites,
+        flusher: LogFlusher,
+        state: StoreState,
+        topics: Topics,
+        options: BrokerOptions,
+    ) -> None:
+        self._sends = sends
+        self._log = log
+        self._writes = writes
+        self._flusher = flusher
+        self._state = state
+        self._topics = topics
+        self._options = options
+        # For statistics: topic, messages, bytes, requests.
+        self.on_stored: list[Callable[[str, int, int, int], None]] = []
+        self._targets: dict[bytes, Target] = {}
+        self._runs: list[Run] = []
+        added = sends.added_properties
+        self._setting = send_setting(
+            log.store_host,
+            added,
+            options.region,
+            trace_on=options.trace_on,
+            stops=STOPS,
+            wait_matters=options.flush_mode is FlushMode.SYNC,
+        )
+        # What all messages need makes none of them plain.
+        self.possible = (
+            not options.record_crc and not options.multi_dispatch and not any(word in added for word in STOPS)
+        )
+
+    def take(self, peer: Peer, frames: list[Frame], at: int) -> int:
+        """Take the plain sends of one topic from a place on; how many."""
+        if not self._open():
+            return 0
+        born_host: bytes | None = peer.data.get("born_host")
+        if born_host is None:
+            born_host = peer.data["born_host"] = host_bytes(peer.address)
+        taken = self._log.append_sends(frames, at, self._targets, self._setting, born_host)
+        if taken is None:
+            if not self._learn(frames[at]):
+                return 0
+            taken = self._log.append_sends(frames, at, self._targets, self._setting, born_host)
+            if taken is None:
+                return 0
+        count, records, entries, answers, _, messages = taken
+        topic = entries[0][TOPIC].decode()
+        for note in self.on_stored:
+            note(topic, messages, len(records), count)
+        if not self._runs:
+            self._writes.soon(self._written)
+        self._runs.append((peer, frames, at, count, answers))
+        return count
+
+    def forget_topic(self, topic: str) -> None:
+        """It was changed or removed."""
+        self._targets.pop(topic.encode(), None)
+
+    # --- decisions -----------------------------------------------------------------------------------
+
+    def _open(self) -> bool:
+        """Whether messages are taken at all now; if not, the handlers say why."""
+        options = self._options
+        return (
+            not self._state.obstacles
+            and options.role is not BrokerRole.SLAVE
+            and not self._sends.holds_answers
+            and not options.accept_sends_from_ms
+            and (
+                options.flush_mode is not FlushMode.SYNC
+                or self._flusher.stalled_s() * 1000 <= options.send_wait_ms
+            )
+        )
+
+    def _learn(self, frame: Frame) -> bool:
+        """Know the topic and queue of a send from now on, if plain ones may go there; whether it is new."""
+        try:
+            command = decode_command(*frame)
+            if command.code not in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+                return False
+            header = command.header(SendRequestV2)
+        except (ProtocolError, InvalidRequest):
+            return False
+        topic, queue_id = header.topic, header.queue_id
+        config = self._topics.find(topic)
+        if (
+            config is None
+            or config.order
+            or config.topic_filter_type != "SINGLE_TAG"
+            or topic in names.NOT_FOR_SENDING
+            or topic.startswith(names.RETRY_PREFIX)
+            or not 0 <= queue_id < max(config.write_queue_nums, config.read_queue_nums)
+        ):
+            return False
+        name = topic.encode()
+        target = self._targets.get(name)
+        if target is not None and queue_id in target[2]:
+            return False
+        try:
+            cursor = self._log.cursor(topic, queue_id)
+        except KeroloxError:
+            return False
+        if target is None:
+            if len(self._targets) >= TOPICS_MAX:
+                self._targets.clear()
+            target = self._targets[name] = (cursor.topic_name, cursor.field, {})
+        target[2][queue_id] = cursor
+        return True
+
+    # --- answers -------------------------------------------------------------------------------------
+
+    def _written(self, failed: KeroloxError | None) -> None:
+        runs, self._runs = self._runs, []
+        if failed is not None:
+            for run in runs:
+                refuse(run, Answer(code=failed.code, remark=str(failed)))
+        elif self._options.flush_mode is not FlushMode.SYNC:
+            for peer, _, _, _, answers in runs:
+                peer.write_answers(answers)
+        else:
+            self._flusher.wait_safe(self._log.progress.appended, lambda how: self._flushed(runs, how))
+
+    def _flushed(self, runs: list[Run], how: Safe) -> None:
+        for run in runs:
+            if how is Safe.YES:
+                run[0].write_answers(run[4])
+            elif how is Safe.TIMEOUT:
+                run[0].write_answers(with_code(run[4], ResponseCode.FLUSH_DISK_TIMEOUT))
+            else:
+                refuse(
+                    run,
+                    Answer(
+                        code=ResponseCode.SERVICE_NOT_AVAILABLE,
+                        remark="the flush failed: the store is fenced",
+                    ),
+                )
+
+
+def refuse(run: Run, answer: Answer) -> None:
+    """Answer all requests of a run alike."""
+    peer, frames, at, count, _ = run
+    for frame in frames[at : at + count]:
+        request: Request[None] = Request(decode_command(*frame), None, peer, 0.0)
+        request.answer(answer)
+
+
+def with_code(answers: bytes, code: int) -> bytes:
+    """The same answers with another code."""
+    commands: list[Command] = [decode_command(*frame) for frame in split_frames(answers, FRAME_BYTES_MAX)[0]]
+    return b"".join(
+        [encode_answer(one.encoding, one.opaque, code, one.header(SendAnswer)) for one in commands]
+    )
