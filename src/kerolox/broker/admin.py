@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from kerolox.broker import not_supported
 from kerolox.broker.broker_admin import BrokerAdmin
 from kerolox.broker.client_admin import ClientAdmin
 from kerolox.broker.group_admin import GroupAdmin, ProgressAdmin
@@ -65,6 +66,7 @@ class Admin:
             *self.progress.rows(),
             *self.clients.rows(),
             *self.broker.rows(),
+            *not_supported.rows(),
         ]
 
     async def close(self) -> None:
