@@ -175,8 +175,9 @@ class TimerLog:
                 continue
             at = max(at, segment.start)
             at += -(at - segment.start) % UNIT_BYTES
-            while at + BLANK_BYTES <= segment.end:
-                size = min(_SCAN, (segment.end - at) // UNIT_BYTES * UNIT_BYTES) or BLANK_BYTES
+            stop = min(segment.end, self.segments.committed)
+            while at + BLANK_BYTES <= stop:
+                size = min(_SCAN, (stop - at) // UNIT_BYTES * UNIT_BYTES) or BLANK_BYTES
                 data = self.segments.read(at, size)
                 blank = False
                 for offset in range(0, size, UNIT_BYTES):
@@ -192,7 +193,7 @@ class TimerLog:
                 if blank:
                     break
                 at += size
-            at = segment.end
+            at = stop
         yield max(at, self.start), None
 
     def delete_before(self, physical: int) -> int:

@@ -189,10 +189,18 @@ class TimerStore:
             if moment < since or (only is not None and moment not in only):
                 continue
             first, last, count = wheel.get(moment) or (-1, -1, 0)
-            if at > last:
-                wheel.put(
-                    moment, at if first < 0 else first, at, count - 1 if unit.magic & DELETE else count + 1
-                )
+            if at <= last:
+                continue
+            if (
+                unit.previous != last
+                and unit.previous >= self.log.start
+                and only is None
+                and not wheel.missing
+            ):
+                # Power failed while it was written. It is entered again from the queue.
+                log.warning("timer_unit_torn at=%d previous=%d expected=%d", at, unit.previous, last)
+                return at
+            wheel.put(moment, at if first < 0 else first, at, count - 1 if unit.magic & DELETE else count + 1)
         return self.log.end
 
     def _truncate(self, start: int, end: int) -> None:
