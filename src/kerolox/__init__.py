@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from kerolox.client.messages import Received as Received
     from kerolox.client.messages import SendStatus as SendStatus
     from kerolox.client.options import ClientOptions as ClientOptions
+    from kerolox.client.options import ProducerOptions as ProducerOptions
+    from kerolox.client.producer import Producer as Producer
+    from kerolox.client.transactions import TransactionState as TransactionState
     from kerolox.errors import KeroloxError as KeroloxError
     from kerolox.net.tls import ClientTls as ClientTls
 
@@ -28,10 +31,13 @@ _PLACES = {
     "ClientTls": "kerolox.net.tls",
     "KeroloxError": "kerolox.errors",
     "Message": "kerolox.client.messages",
+    "Producer": "kerolox.client.producer",
+    "ProducerOptions": "kerolox.client.options",
     "Queue": "kerolox.client.messages",
     "Receipt": "kerolox.client.messages",
     "Received": "kerolox.client.messages",
     "SendStatus": "kerolox.client.messages",
+    "TransactionState": "kerolox.client.transactions",
 }
 
 __all__ = ["__version__", *sorted(_PLACES)]

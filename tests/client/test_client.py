@@ -33,38 +33,17 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.headers import heartbeat as headers
 from kerolox.protocol.headers.offset import ConsumerStatusRequest, MaxOffsetRequest, ResetOffsetRequest
-from kerolox.protocol.headers.topic import CreateTopicRequest
 from kerolox.protocol.signature import verify
 from kerolox.protocol.subscription import subscription
 from kerolox.testing.broker import RunningBroker, running_broker
 from kerolox.testing.nameserver import running_nameserver
+from tests.client.kit import create, wait_for
 
 
 @pytest.fixture
 async def running() -> AsyncIterator[RunningBroker]:
     async with running_broker() as running:
         yield running
-
-
-async def wait_for(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-async def create(running: RunningBroker, topic: str, queues: int = 4, perm: int = 6) -> None:
-    async with Dialer() as dialer:
-        asked = CreateTopicRequest(
-            topic=topic,
-            default_topic="TBW102",
-            read_queue_nums=queues,
-            write_queue_nums=queues,
-            perm=perm,
-            topic_filter_type="SINGLE_TAG",
-            order=False,
-        )
-        answer = await dialer.call(running.address, RequestCode.UPDATE_AND_CREATE_TOPIC, asked)
-        assert answer.code == 0, answer.remark
 
 
 class Producer(ProducingMember):
@@ -176,21 +155,23 @@ async def test_one_name_server_of_two_is_enough(running: RunningBroker, unused_t
 
 
 async def test_an_advertised_address_that_does_not_lead_there() -> None:
-    async with running_broker(advertised_host="127.0.0.77") as running:
-        async with Client(running.nameserver_address) as client:
-            await client.routes.find_for_sending("orders", "TBW102", 4)
-            address = client.address("broker-a")
-            assert address.startswith("127.0.0.77:")
-            with pytest.raises(BrokerUnreachable, match=f"advertises {address}.*brokerIP1") as caught:
-                await client.peer(address)
-            assert caught.value.broker == "broker-a"
-            assert caught.value.retriable
+    async with (
+        running_broker(advertised_host="127.0.0.77") as running,
+        Client(running.nameserver_address) as client,
+    ):
+        await client.routes.find_for_sending("orders", "TBW102", 4)
+        address = client.address("broker-a")
+        assert address.startswith("127.0.0.77:")
+        with pytest.raises(BrokerUnreachable, match=f"advertises {address}.*brokerIP1") as caught:
+            await client.peer(address)
+        assert caught.value.broker == "broker-a"
+        assert caught.value.retriable
 
 
 async def test_an_error_code_becomes_an_error_of_its_kind(running: RunningBroker) -> None:
     async with Client(running.nameserver_address) as client:
+        asked = ResetOffsetRequest(topic="none", group="g")
         with pytest.raises(TopicUnknownAtBroker) as caught:
-            asked = ResetOffsetRequest(topic="none", group="g")
             await client.ask(running.address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, asked)
         assert caught.value.response_code == ResponseCode.TOPIC_NOT_EXIST
         assert caught.value.address == running.address

@@ -296,6 +296,11 @@ class Client(PeerEvents):
                 # Only consumers have to do with slaves.
                 if broker_id == MASTER or self.consumers:
                     wanted.append(address)
+        if any(member.everywhere for member in self._members()):
+            try:
+                wanted += (await self.masters()).values()
+            except KeroloxError as error:
+                log.warning("brokers_not_found error=%r next='heartbeats go to those known'", str(error))
         taken = await asyncio.gather(*(self._heartbeat_to(address) for address in dict.fromkeys(wanted)))
         return sum(taken)
 

@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from kerolox.errors import ConnectFailed, KeroloxError, RequestFailed
-from kerolox.protocol.codes import ResponseCode, request_name
+from kerolox.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    KeroloxError,
+    Overloaded,
+    RequestFailed,
+    RequestTimeout,
+)
+from kerolox.protocol.codes import RETRIABLE_CODES, STORED_CODES, ResponseCode, request_name
 
 if TYPE_CHECKING:
     from kerolox.protocol.command import Command
@@ -192,6 +199,20 @@ def is_access_failure(code: int, remark: str | None) -> bool:
 # --- sending ----------------------------------------------------------------------------------------
 
 
+def may_try_again(error: Exception, *, pinned: bool) -> bool:
+    """Whether another try may help. One tied to a queue is repeated only if nothing was done: a second
+    copy elsewhere in the queue would break the order it is tied for."""
+    if isinstance(error, ConnectFailed | Overloaded):
+        return True
+    if isinstance(error, ConnectionLost | RequestTimeout):
+        return not pinned
+    if isinstance(error, RequestFailed):
+        if pinned:
+            return error.response_code in (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
+        return error.response_code in RETRIABLE_CODES or error.response_code in STORED_CODES
+    return False
+
+
 class SendFailed(KeroloxError):
     """No broker took the message in time. ``tried`` says which were asked and what each said.
 
@@ -201,8 +222,6 @@ class SendFailed(KeroloxError):
     def __init__(
         self, topic: str, tried: Iterable[tuple[str, Exception]], elapsed_s: float, why: str
     ) -> None:
-        from kerolox.errors import ConnectionLost, RequestTimeout
-
         self.topic = topic
         self.tried = tuple(tried)
         self.elapsed_s = elapsed_s

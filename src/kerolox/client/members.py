@@ -24,6 +24,7 @@ class Member:
     """A producer or a consumer on a client."""
 
     group: str  # with its namespace
+    everywhere: bool = False  # tell all brokers of it, not only those of our routes
 
     def topics(self) -> Iterable[str]:
         """Topics whose routes are to be kept fresh."""

@@ -1,4 +1,4 @@
-"""The options of a client: what its producers and consumers share."""
+"""The options of clients, and of producers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kerolox.client.ids import DEFAULT_INSTANCE
+from kerolox.client.names import TEMPLATE_TOPIC, TRACE_TOPIC
 from kerolox.client.nameservers import split_addresses
 from kerolox.errors import OptionError
 from kerolox.net.tls import ClientTls
+from kerolox.protocol.compression import COMPRESS_FROM_BYTES, LEVEL
+from kerolox.protocol.flags import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from kerolox.protocol.frame import JSON
+from kerolox.protocol.limits import MESSAGE_BODY_BYTES_MAX
 
 NAMESERVER_VARIABLE = "NAMESRV_ADDR"
 
@@ -59,3 +63,55 @@ class ClientOptions:
                 "nameservers", given, f"host:port of a name server, or {NAMESERVER_VARIABLE} set"
             )
         return split_addresses(text)
+
+
+COMPRESSIONS = {
+    "zlib": COMPRESSION_ZLIB,
+    "lz4": COMPRESSION_LZ4,
+    "zstd": COMPRESSION_ZSTD,
+}
+
+
+@dataclass(frozen=True)
+class ProducerOptions:
+    """How a producer sends."""
+
+    # --- how long, how often
+    timeout_s: float = 3.0  # of a send, over all its tries
+    try_timeout_s: float = 0.0  # of one try; 0: all the time that is left
+    retries: int = 2  # further tries, at other brokers first
+    retry_not_ok: bool = False  # try elsewhere when stored, but not flushed or replicated in time
+    avoid_slow_brokers: bool = True  # prefer others for a while after a failure or a slow answer
+
+    # --- what is sent
+    message_bytes_max: int = MESSAGE_BODY_BYTES_MAX  # the broker's maxMessageSize; of batches too
+    compression: str = "zlib"  # zlib, lz4, zstd; empty: none
+    compression_level: int = LEVEL
+    compress_from_bytes: int = COMPRESS_FROM_BYTES
+    template_topic: str = TEMPLATE_TOPIC  # new topics are made after it; empty: do not make any
+    template_queues: int = 4  # at most so many queues per broker for a new topic
+
+    # --- many at once
+    window: int = 1024  # of send_many: so many wait for answers at a time
+    linger_s: float | None = None  # collect sends for so long into one batch; None: do not
+    linger_bytes_max: int = 128 * 1024  # send the batch at the latest when it has grown this large
+    linger_count_max: int = 1000
+
+    trace: bool = False  # tell the trace topic of every message sent
+    trace_topic: str = TRACE_TOPIC
+
+    def __post_init__(self) -> None:
+        if self.timeout_s <= 0:
+            raise OptionError("timeout_s", self.timeout_s, "a number of seconds over 0")
+        if self.retries < 0:
+            raise OptionError("retries", self.retries, "0 or more")
+        if self.compression and self.compression not in COMPRESSIONS:
+            raise OptionError("compression", self.compression, f"one of {', '.join(COMPRESSIONS)}, or empty")
+        if self.window < 1:
+            raise OptionError("window", self.window, "1 or more")
+        if self.linger_s is not None and self.linger_s < 0:
+            raise OptionError("linger_s", self.linger_s, "0 or more seconds, or None")
+
+    @property
+    def compression_kind(self) -> int:
+        return COMPRESSIONS.get(self.compression, 0)

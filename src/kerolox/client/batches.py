@@ -1,0 +1,84 @@
+"""Batches: many messages of one topic in one request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from kerolox.client.errors import InvalidMessage
+from kerolox.client.messages import Message, Receipt
+from kerolox.client.names import RETRY_PREFIX
+from kerolox.client.outgoing import Outgoing
+from kerolox.protocol.batch import encode_batch
+from kerolox.protocol.codes import RequestCode
+
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """Raises InvalidMessage for messages that cannot go together."""
+    first = messages[0]
+    for message in messages:
+        if message.topic != first.topic:
+            raise InvalidMessage(f"a batch has one topic, not {first.topic!r} and {message.topic!r}")
+        if message.wait_stored != first.wait_stored:
+            raise InvalidMessage("all messages of a batch have the same wait_stored")
+        if message.is_delayed:
+            raise InvalidMessage("a message in a batch cannot be delayed")
+        if message.topic.startswith(RETRY_PREFIX):
+            raise InvalidMessage("a batch cannot go to a retry topic")
+
+
+def uncompress(outgoing: Outgoing) -> None:
+    """Take its compression back: the messages of a batch have no flags of their own that could say so."""
+    if outgoing.sys_flag and outgoing.message is not None:
+        outgoing.body = outgoing.message.body_bytes()
+        outgoing.sys_flag = 0
+
+
+def split(items: Sequence[Outgoing], bytes_max: int, next_key: Callable[[], str]) -> Iterator[Outgoing]:
+    """As few batches as their size allows."""
+    part: list[Outgoing] = []
+    size = 0
+    for item in items:
+        item_bytes = item.item_bytes
+        if part and size + item_bytes > bytes_max:
+            yield batch_of(part, next_key())
+            part, size = [], 0
+        part.append(item)
+        size += item_bytes
+    yield batch_of(part, next_key())
+
+
+def batch_of(items: Sequence[Outgoing], unique_key: str) -> Outgoing:
+    """Many messages of one topic in one request."""
+    first = items[0]
+    wait = first.message.wait_stored if first.message is not None else True
+    outgoing = Outgoing(
+        first.topic,
+        encode_batch([(item.flag, item.body, item.properties.encode()) for item in items]),
+        f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01{'true' if wait else 'false'}\x02",
+        unique_key,
+        born_ms=first.born_ms,
+        code=RequestCode.SEND_BATCH_MESSAGE,
+    )
+    outgoing.items = items
+    return outgoing
+
+
+def receipts_of(receipt: Receipt, batch: Outgoing) -> list[Receipt]:
+    """A receipt for every message of a batch."""
+    ids = receipt.offset_msg_id.split(",")
+    if len(ids) != len(batch.items):  # kept as one record, an inner batch: all lie at one place
+        ids = [ids[0]] * len(batch.items)
+    return [
+        Receipt(
+            receipt.status,
+            item.unique_key,
+            offset_msg_id,
+            receipt.queue,
+            receipt.queue_offset + number,
+            None,
+            None,
+            receipt.region,
+            receipt.trace_on,
+        )
+        for number, (item, offset_msg_id) in enumerate(zip(batch.items, ids, strict=True))
+    ]

@@ -1,0 +1,222 @@
+"""Messages made ready to travel: checked, packed, compressed, and put into frames.
+
+All but a few numbers of a send request's header are the same for every message to one queue, so the
+header is a template made once per queue. A request that must be signed takes the long way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kerolox.client.errors import InvalidMessage
+from kerolox.client.messages import Message, Queue, Receipt, SendStatus
+from kerolox.client.names import RETRY_PREFIX, TEMPLATE_TOPIC
+from kerolox.protocol.codes import VERSION, RequestCode
+from kerolox.protocol.command import Command, request
+from kerolox.protocol.compression import compress
+from kerolox.protocol.flags import COMPRESSED
+from kerolox.protocol.frame import JSON, pack_prefix
+from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
+from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
+
+_quote = msgspec.json.encode
+_STATUS = {int(status): status for status in SendStatus}
+ITEM_OVERHEAD_BYTES = 22  # of a message in a batch, beside its body and properties
+
+
+class Outgoing:
+    """One request to send: a message, or a batch of them."""
+
+    __slots__ = (
+        "body",
+        "born_ms",
+        "code",
+        "flag",
+        "items",
+        "max_reconsume_times",
+        "message",
+        "properties",
+        "reconsume_times",
+        "sys_flag",
+        "topic",
+        "unique_key",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        properties: str,
+        unique_key: str,
+        *,
+        born_ms: int,
+        flag: int = 0,
+        sys_flag: int = 0,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        message: Message | None = None,
+    ) -> None:
+        self.topic = topic
+        self.body = body
+        self.properties = properties
+        self.unique_key = unique_key
+        self.born_ms = born_ms
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.code = code
+        self.message = message
+        self.items: Sequence[Outgoing] = ()  # of a batch
+        self.reconsume_times = 0  # of a message that goes back for a retry
+        self.max_reconsume_times: int | None = None
+
+    @property
+    def item_bytes(self) -> int:
+        """What it adds to a batch, at most."""
+        return ITEM_OVERHEAD_BYTES + len(self.body) + 3 * len(self.properties)
+
+
+def shrink(outgoing: Outgoing, kind: int, level: int) -> None:
+    """Compress the body, if that makes it smaller."""
+    smaller = compress(outgoing.body, kind, level)
+    if len(smaller) < len(outgoing.body):
+        outgoing.body = smaller
+        outgoing.sys_flag |= COMPRESSED | kind
+
+
+def check_properties(properties: str) -> None:
+    # A character has at most three bytes per UTF-16 unit: short texts need no counting.
+    if len(properties) * 3 > PROPERTIES_BYTES_MAX and len(properties.encode()) > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(
+            f"the properties take {len(properties.encode())} bytes; at most {PROPERTIES_BYTES_MAX} fit"
+        )
+
+
+class SendCommand(Command):
+    """A request whose frame is made already."""
+
+    __slots__ = ("frame",)
+
+    frame: bytes
+
+    def encode(self) -> bytes:
+        return self.frame
+
+
+class Target:
+    """One queue to send to: where it is, and the frames for it."""
+
+    __slots__ = (
+        "_template",
+        "address",
+        "group",
+        "queue",
+        "shown_queue",
+        "template_queues",
+        "template_topic",
+        "unit_mode",
+    )
+
+    def __init__(
+        self,
+        queue: Queue,
+        address: str,
+        group: str,
+        *,
+        shown_topic: str | None = None,
+        unit_mode: bool = False,
+        template_topic: str = TEMPLATE_TOPIC,
+        template_queues: int = 4,
+    ) -> None:
+        self.queue = queue
+        self.shown_queue = queue if shown_topic is None else queue._replace(topic=shown_topic)
+        self.address = address
+        self.group = group
+        self.unit_mode = unit_mode
+        self.template_topic = template_topic
+        self.template_queues = template_queues
+        self._template: bytes | None = None
+
+    def header(self, outgoing: Outgoing) -> SendRequestV2:
+        return SendRequestV2(
+            producer_group=self.group,
+            topic=outgoing.topic,
+            default_topic=self.template_topic,
+            default_topic_queue_nums=self.template_queues,
+            queue_id=self.queue.queue_id,
+            sys_flag=outgoing.sys_flag,
+            born_timestamp=outgoing.born_ms,
+            flag=outgoing.flag,
+            properties=outgoing.properties,
+            reconsume_times=outgoing.reconsume_times,
+            unit_mode=self.unit_mode,
+            max_reconsume_times=outgoing.max_reconsume_times,
+            batch=outgoing.code == RequestCode.SEND_BATCH_MESSAGE,
+            broker_name=self.queue.broker,
+        )
+
+    def command(self, outgoing: Outgoing, opaque: int, encoding: int, *, plain: bool) -> Command:
+        """The request; by template if it is ``plain``: nobody has to look at its fields."""
+        if not plain or encoding != JSON or outgoing.topic.startswith(RETRY_PREFIX):
+            return request(
+                outgoing.code, self.header(outgoing), outgoing.body, opaque=opaque, encoding=encoding
+            )
+        template = self._template
+        if template is None:
+            template = self._template = self._make_template()
+        body = outgoing.body
+        header = template % (
+            outgoing.code,
+            outgoing.sys_flag,
+            outgoing.born_ms,
+            outgoing.flag,
+            _quote(outgoing.properties),
+            b"true" if outgoing.items else b"false",
+            opaque,
+        )
+        command = SendCommand.__new__(SendCommand)
+        command.code = outgoing.code
+        command.opaque = opaque
+        command.frame = pack_prefix(JSON, len(header), len(body)) + header + body
+        return command
+
+    def _make_template(self) -> bytes:
+        def text(value: str) -> bytes:
+            return _quote(value).replace(b"%", b"%%")
+
+        unit_mode = b"true" if self.unit_mode else b"false"
+        return (
+            b'{"code":%%d,"extFields":{"a":%b,"b":%b,"c":%b,"d":"%d","e":"%d","f":"%%d","g":"%%d","h":"%%d",'
+            b'"i":%%b,"j":"0","k":"%b","m":"%%b","n":%b},"flag":0,"language":"PYTHON","opaque":%%d,'
+            b'"serializeTypeCurrentRPC":"JSON","version":%d}'
+        ) % (
+            text(self.group),
+            text(self.queue.topic),
+            text(self.template_topic),
+            self.template_queues,
+            self.queue.queue_id,
+            unit_mode,
+            text(self.queue.broker),
+            VERSION,
+        )
+
+    def receipt(self, answer: Command, outgoing: Outgoing) -> Receipt:
+        """The receipt for a stored message; of a batch the one of its first."""
+        header = answer.header(SendAnswer)
+        queue = self.shown_queue
+        if header.queue_id != queue.queue_id:
+            queue = Queue(queue.topic, queue.broker, header.queue_id)
+        return Receipt(
+            _STATUS[answer.code],
+            outgoing.unique_key,
+            header.msg_id,
+            queue,
+            header.queue_offset,
+            header.transaction_id,
+            header.recall_handle,
+            header.region_id or "DefaultRegion",
+            header.trace_on is not False,
+        )
+
+    def __repr__(self) -> str:
+        return f"<target {self.queue} at {self.address}>"
