@@ -145,6 +145,12 @@ final class Plain {
         result.put("transactionId", sent.getTransactionId());
         result.put("regionId", sent.getRegionId());
         result.put("traceOn", sent.isTraceOn());
+        try {
+            // Only 5.x has it, and only for timer messages.
+            result.put("recallHandle", SendResult.class.getMethod("getRecallHandle").invoke(sent));
+        } catch (ReflectiveOperationException notThere) {
+            result.put("recallHandle", null);
+        }
         if (sent instanceof TransactionSendResult) {
             result.put("localState", of(((TransactionSendResult) sent).getLocalTransactionState()));
         }
