@@ -73,6 +73,7 @@ public final class Driver {
         Load.register(OPS);
         Consumers.register(OPS);
         Replies.register(OPS);
+        Retries.register(OPS);
         Admin.register(OPS);
         Codec.register(OPS);
         Filters.register(OPS);
