@@ -1,0 +1,525 @@
+"""What all consumers have in common: subscriptions, their share of the queues, pulling, progress.
+
+One task divides the queues again when members or routes change, and every 20 seconds; only queues that move
+are touched. One task per queue pulls: the broker holds the request until there is something. One task tells
+brokers how far the queues are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from kerolox.client.client import Client
+from kerolox.client.consumer_options import ConsumerOptions, StartAt
+from kerolox.client.errors import NoRoute, TopicNotFound, failure
+from kerolox.client.held_queue import HeldQueue
+from kerolox.client.ids import client_id
+from kerolox.client.members import ConsumingMember
+from kerolox.client.messages import Queue, Received, decode_received
+from kerolox.client.names import RETRY_PREFIX, check_group
+from kerolox.client.offset_keeping import BrokerOffsets, FileOffsets, OffsetKeeping
+from kerolox.client.options import ClientOptions
+from kerolox.client.queue_calls import QueueCalls
+from kerolox.client.routes import MASTER, Route
+from kerolox.errors import Closed, KeroloxError
+from kerolox.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from kerolox.protocol.headers.pull import PullAnswer, PullRequest
+from kerolox.protocol.subscription import SQL92, TAG, matches_tag, subscription
+
+log = logging.getLogger(__name__)
+
+FLOW_CONTROL_PAUSE_S = 0.02
+NOT_BALANCED_PAUSE_S = 1.0  # when a queue could not be taken
+PAUSED_LOOK_S = 1.0
+
+_PULLED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+# The broker does not know (yet) what the group wants: it forgot, or our heartbeat has not come.
+_UNKNOWN_THERE = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
+
+
+class Consumer(ConsumingMember):
+    """A member of a consumer group."""
+
+    consume_type = ConsumeType.CONSUME_PASSIVELY
+    own_subscription = False  # whether pulls carry what is wanted, instead of the heartbeat
+    pull_code = RequestCode.PULL_MESSAGE
+    pull_flags = 0
+
+    def __init__(
+        self, where: Client | ClientOptions | str | Sequence[str] | None, group: str, options: ConsumerOptions
+    ) -> None:
+        check_group(group)
+        self.options = options
+        self._owns_client = not isinstance(where, Client)
+        self.client = where if isinstance(where, Client) else Client(where)
+        if self._owns_client and options.broadcasting:
+            # Its file of offsets is found again after a restart.
+            mine = self.client.options
+            self.client.client_id = client_id(mine.instance, mine.unit, stable=True)
+        self.group = self.client.wire_name(group)
+        self.calls = QueueCalls(self.client, self.group)
+        self.keeping: OffsetKeeping = (
+            FileOffsets(self.client.client_id, self.group, options.offsets_directory)
+            if options.broadcasting
+            else BrokerOffsets(self.calls)
+        )
+        self.wanted: dict[str, SubscriptionData] = {}  # by topic, as it travels
+        self.held: dict[Queue, HeldQueue] = {}
+        self.started_ms = 0
+        self._clock = self.client.clock
+        self._balance_now = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._topic_open: dict[str, list[HeldQueue]] = {}
+        self._is_open = False
+        self._closed = False
+        self._done: asyncio.Event = asyncio.Event()
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Join the group. Messages begin to come once the queues are divided."""
+        if self._closed:
+            raise Closed("this consumer is closed; make a new one")
+        if self._is_open:
+            return self
+        await self.client.open()
+        try:
+            self.client.add_consumer(self)
+        except KeroloxError:
+            await self.client.close()
+            raise
+        self._is_open = True
+        self.started_ms = self._clock.wall_ms()
+        self._start(self._keep_balanced())
+        self._start(self._keep_saved())
+        return self
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(self.client.spawn(work))
+
+    async def close(self) -> None:
+        """Leave the group: what is at work is finished (for a limited time), progress is saved."""
+        if not self._is_open or self._closed:
+            self._closed = True
+            return
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        held = list(self.held.values())
+        await self._stop_queues(held)
+        self.held.clear()
+        await self.client.remove_consumer(self)
+        await self._finish()
+        await self.client.close()
+        self._done.set()
+
+    async def _finish(self) -> None:
+        """What a kind of consumer has to end, last."""
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def wait_closed(self) -> None:
+        """Until somebody closes it: for programs that do nothing but consume."""
+        await self._done.wait()
+
+    def __repr__(self) -> str:
+        topics = ", ".join(
+            self.client.user_name(topic) for topic in self.wanted if not topic.startswith(RETRY_PREFIX)
+        )
+        return f"<{type(self).__name__} {self.group} of {topics or 'nothing'}, {len(self.held)} queues>"
+
+    # --- what is wanted -------------------------------------------------------------------------------
+
+    def want(self, topic: str, expression: str, kind: str = TAG) -> SubscriptionData:
+        """Subscribe on the wire's terms; what is open already divides again."""
+        data = subscription(topic, expression, self._clock.wall_ms(), kind)
+        self.wanted[topic] = data
+        for held in self.held.values():
+            if held.queue.topic == topic:
+                held.wanted = data
+        self._wanted_changed()
+        return data
+
+    def unwant(self, topic: str) -> None:
+        self.wanted.pop(topic, None)
+        self._wanted_changed()
+
+    def _wanted_changed(self) -> None:
+        if self._is_open and not self._closed:
+            self._balance_now.set()
+
+    def topics(self) -> Iterable[str]:
+        return self.wanted
+
+    def heartbeat(self) -> ConsumerData | None:
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=self.consume_type,
+            message_model=MessageModel.BROADCASTING if self.options.broadcasting else MessageModel.CLUSTERING,
+            consume_from_where=ConsumeFromWhere(self.options.start_at().value),
+            subscription_data_set=tuple(self.wanted.values()),
+            unit_mode=self.client.options.unit_mode,
+        )
+
+    def members_changed(self) -> None:
+        self._balance_now.set()
+
+    def route_changed(self, route: Route) -> None:
+        if route.topic in self.wanted:
+            self._balance_now.set()
+
+    # --- dividing the queues --------------------------------------------------------------------------
+
+    async def _keep_balanced(self) -> None:
+        told: dict[str, SubscriptionData] = {}
+        while True:
+            self._balance_now.clear()
+            if told != self.wanted:
+                told = dict(self.wanted)
+                await self._introduce()
+            complete = await self._balance()
+            pause_s = self.options.balance_s if complete else NOT_BALANCED_PAUSE_S
+            try:
+                await asyncio.wait_for(self._balance_now.wait(), pause_s)
+            except TimeoutError:
+                pass
+
+    async def _introduce(self) -> None:
+        """Brokers must have heard what the group wants before they are asked who is in it."""
+        for topic in list(self.wanted):
+            await self._route(topic)
+        await self.client.heartbeat()
+
+    async def _route(self, topic: str) -> Route | None:
+        try:
+            return await self.client.routes.find(topic)
+        except TopicNotFound as error:
+            # A retry topic is made by the group's first heartbeat; another may be made any time.
+            if not topic.startswith(RETRY_PREFIX):
+                log.warning("topic_without_route topic=%s error=%r", topic, str(error))
+        except (NoRoute, KeroloxError) as error:
+            log.warning("route_not_found topic=%s error=%r", topic, str(error))
+        return None
+
+    async def _balance(self) -> bool:
+        """Take and let go of queues; False when something has to be tried again soon."""
+        complete = True
+        for topic in [*dict.fromkeys(queue.topic for queue in self.held), *self.wanted]:
+            if topic not in self.wanted:
+                await self._let_go([held for queue, held in self.held.items() if queue.topic == topic])
+        for topic in list(self.wanted):
+            try:
+                complete &= await self._balance_topic(topic)
+            except KeroloxError as error:
+                log.warning("not_balanced group=%s topic=%s error=%r", self.group, topic, str(error))
+                complete = False
+        return complete
+
+    async def _balance_topic(self, topic: str) -> bool:
+        route = await self._route(topic)
+        if route is None:
+            return True
+        mine = await self._share(topic, sorted(route.readable))
+        if mine is None:
+            return False
+        chosen = set(mine)
+        await self._let_go(
+            [held for queue, held in self.held.items() if queue.topic == topic and queue not in chosen]
+        )
+        new = [queue for queue in mine if queue not in self.held]
+        if not new:
+            return True
+        taken = await self._take(new)
+        if taken:
+            log.info(
+                "queues_taken group=%s topic=%s taken=%d held=%d of=%d",
+                self.group, topic, taken, len(self.held), len(route.readable),
+            )  # fmt: skip
+        return taken == len(new)
+
+    async def _share(self, topic: str, queues: Sequence[Queue]) -> list[Queue] | None:
+        if self.options.broadcasting:
+            return list(queues)
+        members = await self.calls.members(topic)
+        me = self.client.client_id
+        if me not in members:
+            # Not heard of yet, or forgotten: without a share nothing is consumed twice.
+            await self.client.heartbeat()
+            members = await self.calls.members(topic)
+            if me not in members:
+                log.warning("not_in_group group=%s topic=%s members=%d", self.group, topic, len(members))
+                return []
+        if not queues:
+            return []
+        return self.options.allocate(me, queues, members)
+
+    async def _take(self, queues: Sequence[Queue]) -> int:
+        """Begin to pull these; how many of them."""
+        allowed = await self._allowed(queues)
+        starts = await asyncio.gather(
+            *(self._start_offset(queue) for queue in allowed), return_exceptions=True
+        )
+        taken = 0
+        for queue, start in zip(allowed, starts, strict=True):
+            if isinstance(start, KeroloxError):
+                log.warning("start_unknown queue=%s error=%r next='tried again soon'", queue, str(start))
+                continue
+            if isinstance(start, BaseException):
+                raise start
+            wanted = self.wanted.get(queue.topic)
+            if wanted is None or self._closed:
+                continue
+            self._hold(HeldQueue(queue, wanted, start))
+            taken += 1
+        return taken
+
+    def _hold(self, held: HeldQueue) -> None:
+        self.held[held.queue] = held
+        held.pulled_at_s = self._clock.monotonic_s()
+        held.pull = self.client.spawn(self._pull(held))
+        self._held(held)
+
+    def _held(self, held: HeldQueue) -> None:
+        """A queue is ours from now on."""
+
+    async def _allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
+        """Those of them that may be taken: in ordered consumption the ones we could lock."""
+        return queues
+
+    async def _start_offset(self, queue: Queue) -> int:
+        stored = await self.keeping.load(queue)
+        if stored is not None:
+            return stored
+        start = self.options.start_at()
+        is_retry = queue.topic.startswith(RETRY_PREFIX)
+        if start is StartAt.FIRST:
+            return 0
+        if start is StartAt.LAST:
+            return 0 if is_retry else await self.calls.max_offset(queue)
+        if is_retry:
+            return await self.calls.max_offset(queue)
+        return await self.calls.offset_at(queue, self.options.start_ms(self._clock.wall_ms()))
+
+    async def _let_go(self, queues: Sequence[HeldQueue]) -> None:
+        if not queues:
+            return
+        for held in queues:
+            self.held.pop(held.queue, None)
+        await self._stop_queues(queues)
+        log.info("queues_let_go group=%s count=%d held=%d", self.group, len(queues), len(self.held))
+
+    async def _stop_queues(self, queues: Sequence[HeldQueue]) -> None:
+        """Begin nothing new on them, wait for what is at work, and save how far it came."""
+        for held in queues:
+            held.drop()
+            if held.pull is not None:
+                held.pull.cancel()
+        await self._wait_idle(queues)
+        await self._save(queues, surely=True)
+        await self._released(queues)
+
+    async def _wait_idle(self, queues: Sequence[HeldQueue]) -> None:
+        """Until no handler works on them, or the time is up."""
+
+    async def _released(self, queues: Sequence[HeldQueue]) -> None:
+        """Others may have them now."""
+
+    # --- pulling --------------------------------------------------------------------------------------
+
+    async def _pull(self, held: HeldQueue) -> None:
+        """Pull one queue for as long as it is ours."""
+        while not held.is_gone():
+            if self._is_full(held):
+                await self._wait_room(held)
+                continue
+            try:
+                await self._pull_once(held)
+            except KeroloxError as error:
+                if held.is_gone():
+                    return
+                await self._pause_after(held, error)
+
+    def _is_full(self, held: HeldQueue) -> bool:
+        options = self.options
+        if (
+            held.paused
+            or held.count >= options.queue_messages_max
+            or held.size_bytes >= options.queue_bytes_max
+        ):
+            return True
+        if not options.topic_messages_max and not options.topic_bytes_max:
+            return False
+        same = [each for each in self.held.values() if each.queue.topic == held.queue.topic]
+        # Each queue has its part of the topic's limit, so that one cannot keep out the others.
+        if options.topic_messages_max and held.count * len(same) >= options.topic_messages_max:
+            return True
+        return bool(options.topic_bytes_max) and held.size_bytes * len(same) >= options.topic_bytes_max
+
+    async def _wait_room(self, held: HeldQueue) -> None:
+        held.room.clear()
+        try:
+            # Looked at now and then all the same: limits depend on other queues too.
+            await asyncio.wait_for(held.room.wait(), PAUSED_LOOK_S)
+        except TimeoutError:
+            pass
+
+    async def _pull_once(self, held: HeldQueue) -> None:
+        queue, options = held.queue, self.options
+        address = self.client.address(queue.broker, held.broker_id)
+        at_master = held.broker_id == MASTER
+        flags = self.pull_flags | PULL_SUSPEND
+        commit = held.commit_offset if held.heard and at_master and not options.broadcasting else 0
+        if commit > 0 and self._tells_progress():
+            flags |= PULL_COMMIT_OFFSET
+        else:
+            commit = 0
+        wanted = held.wanted
+        if self.own_subscription:
+            flags |= PULL_SUBSCRIPTION
+        asked = PullRequest(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=held.next_offset,
+            max_msg_nums=options.pull_count,
+            sys_flag=flags,
+            commit_offset=commit,
+            suspend_timeout_millis=int(options.hold_s * 1000),
+            subscription=wanted.sub_string if self.own_subscription else None,
+            sub_version=wanted.sub_version,
+            max_msg_bytes=options.pull_bytes,
+            expression_type=wanted.expression_type,
+            broker_name=queue.broker,
+        )
+        peer = self.client.ready_peer(address) or await self.client.peer(address, code=self.pull_code)
+        held.pulled_at_s = self._clock.monotonic_s()
+        offset_asked = held.next_offset
+        answer = await peer.call(self.pull_code, asked, timeout_s=options.hold_s * 2)
+        if self._is_stale(held, offset_asked):
+            return  # let go, or sent elsewhere meanwhile
+        if answer.code not in _PULLED:
+            if answer.code == ResponseCode.GO_AWAY:
+                self.client.retire(address, peer)
+                return
+            raise failure(answer, address=address, code=self.pull_code)
+        header = answer.header(PullAnswer)
+        held.broker_id = header.suggest_which_broker_id
+        if commit:
+            held.saved_offset = commit
+        messages: list[Received] = []
+        if answer.code == ResponseCode.SUCCESS:
+            messages = decode_received(answer.body, queue.broker)
+            self._pulled(held, len(messages), self._clock.monotonic_s() - held.pulled_at_s)
+            if wanted.tags_set:
+                messages = [message for message in messages if matches_tag(wanted, message.tag)]
+        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            log.warning(
+                "offset_moved queue=%s asked=%d now=%d first=%d end=%d",
+                queue, offset_asked, header.next_begin_offset, header.min_offset, header.max_offset,
+            )  # fmt: skip
+        held.heard = True
+        held.take(messages, header.next_begin_offset)
+        if messages:
+            self._arrived(held)
+
+    def _is_stale(self, held: HeldQueue, offset_asked: int) -> bool:
+        return held.dropped or held.next_offset != offset_asked
+
+    def _tells_progress(self) -> bool:
+        """Whether pulls carry how far the queue is."""
+        return True
+
+    def _arrived(self, held: HeldQueue) -> None:
+        """Messages wait in a queue."""
+        raise NotImplementedError
+
+    def _pulled(self, held: HeldQueue, count: int, took_s: float) -> None:
+        """For statistics."""
+
+    async def _pause_after(self, held: HeldQueue, error: KeroloxError) -> None:
+        code = getattr(error, "response_code", None)
+        if code == ResponseCode.FLOW_CONTROL:
+            await self._clock.sleep(FLOW_CONTROL_PAUSE_S)
+            return
+        log.warning("pull_failed queue=%s offset=%d error=%r", held.queue, held.next_offset, str(error))
+        held.broker_id = MASTER
+        if code in _UNKNOWN_THERE:
+            await self.client.heartbeat()
+        elif code is None or code == ResponseCode.TOPIC_NOT_EXIST:
+            self._balance_now.set()  # the route may have changed
+        await self._clock.sleep(self.options.error_pause_s)
+
+    # --- progress -------------------------------------------------------------------------------------
+
+    async def _keep_saved(self) -> None:
+        while True:
+            await self._clock.sleep(self.options.save_s)
+            try:
+                await self._save(list(self.held.values()), surely=False)
+            except Exception:
+                log.exception("progress_not_saved group=%s", self.group)
+
+    async def _save(self, queues: Iterable[HeldQueue], *, surely: bool) -> None:
+        due: dict[Queue, int] = {}
+        for held in queues:
+            offset = self._progress(held)
+            if offset is not None and offset != held.saved_offset:
+                due[held.queue] = offset
+        if not due:
+            return
+        saved = await self.keeping.save(due, surely=surely)
+        by_queue = {held.queue: held for held in queues}
+        for queue in saved:
+            by_queue[queue].saved_offset = due[queue]
+
+    def _progress(self, held: HeldQueue) -> int | None:
+        """How far the queue is; None before anything is known about it."""
+        return held.commit_offset if held.heard else None
+
+    # --- what the admin side asks ---------------------------------------------------------------------
+
+    def reset_offsets(self, topic: str, offsets: Mapping[Queue, int]) -> None:
+        """Go on from these offsets: told by the broker, which knows them already."""
+        self.client.spawn(self._reset({queue: at for queue, at in offsets.items() if queue in self.held}))
+
+    async def _reset(self, offsets: Mapping[Queue, int]) -> None:
+        queues = [self.held[queue] for queue in offsets if queue in self.held]
+        for held in queues:
+            self.held.pop(held.queue, None)
+            held.drop()
+            if held.pull is not None:
+                held.pull.cancel()
+        await self._wait_idle(queues)
+        await self.keeping.save(offsets, surely=True)
+        await self._released(queues)
+        log.info("offsets_reset group=%s queues=%d", self.group, len(queues))
+        self._balance_now.set()
+
+    def offsets(self, topic: str) -> Mapping[Queue, int]:
+        return {queue: held.commit_offset for queue, held in self.held.items() if queue.topic == topic}
+
+
+def expression_of(tags: str, sql: str | None) -> tuple[str, str]:
+    """The expression and its kind."""
+    return (sql, SQL92) if sql is not None else (tags or "*", TAG)
