@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import msgspec
 
@@ -15,6 +15,7 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.dispatch.dispatcher import Dispatcher
 from kerolox.dispatch.housekeeping import Housekeeper
 from kerolox.dispatch.keys import KeyFiller
+from kerolox.dispatch.queue_units import UnitFiller
 from kerolox.dispatch.queues import QueueFiller
 from kerolox.errors import KeroloxError
 from kerolox.protocol.hosts import host_bytes
@@ -30,7 +31,7 @@ from kerolox.store.lock import StoreLock
 from kerolox.store.marks import UNKNOWN, Marks, MarksFile, boot_identity
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.progress import Progress
-from kerolox.store.reading import PULL_BYTES_MAX, Cold, QueueFilter, QueueRead, QueueReader, RecordFilter
+from kerolox.store.reading import PULL_BYTES_MAX, Cold, QueueRead, QueueReader, ReadFilters
 from kerolox.store.recovery import (
     Circumstances,
     Recovered,
@@ -105,6 +106,9 @@ class MessageStore:
             self.path("consumequeue"),
             entries_per_file=options.queue_file_size // 20,
             open_files=open_files,
+            extension_directory=self.path("consumequeue_ext"),
+            extension_file_bytes=options.queue_extension_file_bytes,
+            extended=options.queue_extension,
         )
         self.index = KeyIndex(
             self.files,
@@ -121,7 +125,8 @@ class MessageStore:
 
         # In this order: a message is in its queue before anyone is told of it.
         self.dispatcher = Dispatcher(self.log, self.state)
-        self.queue_filler = QueueFiller(
+        filler = UnitFiller if options.queue_extension else QueueFiller
+        self.queue_filler: QueueFiller = filler(
             self.queues, parse_levels(options.delay_levels), multi_dispatch=options.multi_dispatch
         )
         self.key_filler = KeyFiller(self.index, clock)
@@ -246,8 +251,7 @@ class MessageStore:
         count_max: int = 32,
         *,
         bytes_max: int = PULL_BYTES_MAX,
-        queue_filter: QueueFilter | None = None,
-        record_filter: RecordFilter | None = None,
+        **filters: Unpack[ReadFilters],
     ) -> QueueRead:
         """Messages of a queue from an offset on; in a thread only when they are not in memory."""
         queue = self.queues.find(topic, queue_id)
@@ -258,9 +262,8 @@ class MessageStore:
                 offset,
                 count_max,
                 bytes_max=bytes_max,
-                queue_filter=queue_filter,
-                record_filter=record_filter,
                 may_wait=may_wait,
+                **filters,
             )
 
         try:

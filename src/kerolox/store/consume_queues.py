@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator
 
 from kerolox.store.consume_queue import ENTRIES_PER_FILE, ENTRY_SIZE, ConsumeQueue
 from kerolox.store.errors import StoreError
+from kerolox.store.extended_queue import ExtendedQueue, NotedMessage
 from kerolox.store.files import Files, PathLike
+from kerolox.store.queue_extension import FILE_BYTES, QueueExtension
 from kerolox.store.segment import OpenFiles
 from kerolox.store.segments import Segments
 
@@ -35,12 +37,19 @@ class ConsumeQueues:
         *,
         entries_per_file: int = ENTRIES_PER_FILE,
         open_files: OpenFiles | None = None,
+        extension_directory: PathLike | None = None,
+        extension_file_bytes: int = FILE_BYTES,
+        extended: bool = False,
     ) -> None:
         self.directory = os.fspath(directory)
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self._files = files
         self._file_size = entries_per_file * ENTRY_SIZE
         self._open_files = OpenFiles(files) if open_files is None else open_files
+        self._extensions = None if extension_directory is None else os.fspath(extension_directory)
+        self._extension_file_bytes = extension_file_bytes
+        self._extended = extended  # also where there is no extension yet
+        self.noted = NotedMessage()  # set by whoever fills extended queues
         self._waiting: list[ConsumeQueue] = []  # have something to write
         self._warm: list[ConsumeQueue] = []  # had in the last round
         self._unflushed: list[Segments] = []  # written in a round that failed half-way
@@ -68,9 +77,26 @@ class ConsumeQueues:
             raise StoreError(f"topic {topic!r}: queue id is {queue_id}, expected 0 or more")
         path = os.path.join(self._topic_path(topic), str(queue_id))
         segments = Segments(self._files, path, self._file_size, open_files=self._open_files)
-        queue = ConsumeQueue(topic, queue_id, segments, self._waiting)
+        extension = self._extension(topic, queue_id)
+        queue = (
+            ConsumeQueue(topic, queue_id, segments, self._waiting)
+            if extension is None
+            else ExtendedQueue(
+                topic, queue_id, segments, self._waiting, extension, self.noted, writes=self._extended
+            )
+        )
         self.by_topic.setdefault(topic, {})[queue_id] = queue
         return queue
+
+    def _extension(self, topic: str, queue_id: int) -> QueueExtension | None:
+        if self._extensions is None:
+            return None
+        path = os.path.join(self._extensions, topic, str(queue_id))
+        if not self._extended and not self._files.is_dir(path):
+            return None
+        return QueueExtension(
+            Segments(self._files, path, self._extension_file_bytes, open_files=self._open_files)
+        )
 
     def _topic_path(self, topic: str) -> str:
         # The name comes from the network and becomes a directory.
@@ -146,6 +172,8 @@ class ConsumeQueues:
                 failed.append(queue)
                 first_error = first_error or error
                 continue
+            if isinstance(queue, ExtendedQueue) and queue.extension.segments.flush_targets():
+                written.append(queue.extension.segments)  # before the entries that point into it
             if segments is not None:
                 written.append(segments)
         self._waiting += failed
@@ -188,6 +216,8 @@ class ConsumeQueues:
             queue.delete()
         if self._files.remove_tree(self._topic_path(topic)):
             self._files.sync_dir(self.directory)
+        if self._extensions is not None:
+            self._files.remove_tree(os.path.join(self._extensions, topic))
         return True
 
     def delete_all(self) -> None:

@@ -45,6 +45,17 @@ class StoreOptions(Options):
         300_000 * 20, "Size of a consume-queue file; rounded up to whole entries.",
         key="mappedFileSizeConsumeQueue", low=20, high=2**31 - 1,
     )  # fmt: skip
+    queue_extension: bool = option(
+        False,
+        "Keep more of each message beside its queue entry: its store time, and which filters take it.",
+        key="enableConsumeQueueExt",
+    )
+    queue_extension_file_bytes: int = option(
+        48 << 20, "Size of a file of that.", key="mappedFileSizeConsumeQueueExt", low=64, high=2**31 - 1
+    )
+    queue_extension_bits: int = option(
+        64, "Bits of filters with each message; a broker sets it.", key="bitMapLengthConsumeQueueExt", low=0
+    )
     index_slots: int = option(5_000_000, "Hash slots of a key-index file.", key="maxHashSlotNum", low=1)
     index_entries: int = option(20_000_000, "Entries of a key-index file.", key="maxIndexNum", low=2)
     index_enabled: bool = option(True, "Whether messages can be found by key.", key="messageIndexEnable")

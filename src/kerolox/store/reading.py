@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from operator import sub
+from typing import TypedDict
 
 import msgspec
 
 from kerolox.store.commit_log import CommitLog
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue
 from kerolox.store.errors import StoreError
+from kerolox.store.extended_queue import ExtendedQueue
 from kerolox.store.options import StoreOptions
+from kerolox.store.queue_extension import ADDRESS_MAX, NotInMemory, Unit
 
 PULL_BYTES_MAX = 128 << 20
 PULL_BYTES_MIN = 100
@@ -56,9 +59,19 @@ class Cold(Exception):
     """Something is not in memory: read again in a thread."""
 
 
-# (tags code) → may match; (record bytes) → does match. None: everything does.
+# (tags code) → may match; (record bytes) → does match. None: everything does. A unit is there only in queues
+# with an extension, and then its tags code is asked about too.
 QueueFilter = Callable[[int], bool]
+UnitFilter = Callable[[Unit], bool]
 RecordFilter = Callable[[bytes], bool]
+
+
+class ReadFilters(TypedDict, total=False):
+    """What :meth:`QueueReader.read` may be told to leave out."""
+
+    queue_filter: QueueFilter | None
+    unit_filter: UnitFilter | None
+    record_filter: RecordFilter | None
 
 
 class QueueReader:
@@ -82,6 +95,7 @@ class QueueReader:
         *,
         bytes_max: int = PULL_BYTES_MAX,
         queue_filter: QueueFilter | None = None,
+        unit_filter: UnitFilter | None = None,
         record_filter: RecordFilter | None = None,
         may_wait: bool = False,
     ) -> QueueRead:
@@ -103,15 +117,27 @@ class QueueReader:
         entries = self._entries(queue, offset, wanted, may_wait)
         if not entries:
             return QueueRead(Found.OFFSET_FOUND_NULL, queue.offset_after_file(offset), low, high)
+        if isinstance(queue, ExtendedQueue) and (queue_filter is not None or unit_filter is not None):
+            units = self._units(queue, entries, may_wait)
+            queue_filter = _with_units(units, queue_filter, unit_filter)
         try:
             return self._collect(
                 entries, offset, count_max, bytes_max, low, high, queue_filter, record_filter, may_wait
             )
         except StoreError:
             # A file was deleted meanwhile, or is missing: one by one, what cannot be read is passed over.
+            each = record_filter or _everything
             return self._collect(
-                entries, offset, count_max, bytes_max, low, high, queue_filter, _everything, may_wait
+                entries, offset, count_max, bytes_max, low, high, queue_filter, each, may_wait
             )
+
+    def _units(self, queue: ExtendedQueue, entries: bytes, may_wait: bool) -> dict[int, Unit]:
+        try:
+            return queue.units(entries, may_wait=may_wait)
+        except NotInMemory:
+            raise Cold from None
+        except StoreError:
+            return {}  # deleted meanwhile: then the messages themselves are looked into
 
     def _entries(self, queue: ConsumeQueue, offset: int, count: int, may_wait: bool) -> bytes:
         if may_wait:
@@ -300,3 +326,21 @@ class QueueReader:
 
 def _everything(record: bytes) -> bool:
     return True
+
+
+def _with_units(
+    units: dict[int, Unit], queue_filter: QueueFilter | None, unit_filter: UnitFilter | None
+) -> QueueFilter:
+    """A filter over entries that may have addresses. What has a unit that is lost may match."""
+
+    def matches(tags_code: int) -> bool:
+        if tags_code <= ADDRESS_MAX:
+            unit = units.get(tags_code)
+            if unit is None:
+                return True
+            if unit_filter is not None and not unit_filter(unit):
+                return False
+            tags_code = unit.tags_code
+        return queue_filter is None or queue_filter(tags_code)
+
+    return matches
