@@ -21,6 +21,7 @@ from kerolox.cli import (
     send,
     store,
     tail,
+    timer,
     topic,
     up,
     version,
@@ -45,6 +46,7 @@ app.add_typer(message.app, name="message")
 app.add_typer(dlq.app, name="dlq")
 app.command("send", epilog=send.EXAMPLE)(send.send)
 app.command("tail", epilog=tail.EXAMPLE)(tail.follow)
+app.add_typer(timer.app, name="timer")
 app.add_typer(kv.app, name="kv")
 app.add_typer(store.app, name="store")
 app.add_typer(bench.app, name="bench")
