@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 
 from kerolox.cli.bench import user_properties
+from kerolox.net.peer import Peer
+from kerolox.net.requests import Hook
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.command import Command
+from kerolox.protocol.signature import verify
 from tests.cli.serving import Cluster, running_cluster
 
 SENT = re.compile(
@@ -95,9 +100,61 @@ def test_filter_from_a_file(cluster: Cluster, tmp_path: Path) -> None:
     assert done[1] == "1"
 
 
+def test_large_bodies_are_compressed_on_the_way(cluster: Cluster) -> None:
+    def sizes(topic: str, size: int, *flags: str) -> tuple[int, int]:
+        cluster.ok("bench", "send", "-t", topic, "-w", "1", "-s", str(size), "-q", "1", *flags)
+        found = cluster.json("message", "find", topic)["messages"][0]
+        return len(found["body"]), cluster.running.broker.stats.puts[topic].size_bytes
+
+    assert sizes("c0", 5000)[1] > 5000
+    for kind in ("ZLIB", "lz4", "ZSTD"):
+        plain, stored_size = sizes(f"c-{kind}", 5000, "-c", "true", "-ct", kind)
+        assert plain == 5000  # whoever reads it gets it as it was
+        assert stored_size < 1000
+    assert sizes("c1", 4000, "-c", "true")[1] > 4000  # not from 4096 bytes on
+    assert sizes("c2", 4000, "-c", "true", "-ch", "100", "-cl", "9")[1] < 1000
+
+
+def test_requests_are_signed(cluster: Cluster) -> None:
+    seen: list[Command] = []
+
+    class Watch(Hook):
+        def before_request(self, peer: Peer, request: Command) -> None:
+            seen.append(request)
+
+    hooks = cluster.running.broker._handlers.hooks
+    watch = Watch()
+    hooks.append(watch)
+    try:
+        flags = ("-a", "true", "-ak", "me", "-sk", "secret")
+        cluster.ok("bench", "send", "-t", "signed", "-w", "1", "-q", "2", *flags)
+        cluster.ok("bench", "consume", "-t", "signed", "-g", "signed", "-q", "2", *flags)
+    finally:
+        hooks.remove(watch)
+    sends = [request for request in seen if request.code == RequestCode.SEND_MESSAGE_V2]
+    pulls = [request for request in seen if request.code == RequestCode.PULL_MESSAGE]
+    assert len(sends) == 2
+    assert pulls
+    for request in sends + pulls:
+        assert request.fields["AccessKey"] == "me"
+        assert verify(request.fields, request.body, "secret", request.version)
+
+
+def test_messages_that_fail_are_given_back(cluster: Cluster) -> None:
+    cluster.ok("bench", "send", "-t", "failing", "-w", "1", "-q", "5")
+    out = cluster.ok("bench", "consume", "-t", "failing", "-g", "unlucky", "-q", "5", "-r", "1")
+    assert "Consume Fail: 5" in out
+    backs = cluster.running.broker.stats.send_backs
+    assert sum(flow.messages for (_, group), flow in backs.items() if group == "unlucky") == 5
+    assert cluster.json("group", "lag", "unlucky", "--topic", "failing")["lag"] == 0
+
+
 def test_refusals(cluster: Cluster) -> None:
     assert "-k" in cluster.error("bench", "send", "-k", "perhaps")
     assert "cannot be delayed" in cluster.error("bench", "send", "-b", "2", "-d", "true")
+    assert "not compressed" in cluster.error("bench", "send", "-b", "2", "-c", "true")
+    assert "one of ZLIB" in cluster.error("bench", "send", "-c", "true", "-ct", "RAR")
+    assert "0 to 9" in cluster.error("bench", "send", "-c", "true", "-cl", "12")
     assert "TAG or SQL92" in cluster.error("bench", "consume", "-f", "XPATH")
 
 

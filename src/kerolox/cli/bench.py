@@ -25,10 +25,16 @@ app = typer.Typer(
 )
 
 ASYNC_IN_FLIGHT = 1024
+ACCESS_KEY, SECRET_KEY = "rocketmq2", "12345678"  # the original's
 
 TopicOption = Annotated[str, typer.Option("-t", "--topic", help="Topic name.")]
 IntervalOption = Annotated[
     int, typer.Option("-ri", "--reportInterval", help="Milliseconds between reports.", min=1)
+]
+AclOption = Annotated[str, typer.Option("-a", "--aclEnable", help="true: requests are signed.")]
+AccessKeyOption = Annotated[str, typer.Option("-ak", "--accessKey", help="With this access key.")]
+SecretKeyOption = Annotated[
+    str, typer.Option("-sk", "--secretKey", help="And this secret key.", envvar="KEROLOX_SECRET_KEY")
 ]
 QuantityOption = Annotated[
     int,
@@ -66,11 +72,26 @@ def send(
             "-y", "--asyncEnable", help=f"true: send on without waiting, with {ASYNC_IN_FLIGHT} on their way."
         ),
     ] = "false",
+    compress: Annotated[
+        str, typer.Option("-c", "--compressEnable", help="true: large bodies are compressed.")
+    ] = "false",
+    compress_type: Annotated[
+        str, typer.Option("-ct", "--compressType", help="By ZLIB, LZ4 or ZSTD.")
+    ] = "ZLIB",
+    compress_level: Annotated[
+        int, typer.Option("-cl", "--compressLevel", help="This much effort.", min=0, max=22)
+    ] = 5,
+    compress_from: Annotated[
+        int, typer.Option("-ch", "--compressOverHowMuch", help="From so many bytes on.", min=0)
+    ] = 4096,
+    acl: AclOption = "false",
+    access_key: AccessKeyOption = ACCESS_KEY,
+    secret_key: SecretKeyOption = SECRET_KEY,
     interval_ms: IntervalOption = 10_000,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
 ) -> None:
     """Send messages as fast as they are answered. Prints rates and response times."""
-    from kerolox.cli.bench_load import Senders
+    from kerolox.cli.bench_load import Compression, Senders
     from kerolox.protocol.message import Message
 
     is_async = truth("-y", asynchronous)
@@ -79,12 +100,18 @@ def send(
     level = delay_level if truth("-d", delay) else 0
     if batch > 1 and level:
         raise OptionError("-b", batch, "1 with -d true: a batch cannot be delayed")
+    is_compressed = truth("-c", compress)
+    if batch > 1 and is_compressed:
+        raise OptionError("-b", batch, "1 with -c true: messages of a batch are not compressed")
+    compression = Compression.named(compress_type, compress_level, compress_from) if is_compressed else None
+    is_signed = truth("-a", acl)
     typer.echo(
         f"topic: {topic}, threadCount: {1 if is_async else threads}, messageSize: {size}, "
         + (f"batchSize: {batch}, " if batch > 1 else "")
         + f"keyEnable: {keys}, propertySize: {property_size}, tagCount: {tags}, "
         f"messageQuantity: {quantity}, delayEnable: {delay}, delayLevel: {delay_level}, "
-        f"asyncEnable: {asynchronous}, reportInterval: {interval_ms}"
+        f"asyncEnable: {asynchronous}, aclEnable: {acl}, compressEnable: {compress}, "
+        f"reportInterval: {interval_ms}"
     )
     body = ("0123456789abcdefghijklmnopqrstuvwxyz" * (size // 36 + 1))[:size].encode()
 
@@ -99,7 +126,9 @@ def send(
         )
 
     async def work(admin: Admin) -> None:
-        await Senders(admin, topic, message, batch, quantity).run(count, interval_ms)
+        if is_signed:
+            sign_requests(admin, access_key, secret_key)
+        await Senders(admin, topic, message, batch, quantity, compression).run(count, interval_ms)
 
     _until_interrupted(nameserver, work)
 
@@ -137,12 +166,21 @@ def consume(
     expression: Annotated[
         Path | None, typer.Option("-e", "--expression", help="File with the filter; none takes everything.")
     ] = None,
+    fail_rate: Annotated[
+        float,
+        typer.Option(
+            "-r", "--failRate", help="This share of messages, 0 to 1, fails and is given back.", min=0, max=1
+        ),
+    ] = 0.0,
+    acl: AclOption = "false",
+    access_key: AccessKeyOption = ACCESS_KEY,
+    secret_key: SecretKeyOption = SECRET_KEY,
     quantity: QuantityOption = 0,
     interval_ms: IntervalOption = 10_000,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
 ) -> None:
     """Consume all queues of a topic from where the group is, alone. Prints rates and delays."""
-    from kerolox.cli.bench_load import Consumers
+    from kerolox.cli.bench_consume import Consumers
     from kerolox.clock import SYSTEM_CLOCK
 
     if filter_type not in ("TAG", "SQL92"):
@@ -152,11 +190,14 @@ def consume(
     wanted = "*" if expression is None else expression.read_text(encoding="utf-8").strip()
     typer.echo(
         f"topic: {topic}, threadCount {threads}, group: {group}, suffix: {suffix}, "
-        f"filterType: {filter_type}, expression: {wanted}, reportInterval: {interval_ms}"
+        f"filterType: {filter_type}, expression: {wanted}, aclEnable: {acl}, reportInterval: {interval_ms}"
     )
+    is_signed = truth("-a", acl)
 
     async def work(admin: Admin) -> None:
-        await Consumers(admin, topic, group, filter_type, wanted, quantity).run(interval_ms)
+        if is_signed:
+            sign_requests(admin, access_key, secret_key)
+        await Consumers(admin, topic, group, filter_type, wanted, quantity, fail_rate).run(interval_ms)
 
     _until_interrupted(nameserver, work)
 
@@ -169,6 +210,12 @@ def truth(flag: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise OptionError(flag, text, "true or false")
     return text.lower() == "true"
+
+
+def sign_requests(admin: Admin, access_key: str, secret_key: str) -> None:
+    from kerolox.cli.bench_load import Signed
+
+    admin.dialer.handlers.hooks.append(Signed(access_key, secret_key))
 
 
 def _until_interrupted(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, None]]) -> None:

@@ -1,51 +1,72 @@
-"""The load of ``kerolox bench``: tasks that send or consume, and the figures they print."""
+"""The load of ``kerolox bench``: tasks that send, and the figures of both they and consumers print."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import typer
 
 from kerolox.cli.send import STORED, _unique_keys
 from kerolox.cli.times import time_text
-from kerolox.client.admin import LATEST_MS, TEMPLATE_TOPIC, Admin, Queue
+from kerolox.client.admin import TEMPLATE_TOPIC, Admin, Queue
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError, OptionError, RequestFailed
+from kerolox.net.peer import Peer
+from kerolox.net.requests import Hook
 from kerolox.protocol.batch import encode_batch
-from kerolox.protocol.bodies.heartbeat import (
-    ConsumeFromWhere,
-    ConsumerData,
-    ConsumeType,
-    HeartbeatData,
-    MessageModel,
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.command import Command
+from kerolox.protocol.compression import compress
+from kerolox.protocol.flags import (
+    COMPRESSED,
+    COMPRESSION_LZ4,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
 )
-from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
-from kerolox.protocol.headers.offset import OffsetAnswer, QueryOffsetRequest, UpdateOffsetRequest
-from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.message import Message
 from kerolox.protocol.properties import pack
-from kerolox.protocol.record import decode_records
-from kerolox.protocol.subscription import subscription
+from kerolox.protocol.signature import sign
 
 TIMEOUT_S = 3.0
 AFTER_FAILURE_S = 3.0  # a sender that failed waits, as in the original
 SNAPSHOTS = 10  # a line is about the last ten seconds
-PULL_COUNT = 32
-HOLD_MS = 15_000
-HEARTBEAT_S = 30.0
 NEW_TOPIC_QUEUES = 4
 PRODUCER_GROUP = "benchmark_producer"
-_GOES_ON = (
-    0,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
+
+
+class Compression(NamedTuple):
+    """How bodies are compressed, and from which size on."""
+
+    kind: int
+    level: int
+    from_bytes: int
+
+    @classmethod
+    def named(cls, name: str, level: int, from_bytes: int) -> Compression:
+        kinds = {"ZLIB": COMPRESSION_ZLIB, "LZ4": COMPRESSION_LZ4, "ZSTD": COMPRESSION_ZSTD}
+        if name.upper() not in kinds:
+            raise OptionError("-ct", name, f"one of {', '.join(kinds)}")
+        if name.upper() == "ZLIB" and level > 9:
+            raise OptionError("-cl", level, "0 to 9 for ZLIB")
+        return cls(kinds[name.upper()], level, from_bytes)
+
+    def compress(self, body: bytes) -> bytes:
+        return compress(body, self.kind, self.level)
+
+
+class Signed(Hook):
+    """Signs every request with an access key."""
+
+    def __init__(self, access_key: str, secret_key: str) -> None:
+        self._access_key = access_key
+        self._secret_key = secret_key
+
+    def before_request(self, peer: Peer, request: Command) -> None:
+        request.fields.update(sign(request.fields, request.body, self._access_key, self._secret_key))
 
 
 class Figures:
@@ -92,12 +113,19 @@ class Senders:
     """Tasks that send to the queues of a topic in turn, and what came of it."""
 
     def __init__(
-        self, admin: Admin, topic: str, message: Callable[[int], Message], batch: int, quantity: int
+        self,
+        admin: Admin,
+        topic: str,
+        message: Callable[[int], Message],
+        batch: int,
+        quantity: int,
+        compression: Compression | None = None,
     ) -> None:
         self._admin = admin
         self._topic = topic
         self._message = message
         self._batch = batch
+        self._compression = compression
         self._left = quantity or None
         self._turn = 0
         self.requests = self.messages = self.failed = self.refused = self.failed_messages = 0
@@ -164,21 +192,27 @@ class Senders:
             message = self._message(now_ms)
             message.unique_key = self._keys.next()
             packed.append((message.flag, message.body, pack(message.wire_properties())))
+        sys_flag = 0
         if self._batch == 1:
             code, body, properties = RequestCode.SEND_MESSAGE_V2, packed[0][1], packed[0][2].decode()
+            if self._compression is not None and len(body) >= self._compression.from_bytes:
+                body, sys_flag = self._compression.compress(body), COMPRESSED | self._compression.kind
         else:
             code, body, properties = RequestCode.SEND_BATCH_MESSAGE, encode_batch(packed), ""
-        header = self._header(queue, now_ms, properties, code == RequestCode.SEND_BATCH_MESSAGE)
+        is_batch = code == RequestCode.SEND_BATCH_MESSAGE
+        header = self._header(queue, now_ms, properties, is_batch, sys_flag)
         await self._admin.ask(queue.address, code, header, body, ok=STORED, timeout_s=TIMEOUT_S)
 
-    def _header(self, queue: Queue, now_ms: int, properties: str, batch: bool) -> SendRequestV2:
+    def _header(
+        self, queue: Queue, now_ms: int, properties: str, batch: bool, sys_flag: int
+    ) -> SendRequestV2:
         return SendRequestV2(
             producer_group=PRODUCER_GROUP,
             topic=self._topic,
             default_topic=TEMPLATE_TOPIC,
             default_topic_queue_nums=NEW_TOPIC_QUEUES,
             queue_id=queue.queue_id,
-            sys_flag=0,
+            sys_flag=sys_flag,
             born_timestamp=now_ms,
             flag=0,
             properties=properties,
@@ -210,140 +244,3 @@ class Senders:
 
     def complete(self, figures: Figures) -> str:
         return f"[Complete] Send Total: {self.messages + self.failed_messages} | {figures.since_start()}"
-
-
-class Consumers:
-    """One task for every queue, which commits with every pull what it has consumed."""
-
-    def __init__(
-        self, admin: Admin, topic: str, group: str, filter_type: str, expression: str, quantity: int
-    ) -> None:
-        self._admin = admin
-        self._topic = topic
-        self._group = group
-        self._filter_type = filter_type
-        self._expression = expression
-        self._quantity = quantity
-        self.messages = self.failed = 0
-        self.born_ms = self.stored_ms = 0
-        self.born_max_ms = self.stored_max_ms = 0
-
-    async def run(self, interval_ms: int) -> None:
-        self._done = asyncio.Event()
-        queues = await self._admin.queues(self._topic)
-        await self._heartbeat(queues)
-        starts = await asyncio.gather(*map(self._start, queues))
-        figures = Figures(self.snapshot, self.line, interval_ms)
-        tasks = [asyncio.create_task(figures.run()), asyncio.create_task(self._stay_alive(queues))]
-        tasks += [
-            asyncio.create_task(self._consume(queue, offset))
-            for queue, offset in zip(queues, starts, strict=True)
-        ]
-        typer.echo("Consumer Started.")
-        ended = asyncio.create_task(self._done.wait())
-        try:
-            # A task that ends before that has failed: its error is ours.
-            await asyncio.wait([ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (ended, *tasks):
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            figures.snap()
-            typer.echo(f"[Complete] Consume Total: {self.messages} | {figures.since_start()}")
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-
-    async def _start(self, queue: Queue) -> int:
-        asked = QueryOffsetRequest(consumer_group=self._group, topic=self._topic, queue_id=queue.queue_id)
-        answer = await self._admin.ask(
-            queue.address, RequestCode.QUERY_CONSUMER_OFFSET, asked, ok=(0, ResponseCode.QUERY_NOT_FOUND)
-        )
-        if answer.code == 0:
-            return answer.header(OffsetAnswer).offset
-        return await self._admin.offset_at(queue.address, self._topic, queue.queue_id, LATEST_MS)
-
-    async def _consume(self, queue: Queue, offset: int) -> None:
-        try:
-            while True:
-                asked = PullRequest(
-                    consumer_group=self._group,
-                    topic=self._topic,
-                    queue_id=queue.queue_id,
-                    queue_offset=offset,
-                    max_msg_nums=PULL_COUNT,
-                    sys_flag=PULL_COMMIT_OFFSET | PULL_SUSPEND | PULL_SUBSCRIPTION,
-                    commit_offset=offset,
-                    suspend_timeout_millis=HOLD_MS,
-                    sub_version=0,
-                    subscription=self._expression,
-                    expression_type=self._filter_type,
-                )
-                answer = await self._admin.ask(
-                    queue.address, RequestCode.PULL_MESSAGE, asked, ok=_GOES_ON, timeout_s=HOLD_MS / 1000 + 10
-                )
-                if answer.code == 0:
-                    now_ms = SYSTEM_CLOCK.wall_ms()
-                    for record in decode_records(answer.body):
-                        self._count(now_ms - record.born_timestamp, now_ms - record.store_timestamp)
-                offset = answer.header(PullAnswer).next_begin_offset
-                if self._quantity and self.messages >= self._quantity:
-                    self._done.set()
-        finally:
-            await self._admin.dialer.tell(
-                queue.address,
-                RequestCode.UPDATE_CONSUMER_OFFSET,
-                UpdateOffsetRequest(
-                    consumer_group=self._group,
-                    topic=self._topic,
-                    queue_id=queue.queue_id,
-                    commit_offset=offset,
-                ),
-            )
-
-    def _count(self, born_ms: int, stored_ms: int) -> None:
-        self.messages += 1
-        self.born_ms += born_ms
-        self.stored_ms += stored_ms
-        self.born_max_ms = max(self.born_max_ms, born_ms)
-        self.stored_max_ms = max(self.stored_max_ms, stored_ms)
-
-    async def _stay_alive(self, queues: list[Queue]) -> None:
-        while True:
-            await SYSTEM_CLOCK.sleep(HEARTBEAT_S)
-            await self._heartbeat(queues)
-
-    async def _heartbeat(self, queues: list[Queue]) -> None:
-        data = HeartbeatData(
-            client_id=f"127.0.0.1@{os.getpid()}",
-            consumer_data_set=(
-                ConsumerData(
-                    group_name=self._group,
-                    consume_type=ConsumeType.CONSUME_PASSIVELY,
-                    message_model=MessageModel.CLUSTERING,
-                    consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-                    subscription_data_set=(
-                        subscription(self._topic, self._expression, 0, self._filter_type),
-                    ),
-                ),
-            ),
-        )
-        for address in {queue.address for queue in queues}:
-            await self._admin.ask(address, RequestCode.HEART_BEAT, body=data.encode())
-
-    # --- figures ------------------------------------------------------------------------------
-
-    def snapshot(self) -> tuple[float, ...]:
-        return self.messages, self.born_ms, self.stored_ms
-
-    def line(self, seconds: float, first: tuple[float, ...], last: tuple[float, ...]) -> str:
-        messages, born_ms, stored_ms = (b - a for a, b in zip(first, last, strict=True))
-        text = (
-            f"Consume TPS: {int(messages / seconds)} | "
-            f"AVG(B2C) RT(ms): {born_ms / messages if messages else 0.0:7.3f} | "
-            f"AVG(S2C) RT(ms): {stored_ms / messages if messages else 0.0:7.3f} | "
-            f"MAX(B2C) RT(ms): {self.born_max_ms} | MAX(S2C) RT(ms): {self.stored_max_ms} | "
-            f"Consume Fail: {self.failed}"
-        )
-        self.born_max_ms = self.stored_max_ms = 0
-        return text

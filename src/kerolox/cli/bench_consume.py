@@ -1,0 +1,223 @@
+"""The consumers of ``kerolox bench``: tasks that consume, and the figures they print."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+
+import typer
+
+from kerolox.cli.bench_load import Figures
+from kerolox.client.admin import LATEST_MS, RETRY_PREFIX, Admin, Queue
+from kerolox.clock import SYSTEM_CLOCK
+from kerolox.errors import RequestFailed
+from kerolox.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+)
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from kerolox.protocol.headers.offset import OffsetAnswer, QueryOffsetRequest, UpdateOffsetRequest
+from kerolox.protocol.headers.pull import PullAnswer, PullRequest
+from kerolox.protocol.headers.send import SendBackRequest
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.record import decode_records
+from kerolox.protocol.subscription import subscription
+
+PULL_COUNT = 32
+HOLD_MS = 15_000
+HEARTBEAT_S = 30.0
+TRIES_MAX = 16
+ROUTE_TRIES, ROUTE_PAUSE_S = 20, 0.1  # until a new retry topic is known
+_GOES_ON = (
+    0,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+class Consumers:
+    """One task for every queue, which commits with every pull what it has consumed.
+
+    Messages that fail, as ``fail_rate`` of them do, are given back, and come again by the retry topic.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        topic: str,
+        group: str,
+        filter_type: str,
+        expression: str,
+        quantity: int,
+        fail_rate: float = 0.0,
+    ) -> None:
+        self._admin = admin
+        self._topic = topic
+        self._group = group
+        self._filter_type = filter_type
+        self._expression = expression
+        self._quantity = quantity
+        self._fail_rate = fail_rate
+        self.messages = self.failed = 0
+        self.born_ms = self.stored_ms = 0
+        self.born_max_ms = self.stored_max_ms = 0
+
+    async def run(self, interval_ms: int) -> None:
+        self._done = asyncio.Event()
+        queues = await self._admin.queues(self._topic)
+        await self._heartbeat(queues)
+        again = await self._retry_queues() if self._fail_rate else []
+        places = [(self._topic, queue) for queue in queues]
+        places += [(RETRY_PREFIX + self._group, queue) for queue in again]
+        starts = await asyncio.gather(*(self._start(topic, queue) for topic, queue in places))
+        figures = Figures(self.snapshot, self.line, interval_ms)
+        tasks = [asyncio.create_task(figures.run()), asyncio.create_task(self._stay_alive(queues))]
+        tasks += [
+            asyncio.create_task(self._consume(topic, queue, offset))
+            for (topic, queue), offset in zip(places, starts, strict=True)
+        ]
+        typer.echo("Consumer Started.")
+        ended = asyncio.create_task(self._done.wait())
+        try:
+            # A task that ends before that has failed: its error is ours.
+            await asyncio.wait([ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (ended, *tasks):
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            figures.snap()
+            typer.echo(f"[Complete] Consume Total: {self.messages} | {figures.since_start()}")
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    async def _retry_queues(self) -> list[Queue]:
+        """Those of the retry topic, which brokers make after the first heartbeat of a group."""
+        for _ in range(ROUTE_TRIES):
+            try:
+                return await self._admin.queues(RETRY_PREFIX + self._group)
+            except RequestFailed:
+                await SYSTEM_CLOCK.sleep(ROUTE_PAUSE_S)
+        return []
+
+    async def _start(self, topic: str, queue: Queue) -> int:
+        asked = QueryOffsetRequest(consumer_group=self._group, topic=topic, queue_id=queue.queue_id)
+        answer = await self._admin.ask(
+            queue.address, RequestCode.QUERY_CONSUMER_OFFSET, asked, ok=(0, ResponseCode.QUERY_NOT_FOUND)
+        )
+        if answer.code == 0:
+            return answer.header(OffsetAnswer).offset
+        if topic != self._topic:
+            return 0
+        return await self._admin.offset_at(queue.address, topic, queue.queue_id, LATEST_MS)
+
+    async def _consume(self, topic: str, queue: Queue, offset: int) -> None:
+        wanted = (self._expression, self._filter_type) if topic == self._topic else ("*", "TAG")
+        try:
+            while True:
+                asked = PullRequest(
+                    consumer_group=self._group,
+                    topic=topic,
+                    queue_id=queue.queue_id,
+                    queue_offset=offset,
+                    max_msg_nums=PULL_COUNT,
+                    sys_flag=PULL_COMMIT_OFFSET | PULL_SUSPEND | PULL_SUBSCRIPTION,
+                    commit_offset=offset,
+                    suspend_timeout_millis=HOLD_MS,
+                    sub_version=0,
+                    subscription=wanted[0],
+                    expression_type=wanted[1],
+                )
+                answer = await self._admin.ask(
+                    queue.address, RequestCode.PULL_MESSAGE, asked, ok=_GOES_ON, timeout_s=HOLD_MS / 1000 + 10
+                )
+                if answer.code == 0:
+                    now_ms = SYSTEM_CLOCK.wall_ms()
+                    records = decode_records(answer.body)
+                    if self._fail_rate:
+                        await self._fail_some(queue, records)
+                    for record in records:  # only now: those counted are done with
+                        self._count(now_ms - record.born_timestamp, now_ms - record.store_timestamp)
+                offset = answer.header(PullAnswer).next_begin_offset
+                if self._quantity and self.messages >= self._quantity:
+                    self._done.set()
+        finally:
+            await self._admin.dialer.tell(
+                queue.address,
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                UpdateOffsetRequest(
+                    consumer_group=self._group,
+                    topic=topic,
+                    queue_id=queue.queue_id,
+                    commit_offset=offset,
+                ),
+            )
+
+    async def _fail_some(self, queue: Queue, records: list[StoredMessage]) -> None:
+        failing = [record for record in records if random.random() < self._fail_rate]
+        await asyncio.gather(*(self._give_back(queue, record) for record in failing))
+        self.failed += len(failing)
+
+    async def _give_back(self, queue: Queue, record: StoredMessage) -> None:
+        asked = SendBackRequest(
+            offset=record.physical_offset,
+            group=self._group,
+            delay_level=0,  # the broker's choice: longer from time to time
+            origin_msg_id=record.message_id,
+            origin_topic=record.topic,
+            max_reconsume_times=TRIES_MAX,
+        )
+        await self._admin.ask(queue.address, RequestCode.CONSUMER_SEND_MSG_BACK, asked)
+
+    def _count(self, born_ms: int, stored_ms: int) -> None:
+        self.messages += 1
+        self.born_ms += born_ms
+        self.stored_ms += stored_ms
+        self.born_max_ms = max(self.born_max_ms, born_ms)
+        self.stored_max_ms = max(self.stored_max_ms, stored_ms)
+
+    async def _stay_alive(self, queues: list[Queue]) -> None:
+        while True:
+            await SYSTEM_CLOCK.sleep(HEARTBEAT_S)
+            await self._heartbeat(queues)
+
+    async def _heartbeat(self, queues: list[Queue]) -> None:
+        data = HeartbeatData(
+            client_id=f"127.0.0.1@{os.getpid()}",
+            consumer_data_set=(
+                ConsumerData(
+                    group_name=self._group,
+                    consume_type=ConsumeType.CONSUME_PASSIVELY,
+                    message_model=MessageModel.CLUSTERING,
+                    consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+                    subscription_data_set=(
+                        subscription(self._topic, self._expression, 0, self._filter_type),
+                    ),
+                ),
+            ),
+        )
+        for address in {queue.address for queue in queues}:
+            await self._admin.ask(address, RequestCode.HEART_BEAT, body=data.encode())
+
+    # --- figures ------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[float, ...]:
+        return self.messages, self.born_ms, self.stored_ms, self.failed
+
+    def line(self, seconds: float, first: tuple[float, ...], last: tuple[float, ...]) -> str:
+        messages, born_ms, stored_ms, failed = (b - a for a, b in zip(first, last, strict=True))
+        text = (
+            f"Consume TPS: {int(messages / seconds)} | "
+            f"AVG(B2C) RT(ms): {born_ms / messages if messages else 0.0:7.3f} | "
+            f"AVG(S2C) RT(ms): {stored_ms / messages if messages else 0.0:7.3f} | "
+            f"MAX(B2C) RT(ms): {self.born_max_ms} | MAX(S2C) RT(ms): {self.stored_max_ms} | "
+            f"Consume Fail: {failed:.0f}"
+        )
+        self.born_max_ms = self.stored_max_ms = 0
+        return text
