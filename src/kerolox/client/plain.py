@@ -1,0 +1,381 @@
+"""Queues read and written over plain blocking sockets: no event loop, no heartbeat, no membership.
+
+For processes that only move a range: a Spark task, a script, a thread. Progress is the caller's business;
+nobody in the group notices a reader. Requests may be sent ahead, so that a broker works on the next one while
+an answer is looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Self, TypeVar
+
+from kerolox.client.errors import BrokerNotRegistered, NameServerUnreachable, TopicNotFound, failure
+from kerolox.client.messages import Queue, Received, decode_received
+from kerolox.client.options import ClientOptions
+from kerolox.client.routes import MASTER, Route
+from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed, RequestTimeout
+from kerolox.net.tls import client_context
+from kerolox.protocol.bodies.routes import TopicRoute
+from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
+from kerolox.protocol.command import Command, decode_command, request
+from kerolox.protocol.flags import PULL_SUBSCRIPTION
+from kerolox.protocol.frame import FrameSplitter
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers.offset import (
+    BoundaryType,
+    MaxOffsetRequest,
+    MinOffsetRequest,
+    OffsetAnswer,
+    QueryOffsetRequest,
+    SearchOffsetRequest,
+    UpdateOffsetRequest,
+)
+from kerolox.protocol.headers.pull import PullAnswer, PullRequest
+from kerolox.protocol.headers.route import RouteRequest
+from kerolox.protocol.signature import sign
+
+RECEIVE_BYTES = 1 << 18
+RETRY_FIRST_S = 0.1
+RETRY_MAX_S = 2.0
+
+T = TypeVar("T")
+
+
+class Line:
+    """One blocking connection. Answers come in any order and are kept until asked for."""
+
+    def __init__(self, address: str, options: ClientOptions) -> None:
+        self.address = address
+        self._options = options
+        self._timeout_s = options.request_timeout_s
+        self._opaques = itertools.count(random.randrange(1 << 16))
+        self._splitter = FrameSplitter()
+        self._answers: dict[int, Command] = {}
+        host, _, port = address.rpartition(":")
+        try:
+            plain = socket.create_connection((host.strip("[]"), int(port)), options.connect_timeout_s)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = (
+                plain
+                if options.tls is None
+                else client_context(options.tls).wrap_socket(plain, server_hostname=host.strip("[]"))
+            )
+        except (OSError, ssl.SSLError, ValueError) as error:
+            raise ConnectFailed(address, error) from error
+
+    def send(self, code: int, header: Header | None = None, body: bytes = b"") -> int:
+        """Send a request; what it returns is given to :meth:`receive`."""
+        options = self._options
+        command = request(code, header, body, opaque=next(self._opaques), encoding=options.encoding)
+        if options.namespace_v2:
+            command.fields.update(nsd="true", ns=options.namespace_v2)
+        if options.access_key:
+            fields = command.fields
+            token = options.security_token or None
+            fields.update(sign(fields, body, options.access_key, options.secret_key, token))
+        try:
+            self._socket.settimeout(self._timeout_s)
+            self._socket.sendall(command.encode())
+        except OSError as error:
+            self.close()
+            raise ConnectionLost(self.address, error) from error
+        return command.opaque
+
+    def receive(self, opaque: int, timeout_s: float, what: str = "request") -> Command:
+        deadline_s = time.monotonic() + timeout_s
+        while opaque not in self._answers:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                self.close()  # its answer may still come, and would be taken for another's
+                raise RequestTimeout(self.address, what, timeout_s)
+            try:
+                self._socket.settimeout(left_s)
+                data = self._socket.recv(RECEIVE_BYTES)
+            except TimeoutError:
+                continue
+            except OSError as error:
+                self.close()
+                raise ConnectionLost(self.address, error) from error
+            if not data:
+                self.close()
+                raise ConnectionLost(self.address, "the peer closed it")
+            for frame in self._splitter.feed(data):
+                answer = decode_command(*frame)
+                if answer.is_answer:  # a broker may also ask; nobody here answers
+                    self._answers[answer.opaque] = answer
+            if self._splitter.error is not None:
+                self.close()
+                raise self._splitter.error
+        return self._answers.pop(opaque)
+
+    def ask(
+        self, code: int, header: Header | None = None, body: bytes = b"", *, timeout_s: float | None = None
+    ) -> Command:
+        opaque = self.send(code, header, body)
+        return self.receive(opaque, timeout_s or self._timeout_s, request_name(code))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._socket.fileno() < 0
+
+
+class Pulled(NamedTuple):
+    """What one pull brought: records as the broker keeps them, and where to go on."""
+
+    block: bytes
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class OffsetGone(KeroloxError):
+    """The messages asked for are not there any more, or not there yet."""
+
+    def __init__(self, queue: Queue, asked: int, first: int, end: int) -> None:
+        self.queue, self.asked, self.first, self.end = queue, asked, first, end
+        super().__init__(
+            f"queue {queue.topic}/{queue.broker}/{queue.queue_id} has offsets {first} to {end}, not {asked}"
+        )
+
+
+class PlainCluster:
+    """A cluster as seen over plain sockets. Not for several threads at once."""
+
+    def __init__(self, where: ClientOptions | str | Sequence[str] | None = None, *, tries: int = 5) -> None:
+        self.options = where if isinstance(where, ClientOptions) else ClientOptions(where or "")
+        self.tries = tries
+        self._nameservers = self.options.addresses()
+        self._lines: dict[str, Line] = {}
+        self._routes: dict[str, Route] = {}
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def line(self, address: str) -> Line:
+        """The connection to an address, opened if need be."""
+        line = self._lines.get(address)
+        if line is None or line.is_closed:
+            line = self._lines[address] = Line(address, self.options)
+        return line
+
+    # --- routes ---------------------------------------------------------------------------------------
+
+    def ask_nameserver(self, code: int, header: Header | None = None) -> Command:
+        error: KeroloxError | None = None
+        for address in self._nameservers:
+            try:
+                answer = self.line(address).ask(code, header)
+            except (ConnectFailed, ConnectionLost, RequestTimeout) as failed:
+                error = failed
+                continue
+            if answer.code:
+                raise failure(answer, address=address, code=code)
+            return answer
+        assert error is not None
+        raise error
+
+    def route(self, topic: str, *, fresh: bool = False) -> Route:
+        """Who serves a topic. Raises a kind of NoRoute."""
+        known = self._routes.get(topic)
+        if known is not None and not fresh:
+            return known
+        asked = RouteRequest(topic=topic, standard_json_only=True)
+        try:
+            answer = self.retried(lambda: self.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked))
+        except RequestFailed as error:
+            if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+                raise TopicNotFound(topic, error.address) from None
+            raise
+        except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
+            raise NameServerUnreachable(topic, self._nameservers, error) from error
+        route = self._routes[topic] = Route(topic, TopicRoute.decode(answer.body))
+        return route
+
+    def address(self, queue: Queue, broker_id: int = MASTER) -> str:
+        addresses = self.route(queue.topic).brokers.get(queue.broker)
+        if not addresses:
+            raise BrokerNotRegistered(
+                queue.topic, self._nameservers[0], f"no broker {queue.broker!r} is registered"
+            )
+        return addresses.get(broker_id) or addresses[min(addresses)]
+
+    def retried(self, work: Callable[[], T]) -> T:
+        """Do it again when another try may help: a broker restarts, a connection breaks."""
+        pause_s = RETRY_FIRST_S
+        for left in range(self.tries - 1, -1, -1):
+            try:
+                return work()
+            except KeroloxError as error:
+                if not left or not error.retriable:
+                    raise
+                time.sleep(pause_s)
+                pause_s = min(RETRY_MAX_S, pause_s * 2)
+        raise AssertionError("unreachable")
+
+    def ask(self, queue: Queue, code: int, header: Header, *, ok: Sequence[int] = (0,)) -> Command:
+        """A question about a queue, asked of its broker until it answers."""
+
+        def once() -> Command:
+            address = self.address(queue)
+            answer = self.line(address).ask(code, header)
+            if answer.code not in ok:
+                raise failure(answer, address=address, code=code)
+            return answer
+
+        return self.retried(once)
+
+    # --- offsets --------------------------------------------------------------------------------------
+
+    def min_offset(self, queue: Queue) -> int:
+        asked = MinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)
+        return self.ask(queue, RequestCode.GET_MIN_OFFSET, asked).header(OffsetAnswer).offset
+
+    def max_offset(self, queue: Queue) -> int:
+        asked = MaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)
+        return self.ask(queue, RequestCode.GET_MAX_OFFSET, asked).header(OffsetAnswer).offset
+
+    def offset_at(self, queue: Queue, time_ms: int) -> int:
+        """The first offset stored at this time or later."""
+        asked = SearchOffsetRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            timestamp=time_ms,
+            boundary_type=BoundaryType.LOWER,
+            broker_name=queue.broker,
+        )
+        return self.ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, asked).header(OffsetAnswer).offset
+
+    def committed(self, queue: Queue, group: str) -> int | None:
+        """How far a group is; None when it has not begun."""
+        asked = QueryOffsetRequest(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=False,
+            broker_name=queue.broker,
+        )
+        not_begun = ResponseCode.QUERY_NOT_FOUND
+        answer = self.ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, asked, ok=(0, not_begun))
+        return None if answer.code == not_begun else answer.header(OffsetAnswer).offset
+
+    def commit(self, queue: Queue, group: str, offset: int) -> None:
+        """Set how far a group is."""
+        asked = UpdateOffsetRequest(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            broker_name=queue.broker,
+        )
+        self.ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, asked)
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def blocks(
+        self,
+        queue: Queue,
+        start: int,
+        end: int,
+        *,
+        group: str,
+        count: int = 32,
+        expression: str = "*",
+        kind: str = "TAG",
+        ahead: int = 2,
+        broker_id: int = MASTER,
+    ) -> Iterator[Pulled]:
+        """The records of a queue from ``start`` up to ``end`` (not including it), block by block.
+
+        A block may hold records behind ``end``: the broker does not know where the range ends. Each pull says
+        where the next begins, so reading ahead is a guess; what was fetched for a wrong guess is thrown away.
+        Raises OffsetGone when the range is not (or no longer) there.
+        """
+
+        def header(offset: int) -> PullRequest:
+            return PullRequest(
+                consumer_group=group,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=offset,
+                max_msg_nums=min(count, end - offset),
+                sys_flag=PULL_SUBSCRIPTION,
+                commit_offset=0,
+                suspend_timeout_millis=0,
+                sub_version=0,
+                subscription=expression,
+                expression_type=kind,
+                broker_name=queue.broker,
+            )
+
+        offset = start
+        guesses: deque[tuple[int, int, Line]] = deque()  # offset asked for, opaque, connection
+        failures = 0
+        step = count  # how far the last pull came
+        while offset < end:
+            try:
+                line = self.line(self.address(queue, broker_id))
+                if not guesses or guesses[0][0] != offset or guesses[0][2] is not line:
+                    for _, opaque, old in guesses:
+                        if not old.is_closed:
+                            old.receive(opaque, self.options.request_timeout_s)
+                    guesses.clear()
+                following = guesses[-1][0] + step if guesses else offset
+                while len(guesses) < ahead and following < end:
+                    guesses.append((following, line.send(RequestCode.PULL_MESSAGE, header(following)), line))
+                    following += step
+                _, opaque, _ = guesses.popleft()
+                answer = line.receive(opaque, self.options.request_timeout_s, "PULL_MESSAGE")
+                pulled = self._pulled(queue, line, answer, offset)
+            except KeroloxError as error:
+                guesses.clear()
+                failures += 1
+                if not error.retriable or failures >= self.tries:
+                    raise
+                time.sleep(min(RETRY_MAX_S, RETRY_FIRST_S * 2**failures))
+                self.route(queue.topic, fresh=True)
+                continue
+            failures = 0
+            step = max(1, pulled.next_offset - offset)
+            offset = pulled.next_offset
+            yield pulled
+
+    def _pulled(self, queue: Queue, line: Line, answer: Command, asked: int) -> Pulled:
+        if answer.code not in (
+            ResponseCode.SUCCESS,
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            ResponseCode.PULL_OFFSET_MOVED,
+        ):
+            raise failure(answer, address=line.address, code=RequestCode.PULL_MESSAGE)
+        header = answer.header(PullAnswer)
+        moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
+        stuck = header.next_begin_offset <= asked
+        if moved or (answer.code != ResponseCode.SUCCESS and stuck):
+            raise OffsetGone(queue, asked, header.min_offset, header.max_offset)
+        block = answer.body if answer.code == ResponseCode.SUCCESS else b""
+        return Pulled(block, header.next_begin_offset, header.min_offset, header.max_offset)
+
+    def read(self, queue: Queue, start: int, end: int, *, group: str, **how: object) -> Iterator[Received]:
+        """The messages of a range, decoded. ``how`` is what :meth:`blocks` takes."""
+        for pulled in self.blocks(queue, start, end, group=group, **how):  # type: ignore[arg-type]
+            for message in decode_received(pulled.block, queue.broker):
+                if message.queue_offset < end:
+                    yield message
