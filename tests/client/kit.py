@@ -10,6 +10,7 @@ from kerolox.client.admin import Admin
 from kerolox.client.lookups import Lookups
 from kerolox.client.messages import received
 from kerolox.client.nameservers import NameServers
+from kerolox.errors import RequestFailed
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.compression import decompress
@@ -39,11 +40,15 @@ async def create(running: RunningBroker, topic: str, queues: int = 4, perm: int 
 
 
 async def stored(nameserver: str, topic: str) -> list[Received]:
-    """All messages of a topic, queue by queue, in order."""
+    """All messages of a topic, queue by queue, in order; none of a topic that is not there."""
     async with Dialer() as dialer:
         lookups = Lookups(Admin(NameServers([nameserver], dialer), dialer))
         found: list[Received] = []
-        for queue in await lookups._admin.queues(topic):
+        try:
+            queues = await lookups._admin.queues(topic)
+        except RequestFailed:
+            return []
+        for queue in queues:
             offset = 0
             while True:
                 messages, following, _ = await lookups.pull(topic, queue, offset)

@@ -628,3 +628,32 @@ async def test_a_signed_request_takes_the_long_way(cluster: Cluster) -> None:
         await producer.send(Message("t", b"x"))
         await producer.send_many([Message("t", b"x")])
     assert all(fields["AccessKey"] == "me" and fields["Signature"] for fields in seen)
+
+
+# --- delays -----------------------------------------------------------------------------------------
+
+
+async def test_delayed_by_level_and_by_time(running: RunningBroker) -> None:
+    async with Producer(running.nameserver_address, group="shop") as producer:
+        began = asyncio.get_running_loop().time()
+        await producer.send(Message("orders", b"level", delay_level=1), order_key="k")
+        await producer.send(Message("orders", b"timer", delay=1.5), order_key="k")
+        assert await stored(running.nameserver_address, "orders") == []
+        async with asyncio.timeout(10):
+            while len(found := await stored(running.nameserver_address, "orders")) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert {m.body for m in found} == {b"level", b"timer"}
+        assert asyncio.get_running_loop().time() - began >= 0.9
+
+
+async def test_recall() -> None:
+    async with (
+        running_broker(recall=True) as running,
+        Producer(running.nameserver_address, group="shop") as producer,
+    ):
+        await create(running, "orders", 1)
+        receipt = await producer.send(Message("orders", b"later", delay=60))
+        assert receipt.recall_handle is not None
+        assert await producer.recall("orders", receipt.recall_handle) == receipt.msg_id
+        with pytest.raises(InvalidMessage, match="cannot be read"):
+            await producer.recall("orders", "nonsense")
