@@ -14,11 +14,13 @@ from kerolox.broker.filters import Filters
 from kerolox.broker.options import BrokerOptions
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.heartbeat import CheckClient, SubscriptionData
+from kerolox.protocol.bodies.stats import ConsumeQueueView
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.filters.bloom import BloomFilter
 from kerolox.protocol.flags import PULL_SUSPEND
+from kerolox.protocol.headers.query import QueryConsumeQueueRequest
 from kerolox.protocol.record import decode_records
-from kerolox.protocol.subscription import subscription
+from kerolox.protocol.subscription import subscription, tag_hash
 from kerolox.store.files import Files
 from kerolox.store.tables import FilterTable
 from kerolox.testing.broker import running_broker
@@ -174,6 +176,76 @@ async def test_subscriptions_outlive_the_broker(tmp_path: Path) -> None:
         assert again is not None
         assert not again.dead
         assert again.born_time == known.born_time
+
+
+# --- the bits of messages --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def extended(tmp_path: Path) -> AsyncIterator[Talk]:
+    options = {
+        "property_filter": True, "filter_bits": True, "queue_extension": True,
+        "queue_extension_file_bytes": 4096,
+    }  # fmt: skip
+    async with running_broker(directory=tmp_path, **options) as running, Dialer() as dialer:
+        yield Talk(dialer, running)
+
+
+async def queue_view(talk: Talk, group: str) -> ConsumeQueueView:
+    header = QueryConsumeQueueRequest(topic="T", queue_id=0, index=0, count=100, consumer_group=group)
+    answer = await talk.dialer.call(talk.address, RequestCode.QUERY_CONSUME_QUEUE, header)
+    return ConsumeQueueView.decode(answer.body)
+
+
+async def test_bits_tell_which_filters_take_a_message(extended: Talk) -> None:
+    talk = extended
+    broker = talk.running.broker
+    assert broker.options.queue_extension_bits == 112
+    await talk.send("T", b"early", {"a": "1", "TAGS": "x"})
+    await talk.heartbeat("g", sql("a > 5"))
+    born = broker.filters.table.find("T", "g")
+    assert born is not None
+    await until(lambda: broker.clock.wall_ms() > born.born_time)
+    await talk.send("T", b"no", {"a": "1"})
+    await talk.send("T", b"yes", {"a": "6"})
+    view = await queue_view(talk, "g")
+    assert view.filter_data is not None
+    assert json.loads(view.filter_data)["expression"] == "a > 5"
+    early, no, yes = view.queue_data or ()
+    # Of what came before the subscription the bits say nothing.
+    assert [entry.eval for entry in (early, no, yes)] == [True, False, True]
+    assert early.tags_code == tag_hash("x")
+    assert (early.bit_map, no.bit_map is None) == (None, False)
+    places = born.bloom_filter_data
+    assert places is not None
+    digits = (yes.bit_map or "").replace("\n", "")[::-1]
+    assert {number for number, digit in enumerate(digits) if digit == "1"} == set(places.bit_pos)
+    assert "1" not in (no.bit_map or "")
+    assert json.loads(yes.extend_data_json or "")["size"] == 34
+    assert bodies(await pull_subscribed(talk)) == [b"yes"]
+    tagged = await talk.pull("T", subscription="x")
+    assert bodies(tagged) == [b"early"]
+
+
+async def test_a_pull_believes_the_bits(extended: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = extended
+    broker = talk.running.broker
+    await talk.heartbeat("g", sql("a > 5"))
+    now_ms = broker.clock.wall_ms()
+    await until(lambda: broker.clock.wall_ms() > now_ms)
+    for value in ("1", "6", "2"):
+        await talk.send("T", value.encode(), {"a": value})
+    looked_into: list[bytes] = []
+    filters = broker.filters
+    before = filters.of_pull
+
+    def of_pull(*args: Any) -> Any:
+        plan = before(*args)
+        return plan._replace(by_record=lambda record: not looked_into.append(record))  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(broker.pulls, "filters", of_pull)
+    assert bodies(await pull_subscribed(talk)) == [b"6"]
+    assert len(looked_into) == 1
 
 
 # --- how long they are kept ------------------------------------------------------------------------------

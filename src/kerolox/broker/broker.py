@@ -351,7 +351,7 @@ class Broker(PeerEvents):
         self.registrations = Registrations(
             self.topics, options, address=self.address, ha_address=self.ha_address, clock=clock
         )
-        self.filters.connect(self.pulls, self.heartbeats, self.members, self.saver)
+        self.filters.connect(self.pulls, self.queries, self.heartbeats, self.members, self.saver)
         self.topics.create_system_topics()
         self.groups.create_system_groups()
         self._connect()

@@ -15,9 +15,11 @@ from kerolox.broker.heartbeats import Heartbeats
 from kerolox.broker.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.pulls import Filter, PullRefused, Pulls, no_property_filter
+from kerolox.broker.queries import Queries
 from kerolox.broker.tables_saver import TablesSaver
 from kerolox.clock import Clock, TimerHandle
 from kerolox.dispatch.message_store import MessageStore
+from kerolox.dispatch.queue_units import UnitFiller
 from kerolox.protocol import properties as names
 from kerolox.protocol.bodies.heartbeat import SubscriptionData
 from kerolox.protocol.codes import ResponseCode
@@ -26,9 +28,12 @@ from kerolox.protocol.filters.lexer import FilterError
 from kerolox.protocol.filters.sql import SqlFilter, compile_filter
 from kerolox.protocol.flags import PULL_SUBSCRIPTION
 from kerolox.protocol.headers.pull import PullRequest
+from kerolox.protocol.json_dialect import dumps
 from kerolox.protocol.record import properties_of
 from kerolox.protocol.subscription import SQL92, is_tag_type
-from kerolox.store.tables.filters import BloomPlaces, FilterData, FilterTable
+from kerolox.store.queue_extension import Unit
+from kerolox.store.reading import UnitFilter
+from kerolox.store.tables.filters import BloomPlaces, FilterData, FilterTable, members_of
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +67,22 @@ class Filters:
             dead_kept_ms=options.filter_keep_ms,
         )
         table.load()
-        return cls(table, bloom, options, clock)
+        options.queue_extension_bits = bloom.bits
+        made = cls(table, bloom, options, clock)
+        if isinstance(store.queue_filler, UnitFiller):
+            store.queue_filler.bits_of = made.bits_of
+        return made
 
-    def connect(self, pulls: Pulls, heartbeats: Heartbeats, members: Members, saver: TablesSaver) -> None:
+    def connect(
+        self,
+        pulls: Pulls,
+        queries: Queries,
+        heartbeats: Heartbeats,
+        members: Members,
+        saver: TablesSaver,
+    ) -> None:
         pulls.filters = self.of_pull
+        queries.filter_of = self.shown
         heartbeats.compile_filter = self.compile
         members.on_subscribed.append(self.subscribed)
         members.on_deserted.append(self.deserted)
@@ -214,7 +231,11 @@ class Filters:
         if compiled is None:
             return Filter()
         matches = compiled.matches
-        return Filter(by_properties=matches, by_record=lambda record: matches(properties_of(record)))
+        return Filter(
+            by_unit=None if data is None else self._by_unit(data),
+            by_properties=matches,
+            by_record=lambda record: matches(properties_of(record)),
+        )
 
     def _of_retries(self, group: str) -> Filter:
         """Of messages that failed: what the group has subscribed of the topic they came from."""
@@ -226,3 +247,43 @@ class Filters:
             return compiled is None or compiled.matches(properties)
 
         return Filter(by_properties=matches, by_record=lambda record: matches(properties_of(record)))
+
+    # --- the bits of a message ---------------------------------------------------------------------------
+
+    def bits_of(self, topic: bytes, properties: bytes) -> bytes:
+        """The bits of all subscriptions that take a new message; none when nobody subscribed the topic."""
+        if not self._options.filter_bits:
+            return b""
+        groups = self.table.by_topic.get(topic.decode("utf-8", "replace"))
+        if not groups:
+            return b""
+        number = 0
+        for data in groups.values():
+            compiled = self.compiled(data)
+            if compiled is not None and data.bloom_filter_data is not None and compiled.matches(properties):
+                number |= self.bloom.with_bits(data.bloom_filter_data.bit_pos)
+        return self.bloom.packed(number)
+
+    def _by_unit(self, data: FilterData) -> UnitFilter | None:
+        """What the bits say of messages that came after the subscription; of others they say nothing."""
+        places = data.bloom_filter_data
+        if places is None or places.bit_num != self.bloom.bits:
+            return None
+        wanted = self.bloom.with_bits(places.bit_pos)
+        size_bytes, born_ms = self.bloom.size_bytes, data.born_time
+
+        def matches(unit: Unit) -> bool:
+            return (
+                unit.stored_ms <= born_ms
+                or len(unit.bits) != size_bytes
+                or int.from_bytes(unit.bits, "little") & wanted == wanted
+            )
+
+        return matches
+
+    def shown(self, topic: str, group: str) -> tuple[str, UnitFilter | None]:
+        """A subscription as tools are shown it, and its filter over units."""
+        data = self.table.find(topic, group)
+        if data is None:
+            return "null", None
+        return dumps(members_of(data)).decode(), self._by_unit(data)

@@ -26,7 +26,15 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 from kerolox.protocol.subscription import ALL, is_tag_type, subscription, tag_hash
-from kerolox.store.reading import PULL_BYTES_MAX, Cold, Found, QueueFilter, QueueRead, RecordFilter
+from kerolox.store.reading import (
+    PULL_BYTES_MAX,
+    Cold,
+    Found,
+    QueueFilter,
+    QueueRead,
+    RecordFilter,
+    UnitFilter,
+)
 from kerolox.store.tables.offsets import ConsumerOffsets
 
 COLD_READS_MAX = 256  # pulls that wait for the disk at once; more are told to come back
@@ -79,6 +87,7 @@ class Filter(NamedTuple):
     """The same choice, over what there is to look at; where there is nothing to choose by, all is taken."""
 
     by_queue: QueueFilter | None = None  # queue entries: may take too much
+    by_unit: UnitFilter | None = None  # their extension: may take too much
     by_record: RecordFilter | None = None  # records, after that
     by_properties: Wants | None = None  # the properties of a message that just came: both in one
 
@@ -245,6 +254,7 @@ class Pulls:
                 header.queue_offset,
                 header.max_msg_nums,
                 queue_filter=plan.filter.by_queue,
+                unit_filter=plan.filter.by_unit,
                 record_filter=plan.filter.by_record,
                 bytes_max=bytes_max,
             )
@@ -272,6 +282,7 @@ class Pulls:
                 header.queue_offset,
                 header.max_msg_nums,
                 queue_filter=plan.filter.by_queue,
+                unit_filter=plan.filter.by_unit,
                 record_filter=plan.filter.by_record,
                 bytes_max=header.max_msg_bytes or PULL_BYTES_MAX,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from kerolox.dispatch.message_store import MessageStore
@@ -17,9 +18,13 @@ from kerolox.protocol.headers.query import (
     QueryMessageRequest,
     ViewMessageRequest,
 )
+from kerolox.protocol.json_dialect import dumps
 from kerolox.protocol.subscription import is_tag_type, matches_hash
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY
 from kerolox.store.errors import StoreError
+from kerolox.store.extended_queue import ExtendedQueue
+from kerolox.store.queue_extension import Unit, is_address
+from kerolox.store.reading import UnitFilter
 
 Row = tuple[RequestCode, Handler, type[Header] | None]
 
@@ -44,6 +49,8 @@ class Queries:
     def __init__(self, store: MessageStore, groups: Subscriptions) -> None:
         self._store = store
         self._groups = groups
+        # topic, group → what is known of its filter other than by tags, and that filter over units
+        self.filter_of: Callable[[str, str], tuple[str, UnitFilter | None]] | None = None
 
     def rows(self) -> list[Row]:
         return [
@@ -106,10 +113,13 @@ class Queries:
             )
         wanted: SubscriptionData | None = None
         filter_data: str | None = None
+        by_unit: UnitFilter | None = None
         if asked.consumer_group is not None:
             members = self._groups.members(asked.consumer_group)
             wanted = None if members is None else members.subscription(asked.topic)
             filter_data = f"{asked.consumer_group}@{asked.topic} is not online!" if wanted is None else "null"
+            if wanted is not None and self.filter_of is not None:
+                filter_data, by_unit = self.filter_of(asked.topic, asked.consumer_group)
         count = max(0, min(asked.count, QUEUE_ENTRIES_MAX))
         entries = await asyncio.to_thread(queue.read, asked.index, count)
         if not entries and not queue.min_offset <= asked.index < queue.max_offset:
@@ -119,21 +129,57 @@ class Queries:
                     min_queue_index=queue.min_offset, max_queue_index=queue.max_offset, queue_data=()
                 ).encode(),
             )
-        by_tag = wanted is not None and is_tag_type(wanted)
+        units: dict[int, Unit] = {}
+        if isinstance(queue, ExtendedQueue):
+            units = await asyncio.to_thread(queue.units, entries, may_wait=True)
         view = ConsumeQueueView(
             min_queue_index=queue.min_offset,
             max_queue_index=queue.max_offset,
             subscription_data=wanted,
             filter_data=filter_data,
             queue_data=tuple(
-                ConsumeQueueEntry(
-                    physic_offset=physical,
-                    physic_size=size,
-                    tags_code=tags_code,
-                    eval=by_tag and wanted is not None and matches_hash(wanted, tags_code),
-                )
+                _entry(physical, size, tags_code, units.get(tags_code), wanted, by_unit)
                 for physical, size, tags_code in ENTRY.iter_unpack(entries)
                 if size != BLANK_SIZE
             ),
         )
         return Answer(body=view.encode())
+
+
+def _entry(
+    physical: int,
+    size: int,
+    tags_code: int,
+    unit: Unit | None,
+    wanted: SubscriptionData | None,
+    by_unit: UnitFilter | None,
+) -> ConsumeQueueEntry:
+    """One entry, and whether its group's filter takes it as far as that shows without the message."""
+    by_tag = wanted is not None and is_tag_type(wanted)
+    if unit is None:
+        lost = is_address(tags_code)
+        return ConsumeQueueEntry(
+            physic_offset=physical,
+            physic_size=size,
+            tags_code=tags_code,
+            eval=by_tag and not lost and wanted is not None and matches_hash(wanted, tags_code),
+            msg=f"Cq extend not exist!addr: {tags_code}" if lost else None,
+        )
+    matches = wanted is not None and (
+        matches_hash(wanted, unit.tags_code) if by_tag else by_unit is None or by_unit(unit)
+    )
+    shown: dict[str, object] = {"msgStoreTime": unit.stored_ms, "size": unit.size, "tagsCode": unit.tags_code}
+    return ConsumeQueueEntry(
+        physic_offset=physical,
+        physic_size=size,
+        tags_code=unit.tags_code,
+        eval=matches,
+        extend_data_json=dumps({"filterBitMap": unit.bits, **shown} if unit.bits else shown).decode(),
+        bit_map=_bit_map(unit.bits) if unit.bits else None,
+    )
+
+
+def _bit_map(bits: bytes) -> str:
+    """The highest bit first, eight bytes a line, as the original shows it."""
+    digits = [f"{byte:08b}" + ("\n" if number % 8 == 0 else "") for number, byte in enumerate(bits)]
+    return "".join(reversed(digits))

@@ -132,7 +132,7 @@ class FilterTable(Table):
         return {
             "filterDataByTopic": {
                 topic: {
-                    "groupFilterData": {group: _members(data) for group, data in groups.items()},
+                    "groupFilterData": {group: members_of(data) for group, data in groups.items()},
                     "topic": topic,
                 }
                 for topic, groups in self.by_topic.items()
@@ -151,6 +151,7 @@ class FilterTable(Table):
                 del self.by_topic[topic]
 
 
-def _members(data: FilterData) -> dict[str, Any]:
+def members_of(data: FilterData) -> dict[str, Any]:
+    """As JSON has it, with what is only told and never read."""
     fields = zip(data.__struct_encode_fields__, data.__struct_fields__, strict=True)
     return {**{wire: getattr(data, ours) for wire, ours in fields}, "dead": data.dead}
