@@ -149,6 +149,23 @@ def test_messages_that_fail_are_given_back(cluster: Cluster) -> None:
     assert cluster.json("group", "lag", "unlucky", "--topic", "failing")["lag"] == 0
 
 
+def test_messages_are_traced(cluster: Cluster) -> None:
+    cluster.ok("bench", "send", "-t", "traced", "-w", "1", "-q", "3", "-m", "true", "-k", "true")
+    cluster.ok("bench", "consume", "-t", "traced", "-g", "traced", "-q", "3", "-m", "true")
+    sent = {message["messageId"] for message in cluster.json("message", "find", "traced")["messages"]}
+    records = [
+        record.split("\x01")
+        for message in cluster.json("message", "find", "RMQ_SYS_TRACE_TOPIC")["messages"]
+        for record in message["body"].split("\x02")
+        if record
+    ]
+    for kind, place in (("Pub", 5), ("SubBefore", 5), ("SubAfter", 2)):
+        assert {record[place] for record in records if record[0] == kind} == sent
+    (first, *_) = [record for record in records if record[0] == "Pub"]
+    assert (first[2], first[3], first[4]) == ("DefaultRegion", "benchmark_producer", "traced")
+    assert (first[8], first[9], first[11], first[13]) == (cluster.running.address, "128", "0", "true")
+
+
 def test_refusals(cluster: Cluster) -> None:
     assert "-k" in cluster.error("bench", "send", "-k", "perhaps")
     assert "cannot be delayed" in cluster.error("bench", "send", "-b", "2", "-d", "true")

@@ -7,6 +7,7 @@ connection to a broker, as in the original.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,9 @@ ACCESS_KEY, SECRET_KEY = "rocketmq2", "12345678"  # the original's
 TopicOption = Annotated[str, typer.Option("-t", "--topic", help="Topic name.")]
 IntervalOption = Annotated[
     int, typer.Option("-ri", "--reportInterval", help="Milliseconds between reports.", min=1)
+]
+TraceOption = Annotated[
+    str, typer.Option("-m", "--msgTraceEnable", help="true: messages are traced, to RMQ_SYS_TRACE_TOPIC.")
 ]
 AclOption = Annotated[str, typer.Option("-a", "--aclEnable", help="true: requests are signed.")]
 AccessKeyOption = Annotated[str, typer.Option("-ak", "--accessKey", help="With this access key.")]
@@ -84,6 +88,7 @@ def send(
     compress_from: Annotated[
         int, typer.Option("-ch", "--compressOverHowMuch", help="From so many bytes on.", min=0)
     ] = 4096,
+    trace: TraceOption = "false",
     acl: AclOption = "false",
     access_key: AccessKeyOption = ACCESS_KEY,
     secret_key: SecretKeyOption = SECRET_KEY,
@@ -91,7 +96,7 @@ def send(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
 ) -> None:
     """Send messages as fast as they are answered. Prints rates and response times."""
-    from kerolox.cli.bench_load import Compression, Senders
+    from kerolox.cli.bench_load import PRODUCER_GROUP, Compression, Senders, tracing
     from kerolox.protocol.message import Message
 
     is_async = truth("-y", asynchronous)
@@ -104,13 +109,15 @@ def send(
     if batch > 1 and is_compressed:
         raise OptionError("-b", batch, "1 with -c true: messages of a batch are not compressed")
     compression = Compression.named(compress_type, compress_level, compress_from) if is_compressed else None
-    is_signed = truth("-a", acl)
+    keys_of = (access_key, secret_key) if truth("-a", acl) else None
+    is_traced = truth("-m", trace)
     typer.echo(
         f"topic: {topic}, threadCount: {1 if is_async else threads}, messageSize: {size}, "
         + (f"batchSize: {batch}, " if batch > 1 else "")
         + f"keyEnable: {keys}, propertySize: {property_size}, tagCount: {tags}, "
         f"messageQuantity: {quantity}, delayEnable: {delay}, delayLevel: {delay_level}, "
-        f"asyncEnable: {asynchronous}, aclEnable: {acl}, compressEnable: {compress}, "
+        f"asyncEnable: {asynchronous}, msgTraceEnable: {trace}, aclEnable: {acl}, "
+        f"compressEnable: {compress}, "
         f"reportInterval: {interval_ms}"
     )
     body = ("0123456789abcdefghijklmnopqrstuvwxyz" * (size // 36 + 1))[:size].encode()
@@ -126,9 +133,15 @@ def send(
         )
 
     async def work(admin: Admin) -> None:
-        if is_signed:
-            sign_requests(admin, access_key, secret_key)
-        await Senders(admin, topic, message, batch, quantity, compression).run(count, interval_ms)
+        if keys_of is not None:
+            sign_requests(admin, *keys_of)
+        async with AsyncExitStack() as stack:
+            tracer = None
+            if is_traced:
+                tracer = await stack.enter_async_context(
+                    tracing(nameserver, PRODUCER_GROUP, "PRODUCE", keys_of)
+                )
+            await Senders(admin, topic, message, batch, quantity, compression, tracer).run(count, interval_ms)
 
     _until_interrupted(nameserver, work)
 
@@ -172,6 +185,7 @@ def consume(
             "-r", "--failRate", help="This share of messages, 0 to 1, fails and is given back.", min=0, max=1
         ),
     ] = 0.0,
+    trace: TraceOption = "false",
     acl: AclOption = "false",
     access_key: AccessKeyOption = ACCESS_KEY,
     secret_key: SecretKeyOption = SECRET_KEY,
@@ -181,6 +195,7 @@ def consume(
 ) -> None:
     """Consume all queues of a topic from where the group is, alone. Prints rates and delays."""
     from kerolox.cli.bench_consume import Consumers
+    from kerolox.cli.bench_load import tracing
     from kerolox.clock import SYSTEM_CLOCK
 
     if filter_type not in ("TAG", "SQL92"):
@@ -190,14 +205,22 @@ def consume(
     wanted = "*" if expression is None else expression.read_text(encoding="utf-8").strip()
     typer.echo(
         f"topic: {topic}, threadCount {threads}, group: {group}, suffix: {suffix}, "
-        f"filterType: {filter_type}, expression: {wanted}, aclEnable: {acl}, reportInterval: {interval_ms}"
+        f"filterType: {filter_type}, expression: {wanted}, msgTraceEnable: {trace}, aclEnable: {acl}, "
+        f"reportInterval: {interval_ms}"
     )
-    is_signed = truth("-a", acl)
+    keys_of = (access_key, secret_key) if truth("-a", acl) else None
+    is_traced = truth("-m", trace)
 
     async def work(admin: Admin) -> None:
-        if is_signed:
-            sign_requests(admin, access_key, secret_key)
-        await Consumers(admin, topic, group, filter_type, wanted, quantity, fail_rate).run(interval_ms)
+        if keys_of is not None:
+            sign_requests(admin, *keys_of)
+        async with AsyncExitStack() as stack:
+            tracer = None
+            if is_traced:
+                tracer = await stack.enter_async_context(tracing(nameserver, group, "CONSUME", keys_of))
+            await Consumers(admin, topic, group, filter_type, wanted, quantity, fail_rate, tracer).run(
+                interval_ms
+            )
 
     _until_interrupted(nameserver, work)
 

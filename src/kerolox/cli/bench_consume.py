@@ -10,6 +10,8 @@ import typer
 
 from kerolox.cli.bench_load import Figures
 from kerolox.client.admin import LATEST_MS, RETRY_PREFIX, Admin, Queue
+from kerolox.client.ids import unique_keys
+from kerolox.client.tracing import ConsumeOutcome, Tracer
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import RequestFailed
 from kerolox.protocol.bodies.heartbeat import (
@@ -25,6 +27,7 @@ from kerolox.protocol.headers.offset import OffsetAnswer, QueryOffsetRequest, Up
 from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 from kerolox.protocol.headers.send import SendBackRequest
 from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.properties import MSG_REGION
 from kerolox.protocol.record import decode_records
 from kerolox.protocol.subscription import subscription
 
@@ -56,6 +59,7 @@ class Consumers:
         expression: str,
         quantity: int,
         fail_rate: float = 0.0,
+        tracer: Tracer | None = None,
     ) -> None:
         self._admin = admin
         self._topic = topic
@@ -64,6 +68,8 @@ class Consumers:
         self._expression = expression
         self._quantity = quantity
         self._fail_rate = fail_rate
+        self._tracer = tracer
+        self._request_ids = unique_keys()
         self.messages = self.failed = 0
         self.born_ms = self.stored_ms = 0
         self.born_max_ms = self.stored_max_ms = 0
@@ -140,8 +146,10 @@ class Consumers:
                 if answer.code == 0:
                     now_ms = SYSTEM_CLOCK.wall_ms()
                     records = decode_records(answer.body)
-                    if self._fail_rate:
-                        await self._fail_some(queue, records)
+                    failing = await self._fail_some(queue, records) if self._fail_rate else []
+                    if self._tracer is not None:
+                        for record in records:
+                            self._trace(self._tracer, record, record in failing)
                     for record in records:  # only now: those counted are done with
                         self._count(now_ms - record.born_timestamp, now_ms - record.store_timestamp)
                 offset = answer.header(PullAnswer).next_begin_offset
@@ -159,10 +167,19 @@ class Consumers:
                 ),
             )
 
-    async def _fail_some(self, queue: Queue, records: list[StoredMessage]) -> None:
+    async def _fail_some(self, queue: Queue, records: list[StoredMessage]) -> list[StoredMessage]:
         failing = [record for record in records if random.random() < self._fail_rate]
         await asyncio.gather(*(self._give_back(queue, record) for record in failing))
         self.failed += len(failing)
+        return failing
+
+    def _trace(self, tracer: Tracer, record: StoredMessage, failed: bool) -> None:
+        topic, keys, request_id = record.topic, " ".join(record.keys), self._request_ids.next()
+        region = record.properties.get(MSG_REGION, "")
+        times = record.reconsume_times
+        tracer.consuming(topic, record.message_id, keys, request_id, retry_times=times, region=region)
+        outcome = ConsumeOutcome.FAILED if failed else ConsumeOutcome.SUCCESS
+        tracer.consumed(topic, record.message_id, keys, request_id, cost_ms=0, outcome=outcome)
 
     async def _give_back(self, queue: Queue, record: StoredMessage) -> None:
         asked = SendBackRequest(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import typer
@@ -12,6 +13,11 @@ import typer
 from kerolox.cli.send import STORED, _unique_keys
 from kerolox.cli.times import time_text
 from kerolox.client.admin import TEMPLATE_TOPIC, Admin, Queue
+from kerolox.client.client import Client
+from kerolox.client.messages import Message as SentMessage
+from kerolox.client.names import TRACE_TOPIC
+from kerolox.client.options import ClientOptions
+from kerolox.client.tracing import TraceKind, Tracer
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError, OptionError, RequestFailed
 from kerolox.net.peer import Peer
@@ -26,7 +32,7 @@ from kerolox.protocol.flags import (
     COMPRESSION_ZLIB,
     COMPRESSION_ZSTD,
 )
-from kerolox.protocol.headers.send import SendRequestV2
+from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.message import Message
 from kerolox.protocol.properties import pack
 from kerolox.protocol.signature import sign
@@ -56,6 +62,40 @@ class Compression(NamedTuple):
 
     def compress(self, body: bytes) -> bytes:
         return compress(body, self.kind, self.level)
+
+
+def trace_sent(
+    tracer: Tracer, queue: Queue, messages: list[Message], answer: SendAnswer, began_ms: int
+) -> None:
+    for message, place in zip(messages, answer.msg_id.split(","), strict=False):
+        tracer.sent(
+            message.topic,
+            SentMessage(message.topic, message.body, tags=message.tag, keys=message.keys),
+            message.unique_key,
+            place,
+            kind=TraceKind.DELAY if message.delay_level else TraceKind.NORMAL,
+            began_ms=began_ms,
+            cost_ms=SYSTEM_CLOCK.wall_ms() - began_ms,
+            address=queue.address,
+            body_bytes=len(message.body),
+            region=answer.region_id or "",
+            success=True,
+        )
+
+
+@asynccontextmanager
+async def tracing(
+    nameservers: str, group: str, role: str, keys: tuple[str, str] | None
+) -> AsyncIterator[Tracer]:
+    """A tracer with connections of its own, as clients have them. ``keys``: those that sign requests."""
+    access_key, secret_key = keys or ("", "")
+    options = ClientOptions(nameservers, access_key=access_key, secret_key=secret_key)
+    async with Client(options) as client:
+        tracer = Tracer(client, group, TRACE_TOPIC, role)
+        try:
+            yield tracer
+        finally:
+            await tracer.close()
 
 
 class Signed(Hook):
@@ -120,12 +160,14 @@ class Senders:
         batch: int,
         quantity: int,
         compression: Compression | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._admin = admin
         self._topic = topic
         self._message = message
         self._batch = batch
         self._compression = compression
+        self._tracer = tracer
         self._left = quantity or None
         self._turn = 0
         self.requests = self.messages = self.failed = self.refused = self.failed_messages = 0
@@ -187,11 +229,10 @@ class Senders:
         now_ms = SYSTEM_CLOCK.wall_ms()
         queue = self._queues[self._turn % len(self._queues)]
         self._turn += 1
-        packed = []
-        for _ in range(size):
-            message = self._message(now_ms)
+        messages = [self._message(now_ms) for _ in range(size)]
+        for message in messages:
             message.unique_key = self._keys.next()
-            packed.append((message.flag, message.body, pack(message.wire_properties())))
+        packed = [(each.flag, each.body, pack(each.wire_properties())) for each in messages]
         sys_flag = 0
         if self._batch == 1:
             code, body, properties = RequestCode.SEND_MESSAGE_V2, packed[0][1], packed[0][2].decode()
@@ -201,7 +242,9 @@ class Senders:
             code, body, properties = RequestCode.SEND_BATCH_MESSAGE, encode_batch(packed), ""
         is_batch = code == RequestCode.SEND_BATCH_MESSAGE
         header = self._header(queue, now_ms, properties, is_batch, sys_flag)
-        await self._admin.ask(queue.address, code, header, body, ok=STORED, timeout_s=TIMEOUT_S)
+        answer = await self._admin.ask(queue.address, code, header, body, ok=STORED, timeout_s=TIMEOUT_S)
+        if self._tracer is not None:
+            trace_sent(self._tracer, queue, messages, answer.header(SendAnswer), now_ms)
 
     def _header(
         self, queue: Queue, now_ms: int, properties: str, batch: bool, sys_flag: int
