@@ -356,8 +356,11 @@ class Timers:
         )
         now_ms = self._clock.wall_ms()
         drafts: list[tuple[Draft, str]] = []
+        keys = {delete_key(message.packed_properties) for message in records if message is not None}
         for message in records:
             if message is None or delete_key(message.packed_properties) is not None:
+                continue
+            if (key := own_key(message.packed_properties)) is not None and key in keys:
                 continue
             topic = real_topic(message.packed_properties)
             self.entered[topic] += 1
