@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from . import transactions
+from . import timers, transactions
 from .killer import Killer, Tally
 from .messages import MODES
 from .nursery import Nursery
@@ -29,6 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--transaction-kills", type=int, default=200)
+    parser.add_argument("--timer-kills", type=int, default=200)
     parser.add_argument("--power-seeds", type=int, default=100)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
@@ -38,6 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kerolox-crash-") as folder:
         kills = kill(Path(folder), args.kills, args.first_seed)
         ended = kill_transactions(Path(folder), args.transaction_kills, args.first_seed)
+        timed = kill_timers(Path(folder), args.timer_kills, args.first_seed)
         power = lose_power(Path(folder), args.power_seeds, args.first_seed)
     result = {
         "when": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -45,6 +47,7 @@ def main() -> None:
         "seconds": round(time.monotonic() - began_s),
         "kill": kills,
         "kill_around_transactions": ended,
+        "kill_around_timers": timed,
         "power_loss": power,
         "violations": 0,  # the first one ends the run with an error
     }
@@ -90,6 +93,19 @@ def kill_transactions(folder: Path, kills: int, first_seed: int) -> dict[str, An
             seed += 1
             progress(f"kill around transactions: {tally.total} of {kills}")
     return {"seeds": [first_seed, seed - 1], **transactions.dump(tally)}
+
+
+def kill_timers(folder: Path, kills: int, first_seed: int) -> dict[str, Any]:
+    tally = timers.Tally()
+    seed = first_seed
+    with Nursery() as nursery:
+        while tally.total < kills:
+            killer = timers.Killer(nursery, folder / f"timers-{seed}", seed, tally)
+            killer.run(min(KILLS_PER_SEED, kills - tally.total))
+            killer.clear()
+            seed += 1
+            progress(f"kill around timers: {tally.total} of {kills}")
+    return {"seeds": [first_seed, seed - 1], **timers.dump(tally)}
 
 
 def lose_power(folder: Path, seeds: int, first_seed: int) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class Nursery:
 
 
 def serve(connection: socket.socket) -> None:
-    from . import transactions, writer
+    from . import timers, transactions, writer
 
     while True:
         data, fds, _, _ = socket.recv_fds(connection, 65536, 1)
@@ -100,7 +100,8 @@ def serve(connection: socket.socket) -> None:
             try:
                 connection.close()
                 plan = json.loads(data)
-                (transactions if plan.get("transactions") else writer).run(plan, fds[0])
+                kind = timers if plan.get("timers") else transactions if plan.get("transactions") else writer
+                kind.run(plan, fds[0])
                 code = 0
             except BaseException:
                 traceback.print_exc()
