@@ -83,7 +83,14 @@ class Cluster:
     Both servers take plain and TLS connections on one port.
     """
 
-    def __init__(self, kind: Kind, java: Factory, home: Path, certificate: Certificate) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        java: Factory,
+        home: Path,
+        certificate: Certificate,
+        properties: Mapping[str, object] | None = None,
+    ) -> None:
         self.kind = kind
         self.certificate = certificate
         self._java = java
@@ -93,7 +100,8 @@ class Cluster:
         self.nameserver_process = self._new_nameserver()
         self.nameserver = self.nameserver_process.address
         self.broker = self.new_broker(
-            "broker-a", properties={"autoCreateTopicEnable": True, "traceTopicEnable": True}
+            "broker-a",
+            properties=properties or {"autoCreateTopicEnable": True, "traceTopicEnable": True},
         )
 
     @property

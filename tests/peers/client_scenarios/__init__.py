@@ -1,0 +1,1 @@
+"""What the Python client can do, told against our servers and, unchanged, against Apache's."""
