@@ -116,8 +116,10 @@ class Life(transactions.Life):
             for each in decode_records(b"".join(read.parts)):
                 number = int(each.body.split(b"\0")[0])
                 found[number] += 1
-                due_ms = int(unpack(each.packed_properties)["TIMER_DELIVER_MS"])
-                early[number] = max(early[number], due_ms - each.store_timestamp)
+                properties = unpack(each.packed_properties)
+                # Not the store time: it is that of the first message written together with this one.
+                came_ms = int(properties.get("TIMER_DEQUEUE_MS", properties["TIMER_DELIVER_MS"]))
+                early[number] = max(early[number], int(properties["TIMER_DELIVER_MS"]) - came_ms)
             offset = read.next_offset
         return {number: (count, early[number]) for number, count in found.items()}
 

@@ -66,6 +66,10 @@ STALE_MS = 60_000  # a checkpoint is not older, while messages wait
 _LOOK_BACK_MAX = 20_000
 
 
+# A unit and its message, if it is still there.
+_Found = tuple[Unit, StoredMessage | None]
+
+
 class _Stopped(Exception):
     """The timer is closing: leave what is under way as it is."""
 
@@ -381,28 +385,57 @@ class Timers:
         if moment is None or moment * self._precision_ms >= now_ms:
             self._read_ms = max(self._read_ms, now_ms)
             return False
-        behind = -1
-        while True:
-            slot = wheel.get(moment)
-            if slot is None or slot.last <= behind:
-                break
-            await self._deliver_chain(moment, slot.last, behind, now_ms)
-            behind = slot.last  # more may have come meanwhile: the clock was set back
-        self._partly = None
-        wheel.done(moment)
-        self._moments += 1
-        self._read_ms = max(self._read_ms, (moment + 1) * self._precision_ms)
+        some = self._small_moments(now_ms)
+        if some:
+            await self._deliver_moments(some)
+        else:
+            some = [(moment, -1)]
+        for moment, behind in some:
+            # A large moment; or more came meanwhile for one that is being delivered: the clock was set back.
+            while (slot := wheel.get(moment)) is not None and slot.last > behind:
+                await self._deliver_chain(moment, slot.last, behind)
+                behind = slot.last
+            self._partly = None
+            wheel.done(moment)
+            self._moments += 1
+            self._read_ms = max(self._read_ms, (moment + 1) * self._precision_ms)
         return True
 
-    async def _deliver_chain(self, moment: int, last: int, behind: int, now_ms: int) -> None:
-        chain = await self._in_thread(lambda: self.files.log.chain(last, behind))
+    def _small_moments(self, now_ms: int) -> list[tuple[int, int]]:
+        """The earliest moments that have passed, with their last units: as many as may be delivered at once.
+        None when the first alone has more messages."""
+        found: list[tuple[int, int]] = []
+        total = 0
+        for moment, slot in self.files.wheel.slots():
+            total += max(1, slot.waiting)
+            if total > DELIVER_MAX or moment * self._precision_ms >= now_ms:
+                break
+            found.append((moment, slot.last))
+        return found
+
+    async def _deliver_moments(self, moments: list[tuple[int, int]]) -> None:
+        """Moments with few messages, together: after a downtime there are many of them."""
+
+        def read() -> list[tuple[list[_Found], list[_Found]]]:
+            chains = [self.files.log.chain(last) for _, last in moments]
+            return [(self._messages(chain.places), self._messages(chain.deletes)) for chain in chains]
+
+        wall_ms = self._clock.wall_ms()
+        drafts: list[tuple[Draft, str]] = []
+        for (moment, _), (messages, deletes) in zip(moments, await self._in_thread(read), strict=True):
+            taken_back = _keys(deletes)
+            unused = dict(taken_back)
+            drafts += self._drafts_of(moment, messages, taken_back, unused, wall_ms)
+            self._count_unused(unused)
+        await self._put(drafts, counted=True)
+
+    async def _deliver_chain(self, moment: int, last: int, behind: int) -> None:
+        """A moment with many messages, some at a time."""
+        chain = await self._in_thread(self.files.log.chain, last, behind)
         taken_back: dict[bytes, str] = {}
         for start in range(0, len(chain.deletes), DELIVER_MAX):
             some = chain.deletes[start : start + DELIVER_MAX]
-            for _, message in await self._in_thread(lambda some=some: self._messages(some)):
-                key = None if message is None else delete_key(message.packed_properties)
-                if message is not None and key is not None:
-                    taken_back[key] = real_topic(message.packed_properties)
+            taken_back |= _keys(await self._in_thread(self._messages, some))
         unused = dict(taken_back)
         places = chain.places
         while places:
@@ -410,25 +443,40 @@ class Timers:
                 raise _Stopped
             some = places[-DELIVER_MAX:]
             del places[-DELIVER_MAX:]
-            found = await self._in_thread(lambda some=some: self._messages(some))
+            found = await self._in_thread(self._messages, some)
             wall_ms = self._clock.wall_ms()
-            drafts: list[tuple[Draft, str]] = []
-            for unit, message in reversed(found):  # the oldest first
-                if message is None:
-                    continue
-                key = own_key(message.packed_properties)
-                if key is not None and key in taken_back and delete_key(message.packed_properties) is None:
+            await self._put(self._drafts_of(moment, found, taken_back, unused, wall_ms), counted=True)
+            if places:
+                if not taken_back:
+                    self._partly = (moment, places[-1], len(places))
+                await self._enter()  # others do not wait until all of these are delivered
+        self._count_unused(unused)
+
+    def _drafts_of(
+        self,
+        moment: int,
+        found: list[_Found],
+        taken_back: dict[bytes, str],
+        unused: dict[bytes, str],
+        wall_ms: int,
+    ) -> list[tuple[Draft, str]]:
+        """What is to be stored, the oldest first. Keys that took something back leave ``unused``."""
+        drafts: list[tuple[Draft, str]] = []
+        for unit, message in reversed(found):
+            if message is None:
+                continue
+            properties = message.packed_properties
+            if taken_back and delete_key(properties) is None:
+                key = own_key(properties)
+                if key is not None and key in taken_back:
                     unused.pop(key, None)
                     continue
-                draft = self._restored(moment, unit, message, wall_ms)
-                if draft is not None:
-                    drafts.append((draft, real_topic(message.packed_properties)))
-            await self._put(drafts, counted=True)
-            if places and not taken_back:
-                self._partly = (moment, places[-1], len(places))
-            # While a moment with many messages is delivered, others are entered.
-            if places:
-                await self._enter()
+            draft = self._restored(moment, unit, message, wall_ms)
+            if draft is not None:
+                drafts.append((draft, real_topic(properties)))
+        return drafts
+
+    def _count_unused(self, unused: dict[bytes, str]) -> None:
         for topic in unused.values():
             self.counts.add(topic, 1)  # it had taken nothing back
 
@@ -443,7 +491,7 @@ class Timers:
             return None
         return due(message, unit.entered_ms, wall_ms)
 
-    def _messages(self, places: array[int]) -> list[tuple[Unit, StoredMessage | None]]:
+    def _messages(self, places: array[int]) -> list[_Found]:
         """Units and their messages. Waits for the disk."""
         return [(unit, self._record(unit.physical, unit.size)) for unit in self.files.log.units(places)]
 
@@ -579,3 +627,13 @@ class Timers:
 
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+
+
+def _keys(deletes: list[_Found]) -> dict[bytes, str]:
+    """Which messages are taken back, and the topics they are of."""
+    keys = {}
+    for _, message in deletes:
+        key = None if message is None else delete_key(message.packed_properties)
+        if message is not None and key is not None:
+            keys[key] = real_topic(message.packed_properties)
+    return keys

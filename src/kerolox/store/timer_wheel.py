@@ -36,8 +36,15 @@ _PAGE_BYTES = PAGE_SLOTS * SLOT_BYTES
 _READ_PAGES = 64
 _COUNT_MIN, _COUNT_MAX = -(2**31), 2**31 - 1
 
-# Where to write what.
-Change = tuple[int, bytes]
+_PIECES_MAX = 4  # of a page that are written one by one
+
+
+class Change(NamedTuple):
+    """A page of the file: its place, its bytes, and which of its slots are to be written."""
+
+    offset: int
+    data: bytes
+    dirty: int
 
 
 class Slot(NamedTuple):
@@ -199,11 +206,8 @@ class TimerWheel:
         for number in list(self._pages):
             page = self._pages[number]
             if page.dirty:
-                base = number % _PAGES * _PAGE_BYTES
-                changes += [
-                    (base + low * SLOT_BYTES, bytes(page.data[low * SLOT_BYTES : high * SLOT_BYTES]))
-                    for low, high in _runs(page.dirty)
-                ]
+                # A copy is all that is done on the loop: what is written how is for the thread.
+                changes.append(Change(number % _PAGES * _PAGE_BYTES, bytes(page.data), page.dirty))
                 page.dirty = 0
             self._drop_if_idle(number, page)
         return changes
@@ -215,8 +219,16 @@ class TimerWheel:
         file = self._file
         if file is None:
             file = self._file = self._open()
-        for offset, data in changes:
-            file.pwrite(data, offset)
+        for offset, data, dirty in changes:
+            if dirty.bit_count() > _PIECES_MAX:
+                # Slots of moments long gone stay as they are.
+                page = bytearray(file.pread(_PAGE_BYTES, offset))
+                for low, high in _runs(dirty):
+                    page[low * SLOT_BYTES : high * SLOT_BYTES] = data[low * SLOT_BYTES : high * SLOT_BYTES]
+                file.pwrite(page, offset)
+            else:
+                for low, high in _runs(dirty):
+                    file.pwrite(data[low * SLOT_BYTES : high * SLOT_BYTES], offset + low * SLOT_BYTES)
         file.sync()
 
     def _open(self) -> File:
