@@ -16,6 +16,7 @@ from kerolox.protocol.headers.send import RecallRequest
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import unpack
 from kerolox.protocol.record import decode_record
+from kerolox.store.errors import StoreError
 from kerolox.store.state import Obstacle
 from kerolox.store.timer_checkpoint import decode_leader
 from kerolox.testing.broker import running_broker
@@ -414,6 +415,7 @@ async def test_a_moment_half_delivered_at_a_stop_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kerolox.broker.timers.DELIVER_MAX", 10)
+    monkeypatch.setattr("kerolox.broker.timer_delivery.DELIVER_MAX", 10)
     clock = ManualClock(NOW_MS)
     bodies = [str(number).encode() for number in range(60)]
     async with timing(tmp_path, clock) as talk:
@@ -421,19 +423,43 @@ async def test_a_moment_half_delivered_at_a_stop_goes_on_where_it_was(
             await talk.send("T", body, after_s(5))
         await talk.entered()
         timers = talk.timers
-        put = timers._put
+        put = timers.delivery._put
 
         async def put_twice(*args: Any, **more: Any) -> None:
             await put(*args, **more)
-            if timers.delivered.total() == 20:
+            if timers.delivery.delivered.total() == 20:
                 timers._closing.set()
 
-        monkeypatch.setattr(timers, "_put", put_twice)
+        monkeypatch.setattr(timers.delivery, "_put", put_twice)
         await talk.pass_s(6)
         assert await talk.bodies(count=20) == bodies[:20]
     async with timing(tmp_path, clock) as talk:
         await talk.pass_s(1)
         assert await talk.bodies(count=60) == bodies
+
+
+async def test_an_error_in_the_middle_of_a_moment_delivers_nothing_twice(
+    talk: Timing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kerolox.broker.timers.DELIVER_MAX", 10)
+    monkeypatch.setattr("kerolox.broker.timer_delivery.DELIVER_MAX", 10)
+    bodies = [str(number).encode() for number in range(60)]
+    for body in bodies:
+        await talk.send("T", body, after_s(5))
+    await talk.entered()
+    read, calls = talk.timers.files.log.units, 0
+
+    def failing(places: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls % 3 == 0:
+            raise StoreError("a cable came loose")
+        return read(places)
+
+    monkeypatch.setattr(talk.timers.files.log, "units", failing)
+    for _ in range(20):
+        await talk.pass_s(1)
+    assert await talk.bodies(count=60) == bodies
 
 
 async def test_the_timer_waits_until_the_store_takes_messages(talk: Timing) -> None:

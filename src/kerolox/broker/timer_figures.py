@@ -65,11 +65,11 @@ class TimerFigures:
         )  # fmt: skip
         out.metric(
             "rocketmq_timer_enqueue_total", "counter", "Timer messages entered",
-            [({"topic": topic}, count) for topic, count in timers.entered.items()],
+            [({"topic": topic}, count) for topic, count in (timers.entered + timers.delivery.late).items()],
         )  # fmt: skip
         out.metric(
             "rocketmq_timer_dequeue_total", "counter", "Timer messages delivered or rolled",
-            [({"topic": topic}, count) for topic, count in timers.delivered.items()],
+            [({"topic": topic}, count) for topic, count in timers.delivery.delivered.items()],
         )  # fmt: skip
         out.metric(
             "rocketmq_timer_message_snapshot", "gauge", "Timer messages by the seconds they are due within",

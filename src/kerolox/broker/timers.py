@@ -17,37 +17,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from array import array
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from kerolox.broker.drafts import Draft, Drafts
+from kerolox.broker.drafts import Drafts
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.timer_arrivals import Arrival, Arrivals
-from kerolox.broker.timer_messages import (
-    NEVER_ENTERED_MS,
-    delete_key,
-    due,
-    out_ms,
-    own_key,
-    parked,
-    real_topic,
-    rolled,
-)
+from kerolox.broker.timer_delivery import DELIVER_MAX, RETRY_S, Stopped, TimerDelivery, pause
+from kerolox.broker.timer_messages import delete_key, out_ms, parked, real_topic
 from kerolox.clock import Clock, TimerHandle
 from kerolox.dispatch.message_store import MessageStore
-from kerolox.errors import KeroloxError
 from kerolox.protocol.java import java_hash
-from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record_scan import Entry
 from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.state import Obstacle
 from kerolox.store.tables.timer_counts import TimerCounts
 from kerolox.store.timer_checkpoint import decode_leader
-from kerolox.store.timer_log import ROLL, Unit
+from kerolox.store.timer_log import Unit
 from kerolox.store.timer_store import Entering, TimerStore
 from kerolox.store.timer_wheel import Change
 
@@ -56,22 +45,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ENTER_MAX = 256  # in one turn of the loop
-DELIVER_MAX = 128
 SLEEP_S_MAX = 1.0  # while messages wait: so soon a clock that was set is noticed
-RETRY_S = 0.5
 HASHES_MAX = 10_000
-TRIES_MAX = 3
 CLEAN_S = 30.0
 STALE_MS = 60_000  # a checkpoint is not older, while messages wait
 _LOOK_BACK_MAX = 20_000
-
-
-# A unit and its message, if it is still there.
-_Found = tuple[Unit, StoredMessage | None]
-
-
-class _Stopped(Exception):
-    """The timer is closing: leave what is under way as it is."""
 
 
 class Timers:
@@ -88,13 +66,9 @@ class Timers:
     ) -> None:
         self.counts = counts
         self.entered: Counter[str] = Counter()  # by topic, since the start
-        self.delivered: Counter[str] = Counter()
         self.enter_rate = self.deliver_rate = 0.0  # per second, lately
-        self.on_stored: list[Callable[[str, int, int], None]] = []
         self.last_stored_ms = self.last_entered_ms = 0
         self._store = store
-        self._drafts = drafts
-        self._writes = writes
         self._options = options
         self._clock = clock
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="kerolox-timer")
@@ -107,14 +81,16 @@ class Timers:
             roll_slots=options.timer_roll_slots,
         )
         self.arrivals = Arrivals(store, self._threads)
+        self._closing = asyncio.Event()
+        self.delivery = TimerDelivery(
+            store, self.files, drafts, writes, counts, options, clock, self._threads, self._closing
+        )
         self._read_ms = 0  # messages due before this were delivered
         self._seen: set[int] = set()  # messages that a crash left entered but not noted
         self._unwritten: list[Change] = []  # slots that could not be written
-        self._partly: tuple[int, int, int] | None = None  # a moment, its first unit left, how many are left
         self._moments = 0  # delivered since the start
         self._noted = (0, 0, 0)  # queue offset, log end and moments of the last checkpoint
         self._wake = asyncio.Event()
-        self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._flushing = asyncio.Lock()
         self._flush_task: asyncio.Task[None] | None = None
@@ -248,15 +224,15 @@ class Timers:
             try:
                 busy = await self._enter()
                 busy = await self._deliver() or busy
-            except _Stopped:
+            except Stopped:
                 return
             except StoreError as error:
                 log.error("timer_waits error=%r next='it is tried again'", str(error))
-                await self._pause(RETRY_S)
+                await pause(self._clock, self._closing, RETRY_S)
                 continue
             except Exception:
                 log.exception("timer_failed next='it is tried again'")
-                await self._pause(RETRY_S)
+                await pause(self._clock, self._closing, RETRY_S)
                 continue
             if not busy:
                 await self._sleep()
@@ -277,18 +253,6 @@ class Timers:
         finally:
             if timer is not None:
                 timer.cancel()
-
-    async def _pause(self, delay_s: float) -> None:
-        done = asyncio.Event()
-        timer = self._clock.call_later(delay_s, done.set)
-        closing = asyncio.ensure_future(self._closing.wait())
-        passed = asyncio.ensure_future(done.wait())
-        try:
-            await asyncio.wait((closing, passed), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-            closing.cancel()
-            passed.cancel()
 
     # --- entering --------------------------------------------------------------------------------------
 
@@ -320,9 +284,14 @@ class Timers:
                 entering.append(
                     (Entering(arrival.physical, arrival.size, due_ms, self._hash(topic), deletes), topic)
                 )
-        await self._enter_all(entering, now_ms)
-        if late:
-            await self._deliver_late(late)
+        wanted = {message.physical for message, _ in entering}
+        try:
+            await self._enter_all(entering, now_ms)
+            await self.delivery.deliver_late(late)
+        except BaseException:
+            # All of them come again: those that were entered are not to be entered twice.
+            self._seen |= wanted - {message.physical for message, _ in entering}
+            raise
         self.arrivals.offset = arrivals[-1].queue_offset + 1
         self.last_stored_ms, self.last_entered_ms = arrivals[-1].stored_ms, self._clock.wall_ms()
         if self._seen and not self.arrivals.behind:
@@ -336,6 +305,13 @@ class Timers:
                 self._hashes.clear()
             found = self._hashes[topic] = java_hash(topic)
         return found
+
+    async def _enter_between(self) -> None:
+        """While a moment with many messages is delivered."""
+        try:
+            await self._enter()
+        except StoreError as error:
+            log.error("timer_waits error=%r next='it is tried again'", str(error))
 
     async def _enter_all(self, entering: list[tuple[Entering, str]], now_ms: int) -> None:
         files = self.files
@@ -353,26 +329,6 @@ class Timers:
                 self.counts.add(topic, -1 if message.deletes else 1)
             del entering[:count]
 
-    async def _deliver_late(self, late: list[Arrival]) -> None:
-        """Messages that were due before they could be entered."""
-        records = await self._in_thread(
-            lambda: [self._record(arrival.physical, arrival.size) for arrival in late]
-        )
-        now_ms = self._clock.wall_ms()
-        drafts: list[tuple[Draft, str]] = []
-        keys = {delete_key(message.packed_properties) for message in records if message is not None}
-        for message in records:
-            if message is None or delete_key(message.packed_properties) is not None:
-                continue
-            if (key := own_key(message.packed_properties)) is not None and key in keys:
-                continue
-            topic = real_topic(message.packed_properties)
-            self.entered[topic] += 1
-            draft = due(message, NEVER_ENTERED_MS, now_ms)
-            if draft is not None:
-                drafts.append((draft, topic))
-        await self._put(drafts)
-
     # --- delivering ------------------------------------------------------------------------------------
 
     async def _deliver(self) -> bool:
@@ -387,15 +343,14 @@ class Timers:
             return False
         some = self._small_moments(now_ms)
         if some:
-            await self._deliver_moments(some)
+            await self.delivery.deliver_moments(some)
         else:
             some = [(moment, -1)]
         for moment, behind in some:
             # A large moment; or more came meanwhile for one that is being delivered: the clock was set back.
             while (slot := wheel.get(moment)) is not None and slot.last > behind:
-                await self._deliver_chain(moment, slot.last, behind)
+                await self.delivery.deliver_chain(moment, slot.last, behind, self._enter_between)
                 behind = slot.last
-            self._partly = None
             wheel.done(moment)
             self._moments += 1
             self._read_ms = max(self._read_ms, (moment + 1) * self._precision_ms)
@@ -412,148 +367,6 @@ class Timers:
                 break
             found.append((moment, slot.last))
         return found
-
-    async def _deliver_moments(self, moments: list[tuple[int, int]]) -> None:
-        """Moments with few messages, together: after a downtime there are many of them."""
-
-        def read() -> list[tuple[list[_Found], list[_Found]]]:
-            chains = [self.files.log.chain(last) for _, last in moments]
-            return [(self._messages(chain.places), self._messages(chain.deletes)) for chain in chains]
-
-        wall_ms = self._clock.wall_ms()
-        drafts: list[tuple[Draft, str]] = []
-        for (moment, _), (messages, deletes) in zip(moments, await self._in_thread(read), strict=True):
-            taken_back = _keys(deletes)
-            unused = dict(taken_back)
-            drafts += self._drafts_of(moment, messages, taken_back, unused, wall_ms)
-            self._count_unused(unused)
-        await self._put(drafts, counted=True)
-
-    async def _deliver_chain(self, moment: int, last: int, behind: int) -> None:
-        """A moment with many messages, some at a time."""
-        chain = await self._in_thread(self.files.log.chain, last, behind)
-        taken_back: dict[bytes, str] = {}
-        for start in range(0, len(chain.deletes), DELIVER_MAX):
-            some = chain.deletes[start : start + DELIVER_MAX]
-            taken_back |= _keys(await self._in_thread(self._messages, some))
-        unused = dict(taken_back)
-        places = chain.places
-        while places:
-            if self._closing.is_set():
-                raise _Stopped
-            some = places[-DELIVER_MAX:]
-            del places[-DELIVER_MAX:]
-            found = await self._in_thread(self._messages, some)
-            wall_ms = self._clock.wall_ms()
-            await self._put(self._drafts_of(moment, found, taken_back, unused, wall_ms), counted=True)
-            if places:
-                if not taken_back:
-                    self._partly = (moment, places[-1], len(places))
-                await self._enter()  # others do not wait until all of these are delivered
-        self._count_unused(unused)
-
-    def _drafts_of(
-        self,
-        moment: int,
-        found: list[_Found],
-        taken_back: dict[bytes, str],
-        unused: dict[bytes, str],
-        wall_ms: int,
-    ) -> list[tuple[Draft, str]]:
-        """What is to be stored, the oldest first. Keys that took something back leave ``unused``."""
-        drafts: list[tuple[Draft, str]] = []
-        for unit, message in reversed(found):
-            if message is None:
-                continue
-            properties = message.packed_properties
-            if taken_back and delete_key(properties) is None:
-                key = own_key(properties)
-                if key is not None and key in taken_back:
-                    unused.pop(key, None)
-                    continue
-            draft = self._restored(moment, unit, message, wall_ms)
-            if draft is not None:
-                drafts.append((draft, real_topic(properties)))
-        return drafts
-
-    def _count_unused(self, unused: dict[bytes, str]) -> None:
-        for topic in unused.values():
-            self.counts.add(topic, 1)  # it had taken nothing back
-
-    def _restored(self, moment: int, unit: Unit, message: StoredMessage, wall_ms: int) -> Draft | None:
-        if unit.magic & ROLL:
-            return rolled(message, unit.entered_ms, wall_ms)
-        due_ms = out_ms(message.packed_properties)
-        if due_ms is None or due_ms // self._precision_ms != moment:
-            log.warning("timer_message_skipped at=%d reason='another message lies there'", unit.physical)
-            return None
-        if delete_key(message.packed_properties) is not None:
-            return None
-        return due(message, unit.entered_ms, wall_ms)
-
-    def _messages(self, places: array[int]) -> list[_Found]:
-        """Units and their messages. Waits for the disk."""
-        return [(unit, self._record(unit.physical, unit.size)) for unit in self.files.log.units(places)]
-
-    def _record(self, physical: int, size: int) -> StoredMessage | None:
-        try:
-            message = parked(self._store.log.read(physical, size), physical)
-        except StoreError as error:
-            log.warning("timer_message_gone at=%d error=%r", physical, str(error))
-            return None
-        if message is None:
-            log.warning("timer_message_skipped at=%d reason='no timer message lies there'", physical)
-        return message
-
-    async def _put(self, drafts: list[tuple[Draft, str]], *, counted: bool = False) -> None:
-        """Store them, whatever it takes. Raises _Stopped when the timer is to close before that."""
-        tries = 0
-        while drafts:
-            placed: list[tuple[Draft, str, int]] = []
-            failed: Exception | None = None
-            taken = 0
-            for draft, topic in drafts:
-                try:
-                    placed.append((draft, topic, self._drafts.store(draft)[2]))
-                except StoreError as error:
-                    failed = error
-                    break
-                except KeroloxError as error:
-                    log.warning("timer_message_refused topic=%s error=%r", draft.topic, str(error))
-                taken += 1
-            try:
-                if placed:
-                    await self._writes.written()
-            except KeroloxError as error:
-                failed = error  # none of them is stored
-            else:
-                del drafts[:taken]
-                self._stored(placed, counted)
-            if failed is None:
-                continue
-            tries += 1
-            if (
-                not isinstance(failed, StoreError)
-                and tries >= TRIES_MAX
-                and not self._options.timer_retry_for_ever
-            ):
-                log.error(
-                    "timer_messages_dropped count=%d tries=%d error=%r", len(drafts), tries, str(failed)
-                )
-                return
-            if tries == 1:
-                log.error("timer_waits error=%r next='it is tried again until it succeeds'", str(failed))
-            await self._pause(RETRY_S * self._precision_ms / 1000)
-            if self._closing.is_set():
-                raise _Stopped
-
-    def _stored(self, placed: list[tuple[Draft, str, int]], counted: bool) -> None:
-        for draft, topic, size in placed:
-            self.delivered[topic] += 1
-            if counted:
-                self.counts.add(topic, -1)
-            for note in self.on_stored:
-                note(draft.topic, 1, size)
 
     # --- making it safe --------------------------------------------------------------------------------
 
@@ -580,7 +393,12 @@ class Timers:
         """Note how far the timer has come, once all that was delivered is on the medium."""
         async with self._flushing:
             files, checkpoint = self.files, self.files.checkpoint
-            offset, partly, read_ms, end = self.arrivals.offset, self._partly, self._read_ms, files.log.end
+            offset, partly, read_ms, end = (
+                self.arrivals.offset,
+                self.delivery.partly,
+                self._read_ms,
+                files.log.end,
+            )
             if partly is not None and (slot := files.wheel.get(partly[0])) is not None:
                 files.wheel.put(partly[0], partly[1], slot.last, partly[2])
             changes = [*self._unwritten, *files.wheel.take_changes()]
@@ -620,20 +438,10 @@ class Timers:
     def _measure(self) -> None:
         now_s = self._clock.monotonic_s()
         before_s, entered, delivered = self._rates
-        self._rates = (now_s, self.entered.total(), self.delivered.total())
+        self._rates = (now_s, self.entered.total(), self.delivery.delivered.total())
         if now_s > before_s > 0:
             self.enter_rate = (self._rates[1] - entered) / (now_s - before_s)
             self.deliver_rate = (self._rates[2] - delivered) / (now_s - before_s)
 
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
-
-
-def _keys(deletes: list[_Found]) -> dict[bytes, str]:
-    """Which messages are taken back, and the topics they are of."""
-    keys = {}
-    for _, message in deletes:
-        key = None if message is None else delete_key(message.packed_properties)
-        if message is not None and key is not None:
-            keys[key] = real_topic(message.packed_properties)
-    return keys
