@@ -381,7 +381,7 @@ class Broker(PeerEvents):
     def _connect_timers(self) -> None:
         timers = self.timers
         self.drafts.rewrites.append(self.timer_sends.park)
-        timers.on_stored.append(self.stats.stored)
+        timers.delivery.on_stored.append(self.stats.stored)
         self.topics.on_removed.append(timers.counts.forget)
         if self.options.timer_wheel:
             self.metrics.more.append(TimerFigures(timers, self.clock).metrics)
