@@ -47,9 +47,12 @@ peers-4x: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench $(ARGS)
 
-# Hundreds of kills and power losses of the store, with what they came to written down.
+# Hundreds of kills and power losses of the store, then kills of a broker under the load of Apache's clients; what
+# they came to is written down. `make crash KILLS=5` kills the broker less often.
 crash: $(STAMP)
 	$(BIN)/python -m tests.crash --kills 500 --power-seeds 100 --out docs/results/crash-store.json $(ARGS)
+	KEROLOX_REQUIRE_PEERS=1 KEROLOX_KILLS=$(or $(KILLS),50) KEROLOX_CRASH_RESULT=docs/results/crash-broker.json \
+	    $(BIN)/python -m pytest -q -m long -k "nothing_acknowledged and ours" tests/peers/scenarios/test_crashes.py
 
 # Mixed load for minutes: whether memory, descriptors and delays stay bounded. `make soak MINUTES=60`.
 soak: $(STAMP)
