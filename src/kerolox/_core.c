@@ -1041,6 +1041,82 @@ failed:
     return NULL;
 }
 
+static int64_t slot_of(int64_t hash, int64_t slot_count) {
+    int64_t slot = hash % slot_count;
+    return slot < 0 ? slot + slot_count : slot;
+}
+
+static PyObject *index_entries(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
+    if (arg_count != 4 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "index_entries takes a list of items, a table and two numbers");
+        return NULL;
+    }
+    PyObject *items = args[0], *pages = NULL, *packed = NULL, *result = NULL;
+    long long count = PyLong_AsLongLong(args[2]), begin_ms = PyLong_AsLongLong(args[3]);
+    if (PyErr_Occurred()) return NULL;
+    Py_ssize_t number = PyList_GET_SIZE(items);
+    Py_buffer table;
+    if (PyObject_GetBuffer(args[1], &table, PyBUF_WRITABLE) < 0) return NULL;
+    int32_t *slots = table.buf;
+    int64_t slot_count = table.len / 4;
+    Py_ssize_t used = 0;
+    long long last_page = -1;
+    if (!slot_count || count < 0 || count > INT32_MAX - number) {
+        PyErr_SetString(PyExc_ValueError, "index_entries: no slots, or more entries than an index file can have");
+        goto done;
+    }
+    packed = PyBytes_FromStringAndSize(NULL, number * 20);
+    pages = PySet_New(NULL);
+    if (!packed || !pages) goto done;
+    char *to = PyBytes_AS_STRING(packed);
+    /* First all that may fail. */
+    for (Py_ssize_t i = 0; i < number; i++, to += 20) {
+        PyObject *item = PyList_GET_ITEM(items, i);
+        if (!PyTuple_Check(item) || PyTuple_GET_SIZE(item) != 3) {
+            PyErr_SetString(PyExc_TypeError, "index_entries: an item is a tuple of three numbers");
+            goto done;
+        }
+        long long hash = PyLong_AsLongLong(PyTuple_GET_ITEM(item, 0));
+        long long physical = PyLong_AsLongLong(PyTuple_GET_ITEM(item, 1));
+        long long time_ms = PyLong_AsLongLong(PyTuple_GET_ITEM(item, 2));
+        if (PyErr_Occurred()) goto done;
+        if (hash < INT32_MIN || hash > INT32_MAX) {
+            PyErr_SetString(PyExc_ValueError, "index_entries: a hash has 32 bits");
+            goto done;
+        }
+        int64_t seconds = 0;
+        if (begin_ms > 0 && time_ms > begin_ms) seconds = (int64_t)(((uint64_t)time_ms - (uint64_t)begin_ms) / 1000);
+        if (seconds > INT32_MAX) seconds = INT32_MAX;
+        put32(put64(put32(to, (uint32_t)hash), (uint64_t)physical), (uint32_t)seconds);
+        /* See index_file.py: the table begins 40 bytes into its first page. */
+        long long page = (slot_of(hash, slot_count) + 10) >> 10;
+        if (page != last_page) {
+            PyObject *key = PyLong_FromLongLong(page);
+            if (!key || PySet_Add(pages, key) < 0) {
+                Py_XDECREF(key);
+                goto done;
+            }
+            Py_DECREF(key);
+            last_page = page;
+        }
+    }
+    to = PyBytes_AS_STRING(packed);
+    for (Py_ssize_t i = 0; i < number; i++, to += 20, count++) {
+        int32_t *slot = &slots[slot_of((int32_t)get32(to), slot_count)];
+        int32_t previous = *slot;
+        if (!previous) used++;
+        else if (previous < 0 || previous >= count) previous = 0;
+        put32(to + 16, (uint32_t)previous);
+        *slot = (int32_t)count;
+    }
+    result = Py_BuildValue("(OnO)", packed, used, pages);
+done:
+    Py_XDECREF(packed);
+    Py_XDECREF(pages);
+    PyBuffer_Release(&table);
+    return result;
+}
+
 /* --- the module ------------------------------------------------------------------------------------------ */
 
 static PyMethodDef methods[] = {
@@ -1048,6 +1124,7 @@ static PyMethodDef methods[] = {
     {"take_sends", (PyCFunction)(void (*)(void))take_sends, METH_FASTCALL, "See protocol/plain_sends.py."},
     {"queue_runs", (PyCFunction)(void (*)(void))queue_runs, METH_FASTCALL, "See dispatch/queues.py."},
     {"key_items", key_items, METH_O, "See dispatch/keys.py."},
+    {"index_entries", (PyCFunction)(void (*)(void))index_entries, METH_FASTCALL, "See store/index_file.py."},
     {NULL, NULL, 0, NULL},
 };
 

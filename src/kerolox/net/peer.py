@@ -183,9 +183,12 @@ class Peer(asyncio.Protocol):
         )
 
     def write_answers(self, frames: bytes) -> None:
-        """Write answers that were made elsewhere."""
+        """Write answers that were made elsewhere, many at once: so there is nothing to wait for."""
         if frames and self.close_reason is None:
-            self._write(frames)
+            self._out.append(frames)
+            self._out_bytes += len(frames)
+            if not self._in_pass:
+                self._flush()
 
     # --- life --------------------------------------------------------------------------------
 

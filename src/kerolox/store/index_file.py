@@ -13,9 +13,10 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
+from kerolox.compiled import compiled
 from kerolox.protocol.limits import INT32_MAX
 from kerolox.store.errors import StoreError
 from kerolox.store.files import PAGE, File
@@ -51,6 +52,39 @@ Item: TypeAlias = tuple[int, int, int]
 
 def file_size(slots: int, entries: int) -> int:
     return HEADER.size + slots * SLOT_SIZE + entries * ENTRY.size
+
+
+def _index_entries(
+    items: list[Item], table: array[int], count: int, begin_ms: int
+) -> tuple[bytes, int, set[int]]:
+    """Enter items, of which the first gets the number ``count``, into the table of slots: their entries, how
+    many slots were not in use before, and the pages of the table that changed."""
+    slots = len(table)
+    entries: list[tuple[int, int, int, int]] = []
+    used = 0
+    pages: set[int] = set()
+    seconds = last_ms = -1
+    for key_hash, physical, time_ms in items:
+        slot = key_hash % slots
+        previous = table[slot]
+        if not previous:
+            used += 1
+        elif not 0 < previous < count:
+            previous = 0
+        if time_ms != last_ms:  # messages of one pass share their time
+            last_ms = time_ms
+            seconds = (time_ms - begin_ms) // 1000
+            if not 0 <= seconds <= INT32_MAX or begin_ms <= 0:
+                seconds = 0 if seconds < 0 or begin_ms <= 0 else INT32_MAX
+        entries.append((key_hash, physical, seconds, previous))
+        table[slot] = count
+        pages.add((slot + _SHIFT) >> _PAGE_BITS)
+        count += 1
+    pack = ENTRY.pack
+    return b"".join([pack(*entry) for entry in entries]), used, pages
+
+
+index_entries = compiled("index_entries", _index_entries)
 
 
 class IndexFile:
@@ -93,44 +127,19 @@ class IndexFile:
     def new_table(self) -> None:
         self._table = array("i", bytes(self.slots * SLOT_SIZE))
 
-    def put(self, items: Sequence[Item]) -> None:
+    def put(self, items: list[Item]) -> None:
         """Add entries, at most :attr:`room` of them, in the order of their place in the log."""
         if not items:
             return
         table = self._load_table()
-        tail = self._tail
-        count = self.count
-        slots = self.slots
-        used = 0
-        change = self._changed.add
-        pack = ENTRY.pack
-        if count == 1:
+        if self.count == 1:
             _, self.begin_physical, self.begin_ms = items[0]
-        begin_ms = self.begin_ms
-        seconds = last_ms = -1
-        try:
-            for key_hash, physical, time_ms in items:
-                slot = key_hash % slots
-                previous = table[slot]
-                if not previous:
-                    used += 1
-                elif not 0 < previous < count:
-                    previous = 0
-                if time_ms != last_ms:  # messages of one pass share their time
-                    last_ms = time_ms
-                    seconds = (time_ms - begin_ms) // 1000
-                    if not 0 <= seconds <= INT32_MAX or begin_ms <= 0:
-                        seconds = 0 if seconds < 0 or begin_ms <= 0 else INT32_MAX
-                tail += pack(key_hash, physical, seconds, previous)
-                table[slot] = count
-                change((slot + _SHIFT) >> _PAGE_BITS)
-                count += 1
-        finally:
-            done = count - self.count
-            self.used_slots += used
-            if done:
-                _, self.end_physical, self.end_ms = items[done - 1]
-            self.count = count
+        packed, used, pages = index_entries(items, table, self.count, self.begin_ms)
+        self._tail += packed
+        self._changed |= pages
+        self.used_slots += used
+        self.count += len(items)
+        _, self.end_physical, self.end_ms = items[-1]
 
     @property
     def unwritten(self) -> int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
 from datetime import datetime
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
@@ -151,7 +150,7 @@ class KeyIndex:
 
     # Filling
 
-    def put_many(self, items: Sequence[Item]) -> None:
+    def put_many(self, items: list[Item]) -> None:
         """Enter hashes: ``(hash, physical offset, store time)``, in the order of the log.
 
         All items of one message belong in one call. Messages up to :attr:`end_physical` are there already
@@ -424,7 +423,7 @@ def file_name(wall_ms: int) -> str:
     return datetime.fromtimestamp(wall_ms // 1000).strftime("%Y%m%d%H%M%S") + f"{wall_ms % 1000:03d}"
 
 
-def _whole_messages(items: Sequence[Item], count: int) -> int:
+def _whole_messages(items: list[Item], count: int) -> int:
     """The largest number of items up to ``count`` after which another message begins."""
     while count and items[count][1] == items[count - 1][1]:
         count -= 1
