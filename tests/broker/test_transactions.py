@@ -11,6 +11,7 @@ from kerolox.broker import names
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.transaction import ResumeCheckRequest
 from kerolox.protocol.record import decode_record
+from kerolox.store.errors import StoreError
 from kerolox.store.state import Obstacle
 from kerolox.testing.clock import ManualClock
 
@@ -459,6 +460,25 @@ async def test_progress_beyond_the_queue_is_taken_back(tmp_path: Path) -> None:
         await s.round()
         await until(lambda: len(producer.asked) == 1)
         assert decode_record(producer.asked[0].body).body == b"third"
+
+
+async def test_progress_is_not_saved_before_what_it_rests_on_is_safe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path) as s:
+        producer = await s.producer()
+        await producer.prepare()
+
+        async def fail() -> None:
+            raise StoreError("the disk does not flush")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(s.broker.store.flusher, "flush_all", fail)
+            await s.round()
+            await until(lambda: len(producer.asked) == 1)
+            assert s.progress == (-1, -1)
+        await s.round()
+        assert s.progress == (2, 2)
 
 
 async def test_metrics_have_the_names_of_the_original(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ class CheckBacks:
             try:
                 if self._options.role is not BrokerRole.SLAVE:  # there, the broker that leads asks
                     await self.round()
+                    await self._ended.save()
             except KeroloxError as error:
                 log.error("check_round_failed error=%r next='the next round goes on here'", str(error))
             self.rounds += 1

@@ -205,14 +205,22 @@ class Ended:
             if transaction is not None and transaction.offsets[-1] == passed:
                 for each in transaction.offsets:
                     self._put_back.pop(each, None)
-        if offset != self.progress:
-            self.progress = offset
-            self._offsets.commit(names.HALF_TOPIC, GROUP, QUEUE, offset)
-        before = self._op_progress
+        self.progress = offset
         while self._ops and self._ops[0][1] < offset:
             self._op_progress = self._ops.popleft()[0] + 1
-        if self._op_progress != before:
-            self._offsets.commit(names.HALF_DONE_TOPIC, GROUP, QUEUE, self._op_progress)
+
+    async def save(self) -> None:
+        """Let the progress be saved: when what it rests on, committed messages and copies, is safe.
+
+        Otherwise a loss of power could take those and leave the progress, and so lose the messages.
+        """
+        reached = (names.HALF_TOPIC, self.progress), (names.HALF_DONE_TOPIC, self._op_progress)
+        moved = [each for each in reached if max(0, self._offsets.offset(each[0], GROUP, QUEUE)) != each[1]]
+        if not moved:
+            return
+        await self._store.flusher.flush_all()
+        for topic, offset in moved:
+            self._offsets.commit(topic, GROUP, QUEUE, offset)
 
     async def load(self) -> None:
         """Read what the log notes: at the start, before anybody ends anything."""
