@@ -465,7 +465,7 @@ async def test_progress_beyond_the_queue_is_taken_back(tmp_path: Path) -> None:
 async def test_progress_is_not_saved_before_what_it_rests_on_is_safe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with scene(tmp_path) as s:
+    async with scene(tmp_path, timer_wheel=False) as s:  # which would not go on without a flush
         producer = await s.producer()
         await producer.prepare()
 
