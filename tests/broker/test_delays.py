@@ -1,10 +1,11 @@
-"""Delay levels: when messages come, in which order, as what, and what a stop, a kill or a clock does to it."""
+"""Delay levels: when messages come, in which order, as what, and what stops, kills and clocks do to it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -214,7 +215,7 @@ async def test_catching_up_with_100k_leaves_the_loop_to_others(tmp_path: Path) -
 
     await other()
     # Nobody else ever waited for more than one batch, whichever levels were due.
-    assert max(after - before for before, after in zip(turns, turns[1:], strict=False)) <= BATCH_MAX
+    assert max(after - before for before, after in pairwise(turns)) <= BATCH_MAX
     assert rig.delays.batches <= total // BATCH_MAX + 2 * 4
     for level in rig.delays.levels[:4]:
         assert level.next_offset == total // 4
@@ -256,13 +257,8 @@ async def test_progress_is_saved_every_ten_seconds(rig: DelayRig) -> None:
     await rig.clock.advance(9.9)
     assert not path.exists()
     await rig.clock.advance(0.1)
-    await asyncio.wait_for(_exists(path), 10)
+    await until(path.exists)
     assert json.loads(path.read_text())["offsetTable"] == {"1": 1}
-
-
-async def _exists(path: Path) -> None:
-    while not path.exists():
-        await asyncio.sleep(0.01)
 
 
 async def test_after_a_kill_the_marks_know_what_was_delivered(tmp_path: Path) -> None:
@@ -311,6 +307,27 @@ async def test_a_mark_that_the_log_does_not_prove_is_not_believed(tmp_path: Path
     await rig.clock.advance(4)
     twice = bodies[:1] if way == "short" else []
     assert sorted(rig.delivered()) == sorted(bodies + twice)
+    await rig.close()
+
+
+async def test_a_mark_that_was_half_written_leaves_the_one_before(tmp_path: Path) -> None:
+    rig = DelayRig(tmp_path)
+    await rig.open()
+    bodies = []
+    for _ in range(4):
+        bodies += await rig.send(1)
+        await rig.clock.advance(1)
+    await rig.die()
+    path = tmp_path / delay_marks.NAME
+    data = bytearray(path.read_bytes())
+    newest = max((0, 1), key=lambda slot: data[slot * delay_marks.SLOT_BYTES + 7])
+    data[newest * delay_marks.SLOT_BYTES + 20] ^= 1
+    path.write_bytes(data)
+    await rig.open()
+    assert rig.delivered() == [*bodies, bodies[-1]]
+    await rig.die()
+    await rig.open()
+    assert rig.delivered() == [*bodies, bodies[-1]]
     await rig.close()
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from . import timers, transactions
+from . import delays, timers, transactions
 from .killer import Killer, Tally
 from .messages import MODES
 from .nursery import Nursery
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--transaction-kills", type=int, default=200)
     parser.add_argument("--timer-kills", type=int, default=200)
+    parser.add_argument("--delay-kills", type=int, default=200)
     parser.add_argument("--power-seeds", type=int, default=100)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
@@ -40,6 +41,7 @@ def main() -> None:
         kills = kill(Path(folder), args.kills, args.first_seed)
         ended = kill_transactions(Path(folder), args.transaction_kills, args.first_seed)
         timed = kill_timers(Path(folder), args.timer_kills, args.first_seed)
+        delayed = kill_delays(Path(folder), args.delay_kills, args.first_seed)
         power = lose_power(Path(folder), args.power_seeds, args.first_seed)
     result = {
         "when": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -48,6 +50,7 @@ def main() -> None:
         "kill": kills,
         "kill_around_transactions": ended,
         "kill_around_timers": timed,
+        "kill_around_delays": delayed,
         "power_loss": power,
         "violations": 0,  # the first one ends the run with an error
     }
@@ -106,6 +109,19 @@ def kill_timers(folder: Path, kills: int, first_seed: int) -> dict[str, Any]:
             seed += 1
             progress(f"kill around timers: {tally.total} of {kills}")
     return {"seeds": [first_seed, seed - 1], **timers.dump(tally)}
+
+
+def kill_delays(folder: Path, kills: int, first_seed: int) -> dict[str, Any]:
+    tally = delays.Tally()
+    seed = first_seed
+    with Nursery() as nursery:
+        while tally.total < kills:
+            killer = delays.Killer(nursery, folder / f"delays-{seed}", seed, tally)
+            killer.run(min(KILLS_PER_SEED, kills - tally.total))
+            killer.clear()
+            seed += 1
+            progress(f"kill around delays: {tally.total} of {kills}")
+    return {"seeds": [first_seed, seed - 1], **delays.dump(tally)}
 
 
 def lose_power(folder: Path, seeds: int, first_seed: int) -> dict[str, Any]:

@@ -88,7 +88,9 @@ class Nursery:
 
 
 def serve(connection: socket.socket) -> None:
-    from . import timers, transactions, writer
+    from . import delays, timers, transactions, writer
+
+    kinds = {"delays": delays, "timers": timers, "transactions": transactions}
 
     while True:
         data, fds, _, _ = socket.recv_fds(connection, 65536, 1)
@@ -100,7 +102,7 @@ def serve(connection: socket.socket) -> None:
             try:
                 connection.close()
                 plan = json.loads(data)
-                kind = timers if plan.get("timers") else transactions if plan.get("transactions") else writer
+                kind = next((kinds[name] for name in kinds if plan.get(name)), writer)
                 kind.run(plan, fds[0])
                 code = 0
             except BaseException:

@@ -26,10 +26,11 @@ _BODY = struct.Struct(
     "q"  # where it lies as it was delivered
 )
 _CRC = struct.Struct(">I")
-SLOT_BYTES = 32  # level n is at (n - 1) * 32; no slot lies across two sectors
+SLOT_BYTES = 32  # no slot lies across two sectors
+# Level n has the slots 2 * (n - 1) and the one behind it, written in turns: one is whole at any time.
 assert _BODY.size + _CRC.size <= SLOT_BYTES
 FILE_BYTES = 4096
-LEVELS_MAX = FILE_BYTES // SLOT_BYTES
+LEVELS_MAX = FILE_BYTES // SLOT_BYTES // 2
 
 
 class DelayMark(NamedTuple):
@@ -48,20 +49,25 @@ class DelayMarks:
         self._files = files
         self._file: File | None = None
         self._failed = False
+        self._next_slot: dict[int, int] = {}
 
-    def load(self) -> dict[int, DelayMark]:
-        """The marks by level; what does not read is left out. Waits for the disk."""
+    def load(self) -> dict[int, list[DelayMark]]:
+        """The marks by level, the furthest first; what does not read is left out. Waits for the disk."""
         try:
             data = self._files.read_if_exists(self.path) or b""
         except StoreError:
             return {}  # a wider window, nothing more
-        found = {}
-        for level in range(1, LEVELS_MAX + 1):
-            slot = data[(level - 1) * SLOT_BYTES : level * SLOT_BYTES]
+        found: dict[int, list[tuple[DelayMark, int]]] = {}
+        for number in range(len(data) // SLOT_BYTES):
+            slot = data[number * SLOT_BYTES : (number + 1) * SLOT_BYTES]
             body, crc = slot[: _BODY.size], slot[_BODY.size : _BODY.size + _CRC.size]
-            if len(crc) == _CRC.size and any(crc) and _CRC.unpack(crc)[0] == crc32(body):
-                found[level] = DelayMark(*_BODY.unpack(body))
-        return found
+            if any(slot) and _CRC.unpack(crc)[0] == crc32(body):
+                mark = DelayMark(*_BODY.unpack(body))
+                found.setdefault(number // 2 + 1, []).append((mark, number % 2))
+        for level, marks in found.items():
+            marks.sort(reverse=True)
+            self._next_slot[level] = 1 - marks[0][1]
+        return {level: [mark for mark, _ in marks] for level, marks in found.items()}
 
     def open(self) -> None:
         """Be ready to note. Waits for the disk."""
@@ -79,8 +85,10 @@ class DelayMarks:
         if self._file is None or level > LEVELS_MAX:
             return
         body = _BODY.pack(*mark)
+        turn = self._next_slot.get(level, 0)
+        self._next_slot[level] = 1 - turn
         try:
-            self._file.pwrite(body + _CRC.pack(crc32(body)), (level - 1) * SLOT_BYTES)
+            self._file.pwrite(body + _CRC.pack(crc32(body)), (2 * (level - 1) + turn) * SLOT_BYTES)
         except StoreError as error:
             self._fail(error)
 

@@ -117,6 +117,7 @@ class Delays:
         draft.queue_id = level.queue_id
         offset = self._store.log.cursor(SCHEDULE_TOPIC, level.queue_id).next_offset
         level.note_parked(offset, self._clock.monotonic_s())
+        self._store.log.renew_time()  # the delay counts from now
         self._parked[level] = offset
 
     # --- life ----------------------------------------------------------------------------------------
@@ -160,13 +161,13 @@ class Delays:
             offset = saved or 0
             if queue is not None:
                 offset = min(max(offset, queue.min_offset), queue.max_offset)
-                mark = marks.get(level.number)
-                if mark is not None and mark.next_offset > offset and self._proven(queue, mark):
-                    log.info(
-                        "delay_progress_proven level=%d saved=%d delivered=%d",
-                        level.number, offset, mark.next_offset,
-                    )  # fmt: skip
-                    offset = mark.next_offset
+                for mark in marks.get(level.number, ()):
+                    if mark.next_offset > offset and self._proven(queue, mark):
+                        log.info(
+                            "delay_progress_proven level=%d saved=%d delivered=%d",
+                            level.number, offset, mark.next_offset,
+                        )  # fmt: skip
+                        offset = mark.next_offset
                 if saved is not None and saved > queue.max_offset:
                     log.warning(
                         "delay_offset_corrected level=%d offset=%d to=%d", level.number, saved, offset
@@ -331,6 +332,7 @@ class Delays:
     async def _append(self, level: Level, due: list[_Due]) -> bool:
         """Store these under their own topics; False when not all of them could be."""
         self._store.state.check_writable()
+        self._store.log.renew_time()  # nobody shall read of a time before it was due
         stored: list[tuple[str, int]] = []
         mark: DelayMark | None = None
         refused: KeroloxError | None = None

@@ -120,6 +120,11 @@ class CommitLog(ReadableLog):
         self._file_end = last.end if last is not None else 0
         self._raw = RecordStream(self._end)
 
+    def renew_time(self) -> None:
+        """Take the store time of what is appended next from the clock, not from the beginning of the pass:
+        for messages whose delay counts from it."""
+        self._now_ms = self.store_time.now_ms()
+
     def check_writable(self) -> None:
         """Raise NotWritable, with the reasons, when the store takes no messages."""
         self._state.check_writable()
