@@ -42,6 +42,7 @@ from kerolox.broker.timers import Timers
 from kerolox.broker.topics import Topics
 from kerolox.broker.transactions import Transactions
 from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.compiled import CORE
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.dispatch.waiting_pulls import WaitingPulls
 from kerolox.net.lanes import Lane
@@ -54,7 +55,6 @@ from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.headers.send import SendRequest, SendRequestV2
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys
-from kerolox.protocol.plain_sends import PLAIN_STARTS
 from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.errors import StoreError
 from kerolox.store.files import Files
@@ -454,9 +454,8 @@ class Broker(PeerEvents):
         self.writes.due = self.stats.timed(self.writes.write)
         for handlers in (self._handlers, self._vip_handlers):
             handlers.after_pass.append(sends.end_pass)
-            if self.plain_sends.possible:
-                for start in PLAIN_STARTS:
-                    handlers.runs[start] = (self.plain_sends.take, self.lanes["send"])
+            if CORE is not None:  # in Python the handlers are as fast
+                self.plain_sends.add_to(handlers, self.lanes["send"])
 
     def _add(self, lane: str, rows: Iterable[Row]) -> None:
         for code, handler, header in rows:

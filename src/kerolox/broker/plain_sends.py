@@ -15,15 +15,16 @@ from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.sends import Sends
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
+from kerolox.net.lanes import Lane
 from kerolox.net.peer import Peer
-from kerolox.net.requests import Answer, Request
+from kerolox.net.requests import Answer, Handlers, Request
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command, decode_command, encode_answer
 from kerolox.protocol.frame import Frame, split_frames
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.limits import FRAME_BYTES_MAX
-from kerolox.protocol.plain_sends import Target, send_setting
+from kerolox.protocol.plain_sends import PLAIN_STARTS, Target, send_setting
 from kerolox.protocol.record_scan import TOPIC
 from kerolox.store.commit_log import CommitLog
 from kerolox.store.flush import LogFlusher, Safe
@@ -75,9 +76,15 @@ class PlainSends:
             wait_matters=options.flush_mode is FlushMode.SYNC,
         )
         # What all messages need makes none of them plain.
-        self.possible = (
+        self._possible = (
             not options.record_crc and not options.multi_dispatch and not any(word in added for word in STOPS)
         )
+
+    def add_to(self, handlers: Handlers, lane: Lane) -> None:
+        """Take runs from now on."""
+        if self._possible:
+            for start in PLAIN_STARTS:
+                handlers.runs[start] = (self.take, lane)
 
     def take(self, peer: Peer, frames: list[Frame], at: int) -> int:
         """Take the plain sends of one topic from a place on; how many."""
