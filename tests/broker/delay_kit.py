@@ -41,11 +41,12 @@ class DelayRig:
             **options,
         }
         self.sent = 0
+        self.boot = "one"
 
     async def open(self, **changes: Any) -> None:
         options = BrokerOptions(**{**self.options, **changes})
         self.store = MessageStore(
-            options, files=self.files, clock=self.clock, store_host=STORE_HOST, boot="one"
+            options, files=self.files, clock=self.clock, store_host=STORE_HOST, boot=self.boot
         )
         await self.store.open()
         self.drafts = Drafts(self.store.log)
