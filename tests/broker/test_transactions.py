@@ -12,6 +12,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.transaction import ResumeCheckRequest
 from kerolox.protocol.record import decode_record
 from kerolox.store.errors import StoreError
+from kerolox.store.options import FlushMode
 from kerolox.store.state import Obstacle
 from kerolox.testing.clock import ManualClock
 
@@ -158,6 +159,26 @@ async def test_a_slave_ends_nothing(tmp_path: Path) -> None:
         assert (await producer.end(half)).code == ResponseCode.SLAVE_NOT_AVAILABLE
         await s.round()
         assert producer.asked == []
+
+
+@pytest.mark.parametrize("flush_mode", list(FlushMode))
+@pytest.mark.parametrize("is_cold", [False, True], ids=["in memory", "on disk"])
+async def test_half_messages_are_found_wherever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cold: bool, flush_mode: FlushMode
+) -> None:
+    async with scene(tmp_path, flush_mode=flush_mode) as s:
+        producer = await s.producer()
+        first, second, third = [await producer.prepare(b"%d" % number) for number in range(3)]
+        with monkeypatch.context() as patch:
+            if is_cold:
+                patch.setattr(s.broker.store.log, "read_hot", lambda offset, size: None)
+            assert (await producer.end(first)).code == 0
+            assert (await producer.end(second, ROLLBACK)).code == 0
+            assert (await producer.end(third, producer_group="other")).code == ResponseCode.SYSTEM_ERROR
+            s.broker.store.state.set(Obstacle.DISK_FULL, "test")
+            assert (await producer.end(third)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            s.broker.store.state.clear(Obstacle.DISK_FULL)
+        assert [order.body for order in await producer.orders()] == [b"0"]
 
 
 async def test_an_outcome_counts_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -13,8 +14,8 @@ from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.ended import Ended
 from kerolox.clock import Clock
-from kerolox.dispatch.message_store import MessageStore, NotSafe
-from kerolox.errors import KeroloxError, Refused
+from kerolox.dispatch.message_store import MessageStore
+from kerolox.errors import KeroloxError, Overloaded, Refused
 from kerolox.net.requests import Answer, Request
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
@@ -22,10 +23,11 @@ from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCh
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.message_id import read_offset_id
 from kerolox.protocol.record import decode_record
-from kerolox.store.commit_log import Place
 from kerolox.store.options import FlushMode
 
 log = logging.getLogger(__name__)
+
+COLD_MAX = 1000  # half messages being read from the disk
 
 _WORDS = {TRANSACTION_COMMIT: "commit", TRANSACTION_ROLLBACK: "rollback"}
 
@@ -50,21 +52,47 @@ class Endings:
         self._counts = counts
         self._options = options
         self._clock = clock
+        self._waiting: list[tuple[Request[EndTransactionRequest], StoredMessage, tuple[str, int] | None]] = []
+        self._cold: set[asyncio.Task[None]] = set()
         self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
 
-    async def end(self, request: Request[EndTransactionRequest]) -> Answer | None:
+    def end(self, request: Request[EndTransactionRequest]) -> Answer | None:
         told = request.header
-        outcome = told.commit_or_rollback
         if self._options.role is BrokerRole.SLAVE:
             return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
-        if outcome not in _WORDS:  # not known yet: it is asked for later
+        if told.commit_or_rollback not in _WORDS:  # not known yet: it is asked for later
             log.info(
                 "transaction_unknown group=%s id=%s from_check=%s by=%s remark=%r",
                 told.producer_group, told.msg_id, told.from_transaction_check, request.peer.address,
                 request.command.remark,
             )  # fmt: skip
             return None
-        half = await self._read(told.commit_log_offset)
+        half = self._read_hot(told.commit_log_offset)
+        if half is not None:
+            return self._carry_out(request, half)
+        if len(self._cold) >= COLD_MAX:
+            raise Overloaded(
+                f"{COLD_MAX} half messages are being read from the disk: this one is asked for later"
+            )
+        task = asyncio.get_running_loop().create_task(self._end_cold(request))
+        self._cold.add(task)
+        task.add_done_callback(self._cold.discard)
+        return None
+
+    async def _end_cold(self, request: Request[EndTransactionRequest]) -> None:
+        half = await self._read(request.header.commit_log_offset)
+        try:
+            answer = self._carry_out(request, half)
+        except KeroloxError as error:
+            answer = Answer(code=error.code, remark=str(error))
+        if answer is not None:
+            request.answer(answer)
+
+    def _carry_out(
+        self, request: Request[EndTransactionRequest], half: StoredMessage | None
+    ) -> Answer | None:
+        """Commit or roll back; answered when that is written."""
+        told = request.header
         if half is None or half.topic != names.HALF_TOPIC:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark="Find prepared transaction message failed")
         if not told.from_transaction_check and half_messages.is_too_late(
@@ -74,34 +102,49 @@ class Endings:
         wrong = _mismatch(half, told)
         if wrong is not None:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=wrong)
-        # Nothing waits from here to the notes: nobody else ends it in between.
         if self._ended.to_end(half.queue_offset) is None:
             log.warning(
                 "transaction_ended_again group=%s id=%s outcome=%s by=%s next='the first outcome stands'",
-                told.producer_group, told.msg_id, _WORDS[outcome], request.peer.address,
+                told.producer_group, told.msg_id, _WORDS[told.commit_or_rollback], request.peer.address,
             )  # fmt: skip
             return Answer()
         self._store.state.check_writable()
-        place: Place | None = None
-        if outcome == TRANSACTION_COMMIT:
+        stored: tuple[str, int] | None = None
+        if told.commit_or_rollback == TRANSACTION_COMMIT:
             draft = half_messages.committed(half)
-            place = self._drafts.put(draft)
-            stored_topic = draft.topic
+            _, _, size = self._drafts.put(draft)
+            stored = draft.topic, size
         self._ended.end(half)
-        await self._writes.written()
-        topic = half_messages.real_topic(half)
-        if place is None:
-            self._counts.rolled_back(topic)
-            return Answer()
-        for note in self.on_stored:
-            note(stored_topic, 1, place[2])
-        self._counts.committed(topic, self._clock.wall_ms() - half.born_timestamp)
+        if not self._waiting:
+            self._writes.soon(self._written)
+        self._waiting.append((request, half, stored))
+        return None
+
+    def _written(self, failed: KeroloxError | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        if failed is not None:
+            refused = Answer(code=failed.code, remark=str(failed))
+            for request, _, _ in waiting:
+                request.answer(refused)
+            return
+        now_ms = self._clock.wall_ms()
+        for _, half, stored in waiting:
+            topic = half_messages.real_topic(half)
+            if stored is None:
+                self._counts.rolled_back(topic)
+                continue
+            self._counts.committed(topic, now_ms - half.born_timestamp)
+            for note in self.on_stored:
+                note(stored[0], 1, stored[1])
+
+        def answer(_: object = None) -> None:  # not flushed in time is good enough, as in the original
+            for request, _, _ in waiting:
+                request.answer(Answer())
+
         if self._options.flush_mode is FlushMode.SYNC:
-            try:
-                await self._store.wait_safe(place[0] + place[2])
-            except NotSafe as slow:
-                log.warning("commit_not_flushed id=%s error=%r", told.msg_id, str(slow))
-        return Answer()
+            self._store.flusher.wait_safe(self._store.progress.appended, answer)
+        else:
+            answer()
 
     async def resume(self, request: Request[ResumeCheckRequest]) -> Answer:
         """Check one again that was given up."""
@@ -121,6 +164,17 @@ class Endings:
         await self._writes.written()
         self._counts.prepared(half_messages.real_topic(given))
         return Answer()
+
+    def _read_hot(self, place: int) -> StoredMessage | None:
+        """The message at a place in the log, if it is in memory; None too when there is none."""
+        readable = self._store.log
+        try:
+            head = readable.read_hot(place, 4)
+            record = None if head is None else readable.read_hot(place, int.from_bytes(head, "big"))
+            found = None if record is None else decode_record(record)
+        except KeroloxError:
+            return None
+        return found if found is not None and found.physical_offset == place else None
 
     async def _read(self, place: int) -> StoredMessage | None:
         try:
