@@ -121,8 +121,7 @@ class CommitLog(ReadableLog):
         self._raw = RecordStream(self._end)
 
     def renew_time(self) -> None:
-        """Take the store time of what is appended next from the clock, not from the beginning of the pass:
-        for messages whose delay counts from it."""
+        """What is appended next is stored now, not when its pass began: delays count from that."""
         self._now_ms = self.store_time.now_ms()
 
     def check_writable(self) -> None:
