@@ -1,21 +1,32 @@
+"""Consumers, against a real broker in this process."""
+
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kerolox import Message, Producer, Received
+from kerolox import Client, Message, Producer, Queue, Received
 from kerolox.client.consumer_options import PullOptions, PushOptions
-from kerolox.client.outcomes import Retry
+from kerolox.client.outcomes import DeadLetter, Retry, Suspend
 from kerolox.client.pull_consumer import PullConsumer
-from kerolox.client.push_consumer import PushConsumer
+from kerolox.client.push_consumer import ConsumeHook, PushConsumer
+from kerolox.errors import Closed, OptionError
 from kerolox.testing.broker import RunningBroker, running_broker
-from tests.client.kit import create, wait_for
+from tests.client.kit import create, stored, wait_for
+
+FIRST = PushOptions(start="first")
+ORDERED = PushOptions(start="first", ordered=True, suspend_s=0.02)
 
 
 @pytest.fixture
 async def running() -> AsyncIterator[RunningBroker]:
-    async with running_broker(delay_levels="1s 1s 1s 1s 1s") as running:
+    async with running_broker(delay_levels="1s 1s 1s 1s 1s", property_filter=True) as running:
         await create(running, "orders")
         yield running
 
@@ -26,79 +37,497 @@ async def producer(running: RunningBroker) -> AsyncIterator[Producer]:
         yield producer
 
 
-async def test_push(running: RunningBroker, producer: Producer) -> None:
-    seen: list[str] = []
-    async with PushConsumer(
-        running.nameserver_address, group="billing", options=PushOptions(start="first")
-    ) as consumer:
+async def send(producer: Producer, *bodies: str, **fields: Any) -> None:
+    await producer.send_many([Message("orders", body, **fields) for body in bodies])
 
-        @consumer.on("orders", tags="paid")
+
+class Seen(list[Received]):
+    """Keeps what it is called with."""
+
+    async def __call__(self, message: Received) -> None:
+        self.append(message)
+
+    @property
+    def texts(self) -> list[str]:
+        return sorted(message.text for message in self)
+
+
+# --- push -------------------------------------------------------------------------------------------
+
+
+async def test_messages_come_to_the_handler_by_tag(running: RunningBroker, producer: Producer) -> None:
+    seen: list[str] = []
+    async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:
+
+        @consumer.on("orders", tags="paid || sent")
         async def bill(message: Received) -> None:
             seen.append(message.text)
 
-        for number in range(100):
-            await producer.send(Message("orders", f"m{number}", tags="paid" if number % 2 else "open"))
-        await wait_for(lambda: len(seen) == 50)
-    assert sorted(seen) == sorted(f"m{n}" for n in range(100) if n % 2)
+        await send(producer, "a", "b", tags="paid")
+        await send(producer, "c", tags="sent")
+        await send(producer, "d", tags="open")
+        await send(producer, "e")
+        await wait_for(lambda: len(seen) == 3)
+    assert sorted(seen) == ["a", "b", "c"]
 
 
-async def test_push_retries(running: RunningBroker, producer: Producer) -> None:
-    seen: list[tuple[str, int]] = []
-    async with PushConsumer(
-        running.nameserver_address, group="billing", options=PushOptions(start="first")
-    ) as consumer:
-
-        @consumer.on("orders")
-        def bill(message: Received) -> None:
-            seen.append((message.text, message.reconsume_times))
-            if message.reconsume_times < 1:
-                raise Retry("not now")
-
-        await producer.send(Message("orders", "again"))
-        await wait_for(lambda: len(seen) == 2, 10)
-    assert seen == [("again", 0), ("again", 1)]
+async def test_sql_conditions(running: RunningBroker, producer: Producer) -> None:
+    seen = Seen()
+    async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:
+        consumer.subscribe("orders", seen, sql="price > 5 AND colour = 'red'")
+        for price in range(10):
+            colour = "red" if price % 2 else "blue"
+            await send(producer, f"{price}", properties={"price": str(price), "colour": colour})
+        await wait_for(lambda: len(seen) == 2)
+    assert seen.texts == ["7", "9"]
 
 
-async def test_pull(running: RunningBroker, producer: Producer) -> None:
-    for number in range(200):
-        await producer.send(Message("orders", f"m{number}"))
+async def test_a_group_goes_on_where_it_stopped(running: RunningBroker, producer: Producer) -> None:
+    first, second = Seen(), Seen()
+    async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:
+        consumer.subscribe("orders", first)
+        await send(producer, "a", "b", "c")
+        await wait_for(lambda: len(first) == 3)
+    await send(producer, "d", "e")
+    async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:
+        consumer.subscribe("orders", second)
+        await wait_for(lambda: len(second) == 2)
+    assert second.texts == ["d", "e"]
+
+
+async def test_plain_functions_run_in_threads_as_many_as_workers(
+    running: RunningBroker, producer: Producer
+) -> None:
+    barrier = threading.Barrier(4)
+    threads: set[str] = set()
+
+    def handle(message: Received) -> None:
+        barrier.wait(5)  # passes only when four are at work together
+        threads.add(threading.current_thread().name)
+
+    options = PushOptions(start="first", workers=4)
+    async with PushConsumer(running.nameserver_address, group="billing", options=options) as consumer:
+        consumer.subscribe("orders", handle)
+        await send(producer, *"abcd")
+        await wait_for(lambda: len(threads) == 4)
+
+
+async def test_what_fails_comes_again(running: RunningBroker, producer: Producer) -> None:
+    attempts: list[tuple[str, str, int]] = []
+
+    async def handle(message: Received) -> None:
+        attempts.append((message.topic, message.text, message.reconsume_times))
+        if message.reconsume_times < 1:
+            raise Retry("not now", level=1)
+
+    async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:
+        consumer.subscribe("orders", handle)
+        await send(producer, "x")
+        await wait_for(lambda: len(attempts) == 2, 10)
+        stats = consumer.stats.topics["orders"]
+        assert (stats.failed_total, stats.taken_total) == (1, 0)
+    assert attempts == [("orders", "x", 0), ("orders", "x", 1)]
+
+
+async def test_a_batch_handler_names_what_failed(running: RunningBroker, producer: Producer) -> None:
+    batches: list[list[str]] = []
+
+    async def handle(messages: list[Received]) -> None:
+        batches.append([message.text for message in messages])
+        bad = [message for message in messages if message.text == "bad"]
+        if bad and not bad[0].reconsume_times:
+            raise Retry(messages=bad)
+
+    await create(running, "single", queues=1)
+    await producer.send_batch([Message("single", text) for text in ("a", "bad", "c")])
+    async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:
+        consumer.subscribe("single", handle, batch=10)
+        await wait_for(lambda: len(batches) == 2, 10)
+    assert batches == [["a", "bad", "c"], ["bad"]]
+
+
+async def test_dead_letters(running: RunningBroker, producer: Producer) -> None:
+    async def handle(message: Received) -> None:
+        raise DeadLetter("broken for good")
+
+    async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:
+        consumer.subscribe("orders", handle)
+        await send(producer, "x")
+
+        async def dead() -> int:
+            try:
+                return len(await stored(running.nameserver_address, "%DLQ%billing"))
+            except Exception:
+                return 0
+
+        async with asyncio.timeout(10):
+            while not await dead():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    (letter,) = await stored(running.nameserver_address, "%DLQ%billing")
+    assert (letter.text, letter.get("RETRY_TOPIC")) == ("x", "orders")
+
+
+async def test_a_slow_message_is_given_to_somebody_else(running: RunningBroker, producer: Producer) -> None:
+    release = asyncio.Event()
+    seen: list[int] = []
+
+    async def handle(message: Received) -> None:
+        seen.append(message.reconsume_times)
+        if not message.reconsume_times:
+            await release.wait()
+
+    options = PushOptions(start="first", handler_s_max=0.2)
+    async with PushConsumer(running.nameserver_address, group="billing", options=options) as consumer:
+        consumer.subscribe("orders", handle)
+        await send(producer, "x")
+        await wait_for(lambda: seen == [0, 1], 10)
+        release.set()
+    assert seen == [0, 1]
+
+
+async def test_closing_waits_for_handlers_and_saves_what_they_did(
+    running: RunningBroker, producer: Producer
+) -> None:
+    entered = asyncio.Event()
+    done: list[str] = []
+
+    async def handle(message: Received) -> None:
+        entered.set()
+        await asyncio.sleep(0.2)
+        done.append(message.text)
+
+    async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:
+        consumer.subscribe("orders", handle)
+        await send(producer, "x")
+        await entered.wait()
+    assert done == ["x"]
+    again = Seen()
+    async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:
+        consumer.subscribe("orders", again)
+        await send(producer, "y")
+        await wait_for(lambda: again)
+    assert again.texts == ["y"]
+
+
+async def test_members_share_the_queues_and_take_over(running: RunningBroker, producer: Producer) -> None:
+    seen: dict[str, Seen] = {"one": Seen(), "two": Seen()}
+    one = PushConsumer(running.nameserver_address, group="billing", options=FIRST)
+    two = PushConsumer(running.nameserver_address, group="billing", options=FIRST)
+    one.subscribe("orders", seen["one"])
+    two.subscribe("orders", seen["two"])
+
+    def queues(consumer: PushConsumer) -> set[Queue]:
+        return {queue for queue in consumer.held if queue.topic == "orders"}
+
+    await one.open()
+    await wait_for(lambda: len(queues(one)) == 4)
+    await two.open()
+    await wait_for(lambda: len(queues(one)) == 2 and len(queues(two)) == 2)
+    assert not queues(one) & queues(two)
+    await send(producer, *map(str, range(100)))
+    await wait_for(lambda: len(seen["one"]) + len(seen["two"]) == 100)
+    assert all(seen.values())
+    await one.close()
+    await wait_for(lambda: len(queues(two)) == 4)
+    await send(producer, *map(str, range(100, 150)))
+    await wait_for(lambda: len({*seen["one"].texts, *seen["two"].texts}) == 150)
+    assert len(seen["one"]) + len(seen["two"]) == 150
+    await two.close()
+
+
+async def test_broadcasting_brings_all_to_each_and_keeps_its_place_in_a_file(
+    running: RunningBroker, producer: Producer, tmp_path: Path
+) -> None:
+    seen = Seen()
+    options = PushOptions(start="first", broadcasting=True, offsets_directory=str(tmp_path))
+    async with PushConsumer(running.nameserver_address, group="watchers", options=options) as consumer:
+        consumer.subscribe("orders", seen)
+        await send(producer, *"abcdefgh")
+        await wait_for(lambda: len(seen) == 8)
+        name = consumer.client.client_id
+    assert (tmp_path / name / "watchers" / "offsets.json").exists()
+    again = Seen()
+    async with PushConsumer(running.nameserver_address, group="watchers", options=options) as consumer:
+        consumer.subscribe("orders", again)
+        await send(producer, "i")
+        await wait_for(lambda: again)
+    assert again.texts == ["i"]
+
+
+async def test_hooks_see_every_call(running: RunningBroker, producer: Producer) -> None:
+    class Note(ConsumeHook):
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def before_consume(self, messages: Any) -> None:
+            self.said.append("before")
+
+        def after_consume(self, messages: Any, error: BaseException | None, elapsed_s: float) -> None:
+            self.said.append(f"after {error!r}")
+
+    note = Note()
+    seen = Seen()
+    consumer = PushConsumer(running.nameserver_address, group="billing", options=FIRST, hooks=[note])
+    async with consumer:
+        consumer.subscribe("orders", seen)
+        await send(producer, "x")
+        await wait_for(lambda: len(note.said) == 2)
+    assert note.said == ["before", "after None"]
+
+
+async def test_pause_and_resume(running: RunningBroker, producer: Producer) -> None:
+    seen = Seen()
+    async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:
+        consumer.subscribe("orders", seen)
+        await wait_for(lambda: len(consumer.held) == 5)
+        consumer.pause()
+        # A pull that is held already may still bring something.
+        await send(producer, *map(str, range(8)))
+        await wait_for(lambda: len(seen) == 8 or all(held.count == 0 for held in consumer.held.values()))
+        before = len(seen)
+        await send(producer, *map(str, range(100, 120)))
+        await asyncio.sleep(0.2)
+        assert len(seen) <= before + 8
+        consumer.resume()
+        await wait_for(lambda: len(seen) == 28)
+
+
+async def test_a_full_queue_is_not_pulled_further(running: RunningBroker, producer: Producer) -> None:
+    release = asyncio.Event()
     seen: list[str] = []
-    async with PullConsumer(
-        running.nameserver_address, group="loader", topics=["orders"], options=PullOptions(start="first")
-    ) as consumer:
-        async for batch in consumer:
-            seen += [m.text for m in batch]
-            if len(seen) == 200:
-                break
-        await consumer.commit()
-    assert len(set(seen)) == 200
-    async with PullConsumer(
-        running.nameserver_address, group="loader", topics=["orders"], options=PullOptions(start="first")
-    ) as consumer:
-        assert await consumer.poll(1.0) is None
+
+    async def handle(message: Received) -> None:
+        await release.wait()
+        seen.append(message.text)
+
+    await create(running, "single", queues=1)
+    await producer.send_batch([Message("single", str(number)) for number in range(400)])
+    options = PushOptions(start="first", queue_messages_max=64)
+    async with PushConsumer(running.nameserver_address, group="billing", options=options) as consumer:
+        consumer.subscribe("single", handle)
+        held = await held_of(consumer, "single")
+        await wait_for(lambda: held.count >= 64)
+        await asyncio.sleep(0.1)
+        assert held.count < 64 + 32
+        release.set()
+        await wait_for(lambda: len(seen) == 400)
+    assert sorted(map(int, seen)) == list(range(400))
 
 
-async def test_ordered(running: RunningBroker, producer: Producer) -> None:
+async def held_of(consumer: PushConsumer, topic: str) -> Any:
+    await wait_for(lambda: any(queue.topic == topic for queue in consumer.held))
+    return next(held for queue, held in consumer.held.items() if queue.topic == topic)
+
+
+async def test_options_are_checked() -> None:
+    with pytest.raises(OptionError, match="start"):
+        PushOptions(start="yesterday")
+    with pytest.raises(OptionError, match="strategy"):
+        PushOptions(strategy="fair")
+    with pytest.raises(OptionError, match="ordered"):
+        PushOptions(ordered=True, broadcasting=True)
+
+
+async def test_two_consumers_of_one_group_need_two_clients(running: RunningBroker) -> None:
+    async with Client(running.nameserver_address) as client, PushConsumer(client, group="billing"):
+        with pytest.raises(OptionError, match="another client"):
+            await PushConsumer(client, group="billing").open()
+
+
+# --- ordered ----------------------------------------------------------------------------------------
+
+
+async def test_order_is_kept_per_key_though_handlers_fail(running: RunningBroker, producer: Producer) -> None:
     seen: dict[str, list[int]] = {}
-    failed = 0
-    async with PushConsumer(
-        running.nameserver_address,
-        group="o",
-        options=PushOptions(start="first", ordered=True, suspend_s=0.05),
-    ) as consumer:
+    failures = 0
 
-        @consumer.on("orders")
-        async def bill(message: Received) -> None:
-            nonlocal failed
-            key, number = message.text.split(":")
-            if int(number) == 7 and message.reconsume_times < 2:
-                failed += 1
-                raise ValueError("no")
-            seen.setdefault(key, []).append(int(number))
+    async def handle(message: Received) -> None:
+        nonlocal failures
+        key, number = message.text.split(":")
+        if int(number) == 7 and message.reconsume_times < 2:
+            failures += 1
+            raise Suspend(0.02) if message.reconsume_times else ValueError("no")
+        seen.setdefault(key, []).append(int(number))
 
+    async with PushConsumer(running.nameserver_address, group="billing", options=ORDERED) as consumer:
+        consumer.subscribe("orders", handle)
         for number in range(20):
             for key in "abc":
                 await producer.send(Message("orders", f"{key}:{number}"), order_key=key)
         await wait_for(lambda: sum(map(len, seen.values())) == 60, 10)
     assert seen == {key: list(range(20)) for key in "abc"}
-    assert failed == 6
+    assert failures == 6
+
+
+async def test_an_ordered_queue_goes_on_past_a_dead_letter(
+    running: RunningBroker, producer: Producer
+) -> None:
+    seen: list[str] = []
+
+    async def handle(message: Received) -> None:
+        if message.text == "bad":
+            raise ValueError("never")
+        seen.append(message.text)
+
+    await create(running, "single", queues=1)
+    options = PushOptions(start="first", ordered=True, suspend_s=0.02, attempts_max=2)
+    async with PushConsumer(running.nameserver_address, group="billing", options=options) as consumer:
+        consumer.subscribe("single", handle)
+        for text in ("a", "bad", "c"):
+            await producer.send(Message("single", text))
+        await wait_for(lambda: seen == ["a", "c"], 10)
+    (letter,) = await stored(running.nameserver_address, "%DLQ%billing")
+    assert letter.text == "bad"
+
+
+async def test_ordered_members_hand_queues_over_without_overlap(
+    running: RunningBroker, producer: Producer
+) -> None:
+    seen: list[tuple[str, int]] = []
+    at_work: set[Queue] = set()
+    overlaps: list[Queue] = []
+
+    async def handle(message: Received) -> None:
+        if message.queue in at_work:
+            overlaps.append(message.queue)
+        at_work.add(message.queue)
+        await asyncio.sleep(0.001)
+        at_work.discard(message.queue)
+        key, number = message.text.split(":")
+        seen.append((key, int(number)))
+
+    one = PushConsumer(running.nameserver_address, group="billing", options=ORDERED)
+    two = PushConsumer(running.nameserver_address, group="billing", options=ORDERED)
+    for consumer in (one, two):
+        consumer.subscribe("orders", handle)
+    await one.open()
+    for number in range(40):
+        for key in "abcd":
+            await producer.send(Message("orders", f"{key}:{number}"), order_key=key)
+        if number == 10:
+            await two.open()
+        if number == 30:
+            await one.close()
+    await wait_for(lambda: len(set(seen)) == 160, 20)
+    await two.close()
+    assert not overlaps
+    for key in "abcd":
+        numbers = [number for name, number in seen if name == key]
+        highest = -1
+        for number in numbers:  # a step back is a repetition; a step over an unseen number is not allowed
+            assert number <= highest + 1
+            highest = max(highest, number)
+
+
+# --- pull -------------------------------------------------------------------------------------------
+
+
+def puller(running: RunningBroker, **options: Any) -> PullConsumer:
+    return PullConsumer(
+        running.nameserver_address,
+        group="loader",
+        topics=["orders"],
+        options=PullOptions(start="first", **options),
+    )
+
+
+async def read(consumer: PullConsumer, count: int) -> list[str]:
+    texts: list[str] = []
+    async with asyncio.timeout(10):
+        async for batch in consumer:
+            texts += [message.text for message in batch]
+            if len(texts) >= count:
+                break
+    return texts
+
+
+async def test_batches_until_all_is_read_and_committed(running: RunningBroker, producer: Producer) -> None:
+    await send(producer, *map(str, range(200)))
+    async with puller(running) as consumer:
+        texts = await read(consumer, 200)
+        await consumer.commit()
+    assert sorted(map(int, texts)) == list(range(200))
+    async with puller(running) as consumer:
+        assert await consumer.poll(0.5) is None
+
+
+async def test_what_was_handed_out_last_comes_again_without_commit(
+    running: RunningBroker, producer: Producer
+) -> None:
+    await create(running, "single", queues=1)
+    await producer.send_batch([Message("single", str(number)) for number in range(64)])
+    options = PullOptions(start="first")
+    first: list[str] = []
+    async with PullConsumer(
+        running.nameserver_address, group="loader", topics=["single"], options=options
+    ) as consumer:
+        for _ in range(2):
+            batch = await consumer.poll(count=10)
+            assert batch is not None
+            first += [message.text for message in batch]
+    async with PullConsumer(
+        running.nameserver_address, group="loader", topics=["single"], options=options
+    ) as consumer:
+        batch = await consumer.poll(count=1)
+        assert batch is not None
+        assert batch[0].text == "10"  # the first ten were done when the second ten were asked for
+
+
+async def test_assigned_queues_seek_and_bounds(running: RunningBroker, producer: Producer) -> None:
+    await create(running, "single", queues=1)
+    await producer.send_batch([Message("single", str(number)) for number in range(50)])
+    consumer = PullConsumer(running.nameserver_address, group="loader", options=PullOptions(start="first"))
+    async with consumer:
+        (queue,) = await consumer.queues("single")
+        await consumer.assign([queue])
+        assert consumer.assignment == [queue]
+        assert await consumer.bounds(queue) == (0, 50)
+        batch = await consumer.poll()
+        assert batch is not None
+        assert batch[0].text == "0"
+        await consumer.seek(queue, 30)
+        batch = await consumer.poll()
+        assert batch is not None
+        assert [message.text for message in batch] == [str(number) for number in range(30, 50)]
+        assert batch.next_offset == 50
+        await consumer.seek(queue, "begin")
+        batch = await consumer.poll()
+        assert batch is not None
+        assert batch[0].queue_offset == 0
+        await consumer.seek(queue, "end")
+        assert await consumer.poll(0.3) is None
+        await producer.send(Message("single", "new"))
+        batch = await consumer.poll()
+        assert batch is not None
+        assert [message.text for message in batch] == ["new"]
+        early = datetime(2001, 1, 1, tzinfo=UTC)
+        assert await consumer.offsets_for_time([queue], early) == {queue: 0}
+        await consumer.commit({queue: 7})
+        assert await consumer.committed(queue) == 7
+
+
+async def test_paused_queues_hand_out_nothing(running: RunningBroker, producer: Producer) -> None:
+    async with puller(running) as consumer:
+        await wait_for(lambda: len(consumer.held) == 4)
+        consumer.pause()
+        await send(producer, *"abcd")
+        assert await consumer.poll(0.3) is None
+        consumer.resume()
+        assert sorted(await read(consumer, 4)) == list("abcd")
+
+
+async def test_a_closed_consumer_ends_the_loop_and_says_so(running: RunningBroker) -> None:
+    consumer = puller(running)
+    with pytest.raises(Closed):
+        await consumer.poll()
+    async with consumer:
+        loop = asyncio.create_task(read(consumer, 1))
+        await wait_for(lambda: consumer.held)
+        await consumer.close()
+        assert await asyncio.wait_for(loop, 5) == []
+
+
+async def test_topics_and_assigned_queues_do_not_mix(running: RunningBroker) -> None:
+    async with puller(running) as consumer:
+        with pytest.raises(OptionError):
+            await consumer.assign([Queue("orders", "broker-a", 0)])
