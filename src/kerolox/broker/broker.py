@@ -71,7 +71,7 @@ log = logging.getLogger(__name__)
 Row = tuple[int, Handler, type[Header] | None]
 
 TIMER_COUNTS_MS = 10_000  # how often figures of the timer are saved
-BIND_TRIES = 50  # for a free port whose neighbour two below is free too
+BIND_TRIES = 50  # for a free port whose neighbours, two below and one above, are free too
 # The second port answers everything but these: nothing there waits long.
 NOT_ON_VIP_PORT = frozenset({
     RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE,
