@@ -176,3 +176,17 @@ async def test_replies_come_to_the_newest_connection_of_the_client(tmp_path: Pat
         assert (len(first.got), len(second.got)) == (0, 20)
         assert (await reply(talk)).code == 0  # the first is still there
         assert len(first.got) == 1
+
+
+async def test_a_client_that_does_not_answer_fails_the_reply_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kerolox.broker.replies.PUSH_TIMEOUT_S", 0.2)
+    async with asked(directory=tmp_path) as (talk, asker):
+        route = asker.handlers.routes[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT]
+        route.handler = lambda request: asker.got.append(request)  # and never an answer
+        answer = await reply(talk)
+        assert (answer.code, len(asker.got)) == (ResponseCode.SYSTEM_ERROR, 1)
+        assert answer.remark is not None
+        assert answer.remark.startswith("push reply message to asker fail")
+        assert len(await talk.messages(TOPIC)) == 1
