@@ -6,6 +6,7 @@ header is a template made once per queue. A request that must be signed takes th
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import msgspec
@@ -17,63 +18,41 @@ from kerolox.protocol.codes import VERSION, RequestCode
 from kerolox.protocol.command import Command, request
 from kerolox.protocol.compression import compress
 from kerolox.protocol.flags import COMPRESSED
-from kerolox.protocol.frame import JSON, pack_prefix
+from kerolox.protocol.frame import JSON
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 
 _quote = msgspec.json.encode
 _STATUS = {int(status): status for status in SendStatus}
+_pack_prefix = struct.Struct(">iI").pack  # as frame.pack_prefix, for JSON headers
+_FLAG_AND_PROPERTIES = b'","h":"%d","i":'
+_NO_FLAG_AND_PROPERTIES = _FLAG_AND_PROPERTIES % 0
+TEMPLATES_MAX = 64
 ITEM_OVERHEAD_BYTES = 22  # of a message in a batch, beside its body and properties
 
 
-class Outgoing:
+class Outgoing(msgspec.Struct, gc=False):
     """One request to send: a message, or a batch of them."""
 
-    __slots__ = (
-        "body",
-        "born_ms",
-        "code",
-        "flag",
-        "items",
-        "max_reconsume_times",
-        "message",
-        "properties",
-        "reconsume_times",
-        "sys_flag",
-        "topic",
-        "unique_key",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        body: bytes,
-        properties: str,
-        unique_key: str,
-        *,
-        born_ms: int,
-        flag: int = 0,
-        sys_flag: int = 0,
-        code: int = RequestCode.SEND_MESSAGE_V2,
-        message: Message | None = None,
-    ) -> None:
-        self.topic = topic
-        self.body = body
-        self.properties = properties
-        self.unique_key = unique_key
-        self.born_ms = born_ms
-        self.flag = flag
-        self.sys_flag = sys_flag
-        self.code = code
-        self.message = message
-        self.items: Sequence[Outgoing] = ()  # of a batch
-        self.reconsume_times = 0  # of a message that goes back for a retry
-        self.max_reconsume_times: int | None = None
+    topic: str
+    body: bytes
+    properties: str
+    unique_key: str
+    born_ms: int
+    flag: int = 0
+    sys_flag: int = 0
+    code: int = RequestCode.SEND_MESSAGE_V2
+    message: Message | None = None
+    items: Sequence[Outgoing] = ()  # of a batch
+    reconsume_times: int = 0  # of a message that goes back for a retry
+    max_reconsume_times: int | None = None
 
     @property
     def item_bytes(self) -> int:
-        """What it adds to a batch, at most."""
-        return ITEM_OVERHEAD_BYTES + len(self.body) + 3 * len(self.properties)
+        """What it adds to a batch."""
+        properties = self.properties
+        size = len(properties) if properties.isascii() else len(properties.encode())
+        return ITEM_OVERHEAD_BYTES + len(self.body) + size
 
 
 def shrink(outgoing: Outgoing, kind: int, level: int) -> None:
@@ -85,11 +64,10 @@ def shrink(outgoing: Outgoing, kind: int, level: int) -> None:
 
 
 def check_properties(properties: str) -> None:
-    # A character has at most three bytes per UTF-16 unit: short texts need no counting.
-    if len(properties) * 3 > PROPERTIES_BYTES_MAX and len(properties.encode()) > PROPERTIES_BYTES_MAX:
-        raise InvalidMessage(
-            f"the properties take {len(properties.encode())} bytes; at most {PROPERTIES_BYTES_MAX} fit"
-        )
+    """Raises InvalidMessage for more than a record has room for."""
+    size = len(properties.encode())
+    if size > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(f"the properties take {size} bytes; at most {PROPERTIES_BYTES_MAX} fit")
 
 
 class SendCommand(Command):
@@ -107,7 +85,7 @@ class Target:
     """One queue to send to: where it is, and the frames for it."""
 
     __slots__ = (
-        "_template",
+        "_templates",
         "address",
         "group",
         "queue",
@@ -135,7 +113,7 @@ class Target:
         self.unit_mode = unit_mode
         self.template_topic = template_topic
         self.template_queues = template_queues
-        self._template: bytes | None = None
+        self._templates: dict[tuple[int, int, int], tuple[bytes, bytes, bytes, int]] = {}
 
     def header(self, outgoing: Outgoing) -> SendRequestV2:
         return SendRequestV2(
@@ -161,44 +139,54 @@ class Target:
             return request(
                 outgoing.code, self.header(outgoing), outgoing.body, opaque=opaque, encoding=encoding
             )
-        template = self._template
-        if template is None:
-            template = self._template = self._make_template()
+        key = (outgoing.code, outgoing.sys_flag, outgoing.flag)
+        parts = self._templates.get(key)
+        if parts is None:
+            if len(self._templates) > TEMPLATES_MAX:
+                self._templates.clear()
+            parts = self._templates[key] = self._make_template(*key)
+        head, middle, tail, fixed_bytes = parts
+        born, properties, number = b"%d" % outgoing.born_ms, _quote(outgoing.properties), b"%d" % opaque
         body = outgoing.body
-        header = template % (
-            outgoing.code,
-            outgoing.sys_flag,
-            outgoing.born_ms,
-            outgoing.flag,
-            _quote(outgoing.properties),
-            b"true" if outgoing.items else b"false",
-            opaque,
-        )
+        header_bytes = fixed_bytes + len(born) + len(properties) + len(number)
         command = SendCommand.__new__(SendCommand)
         command.code = outgoing.code
         command.opaque = opaque
-        command.frame = pack_prefix(JSON, len(header), len(body)) + header + body
+        command.frame = b"".join(
+            (
+                _pack_prefix(4 + header_bytes + len(body), header_bytes),
+                head,
+                born,
+                _FLAG_AND_PROPERTIES % outgoing.flag if outgoing.flag else _NO_FLAG_AND_PROPERTIES,
+                properties,
+                middle,
+                number,
+                tail,
+                body,
+            )
+        )
         return command
 
-    def _make_template(self) -> bytes:
-        def text(value: str) -> bytes:
-            return _quote(value).replace(b"%", b"%%")
-
-        unit_mode = b"true" if self.unit_mode else b"false"
-        return (
-            b'{"code":%%d,"extFields":{"a":%b,"b":%b,"c":%b,"d":"%d","e":"%d","f":"%%d","g":"%%d","h":"%%d",'
-            b'"i":%%b,"j":"0","k":"%b","m":"%%b","n":%b},"flag":0,"language":"PYTHON","opaque":%%d,'
-            b'"serializeTypeCurrentRPC":"JSON","version":%d}'
-        ) % (
-            text(self.group),
-            text(self.queue.topic),
-            text(self.template_topic),
+    def _make_template(self, code: int, sys_flag: int, flag: int) -> tuple[bytes, bytes, bytes, int]:
+        """What stands before the born time, behind the properties, and behind the opaque; and how long all
+        that is always the same is together."""
+        head = b'{"code":%d,"extFields":{"a":%b,"b":%b,"c":%b,"d":"%d","e":"%d","f":"%d","g":"' % (
+            code,
+            _quote(self.group),
+            _quote(self.queue.topic),
+            _quote(self.template_topic),
             self.template_queues,
             self.queue.queue_id,
-            unit_mode,
-            text(self.queue.broker),
-            VERSION,
+            sys_flag,
         )
+        middle = b',"j":"0","k":"%b","m":"%b","n":%b},"flag":0,"language":"PYTHON","opaque":' % (
+            b"true" if self.unit_mode else b"false",
+            b"true" if code == RequestCode.SEND_BATCH_MESSAGE else b"false",
+            _quote(self.queue.broker),
+        )
+        tail = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
+        between = len(_FLAG_AND_PROPERTIES % flag)
+        return head, middle, tail, len(head) + between + len(middle) + len(tail)
 
     def receipt(self, answer: Command, outgoing: Outgoing) -> Receipt:
         """The receipt for a stored message; of a batch the one of its first."""

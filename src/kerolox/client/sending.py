@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from kerolox.client.errors import InvalidMessage, SendFailed, failure, may_try_again
@@ -30,8 +30,9 @@ from kerolox.errors import (
     RequestFailed,
     RequestTimeout,
 )
-from kerolox.protocol.codes import STORED_CODES, ResponseCode, request_name
+from kerolox.protocol.codes import STORED_CODES, RequestCode, ResponseCode, request_name
 from kerolox.protocol.java import java_hash
+from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 
 if TYPE_CHECKING:
     from kerolox.client.client import Client
@@ -94,6 +95,10 @@ class Sender:
         self._wall_ms = client.clock.wall_ms
         self._checked: set[str] = set()  # topics whose names were looked at
 
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
     @property
     def topics(self) -> list[str]:
         """Those sent to."""
@@ -117,7 +122,8 @@ class Sender:
         if self.client.options.namespace:
             topic = self.client.wire_name(topic)
             more += f"INSTANCE_ID\x01{self.client.options.namespace}\x02"
-        body = message.body_bytes()
+        given = message.body
+        body = given if type(given) is bytes else message.body_bytes()
         if not body:
             raise InvalidMessage(f"the message to topic {topic!r} has no body; brokers take none without")
         if len(body) > options.message_bytes_max:
@@ -127,16 +133,18 @@ class Sender:
             )
         unique_key = message.unique_key or self._keys.next()
         properties = message.pack(unique_key, more)
-        check_properties(properties)
+        if len(properties) * 4 > PROPERTIES_BYTES_MAX:  # a character has four bytes at most
+            check_properties(properties)
         outgoing = Outgoing(
             topic,
             body,
             properties,
             unique_key,
-            born_ms=self._wall_ms(),
-            flag=message.flag,
-            sys_flag=sys_flag,
-            message=message,
+            self._wall_ms(),
+            message.flag,
+            sys_flag,
+            RequestCode.SEND_MESSAGE_V2,
+            message,
         )
         if options.compression and len(body) >= options.compress_from_bytes:
             shrink(outgoing, options.compression_kind, options.compression_level)
@@ -248,20 +256,33 @@ class Sender:
         deadline_s = began_s + timeout_s
         tried = [] if tried is None else tried
         while True:
-            left_s = deadline_s - clock()
+            left_s = deadline_s - clock() if tried else timeout_s
             if left_s <= 0:
                 raise SendFailed(outgoing.topic, tried, clock() - began_s, f"{timeout_s:g} s are over")
             if len(tried) > self.options.retries:
                 raise SendFailed(outgoing.topic, tried, clock() - began_s, "no tries are left")
             if pinned is None:
-                publishing = await self.publishing(outgoing.topic, left_s)
-                target = publishing.next([broker for broker, _ in tried], self.health)
+                publishing = self._publishing.get(outgoing.topic)
+                if publishing is None:
+                    publishing = await self.publishing(outgoing.topic, left_s)
+                target = publishing.next([broker for broker, _ in tried] if tried else (), self.health)
             else:
                 target = pinned
-            if any(broker == target.queue.broker for broker, _ in tried):
+            if tried and any(broker == target.queue.broker for broker, _ in tried):
                 pause_s = min(AGAIN_MAX_S, AGAIN_FIRST_S * 2 ** (len(tried) - 1))
                 await self.client.clock.sleep(min(pause_s, left_s))
             try:
+                # All at hand, as nearly always: no further coroutine for the one try there will be.
+                peer = self.ready_peer(target.address)
+                if peer is not None and peer.stalled_since_s is None and not self.options.try_timeout_s:
+                    now_s = clock()
+                    future: asyncio.Future[Command | Exception] = self._loop.create_future()
+                    self.ask(peer, target, outgoing, partial(_answered, future), deadline_s - now_s)
+                    answer = await future
+                    if not isinstance(answer, Exception) and answer.code == ResponseCode.GO_AWAY:
+                        self.client.retire(target.address, peer)
+                        return await self._try(outgoing, target, deadline_s, went_away=True)
+                    return self._judge(answer, target, outgoing, clock() - now_s)
                 return await self._try(outgoing, target, deadline_s)
             except (KeroloxError, ProtocolError) as error:
                 self.note_failure(target, error)
@@ -274,9 +295,10 @@ class Sender:
                     raise
                 tried.append((target.queue.broker, error))
 
-    async def _try(self, outgoing: Outgoing, target: Target, deadline_s: float) -> Receipt:
+    async def _try(
+        self, outgoing: Outgoing, target: Target, deadline_s: float, *, went_away: bool = False
+    ) -> Receipt:
         """One try at one broker; one more over a new connection if it leaves this one."""
-        went_away = False
         while True:
             now_s = self._monotonic_s()
             left_s = deadline_s - now_s
@@ -288,25 +310,30 @@ class Sender:
                 left_s -= self._monotonic_s() - now_s
             if peer.stalled_since_s is not None:
                 await self.wait_for_room(peer, now_s + left_s)
-            future: asyncio.Future[Command | Exception] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[Command | Exception] = self._loop.create_future()
             self.ask(peer, target, outgoing, partial(_answered, future), left_s)
             answer = await future
-            took_s = self._monotonic_s() - now_s
-            if isinstance(answer, Exception):
-                if isinstance(answer, RequestTimeout):
-                    raise RequestTimeout(target.address, request_name(outgoing.code), took_s)
-                raise answer
-            if answer.code in STORED_CODES:
-                if self.options.avoid_slow_brokers:
-                    self.health.answered(target.queue.broker, took_s)
-                if answer.code and self.options.retry_not_ok:
-                    raise failure(answer, address=target.address, code=outgoing.code)
-                return target.receipt(answer, outgoing)
-            if answer.code == ResponseCode.GO_AWAY and not went_away:
+            if not isinstance(answer, Exception) and answer.code == ResponseCode.GO_AWAY and not went_away:
                 went_away = True
                 self.client.retire(target.address, peer)
                 continue
+            return self._judge(answer, target, outgoing, self._monotonic_s() - now_s)
+
+    def _judge(
+        self, answer: Command | Exception, target: Target, outgoing: Outgoing, took_s: float
+    ) -> Receipt:
+        """The receipt, or the error, that an answer means."""
+        if isinstance(answer, Exception):
+            if isinstance(answer, RequestTimeout):
+                raise RequestTimeout(target.address, request_name(outgoing.code), took_s)
+            raise answer
+        if answer.code not in STORED_CODES:
             raise failure(answer, address=target.address, code=outgoing.code)
+        if self.options.avoid_slow_brokers:
+            self.health.answered(target.queue.broker, took_s)
+        if answer.code and self.options.retry_not_ok:
+            raise failure(answer, address=target.address, code=outgoing.code)
+        return target.receipt(answer, outgoing)
 
     async def wait_for_room(self, peer: Peer, deadline_s: float) -> None:
         """Wait until the connection takes more."""
