@@ -392,6 +392,21 @@ async def test_a_level_that_became_shorter(tmp_path: Path) -> None:
     await rig.close()
 
 
+async def test_messages_of_a_level_that_is_gone_wait_and_it_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = DelayRig(tmp_path, delay_levels="1s 2s")
+    await rig.open()
+    bodies = await rig.send(1, 2)
+    await rig.reopen(delay_levels="1s")
+    assert "delay_level_gone level=2 waiting=1" in caplog.text
+    await rig.clock.advance(10)
+    assert rig.delivered() == bodies[:1]
+    await rig.reopen(delay_levels="1s 2s")
+    assert rig.delivered() == bodies
+    await rig.close()
+
+
 async def test_what_is_remembered_of_parking_is_bounded(rig: DelayRig) -> None:
     level = rig.delays.levels[0]
     for _ in range(50):

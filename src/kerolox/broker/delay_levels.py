@@ -91,8 +91,9 @@ class Level:
         self.again_s = 0.0  # not before, by the monotonic clock
         self.failures = 0
         self.task: asyncio.Task[None] | None = None
-        # From which offset on messages were parked when, by the monotonic clock. At most a thousand.
-        self.parked: deque[tuple[int, float]] = deque()
+        # From which offset on messages were parked when, by the monotonic clock. More than a thousand only
+        # while delivery is late: then the oldest are due whatever the clock says.
+        self.parked: deque[tuple[int, float]] = deque(maxlen=2 * PARKED_STEPS)
 
     def note_parked(self, offset: int, now_s: float) -> None:
         if not self.parked or now_s - self.parked[-1][1] >= self.delay_ms / 1000 / PARKED_STEPS:

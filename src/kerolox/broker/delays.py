@@ -176,6 +176,14 @@ class Delays:
                     self._offsets.update(level.number, offset)
             level.next_offset = offset
         self._marks.open()
+        for queue_id, queue in self._store.queues.by_topic.get(SCHEDULE_TOPIC, {}).items():
+            waiting = queue.max_offset - max(queue.min_offset, self._offsets.offsets.get(queue_id + 1, 0))
+            if queue_id >= len(self.levels) and waiting > 0:
+                log.warning(
+                    "delay_level_gone level=%d waiting=%d next='set messageDelayLevel to as many levels as "
+                    "before: until then they stay'",
+                    queue_id + 1, waiting,
+                )  # fmt: skip
 
     def _proven(self, queue: ConsumeQueue, mark: DelayMark) -> bool:
         """Whether the message before the mark was delivered, by what the log holds now. What lies before
