@@ -28,6 +28,7 @@ from kerolox.clock import Clock
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError
 from kerolox.protocol.message import StoredMessage
+from kerolox.store.commit_log import Place
 from kerolox.store.errors import StoreError
 from kerolox.store.tables.timer_counts import TimerCounts
 from kerolox.store.timer_log import ROLL, Unit
@@ -71,6 +72,8 @@ class TimerDelivery:
         self.late: Counter[str] = Counter()  # of them, those that never were entered
         self.on_stored: list[Callable[[str, int, int], None]] = []
         self.partly: tuple[int, int, int] | None = None
+        self.left: tuple[int, int] | None = None  # a moment, and its first unit that is left
+        self.last: Place | None = None  # of what was stored
         self._store = store
         self._files = files
         self._drafts = drafts
@@ -81,7 +84,6 @@ class TimerDelivery:
         self._executor = executor
         self._closing = closing
         self._precision_ms = files.precision_ms
-        self._left: tuple[int, int] | None = None  # a moment, and its first unit that is left
 
     async def deliver_late(self, late: list[Arrival]) -> None:
         """Messages that were due before they could be entered."""
@@ -132,8 +134,8 @@ class TimerDelivery:
             taken_back |= _keys(await self._in_thread(self._messages, some))
         unused = dict(taken_back)
         places = chain.places
-        if self._left is not None and self._left[0] == moment:
-            while places and places[-1] < self._left[1]:  # delivered before an error stopped it
+        if self.left is not None and self.left[0] == moment:
+            while places and places[-1] < self.left[1]:  # delivered before an error stopped it
                 places.pop()
         while places:
             if self._closing.is_set():
@@ -144,11 +146,11 @@ class TimerDelivery:
             wall_ms = self._clock.wall_ms()
             await self._put(self._drafts_of(moment, found, taken_back, unused, wall_ms), counted=True)
             if places:
-                self._left = (moment, places[-1])
+                self.left = (moment, places[-1])
                 # What takes others back may lie before this place: then the chain must stay whole.
                 self.partly = None if taken_back else (moment, places[-1], len(places))
                 await between()
-        self._left = self.partly = None
+        self.left = self.partly = None
         self._count_unused(unused)
 
     def _drafts_of(
@@ -208,12 +210,12 @@ class TimerDelivery:
         """Store them, whatever it takes. Raises Stopped when the timer is to close before that."""
         tries = 0
         while drafts:
-            placed: list[tuple[Draft, str, int]] = []
+            placed: list[tuple[Draft, str, Place]] = []
             failed: Exception | None = None
             taken = 0
             for draft, topic in drafts:
                 try:
-                    placed.append((draft, topic, self._drafts.store(draft)[2]))
+                    placed.append((draft, topic, self._drafts.store(draft)))
                 except StoreError as error:
                     failed = error
                     break
@@ -246,13 +248,14 @@ class TimerDelivery:
             if self._closing.is_set():
                 raise Stopped
 
-    def _stored(self, placed: list[tuple[Draft, str, int]], counted: bool) -> None:
-        for draft, topic, size in placed:
+    def _stored(self, placed: list[tuple[Draft, str, Place]], counted: bool) -> None:
+        for draft, topic, place in placed:
+            self.last = place
             self.delivered[topic] += 1
             if counted:
                 self._counts.add(topic, -1)
             for note in self.on_stored:
-                note(draft.topic, 1, size)
+                note(draft.topic, 1, place[2])
 
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, *args)

@@ -30,13 +30,16 @@ from kerolox.broker.timer_delivery import DELIVER_MAX, RETRY_S, Stopped, TimerDe
 from kerolox.broker.timer_messages import delete_key, out_ms, parked, real_topic
 from kerolox.clock import Clock, TimerHandle
 from kerolox.dispatch.message_store import MessageStore
+from kerolox.errors import ProtocolError
 from kerolox.protocol.java import java_hash
+from kerolox.protocol.record import decode_record
 from kerolox.protocol.record_scan import Entry
 from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.state import Obstacle
 from kerolox.store.tables.timer_counts import TimerCounts
 from kerolox.store.timer_checkpoint import decode_leader
 from kerolox.store.timer_log import Unit
+from kerolox.store.timer_mark import TimerMark, TimerMarkFile
 from kerolox.store.timer_store import Entering, TimerStore
 from kerolox.store.timer_wheel import Change
 
@@ -90,6 +93,7 @@ class Timers:
         self._unwritten: list[Change] = []  # slots that could not be written
         self._moments = 0  # delivered since the start
         self._noted = (0, 0, 0)  # queue offset, log end and moments of the last checkpoint
+        self.mark = TimerMarkFile(store.files, store.root)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._flushing = asyncio.Lock()
@@ -122,12 +126,46 @@ class Timers:
         offset = min(offset, checkpoint.leader_queue_offset)
         low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
         self.arrivals.offset = min(max(offset, low), high)
+        self._believe(self.mark.load(), high)
         # A place the log does not hold any more will be another message's.
         self._seen = {at for at in found.seen if at < store.log.max_offset}
         log.info(
             "timer_open waiting=%d read=%d offset=%d of %d units_read=%d",
             files.wheel.waiting, self._read_ms, self.arrivals.offset, high, found.scanned,
         )  # fmt: skip
+
+    def _believe(self, mark: TimerMark | None, high: int) -> None:
+        """Go on where a killed process stopped, if the log proves that it came so far."""
+        files = self.files
+        self.mark.open()
+        if mark is not None and self._proves(mark):
+            # Without all of its log, places in it are other units'.
+            whole = files.log.end >= mark.log_end
+            if mark.read_ms >= self._read_ms:
+                self._read_ms = mark.read_ms
+                files.wheel.pass_to(files.moment(mark.read_ms))
+                if whole and mark.moment >= 0:
+                    self.delivery.left = (mark.moment, mark.left)
+            if whole:
+                self.arrivals.offset = max(self.arrivals.offset, min(mark.queue_offset, high))
+        elif mark is not None:
+            self.mark.forget()
+
+    def _proves(self, mark: TimerMark) -> bool:
+        try:
+            message = decode_record(self._store.log.read(mark.physical, mark.size))
+        except (StoreError, ProtocolError):
+            return False
+        return (message.physical_offset, message.queue_offset) == (mark.physical, mark.offset)
+
+    def _note(self) -> None:
+        """What was delivered and entered up to now, for the case of a kill."""
+        last = self.delivery.last
+        if last is not None:
+            moment, left = self.delivery.left or (-1, 0)
+            self.mark.note(
+                TimerMark(0, self._read_ms, moment, left, self.arrivals.offset, self.files.log.end, *last)
+            )
 
     def _queue_offset_of(self, unit: Unit) -> int | None:
         """Which entry of the timer's queue the newest unit was made of; None when that cannot be told."""
@@ -174,6 +212,7 @@ class Timers:
             await self.flush()
             try:
                 await self._in_thread(self.files.close)
+                self.mark.close()
             except StoreError as error:
                 log.error("timer_close_failed error=%r", str(error))
         self._threads.shutdown(wait=True)
@@ -293,6 +332,8 @@ class Timers:
             self._seen |= wanted - {message.physical for message, _ in entering}
             raise
         self.arrivals.offset = arrivals[-1].queue_offset + 1
+        if late:
+            self._note()
         self.last_stored_ms, self.last_entered_ms = arrivals[-1].stored_ms, self._clock.wall_ms()
         if self._seen and not self.arrivals.behind:
             self._seen.clear()
@@ -308,6 +349,7 @@ class Timers:
 
     async def _enter_between(self) -> None:
         """While a moment with many messages is delivered."""
+        self._note()
         try:
             await self._enter()
         except StoreError as error:
@@ -354,6 +396,7 @@ class Timers:
             wheel.done(moment)
             self._moments += 1
             self._read_ms = max(self._read_ms, (moment + 1) * self._precision_ms)
+        self._note()
         return True
 
     def _small_moments(self, now_ms: int) -> list[tuple[int, int]]:
@@ -364,6 +407,8 @@ class Timers:
         for moment, slot in self.files.wheel.slots():
             total += max(1, slot.waiting)
             if total > DELIVER_MAX or moment * self._precision_ms >= now_ms:
+                break
+            if self.delivery.left is not None and self.delivery.left[0] == moment:
                 break
             found.append((moment, slot.last))
         return found
