@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 
 import msgspec
 
@@ -67,6 +68,7 @@ class CheckBacks:
         self._options = options
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
+        self._unasked: Counter[str] = Counter()  # in this round, by group
         self.rounds = 0  # how many are over
 
     def start(self) -> None:
@@ -86,9 +88,18 @@ class CheckBacks:
                 if self._options.role is not BrokerRole.SLAVE:  # there, the broker that leads asks
                     await self.round()
                     await self._ended.save()
+                self._tell_unasked()
             except KeroloxError as error:
                 log.error("check_round_failed error=%r next='the next round goes on here'", str(error))
             self.rounds += 1
+
+    def _tell_unasked(self) -> None:
+        unasked, self._unasked = self._unasked, Counter()
+        for group, count in unasked.items():
+            log.warning(
+                "transactions_not_checked group=%s count=%d reason='no producer of the group is connected' "
+                "next='start one: the next round asks again'", group, count,
+            )  # fmt: skip
 
     async def round(self) -> None:
         """Go through the half queue as far as messages are old enough."""
@@ -147,11 +158,6 @@ class CheckBacks:
                 self._drafts.store(half_messages.given_up(half))
                 ended.give_up(half)
                 given_up.append(half_messages.real_topic(half))
-                log.warning(
-                    "transaction_given_up topic=%s id=%s checks=%d next='it is in %s'",
-                    given_up[-1], half.unique_key, half_messages.checks(half),
-                    names.CHECKED_TOO_OFTEN_TOPIC,
-                )  # fmt: skip
             else:
                 draft = half_messages.checked(half) if fate is Fate.CHECK else half_messages.put_off(half)
                 place = self._drafts.store(draft)
@@ -172,6 +178,11 @@ class CheckBacks:
         ended.advance(after)
         for topic in given_up:
             self._counts.given_up(topic)
+        if given_up:
+            log.warning(
+                "transactions_given_up count=%d topics=%s next='they are in %s'",
+                len(given_up), ",".join(sorted(set(given_up))), names.CHECKED_TOO_OFTEN_TOPIC,
+            )  # fmt: skip
         for half, place in asked:
             self._ask(half, place)
         return is_over
@@ -181,10 +192,7 @@ class CheckBacks:
         group = half_messages.producer_group(half)
         peer = self._members.pick_producer(group)
         if peer is None:
-            log.warning(
-                "transaction_not_checked group=%s id=%s reason='no producer of the group is connected' "
-                "next='the next round asks again'", group, half.unique_key,
-            )  # fmt: skip
+            self._unasked[group] += 1
             return
         physical, queue_offset, _ = place
         told = CheckTransaction(
@@ -207,8 +215,5 @@ class CheckBacks:
         )
         try:
             peer.tell(RequestCode.CHECK_TRANSACTION_STATE, told, record)
-        except KeroloxError as error:
-            log.warning(
-                "transaction_not_checked group=%s id=%s reason=%r next='the next round asks again'",
-                group, half.unique_key, str(error),
-            )  # fmt: skip
+        except KeroloxError:  # it has just gone
+            self._unasked[group] += 1

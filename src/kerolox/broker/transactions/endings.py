@@ -103,7 +103,7 @@ class Endings:
         if wrong is not None:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=wrong)
         if self._ended.to_end(half.queue_offset) is None:
-            log.warning(
+            log.info(
                 "transaction_ended_again group=%s id=%s outcome=%s by=%s next='the first outcome stands'",
                 told.producer_group, told.msg_id, _WORDS[told.commit_or_rollback], request.peer.address,
             )  # fmt: skip
