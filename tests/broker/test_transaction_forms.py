@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,9 @@ from kerolox.broker.transactions.ended import op_bodies, read_op
 from kerolox.broker.transactions.half_messages import Fate
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack, unpack
+from kerolox.store.files import Files
+from kerolox.store.tables.transaction_counts import TransactionCounts
+from kerolox.testing.clock import ManualClock
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 NOW_MS = 1_700_000_000_000
@@ -112,3 +117,25 @@ def test_a_half_message_that_is_sent_again_says_anew_where_it_belongs() -> None:
         "REAL_TOPIC": "t", "REAL_QID": "1", "UNIQ_KEY": "U", "__transactionId__": "U"
     }  # fmt: skip
     assert (draft.topic, draft.queue_id, draft.sys_flag) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 1)
+
+
+def test_counts_as_the_original_writes_them(tmp_path: Path) -> None:
+    (tmp_path / "transactionMetrics").write_text(
+        '{"dataVersion":{"counter":7,"stateVersion":0,"timestamp":1700000000000},'
+        '"transactionCount":{"T":{"count":3,"timeStamp":1700000000000}}}'
+    )
+    clock = ManualClock(NOW_MS + 5)
+    counts = TransactionCounts(Files(), tmp_path, clock=clock)
+    assert counts.load()
+    counts.add("T", -1)
+    counts.add("U", 1)
+    counts.save()
+    again = TransactionCounts(Files(), tmp_path, clock=clock)
+    assert again.load()
+    assert {topic: (each.count, each.timestamp) for topic, each in again.counts.items()} == {
+        "T": (2, NOW_MS + 5),
+        "U": (1, NOW_MS + 5),
+    }
+    assert again.version.counter == 9
+    again.remove("T")
+    assert list(again.counts) == ["U"]
