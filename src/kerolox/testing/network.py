@@ -1,0 +1,206 @@
+"""A network that fails on command, between clients and brokers.
+
+::
+
+    async with running_broker() as running, unreliable_network(running.nameserver_address) as network:
+        async with Producer(network.nameserver_address, group="shop") as producer:
+            network.cut()        # close all connections; cut_in_frame(): in the middle of the next frame
+            network.stall()      # bytes wait, both ways, until
+            network.resume()
+            network.refuse()     # connections are closed as soon as they open, until accept()
+            network.delay_s = 0.1
+            network.reorder = True  # answers that come together arrive last first
+
+Clients get their routes from a name server that puts a proxy before every broker it tells of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from kerolox.net.dialer import Dialer, split_address
+from kerolox.net.lanes import Lane
+from kerolox.net.requests import Answer, Handlers, Request
+from kerolox.net.server import Server
+from kerolox.protocol.bodies.routes import BrokerData, ClusterInfo, TopicRoute
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.frame import FrameSplitter, pack_frame
+
+CHUNK_BYTES = 64 * 1024
+REORDER_S = 0.005  # answers are held so long for others to overtake them
+
+
+class Network:
+    """The state of all connections that pass through it."""
+
+    def __init__(self, nameserver: str) -> None:
+        self.nameserver_address = ""
+        self.delay_s = 0.0
+        self.reorder = False
+        self._nameserver = nameserver
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._refusing = False
+        self._mid_frame = False
+        self._proxies: dict[str, tuple[asyncio.Server, str]] = {}
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- what can go wrong --------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """Close all connections at once, whatever is on its way."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def cut_in_frame(self) -> None:
+        """Of the next bytes that arrive only half gets through, and then the connection is gone."""
+        self._mid_frame = True
+
+    def stall(self) -> None:
+        """Nothing gets through, and nobody is told."""
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        self._flowing.set()
+
+    def refuse(self) -> None:
+        """Close every connection, and every new one as soon as it opens."""
+        self._refusing = True
+        self.cut()
+
+    def accept(self) -> None:
+        self._refusing = False
+
+    @property
+    def connections(self) -> int:
+        return len(self._writers) // 2
+
+    # --- proxies ------------------------------------------------------------------------------
+
+    async def proxy(self, target: str) -> str:
+        """The address of the proxy before a broker."""
+        known = self._proxies.get(target)
+        if known is not None:
+            return known[1]
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if self._refusing:
+                writer.transport.abort()
+                return
+            try:
+                to_reader, to_writer = await asyncio.open_connection(*split_address(target))
+            except OSError:
+                writer.transport.abort()
+                return
+            self._writers |= {writer, to_writer}
+            try:
+                await asyncio.gather(
+                    self._pump(reader, to_writer, answers=False), self._pump(to_reader, writer, answers=True)
+                )
+            finally:
+                self._writers -= {writer, to_writer}
+                writer.transport.abort()
+                to_writer.transport.abort()
+
+        def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.get_running_loop().create_task(accept(reader, writer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        server = await asyncio.start_server(begin, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self._proxies[target] = (server, address)
+        return address
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool
+    ) -> None:
+        try:
+            while data := await reader.read(CHUNK_BYTES):
+                await self._flowing.wait()
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
+                if self._mid_frame:
+                    self._mid_frame = False
+                    writer.write(data[: len(data) // 2])
+                    await writer.drain()
+                    self.cut()
+                    return
+                if self.reorder and answers:
+                    await asyncio.sleep(REORDER_S)
+                    data = last_first(data)
+                writer.write(data)
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            if not writer.is_closing():
+                writer.close()
+
+    async def close(self) -> None:
+        for server, _ in self._proxies.values():
+            server.close()
+        self.cut()
+        self.resume()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def last_first(data: bytes) -> bytes:
+    """The frames in it in reverse; as it is when it does not hold whole frames only."""
+    splitter = FrameSplitter()
+    frames = splitter.feed(data)
+    if splitter.waiting_bytes or splitter.error is not None:
+        return data
+    return b"".join(pack_frame(*frame) for frame in reversed(frames))
+
+
+class _Names:
+    """A name server that leads clients into the network."""
+
+    def __init__(self, network: Network, real: str, dialer: Dialer) -> None:
+        self._network = network
+        self._real = real
+        self._dialer = dialer
+        self.handlers = Handlers()
+        lane = Lane("names")
+        for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO):
+            self.handlers.add(code, self.answer, None, lane)
+
+    async def answer(self, request: Request[None]) -> Answer:
+        command = request.command
+        told = await self._dialer.call(self._real, command.code, None, command.body, fields=command.fields)
+        if told.code != 0:
+            return Answer(code=told.code, remark=told.remark)
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            route = TopicRoute.decode(told.body)
+            brokers = [await self._behind_proxies(data) for data in route.broker_datas]
+            return Answer(body=msgspec.structs.replace(route, broker_datas=tuple(brokers)).encode())
+        info = ClusterInfo.decode(told.body)
+        table = {name: await self._behind_proxies(data) for name, data in info.broker_addr_table.items()}
+        return Answer(body=msgspec.structs.replace(info, broker_addr_table=table).encode())
+
+    async def _behind_proxies(self, data: BrokerData) -> BrokerData:
+        addresses = {number: await self._network.proxy(real) for number, real in data.broker_addrs.items()}
+        return msgspec.structs.replace(data, broker_addrs=addresses)
+
+
+@asynccontextmanager
+async def unreliable_network(nameserver: str) -> AsyncIterator[Network]:
+    """A way through which clients reach the brokers of a name server, and which can be made to fail."""
+    network = Network(nameserver)
+    async with (
+        Dialer() as dialer,
+        Server(_Names(network, nameserver, dialer).handlers, host="127.0.0.1") as names,
+    ):
+        network.nameserver_address = names.address
+        try:
+            yield network
+        finally:
+            await network.close()
