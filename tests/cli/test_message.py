@@ -152,3 +152,14 @@ def test_times() -> None:
     for wrong in ("", "soon", "5 parsecs", "2023-13-01"):
         with pytest.raises(OptionError):
             parse_time(wrong, now_ms)
+
+
+def test_tail_by_condition(cluster: Cluster) -> None:
+    cluster.running.broker.options.property_filter = True
+    cluster.ok("send", "numbers", "small", "--property", "n=1")
+    cluster.ok("send", "numbers", "large", "--property", "n=7")
+    out = cluster.ok("tail", "numbers", "--from", "0", "--sql", "n > 5", "--count", "1", "--json")
+    assert json.loads(out)["body"] == "large"
+    error = cluster.error("tail", "numbers", "--sql", "n >")
+    assert "line 1, column 4" in error
+    assert "either --tags or --sql" in cluster.error("tail", "numbers", "--sql", "n > 5", "--tags", "a")

@@ -30,6 +30,10 @@ BODY_SHOWN = 200
 def follow(
     topic: Annotated[str, typer.Argument(help="Topic to follow.")],
     tags: Annotated[str, typer.Option(help="Only messages with these tags: 'A || B'.")] = "*",
+    sql: Annotated[
+        str | None,
+        typer.Option(help='Only messages whose properties meet this: "a > 5 AND b IS NOT NULL".'),
+    ] = None,
     begin: Annotated[
         str, typer.Option("--from", help="Where to begin: now, 10m (ago), a time, or 0 for all there is.")
     ] = "now",
@@ -40,13 +44,21 @@ def follow(
     """Show messages of a topic as they come, until Ctrl-C. Takes nothing away from consumers."""
     from kerolox.client.admin import LATEST_MS
     from kerolox.clock import SYSTEM_CLOCK
-    from kerolox.protocol.subscription import subscription
+    from kerolox.errors import OptionError
+    from kerolox.protocol.subscription import SQL92, TAG, subscription
 
-    subscription(topic, tags, 0)  # says what is wrong with it
+    if sql is not None:
+        from kerolox.protocol.filters.sql import compile_filter
+
+        if tags != "*":
+            raise OptionError("--sql", sql, "either --tags or --sql. Tags are a property: TAGS = 'A'")
+        compile_filter(sql)
+    expression, kind = (tags, TAG) if sql is None else (sql, SQL92)
+    subscription(topic, expression, 0, kind)  # says what is wrong with it
     time_ms = LATEST_MS if begin == "now" else parse_time(begin, SYSTEM_CLOCK.wall_ms(), "--from")
 
     async def work(admin: Admin) -> None:
-        await Tail(admin, topic, tags, time_ms, count, as_json=json).run()
+        await Tail(admin, topic, expression, kind, time_ms, count, as_json=json).run()
 
     try:
         run_admin(nameserver, work)
@@ -58,11 +70,20 @@ class Tail:
     """One task for every queue, and one that looks for new queues."""
 
     def __init__(
-        self, admin: Admin, topic: str, tags: str, time_ms: int, count: int | None, *, as_json: bool
+        self,
+        admin: Admin,
+        topic: str,
+        expression: str,
+        expression_type: str,
+        time_ms: int,
+        count: int | None,
+        *,
+        as_json: bool,
     ) -> None:
         self._admin = admin
         self._topic = topic
-        self._tags = tags
+        self._expression = expression
+        self._expression_type = expression_type
         self._time_ms = time_ms
         self._left = count
         self._as_json = as_json
@@ -121,7 +142,12 @@ class Tail:
         while True:
             try:
                 messages, offset, _ = await lookups.pull(
-                    self._topic, queue, offset, hold_ms=HOLD_MS, expression=self._tags
+                    self._topic,
+                    queue,
+                    offset,
+                    hold_ms=HOLD_MS,
+                    expression=self._expression,
+                    expression_type=self._expression_type,
                 )
             except KeroloxError as error:
                 if str(error) != failed:  # said once, not every second

@@ -163,6 +163,7 @@ class Lookups:
         *,
         hold_ms: int = 0,
         expression: str = "*",
+        expression_type: str = "TAG",
         count_max: int = PULL_COUNT,
     ) -> tuple[list[StoredMessage], int, int]:
         """Messages from an offset on, where to go on, and the end of the queue. Holds if told to."""
@@ -177,7 +178,7 @@ class Lookups:
             suspend_timeout_millis=hold_ms,
             sub_version=0,
             subscription=expression,
-            expression_type="TAG",
+            expression_type=expression_type,
         )
         answer = await self._admin.ask(
             queue.address,

@@ -22,8 +22,8 @@ VALUES = (
     "0", "1", "5", "7", "10", "-5", "+5", "100", "2147483647", "2147483648", "-2147483648", "-2147483649",
     "9223372036854775807", "9223372036854775808", "1.5", "5.0", " 5", "5 ", "5d", "5.0f", "5l", "1e3", "NaN",
     "-NaN", "Infinity", "-Infinity", "0x1p3", "0x.8p1", "0x1p99999", "-0.0", "0.0", "1_000", "abc", "x",
-    "TagA", "true", "TRUE", "false", "it's", "b", "äöü", "中", "abcabc", "٣", "５", "007", "+", "-", ".", "1.",
-    ".5", "1e", "inf", "nan", "1e400", "16777217", "9007199254740993", "00000000000000000000000000005", "cab",
+    "TagA", "true", "TRUE", "false", "it's", "b", "äöü", "中", "abcabc", "٣", "５", "007", "+", "-", ".",
+    "1.", ".5", "1e", "inf", "nan", "1e400", "16777217", "9007199254740993", "00000000000000000000000000005", "cab",
     "1e-400", "99.99", "\t5", "0x10", "1.5e3D",
 )  # fmt: skip
 SIGNS = (">", ">=", "<", "<=")
@@ -33,7 +33,8 @@ BROKEN = (
     "", " ", "a >", "> 5", "a = = 5", "a ! 5", "a == 5", "a != 5", '"a" = 5', "a IN ()", "a IN (5)",
     "a IN 'x'", "a IS", "a IS 5", "a IS NOT", "a NOT 5", "a NOT LIKE 'x'", "a LIKE 'x'", "(a > 5", "a > 5)",
     "a > 5 b", "a > 5 #", "a > 5 b #", "a > 5 --", "a > 5 -- x", "a > 5 /* x", "a > 5 /* x */", "--x\na > 5",
-    "a > 'x'", "a > TRUE", "a > NULL", "a = NULL", "NULL = a", "NULL <> NULL", "a BETWEEN 5 AND 1", "a BETWEEN 5 AND 5",
+    "a > 'x'", "a > TRUE", "a > NULL", "a = NULL", "NULL = a", "NULL <> NULL", "a BETWEEN 5 AND 1",
+    "a BETWEEN 5 AND 5",
     "a BETWEEN -1 AND -5", "a NOT BETWEEN 5 AND 1", "a BETWEEN 'x' AND 'y'", "a BETWEEN NULL AND 5",
     "a BETWEEN 1", "a BETWEEN 1 OR 5", "5", "'x'", "TRUE", "FALSE", "NULL", "a", "NOT a", "NOT 5", "NOT NULL",
     "-a", "-5", "--5", "- -5 = a", "-a = a", "-a IS NULL", "-TRUE IS NULL", "-(a = 5)", "-(a = 5) > 5",
