@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from kerolox.client.blocking import Client, Producer, Transaction
+from kerolox.client.blocking_consumers import PullConsumer, PushConsumer
+from kerolox.client.consumer_options import PullOptions, PushOptions
 from kerolox.client.messages import Message, Queue, Receipt, Received, SendStatus
 from kerolox.client.options import ClientOptions, ProducerOptions
+from kerolox.client.outcomes import DeadLetter, Retry, Suspend
+from kerolox.client.pull_consumer import Batch
+from kerolox.client.push_consumer import ConsumeHook
 from kerolox.client.transactions import TransactionState
 from kerolox.errors import KeroloxError
 from kerolox.net.tls import ClientTls
 
 __all__ = [
+    "Batch",
     "Client",
     "ClientOptions",
     "ClientTls",
+    "ConsumeHook",
+    "DeadLetter",
     "KeroloxError",
     "Message",
     "Producer",
     "ProducerOptions",
+    "PullConsumer",
+    "PullOptions",
+    "PushConsumer",
+    "PushOptions",
     "Queue",
     "Receipt",
     "Received",
+    "Retry",
     "SendStatus",
+    "Suspend",
     "Transaction",
     "TransactionState",
 ]

@@ -14,16 +14,17 @@ from typing import Any, Self
 
 from kerolox.client.client import Client
 from kerolox.client.consumer_options import ConsumerOptions, StartAt
-from kerolox.client.errors import NoRoute, TopicNotFound, failure
+from kerolox.client.errors import NoRoute, TopicNotFound
 from kerolox.client.held_queue import HeldQueue
 from kerolox.client.ids import client_id
 from kerolox.client.members import ConsumingMember
-from kerolox.client.messages import Queue, Received, decode_received
+from kerolox.client.messages import Queue
 from kerolox.client.names import RETRY_PREFIX, check_group
 from kerolox.client.offset_keeping import BrokerOffsets, FileOffsets, OffsetKeeping
 from kerolox.client.options import ClientOptions
+from kerolox.client.pulling import Pulling
 from kerolox.client.queue_calls import QueueCalls
-from kerolox.client.routes import MASTER, Route
+from kerolox.client.routes import Route
 from kerolox.errors import Closed, KeroloxError
 from kerolox.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
@@ -32,25 +33,12 @@ from kerolox.protocol.bodies.heartbeat import (
     MessageModel,
     SubscriptionData,
 )
-from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
-from kerolox.protocol.headers.pull import PullAnswer, PullRequest
-from kerolox.protocol.subscription import SQL92, TAG, matches_tag, subscription
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.subscription import SQL92, TAG, subscription
 
 log = logging.getLogger(__name__)
 
-FLOW_CONTROL_PAUSE_S = 0.02
 NOT_BALANCED_PAUSE_S = 1.0  # when a queue could not be taken
-PAUSED_LOOK_S = 1.0
-
-_PULLED = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
-# The broker does not know (yet) what the group wants: it forgot, or our heartbeat has not come.
-_UNKNOWN_THERE = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
 
 
 class Consumer(ConsumingMember):
@@ -83,6 +71,7 @@ class Consumer(ConsumingMember):
         self.held: dict[Queue, HeldQueue] = {}
         self.started_ms = 0
         self._clock = self.client.clock
+        self.pulling = Pulling(self)
         self._balance_now = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._topic_open: dict[str, list[HeldQueue]] = {}
@@ -106,11 +95,12 @@ class Consumer(ConsumingMember):
             raise
         self._is_open = True
         self.started_ms = self._clock.wall_ms()
-        self._start(self._keep_balanced())
-        self._start(self._keep_saved())
+        self.start_task(self._keep_balanced())
+        self.start_task(self._keep_saved())
         return self
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something until the consumer is closed."""
         self._tasks.append(self.client.spawn(work))
 
     async def close(self) -> None:
@@ -183,6 +173,9 @@ class Consumer(ConsumingMember):
         )
 
     def members_changed(self) -> None:
+        self._balance_now.set()
+
+    def balance_soon(self) -> None:
         self._balance_now.set()
 
     def route_changed(self, route: Route) -> None:
@@ -297,7 +290,7 @@ class Consumer(ConsumingMember):
     def _hold(self, held: HeldQueue) -> None:
         self.held[held.queue] = held
         held.pulled_at_s = self._clock.monotonic_s()
-        held.pull = self.client.spawn(self._pull(held))
+        held.pull = self.client.spawn(self.pulling.pull(held))
         self._held(held)
 
     def _held(self, held: HeldQueue) -> None:
@@ -347,20 +340,7 @@ class Consumer(ConsumingMember):
 
     # --- pulling --------------------------------------------------------------------------------------
 
-    async def _pull(self, held: HeldQueue) -> None:
-        """Pull one queue for as long as it is ours."""
-        while not held.is_gone():
-            if self._is_full(held):
-                await self._wait_room(held)
-                continue
-            try:
-                await self._pull_once(held)
-            except KeroloxError as error:
-                if held.is_gone():
-                    return
-                await self._pause_after(held, error)
-
-    def _is_full(self, held: HeldQueue) -> bool:
+    def is_full(self, held: HeldQueue) -> bool:
         options = self.options
         if (
             held.paused
@@ -376,99 +356,16 @@ class Consumer(ConsumingMember):
             return True
         return bool(options.topic_bytes_max) and held.size_bytes * len(same) >= options.topic_bytes_max
 
-    async def _wait_room(self, held: HeldQueue) -> None:
-        held.room.clear()
-        try:
-            # Looked at now and then all the same: limits depend on other queues too.
-            await asyncio.wait_for(held.room.wait(), PAUSED_LOOK_S)
-        except TimeoutError:
-            pass
-
-    async def _pull_once(self, held: HeldQueue) -> None:
-        queue, options = held.queue, self.options
-        address = self.client.address(queue.broker, held.broker_id)
-        at_master = held.broker_id == MASTER
-        flags = self.pull_flags | PULL_SUSPEND
-        commit = held.commit_offset if held.heard and at_master and not options.broadcasting else 0
-        if commit > 0 and self._tells_progress():
-            flags |= PULL_COMMIT_OFFSET
-        else:
-            commit = 0
-        wanted = held.wanted
-        if self.own_subscription:
-            flags |= PULL_SUBSCRIPTION
-        asked = PullRequest(
-            consumer_group=self.group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=held.next_offset,
-            max_msg_nums=options.pull_count,
-            sys_flag=flags,
-            commit_offset=commit,
-            suspend_timeout_millis=int(options.hold_s * 1000),
-            subscription=wanted.sub_string if self.own_subscription else None,
-            sub_version=wanted.sub_version,
-            max_msg_bytes=options.pull_bytes,
-            expression_type=wanted.expression_type,
-            broker_name=queue.broker,
-        )
-        peer = self.client.ready_peer(address) or await self.client.peer(address, code=self.pull_code)
-        held.pulled_at_s = self._clock.monotonic_s()
-        offset_asked = held.next_offset
-        answer = await peer.call(self.pull_code, asked, timeout_s=options.hold_s * 2)
-        if self._is_stale(held, offset_asked):
-            return  # let go, or sent elsewhere meanwhile
-        if answer.code not in _PULLED:
-            if answer.code == ResponseCode.GO_AWAY:
-                self.client.retire(address, peer)
-                return
-            raise failure(answer, address=address, code=self.pull_code)
-        header = answer.header(PullAnswer)
-        held.broker_id = header.suggest_which_broker_id
-        if commit:
-            held.saved_offset = commit
-        messages: list[Received] = []
-        if answer.code == ResponseCode.SUCCESS:
-            messages = decode_received(answer.body, queue.broker)
-            self._pulled(held, len(messages), self._clock.monotonic_s() - held.pulled_at_s)
-            if wanted.tags_set:
-                messages = [message for message in messages if matches_tag(wanted, message.tag)]
-        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            log.warning(
-                "offset_moved queue=%s asked=%d now=%d first=%d end=%d",
-                queue, offset_asked, header.next_begin_offset, header.min_offset, header.max_offset,
-            )  # fmt: skip
-        held.heard = True
-        held.take(messages, header.next_begin_offset)
-        if messages:
-            self._arrived(held)
-
-    def _is_stale(self, held: HeldQueue, offset_asked: int) -> bool:
-        return held.dropped or held.next_offset != offset_asked
-
-    def _tells_progress(self) -> bool:
+    def tells_progress(self) -> bool:
         """Whether pulls carry how far the queue is."""
         return True
 
-    def _arrived(self, held: HeldQueue) -> None:
+    def arrived(self, held: HeldQueue) -> None:
         """Messages wait in a queue."""
         raise NotImplementedError
 
-    def _pulled(self, held: HeldQueue, count: int, took_s: float) -> None:
+    def pulled(self, held: HeldQueue, count: int, took_s: float) -> None:
         """For statistics."""
-
-    async def _pause_after(self, held: HeldQueue, error: KeroloxError) -> None:
-        code = getattr(error, "response_code", None)
-        if code == ResponseCode.FLOW_CONTROL:
-            await self._clock.sleep(FLOW_CONTROL_PAUSE_S)
-            return
-        log.warning("pull_failed queue=%s offset=%d error=%r", held.queue, held.next_offset, str(error))
-        held.broker_id = MASTER
-        if code in _UNKNOWN_THERE:
-            await self.client.heartbeat()
-        elif code is None or code == ResponseCode.TOPIC_NOT_EXIST:
-            self._balance_now.set()  # the route may have changed
-        await self._clock.sleep(self.options.error_pause_s)
 
     # --- progress -------------------------------------------------------------------------------------
 

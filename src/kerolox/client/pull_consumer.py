@@ -200,19 +200,19 @@ class PullConsumer(Consumer):
             batch._held.done(batch)
         self._given = [batch for batch in self._given if batches and batch not in batches]
 
-    def _arrived(self, held: HeldQueue) -> None:
+    def arrived(self, held: HeldQueue) -> None:
         self._turn[held] = None
         self._ready.set()
 
-    def _pulled(self, held: HeldQueue, count: int, took_s: float) -> None:
+    def pulled(self, held: HeldQueue, count: int, took_s: float) -> None:
         self.stats.pulled(held.queue.topic, count, took_s)
 
-    def _is_full(self, held: HeldQueue) -> bool:
-        if super()._is_full(held):
+    def is_full(self, held: HeldQueue) -> bool:
+        if super().is_full(held):
             return True
         return sum(each.count for each in self.held.values()) >= self.options.messages_max and held.count > 0
 
-    def _tells_progress(self) -> bool:
+    def tells_progress(self) -> bool:
         return self.options.auto_commit
 
     # --- where ----------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class PullConsumer(Consumer):
         self._given = [batch for batch in self._given if batch._held is not held]
         held.clear(offset)
         held.heard = True  # going back is progress too
-        held.pull = self.client.spawn(self._pull(held))
+        held.pull = self.client.spawn(self.pulling.pull(held))
 
     async def seek_all(self, to: int | str | datetime) -> None:
         """The same for all queues that are read."""
@@ -291,7 +291,7 @@ class PullConsumer(Consumer):
             held.paused = False
             held.room.set()
             if held.waiting:
-                self._arrived(held)
+                self.arrived(held)
 
     def _named(self, queues: Sequence[Queue]) -> list[HeldQueue]:
         if not queues:

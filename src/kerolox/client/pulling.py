@@ -1,0 +1,141 @@
+"""Pulling: one request after the other for a queue, each held by the broker until there is something."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from kerolox.client.errors import failure
+from kerolox.client.held_queue import HeldQueue
+from kerolox.client.messages import Received, decode_received
+from kerolox.client.routes import MASTER
+from kerolox.errors import KeroloxError
+from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from kerolox.protocol.headers.pull import PullAnswer, PullRequest
+from kerolox.protocol.subscription import matches_tag
+
+if TYPE_CHECKING:
+    from kerolox.client.consuming import Consumer
+
+log = logging.getLogger(__name__)
+
+FLOW_CONTROL_PAUSE_S = 0.02
+PAUSED_LOOK_S = 1.0
+
+_PULLED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+# The broker does not know (yet) what the group wants: it forgot, or our heartbeat has not come.
+_UNKNOWN_THERE = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
+
+
+class Pulling:
+    """Pulls for one consumer."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._client = consumer.client
+        self._clock = consumer.client.clock
+
+    async def pull(self, held: HeldQueue) -> None:
+        """Pull one queue for as long as it is ours."""
+        while not held.is_gone():
+            if self._consumer.is_full(held):
+                await self._wait_room(held)
+                continue
+            try:
+                await self._pull_once(held)
+            except KeroloxError as error:
+                if held.is_gone():
+                    return
+                await self._pause_after(held, error)
+
+    async def _wait_room(self, held: HeldQueue) -> None:
+        held.room.clear()
+        try:
+            # Looked at now and then all the same: limits depend on other queues too.
+            await asyncio.wait_for(held.room.wait(), PAUSED_LOOK_S)
+        except TimeoutError:
+            pass
+
+    async def _pull_once(self, held: HeldQueue) -> None:
+        queue, options = held.queue, self._consumer.options
+        address = self._client.address(queue.broker, held.broker_id)
+        at_master = held.broker_id == MASTER
+        flags = self._consumer.pull_flags | PULL_SUSPEND
+        commit = held.commit_offset if held.heard and at_master and not options.broadcasting else 0
+        if commit > 0 and self._consumer.tells_progress():
+            flags |= PULL_COMMIT_OFFSET
+        else:
+            commit = 0
+        wanted = held.wanted
+        if self._consumer.own_subscription:
+            flags |= PULL_SUBSCRIPTION
+        asked = PullRequest(
+            consumer_group=self._consumer.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=held.next_offset,
+            max_msg_nums=options.pull_count,
+            sys_flag=flags,
+            commit_offset=commit,
+            suspend_timeout_millis=int(options.hold_s * 1000),
+            subscription=wanted.sub_string if self._consumer.own_subscription else None,
+            sub_version=wanted.sub_version,
+            max_msg_bytes=options.pull_bytes,
+            expression_type=wanted.expression_type,
+            broker_name=queue.broker,
+        )
+        peer = self._client.ready_peer(address) or await self._client.peer(
+            address, code=self._consumer.pull_code
+        )
+        held.pulled_at_s = self._clock.monotonic_s()
+        offset_asked = held.next_offset
+        answer = await peer.call(code, asked, timeout_s=options.hold_s * 2)
+        if self._is_stale(held, offset_asked):
+            return  # let go, or sent elsewhere meanwhile
+        if answer.code not in _PULLED:
+            if answer.code == ResponseCode.GO_AWAY:
+                self._client.retire(address, peer)
+                return
+            raise failure(answer, address=address, code=code)
+        header = answer.header(PullAnswer)
+        held.broker_id = header.suggest_which_broker_id
+        if commit:
+            held.saved_offset = commit
+        messages: list[Received] = []
+        if answer.code == ResponseCode.SUCCESS:
+            messages = decode_received(answer.body, queue.broker)
+            self._consumer.pulled(held, len(messages), self._clock.monotonic_s() - held.pulled_at_s)
+            if wanted.tags_set:
+                messages = [message for message in messages if matches_tag(wanted, message.tag)]
+        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            log.warning(
+                "offset_moved queue=%s asked=%d now=%d first=%d end=%d",
+                queue, offset_asked, header.next_begin_offset, header.min_offset, header.max_offset,
+            )  # fmt: skip
+        held.heard = True
+        held.take(messages, header.next_begin_offset)
+        if messages:
+            self._consumer.arrived(held)
+
+    def _is_stale(self, held: HeldQueue, offset_asked: int) -> bool:
+        return held.dropped or held.next_offset != offset_asked
+
+    async def _pause_after(self, held: HeldQueue, error: KeroloxError) -> None:
+        code = getattr(error, "response_code", None)
+        if code == ResponseCode.FLOW_CONTROL:
+            await self._clock.sleep(FLOW_CONTROL_PAUSE_S)
+            return
+        log.warning("pull_failed queue=%s offset=%d error=%r", held.queue, held.next_offset, str(error))
+        held.broker_id = MASTER
+        if code in _UNKNOWN_THERE:
+            await self._client.heartbeat()
+        elif code is None or code == ResponseCode.TOPIC_NOT_EXIST:
+            self._consumer.balance_soon()  # the route may have changed
+        await self._clock.sleep(self._consumer.options.error_pause_s)

@@ -1,0 +1,218 @@
+"""Handlers at work: by many workers in any order; one per queue in order is :mod:`kerolox.client.ordered`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kerolox.client.handlers import Handler
+from kerolox.client.held_queue import HeldQueue
+from kerolox.client.messages import Queue, Received
+from kerolox.client.outcomes import Retry, Suspend
+
+if TYPE_CHECKING:
+    from kerolox.client.push_consumer import PushConsumer
+
+log = logging.getLogger(__name__)
+
+GIVE_BACK_LEVEL_AFTER_TIMEOUT = 3
+RETRY_HERE_S = 5.0  # when a message can neither be taken nor given back
+
+
+class Work:
+    """What handlers of a consumer have at hand."""
+
+    def __init__(self, consumer: PushConsumer) -> None:
+        self.consumer = consumer
+        self.clock = consumer.client.clock
+        self.options = consumer.options
+        self._at_work: dict[object, tuple[HeldQueue, list[Received], float]] = {}
+        self._became_idle = asyncio.Event()
+
+    def start(self) -> None:
+        """The consumer is open."""
+
+    async def allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
+        """Those of the queues that may be taken now."""
+        return queues
+
+    def held(self, held: HeldQueue) -> None:
+        """A queue is ours from now on."""
+
+    def is_full(self, held: HeldQueue) -> bool:
+        """Whether nothing more should be pulled."""
+        raise NotImplementedError
+
+    def arrived(self, held: HeldQueue) -> None:
+        """Messages wait in a queue."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Begin nothing new."""
+
+    async def released(self, queues: Sequence[HeldQueue]) -> None:
+        """Others may have them now."""
+
+    async def wait_idle(self, queues: Sequence[HeldQueue]) -> None:
+        """Until no handler works on these queues, or the time is up."""
+        deadline_s = self.clock.monotonic_s() + self.options.close_s
+        wanted = set(map(id, queues))
+        while any(id(held) in wanted for held, _, _ in self._at_work.values()):
+            left_s = deadline_s - self.clock.monotonic_s()
+            if left_s <= 0:
+                log.warning(
+                    "handlers_still_at_work group=%s count=%d", self.consumer.group, len(self._at_work)
+                )
+                return
+            self._became_idle.clear()
+            try:
+                await asyncio.wait_for(self._became_idle.wait(), left_s)
+            except TimeoutError:
+                pass
+
+
+class Workers(Work):
+    """Many at once, in any order: what fails is given back, to come again later."""
+
+    def __init__(self, consumer: PushConsumer) -> None:
+        super().__init__(consumer)
+        self._ready: deque[tuple[HeldQueue, Handler, list[Received]]] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()  # workers with nothing to do
+        self._abandoned: set[object] = set()  # taken too long: given to somebody else
+
+    def start(self) -> None:
+        for _ in range(self.options.workers):
+            self.consumer.start_task(self._work())
+        self.consumer.start_task(self._watch_time())
+
+    def stop(self) -> None:
+        self._ready.clear()
+
+    def is_full(self, held: HeldQueue) -> bool:
+        return held.span >= self.options.queue_span_max
+
+    def arrived(self, held: HeldQueue) -> None:
+        waiting = held.waiting
+        handler_of = self.consumer.handler_of
+        while waiting:
+            topic = waiting[0].topic
+            handler = handler_of(topic)
+            chunk = [waiting.popleft()]
+            while waiting and len(chunk) < handler.count and waiting[0].topic == topic:
+                chunk.append(waiting.popleft())
+            self._ready.append((held, handler, chunk))
+        self._wake()
+
+    def _wake(self) -> None:
+        for _ in range(min(len(self._ready), len(self._idle))):
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _work(self) -> None:
+        ready = self._ready
+        while True:
+            while not ready:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._idle.append(waiter)
+                await waiter
+            held, handler, messages = ready.popleft()
+            if held.dropped:
+                continue
+            try:
+                await self._consume(held, handler, messages)
+            except Exception:
+                log.exception("worker_failed group=%s", self.consumer.group)
+
+    async def _consume(self, held: HeldQueue, handler: Handler, messages: list[Received]) -> None:
+        token = object()
+        began_s = self.clock.monotonic_s()
+        self._at_work[token] = (held, messages, began_s)
+        try:
+            error = await self.consumer.call(handler, messages)
+        finally:
+            del self._at_work[token]
+            self._became_idle.set()
+        if token in self._abandoned:
+            self._abandoned.discard(token)
+            return
+        held.consumed_at_ms = self.clock.wall_ms()
+        failed = [] if error is None else _meant(error, messages)
+        took_s = self.clock.monotonic_s() - began_s
+        self.consumer.stats.worked(held.queue.topic, len(messages) - len(failed), len(failed), took_s)
+        if error is None or not failed:
+            held.done(messages)
+            return
+        log_failure(handler, failed, error)
+        kept = await self._give_back(failed, error.level if isinstance(error, Retry) else 0)
+        left = {message.queue_offset for message in kept}
+        held.done(message for message in messages if message.queue_offset not in left)
+        if kept:
+            for message in kept:
+                message.reconsume_times += 1
+            self.clock.call_later(RETRY_HERE_S, lambda: self._again(held, handler, kept))
+
+    def _again(self, held: HeldQueue, handler: Handler, messages: list[Received]) -> None:
+        if not held.dropped and self.consumer.is_open:
+            self._ready.append((held, handler, messages))
+            self._wake()
+
+    async def _give_back(self, messages: Sequence[Received], level: int) -> list[Received]:
+        """Those the broker did not take: their offsets must not be passed."""
+        if self.options.broadcasting:
+            for message in messages:
+                log.warning(
+                    "message_not_retried topic=%s msg_id=%s why='broadcasting knows no retries'",
+                    message.topic, message.msg_id,
+                )  # fmt: skip
+            return []
+        give = self.consumer.giving_back.give_back
+        taken = await asyncio.gather(*(give(message, level) for message in messages))
+        return [message for message, is_taken in zip(messages, taken, strict=True) if not is_taken]
+
+    async def _watch_time(self) -> None:
+        """A message at work for too long is given to somebody else; its handler cannot be stopped."""
+        limit_s = self.options.handler_s_max
+        while True:
+            await self.clock.sleep(min(60.0, max(0.05, limit_s / 4)))
+            late_s = self.clock.monotonic_s() - limit_s
+            for token, (held, messages, began_s) in list(self._at_work.items()):
+                if began_s >= late_s or token in self._abandoned:
+                    continue
+                self._abandoned.add(token)
+                log.warning(
+                    "handler_too_slow group=%s topic=%s msg_id=%s limit_s=%g",
+                    self.consumer.group, held.queue.topic, messages[0].msg_id, limit_s,
+                )  # fmt: skip
+                kept = await self._give_back(messages, GIVE_BACK_LEVEL_AFTER_TIMEOUT)
+                if kept:
+                    self._abandoned.discard(token)  # nobody else has it: its handler goes on
+                else:
+                    held.done(messages)
+
+
+def _meant(error: Exception, messages: list[Received]) -> list[Received]:
+    """The messages a failure is about."""
+    if isinstance(error, Retry) and error.messages is not None:
+        named = {id(message) for message in error.messages}
+        return [message for message in messages if id(message) in named]
+    return messages
+
+
+def log_failure(handler: Handler, messages: Sequence[Received], error: Exception) -> None:
+    first = messages[0]
+    said = isinstance(error, Retry | Suspend)  # on purpose: no need for a traceback
+    log.log(
+        logging.INFO if said else logging.WARNING,
+        "not_taken handler=%r topic=%s msg_id=%s count=%d attempt=%d error=%r",
+        handler,
+        first.topic,
+        first.msg_id,
+        len(messages),
+        first.reconsume_times,
+        error,
+        exc_info=None if said else error,
+    )
