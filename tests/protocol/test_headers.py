@@ -168,7 +168,7 @@ ANSWERS = {
     31: "offset",
     32: "timestamp",
     34: "IS_SUPPORT_HEART_BEAT_V2? IS_SUB_CHANGE?",
-    370: "msgId",
+    370: "msgId MSG_REGION?",
     200050: "popTime? invisibleTime? reviveQid? restNum? startOffsetInfo? msgOffsetInfo? orderCountInfo?",
     200053: "popTime? invisibleTime? reviveQid?",
     200054: "hasMsg? pollingFull?",
