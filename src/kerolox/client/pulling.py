@@ -91,9 +91,8 @@ class Pulling:
             expression_type=wanted.expression_type,
             broker_name=queue.broker,
         )
-        peer = self._client.ready_peer(address) or await self._client.peer(
-            address, code=self._consumer.pull_code
-        )
+        code = self._consumer.pull_code
+        peer = self._client.ready_peer(address) or await self._client.peer(address, code=code)
         held.pulled_at_s = self._clock.monotonic_s()
         offset_asked = held.next_offset
         answer = await peer.call(code, asked, timeout_s=options.hold_s * 2)
