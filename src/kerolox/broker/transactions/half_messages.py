@@ -60,16 +60,18 @@ def park(draft: Draft) -> None:
 
 
 def committed(half: StoredMessage) -> Draft:
-    """The message consumers get. It keeps the properties of the half message, as in the original."""
+    """The message consumers get. As in 5.5 it keeps the properties of the half message, but for where it
+    belongs; before, it kept these too."""
     queue_id = _number(packed.find(half.packed_properties, _AT_REAL_QUEUE))
     topic = real_topic(half)
     if not topic or queue_id is None or queue_id < 0:
         raise Refused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it belongs")
+    properties = packed.remove(packed.remove(half.packed_properties, _AT_REAL_TOPIC), _AT_REAL_QUEUE)
     return Draft(
         topic,
         queue_id,
         half.body,
-        half.packed_properties,
+        properties,
         half.born_timestamp,
         half.born_host,
         flag=half.flag,
