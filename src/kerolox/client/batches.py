@@ -54,7 +54,9 @@ def batch_of(items: Sequence[Outgoing], unique_key: str) -> Outgoing:
     outgoing = Outgoing(
         first.topic,
         encode_batch([(item.flag, item.body, item.properties.encode()) for item in items]),
-        f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01{'true' if wait else 'false'}\x02",
+        # No unique key of the batch's own: brokers up to 5.3.3 give a batch's properties to each of its
+        # messages, which would then all have that one.
+        f"WAIT\x01{'true' if wait else 'false'}\x02",
         unique_key,
         born_ms=first.born_ms,
         code=RequestCode.SEND_BATCH_MESSAGE,

@@ -18,9 +18,10 @@ from kerolox.errors import (
     RequestFailed,
     RequestTimeout,
 )
-from kerolox.protocol.codes import RETRIABLE_CODES, STORED_CODES, ResponseCode, request_name
+from kerolox.protocol.codes import RETRIABLE_CODES, ResponseCode, request_name
 
 if TYPE_CHECKING:
+    from kerolox.client.messages import Receipt
     from kerolox.protocol.command import Command
 
 
@@ -172,6 +173,15 @@ class MessageRefused(RequestFailed):
     next_step = "look at the remark; the broker's limits are in its settings"
 
 
+class StoredUnsafely(RequestFailed):
+    """Stored, but not as safe as the broker was told to keep it; raised only to try elsewhere."""
+
+    def __init__(self, receipt: Receipt, remark: str | None, address: str) -> None:
+        super().__init__(receipt.status, remark, address=address)
+        self.receipt = receipt
+        self.can_retry = self.retriable = True
+
+
 _KINDS: dict[int, type[RequestFailed]] = {
     ResponseCode.NO_PERMISSION: AccessDenied,
     ResponseCode.SYSTEM_BUSY: BrokerBusy,
@@ -204,12 +214,14 @@ def may_try_again(error: Exception, *, pinned: bool) -> bool:
     copy elsewhere in the queue would break the order it is tied for."""
     if isinstance(error, ConnectFailed | Overloaded):
         return True
+    if isinstance(error, StoredUnsafely):
+        return not pinned
     if isinstance(error, ConnectionLost | RequestTimeout):
         return not pinned
     if isinstance(error, RequestFailed):
         if pinned:
             return error.response_code in (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
-        return error.response_code in RETRIABLE_CODES or error.response_code in STORED_CODES
+        return error.response_code in RETRIABLE_CODES
     return False
 
 

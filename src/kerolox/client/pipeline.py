@@ -11,13 +11,11 @@ from kerolox.client.errors import failure, may_try_again
 from kerolox.client.messages import Receipt
 from kerolox.client.outgoing import Outgoing, Target
 from kerolox.errors import KeroloxError, RequestTimeout
-from kerolox.protocol.codes import STORED_CODES, request_name
+from kerolox.protocol.codes import STORED_CODES, ResponseCode, request_name
 
 if TYPE_CHECKING:
     from kerolox.client.sending import Publishing, Sender
     from kerolox.protocol.command import Command
-
-RETRIES_AT_ONCE = 64
 
 _NOT_YET = KeroloxError("not sent")
 
@@ -33,9 +31,9 @@ class Pipeline:
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
+        self._low = 0  # who waits is woken when no more than this are under way
         self.results: list[Receipt | Exception] = []
-        # Place → what is to be sent again, and where it was tied to.
-        self._again: dict[int, tuple[Outgoing, Target, Target | None, Exception]] = {}
+        self._retries: set[asyncio.Task[None]] = set()
 
     async def add(self, outgoing: Outgoing, pin: Callable[[Publishing, Outgoing], Target] | None) -> None:
         sender = self._sender
@@ -52,44 +50,53 @@ class Pipeline:
         except KeroloxError as error:
             self.results[place] = error
             return
+        began_s = sender.client.clock.monotonic_s()
+        self._in_flight += 1
+        self._in_flight_bytes += len(outgoing.body)
         try:
             peer = sender.ready_peer(target.address)
             if peer is None:
                 peer = await sender.peer(target.address, self._timeout_s, outgoing.code)
             if peer.stalled_since_s is not None:
-                await sender.wait_for_room(peer, sender.client.clock.monotonic_s() + self._timeout_s)
-            began_s = sender.client.clock.monotonic_s()
-            sender.ask(
-                peer,
-                target,
-                outgoing,
-                partial(self._arrived, place, outgoing, target, pinned, began_s),
-                self._timeout_s,
-            )
+                await sender.wait_for_room(peer, began_s + self._timeout_s)
+            left_s = self._timeout_s - (sender.client.clock.monotonic_s() - began_s)
+            arrived = partial(self._arrived, place, outgoing, target, pinned, began_s)
+            sender.ask(peer, target, outgoing, arrived, left_s)
         except KeroloxError as error:
-            self._failed(place, outgoing, target, pinned, error)
-            return
-        self._in_flight += 1
-        self._in_flight_bytes += len(outgoing.body)
+            self._failed(place, outgoing, target, pinned, began_s, error)
         if self._in_flight >= self._window or self._in_flight_bytes >= self._bytes_max:
             await self._fall_to(self._window // 2)
 
     async def finish(self) -> list[Receipt | Exception]:
+        """Wait for all answers."""
         await self._fall_to(0)
-        again = list(self._again.items())
-        for start in range(0, len(again), RETRIES_AT_ONCE):
-            await asyncio.gather(*(self._retry(*item) for item in again[start : start + RETRIES_AT_ONCE]))
         return self.results
 
-    async def _retry(self, place: int, what: tuple[Outgoing, Target, Target | None, Exception]) -> None:
-        outgoing, target, pinned, error = what
-        tried = [(target.queue.broker, error)]
+    def give_up(self) -> None:
+        """Nobody waits any more: what is being sent again is not."""
+        for task in self._retries:
+            task.cancel()
+
+    async def _retry(
+        self,
+        place: int,
+        outgoing: Outgoing,
+        target: Target,
+        pinned: Target | None,
+        began_s: float,
+        error: Exception,
+    ) -> None:
         try:
-            self.results[place] = await self._sender.deliver(
-                outgoing, self._timeout_s, pinned=pinned, tried=tried
+            receipt = await self._sender.deliver(
+                outgoing,
+                self._timeout_s,
+                pinned=pinned,
+                tried=[(target.queue.broker, error)],
+                began_s=began_s,
             )
+            self._done(place, outgoing, receipt)
         except KeroloxError as failed:
-            self.results[place] = failed
+            self._done(place, outgoing, failed)
 
     async def _fall_to(self, low: int) -> None:
         while self._in_flight > low or (low and self._in_flight_bytes >= self._bytes_max):
@@ -107,34 +114,49 @@ class Pipeline:
         answer: Command | Exception,
     ) -> None:
         sender = self._sender
-        self._in_flight -= 1
-        self._in_flight_bytes -= len(outgoing.body)
         if isinstance(answer, Exception):
             if isinstance(answer, RequestTimeout):
                 answer = RequestTimeout(target.address, request_name(outgoing.code), self._timeout_s)
-            self._failed(place, outgoing, target, pinned, answer)
+            self._failed(place, outgoing, target, pinned, began_s, answer)
         elif answer.code in STORED_CODES:
-            try:
-                self.results[place] = target.receipt(answer, outgoing)
-            except KeroloxError as error:
-                self.results[place] = error
             if sender.options.avoid_slow_brokers:
                 sender.health.answered(target.queue.broker, sender.client.clock.monotonic_s() - began_s)
+            try:
+                self._done(place, outgoing, target.receipt(answer, outgoing))
+            except KeroloxError as error:
+                self._done(place, outgoing, error)
         else:
-            self._failed(
-                place, outgoing, target, pinned, failure(answer, address=target.address, code=outgoing.code)
-            )
+            if answer.code == ResponseCode.GO_AWAY:
+                peer = sender.ready_peer(target.address)
+                if peer is not None:
+                    sender.client.retire(target.address, peer)
+            refusal = failure(answer, address=target.address, code=outgoing.code)
+            self._failed(place, outgoing, target, pinned, began_s, refusal)
+
+    def _failed(
+        self,
+        place: int,
+        outgoing: Outgoing,
+        target: Target,
+        pinned: Target | None,
+        began_s: float,
+        error: Exception,
+    ) -> None:
+        self._sender.note_failure(target, error)
+        if not may_try_again(error, pinned=pinned is not None) or isinstance(error, RequestTimeout):
+            self._done(place, outgoing, error)
+            return
+        # It still counts as under way, so there are never more of these tasks than the window is wide.
+        task = self._sender.client.spawn(self._retry(place, outgoing, target, pinned, began_s, error))
+        self._retries.add(task)
+        task.add_done_callback(self._retries.discard)
+
+    def _done(self, place: int, outgoing: Outgoing, result: Receipt | Exception) -> None:
+        self.results[place] = result
+        self._in_flight -= 1
+        self._in_flight_bytes -= len(outgoing.body)
         waiter = self._waiter
         if waiter is not None and self._in_flight <= self._low:
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(None)
-
-    def _failed(
-        self, place: int, outgoing: Outgoing, target: Target, pinned: Target | None, error: Exception
-    ) -> None:
-        self._sender.note_failure(target, error)
-        if may_try_again(error, pinned=pinned is not None) and not isinstance(error, RequestTimeout):
-            self._again[place] = (outgoing, target, pinned, error)
-        else:
-            self.results[place] = error

@@ -188,6 +188,7 @@ class Producer(ProducingMember):
 
         The receipts come in the order of the messages. If some fail, all others are still sent, and
         SomeFailed has a receipt or an error for each; with ``return_errors`` they come in the list instead.
+        What had to be sent again may come to lie behind what followed it, even in one queue.
         """
         self._check_open()
         pin = self._pin(queue, order_key, selector)
@@ -347,8 +348,15 @@ class Producer(ProducingMember):
     ) -> Received:
         """Send a message and wait for the reply of whoever consumes it. Raises NoReply."""
         self._check_open()
-        pin = self._pin(queue, order_key, selector)
-        return await self._requests.request(message, timeout_s, pin, _sharding(order_key))
+
+        async def send(more: str, left_s: float) -> Receipt:
+            if not self.hooks:
+                return await self._send(message, more, queue, order_key, selector, left_s)
+            return await self._watched(
+                message, lambda extra: self._send(message, more + extra, queue, order_key, selector, left_s)
+            )
+
+        return await self._requests.request(message, timeout_s, send)
 
     async def reply(
         self,

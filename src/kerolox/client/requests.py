@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from kerolox.client.errors import InvalidMessage, NoReply
 from kerolox.client.messages import Message, Receipt, Received
 from kerolox.client.names import REPLY_SUFFIX
-from kerolox.client.outgoing import Outgoing, Target
-from kerolox.client.sending import Publishing, Sender
+from kerolox.client.sending import Sender
 from kerolox.protocol import properties as names
 from kerolox.protocol.codes import RequestCode
 
@@ -28,13 +27,9 @@ class Requests:
         self._announced: set[str] = set()  # topics whose brokers know that we wait for replies
 
     async def request(
-        self,
-        message: Message,
-        timeout_s: float,
-        pin: Callable[[Publishing, Outgoing], Target] | None,
-        extra: str,
+        self, message: Message, timeout_s: float, send: Callable[[str, float], Awaitable[Receipt]]
     ) -> Received:
-        """Send, and wait for the reply. Raises NoReply."""
+        """Send, and wait for the reply. ``send`` is given further properties and the time that is left."""
         clock = self.client.clock
         deadline_s = clock.monotonic_s() + timeout_s
         topic = self.client.wire_name(message.topic)
@@ -52,10 +47,7 @@ class Requests:
         reply: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
         self.client.replies[correlation_id] = reply
         try:
-            left_s = deadline_s - clock.monotonic_s()
-            outgoing = self._sender.prepare(message, more + extra)
-            pinned = None if pin is None else pin(await self._sender.publishing(topic, left_s), outgoing)
-            await self._sender.deliver(outgoing, left_s, pinned=pinned)
+            await send(more, deadline_s - clock.monotonic_s())
             try:
                 return await asyncio.wait_for(reply, max(0.0, deadline_s - clock.monotonic_s()))
             except TimeoutError:

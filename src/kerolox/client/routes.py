@@ -181,19 +181,16 @@ class Routes:
 
     async def refresh_all(self, topics: Iterable[str]) -> None:
         """Ask for all of them; a topic whose route cannot be had keeps what it has."""
-        unreachable = 0
         for topic in topics:
-            known = self._known.get(topic)
             try:
                 await self.refresh(topic)
             except TopicNotFound:
                 continue  # normal for what is yet to be created
             except NameServerUnreachable as error:
-                if not unreachable:
-                    log.warning("routes_not_refreshed error=%r next=%r", str(error), error.next_step)
-                unreachable += 1
+                log.warning("routes_not_refreshed error=%r next=%r", str(error), error.next_step)
+                return  # the others would only take as long again
             except KeroloxError as error:
-                log.warning("route_not_refreshed topic=%s known=%r error=%r", topic, known, str(error))
+                log.warning("route_not_refreshed topic=%s error=%r", topic, str(error))
 
     async def close(self) -> None:
         asking = list(self._asking.values())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from kerolox.client.errors import InvalidMessage, SendFailed, failure, may_try_again
+from kerolox.client.errors import InvalidMessage, SendFailed, StoredUnsafely, failure, may_try_again
 from kerolox.client.health import BrokerHealth
 from kerolox.client.ids import unique_keys
 from kerolox.client.messages import Message, Queue, Receipt
@@ -257,10 +257,12 @@ class Sender:
         tried = [] if tried is None else tried
         while True:
             left_s = deadline_s - clock() if tried else timeout_s
-            if left_s <= 0:
-                raise SendFailed(outgoing.topic, tried, clock() - began_s, f"{timeout_s:g} s are over")
-            if len(tried) > self.options.retries:
-                raise SendFailed(outgoing.topic, tried, clock() - began_s, "no tries are left")
+            if left_s <= 0 or len(tried) > self.options.retries:
+                for _, error in reversed(tried):
+                    if isinstance(error, StoredUnsafely):
+                        return error.receipt  # no broker did better
+                why = f"{timeout_s:g} s are over" if left_s <= 0 else "no tries are left"
+                raise SendFailed(outgoing.topic, tried, clock() - began_s, why)
             if pinned is None:
                 publishing = self._publishing.get(outgoing.topic)
                 if publishing is None:
@@ -287,6 +289,8 @@ class Sender:
             except (KeroloxError, ProtocolError) as error:
                 self.note_failure(target, error)
                 if not may_try_again(error, pinned=pinned is not None):
+                    if isinstance(error, StoredUnsafely):
+                        return error.receipt
                     if tried or isinstance(error, ConnectionLost | RequestTimeout | ConnectFailed):
                         tried.append((target.queue.broker, error))
                         raise SendFailed(
@@ -331,9 +335,10 @@ class Sender:
             raise failure(answer, address=target.address, code=outgoing.code)
         if self.options.avoid_slow_brokers:
             self.health.answered(target.queue.broker, took_s)
+        receipt = target.receipt(answer, outgoing)
         if answer.code and self.options.retry_not_ok:
-            raise failure(answer, address=target.address, code=outgoing.code)
-        return target.receipt(answer, outgoing)
+            raise StoredUnsafely(receipt, answer.remark, target.address)
+        return receipt
 
     async def wait_for_room(self, peer: Peer, deadline_s: float) -> None:
         """Wait until the connection takes more."""
@@ -377,12 +382,15 @@ class Sender:
     ) -> list[Receipt | Exception]:
         """Send many, each without waiting for the answer to the one before. In order: receipt or error."""
         pipeline = Pipeline(self, timeout_s)
-        for outgoing in outgoings:
-            if isinstance(outgoing, InvalidMessage):
-                pipeline.results.append(outgoing)
-                continue
-            await pipeline.add(outgoing, pin)
-        return await pipeline.finish()
+        try:
+            for outgoing in outgoings:
+                if isinstance(outgoing, InvalidMessage):
+                    pipeline.results.append(outgoing)
+                    continue
+                await pipeline.add(outgoing, pin)
+            return await pipeline.finish()
+        finally:
+            pipeline.give_up()
 
 
 def _answered(future: asyncio.Future[Command | Exception], answer: Command | Exception) -> None:
