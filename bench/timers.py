@@ -34,6 +34,7 @@ BODY = bytes(100)
 HOST = host_bytes("127.0.0.1:1")
 BATCH = 200
 SPREAD_S = 172_000
+AHEAD_S = 600  # nothing falls due while messages are parked
 LAG_TICK_S = 0.005
 
 
@@ -78,8 +79,7 @@ async def serving(folder: Path, clock: Clock) -> AsyncIterator[tuple[Broker, flo
     """A broker, and how long it took to start."""
     options = BrokerOptions(
         store_path=str(folder), bind_address="127.0.0.1", advertised_host="127.0.0.1", listen_port=0,
-        broker_name="bench", commit_log_file_bytes=1 << 30, index_slots=50_000, index_entries=200_000,
-        disk_percent_max=95,
+        broker_name="bench", disk_percent_max=95,
     )  # fmt: skip
     began_s = time.perf_counter()
     async with Broker(options, clock=clock) as broker:
@@ -89,11 +89,12 @@ async def serving(folder: Path, clock: Clock) -> AsyncIterator[tuple[Broker, flo
 async def park(broker: Broker, count: int, spread_s: int) -> None:
     chance = random.Random(1)
     number = 0
+    one_ms = broker.clock.wall_ms() + AHEAD_S * 1000
     while number < count:
         now_ms = broker.clock.wall_ms()
         for _ in range(min(BATCH, count - number)):
-            delay_ms = 60_000 + chance.randrange(spread_s * 1000) if spread_s else 60_000 - now_ms % 1000
-            properties = pack({"TIMER_DELIVER_MS": str(now_ms + delay_ms), "UNIQ_KEY": f"{number:032X}"})
+            due_ms = one_ms + (chance.randrange(spread_s * 1000) if spread_s else 0)
+            properties = pack({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": f"{number:032X}"})
             broker.drafts.put(Draft(TOPIC, 0, BODY, properties, now_ms, HOST))
             number += 1
         await broker.writes.written()
@@ -125,7 +126,7 @@ async def measure(count: int, spread_s: int, folder: Path) -> list[str]:
         assert broker.timers.files.wheel.waiting == count
         before_mib = memory_mib()
         lag = Lag()
-        clock.ahead_ms += (spread_s + 120) * 1000
+        clock.ahead_ms += (spread_s + AHEAD_S + 10) * 1000
         rate = await delivered(broker, count)
         deliver_lag = lag.stop()
         after_mib = memory_mib() - before_mib
