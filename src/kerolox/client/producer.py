@@ -188,7 +188,8 @@ class Producer(ProducingMember):
 
         The receipts come in the order of the messages. If some fail, all others are still sent, and
         SomeFailed has a receipt or an error for each; with ``return_errors`` they come in the list instead.
-        What had to be sent again may come to lie behind what followed it, even in one queue.
+        For order in a queue use ``send_batch``, or wait for each: Apache's broker works on requests of one
+        connection side by side, and what had to be sent again lies behind what followed it.
         """
         self._check_open()
         pin = self._pin(queue, order_key, selector)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import pytest
 
@@ -13,6 +14,8 @@ from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.topics import TopicConfig
 
 from ..scenarios.cluster import Broker, Certificate, Cluster, Kind
+
+T = TypeVar("T")
 
 # Open transactions are asked about soon and often: the scenarios wait for it.
 SETTINGS = {
@@ -78,3 +81,8 @@ def target(
 @pytest.fixture
 def topic_name(unique: Callable[[str], str]) -> str:
     return unique("topic")
+
+
+def now(work: Coroutine[Any, Any, T]) -> T:
+    """Run it in a loop of its own, for scenarios without await."""
+    return asyncio.run(work)
