@@ -156,18 +156,6 @@ class Statistics:
         topic = LIGHT_PREFIX if topic.startswith(LIGHT_PREFIX) else topic
         self.served(group, topic, queue_id, messages, size_bytes, behind_bytes)
 
-    def caught_up(self, group: str, topic: str, queue_id: int) -> None:
-        """A group found nothing more in a queue: it is not behind there."""
-        flow = self.queue_gets.get((topic, queue_id, group))
-        if flow is not None:
-            flow.behind_bytes = 0
-
-    def forget_behind(self, group: str) -> None:
-        """How far a group was behind no longer counts: it begins anew."""
-        for (_, _, other), flow in self.queue_gets.items():
-            if other == group:
-                flow.behind_bytes = 0
-
     def delivered_later(self, group: str, level_topic: str, queue_id: int, topic: str, size: int) -> None:
         """A delayed message left the queue of its level for its own topic. The broker's total of messages
         handed out does not count it: nobody got it yet."""
@@ -182,6 +170,18 @@ class Statistics:
             flow.size_bytes += size
             flow.times += 1
         self.stored(topic, 1, size)
+
+    def caught_up(self, group: str, topic: str, queue_id: int) -> None:
+        """A group found nothing more in a queue: it is not behind there."""
+        flow = self.queue_gets.get((topic, queue_id, group))
+        if flow is not None:
+            flow.behind_bytes = 0
+
+    def forget_behind(self, group: str) -> None:
+        """How far a group was behind no longer counts: it begins anew."""
+        for (_, _, other), flow in self.queue_gets.items():
+            if other == group:
+                flow.behind_bytes = 0
 
     def sent_back(self, group: str, topic: str, *, dead: bool = False) -> None:
         """A message that a group could not consume came back; ``dead``: for good."""
