@@ -25,7 +25,7 @@ from kerolox.protocol.codes import RequestCode
 
 OURS, APACHE = "kerolox", "Apache"
 QUEUES = 8
-ASYNC_IN_FLIGHT = 1024
+ASYNC_IN_FLIGHT = 1_000_000
 START_TIMEOUT_S = 90.0
 
 # runbroker.sh, but for the heap (8 GiB there, touched at the start) and the direct memory.
@@ -56,8 +56,10 @@ def java_command(
         "java.net.preferIPv4Stack": "true",
         "peers.log.level": "OFF" if flags is CLIENT_FLAGS else "WARN",  # brokers are measured, not logs
         "tls.server.mode": "disabled",  # else it makes certificates at its start
-        # Left alone the asynchronous producer piles up 65,535 requests, more than either broker answers
-        # before they time out, and then measures its own retries.
+        # The asynchronous producer sends faster than its own client takes answers. Once so many requests are
+        # in flight (65,535 if left alone) the client waits for a free place in the very thread that reads
+        # the answers, so that nothing moves until all of them have timed out, at either broker. Without that
+        # bound its heap fills instead, but only after ten seconds or so.
         "com.rocketmq.remoting.clientAsyncSemaphoreValue": str(ASYNC_IN_FLIGHT),
         **log_settings(home),
     }
