@@ -1117,11 +1117,130 @@ done:
     return result;
 }
 
+/* --- what a consumer does for every message it pulls ---------------------------------------------------- */
+
+enum { RECORD_MIN = 91, RECORD_ARGS = 17, BORN_WIDE = 0x10, STORE_WIDE = 0x20 };
+
+static int64_t get64(const char *from) {
+    return (int64_t)((uint64_t)get32(from) << 32 | get32(from + 4));
+}
+
+/* Bytes like these: the ones made before, if they are the same, for hosts and topics seldom change. */
+static int keep_bytes(PyObject **kept, const char *at, Py_ssize_t length) {
+    if (*kept && PyBytes_GET_SIZE(*kept) == length && !memcmp(PyBytes_AS_STRING(*kept), at, (size_t)length)) return 0;
+    PyObject *made = PyBytes_FromStringAndSize(at, length);
+    if (!made) return -1;
+    Py_XSETREF(*kept, made);
+    return 1;
+}
+
+/* What the messages of one answer share. */
+typedef struct {
+    PyObject *topic_bytes, *topic, *born_host, *store_host;
+} Shared;
+
+/* One record of at most `left` bytes: 1 and a message, 0 if it is none, -1 with an error. */
+static int read_record(const char *at, Py_ssize_t left, PyObject *make, PyObject *broker, Shared *shared,
+                       int32_t *size_found, int32_t *flags, PyObject **message) {
+    if (left < RECORD_MIN) return 0;
+    int32_t size = (int32_t)get32(at), sys_flag = (int32_t)get32(at + 36);
+    uint32_t magic = get32(at + 4);
+    int wide_topic = magic == 0xDAA320AB;
+    if (size < RECORD_MIN || size > left || (!wide_topic && magic != 0xDAA320A7)) return 0;
+    Py_ssize_t born_length = sys_flag & BORN_WIDE ? 20 : 8, store_length = sys_flag & STORE_WIDE ? 20 : 8;
+    const char *end = at + size, *born = at + 48, *store = born + born_length + 8, *rest = store + store_length;
+    const char *body = rest + 16;
+    /* Beside the body: a topic length of one or two bytes, and a properties length of two. */
+    if (end - body < 3 + wide_topic) return 0;
+    int32_t body_length = (int32_t)get32(rest + 12);
+    if (body_length < 0 || body_length > end - body - 3 - wide_topic) return 0;
+    const char *topic = body + body_length;
+    if ((unsigned char)*topic > 127) return 0;
+    Py_ssize_t topic_length = wide_topic ? (Py_ssize_t)get16(topic) : (Py_ssize_t)(unsigned char)*topic;
+    topic += 1 + wide_topic;
+    if (topic_length > end - topic - 2) return 0;
+    const char *properties = topic + topic_length + 2;
+    if ((unsigned char)properties[-2] > 127 || (Py_ssize_t)get16(properties - 2) != end - properties) return 0;
+
+    int changed = keep_bytes(&shared->topic_bytes, topic, topic_length);
+    if (changed < 0 || keep_bytes(&shared->born_host, born, born_length) < 0 ||
+        keep_bytes(&shared->store_host, store, store_length) < 0) return -1;
+    if (changed) {
+        PyObject *text = PyUnicode_DecodeUTF8(topic, topic_length, "replace");
+        if (!text) return -1;
+        Py_XSETREF(shared->topic, text);
+    }
+    PyObject *args[RECORD_ARGS + 1] = {NULL};
+    PyObject **values = args + 1; /* a place before them for who is called */
+    values[0] = shared->topic;
+    values[1] = PyBytes_FromStringAndSize(body, body_length);
+    values[2] = PyLong_FromLong((int32_t)get32(at + 12));
+    values[3] = PyLong_FromLongLong(get64(at + 20));
+    values[4] = PyLong_FromLongLong(get64(at + 28));
+    values[5] = PyBytes_FromStringAndSize(properties, end - properties);
+    values[6] = PyLong_FromLong((int32_t)get32(at + 16));
+    values[7] = PyLong_FromLong(sys_flag);
+    values[8] = PyLong_FromLongLong(get64(at + 40));
+    values[9] = shared->born_host;
+    values[10] = PyLong_FromLongLong(get64(store - 8));
+    values[11] = shared->store_host;
+    values[12] = PyLong_FromLong((int32_t)get32(rest));
+    values[13] = PyLong_FromLongLong(get64(rest + 4));
+    values[14] = PyLong_FromLong((int32_t)get32(at + 8));
+    values[15] = PyLong_FromLong(size);
+    values[16] = broker;
+    int complete = 1;
+    for (int i = 0; i < RECORD_ARGS; i++) complete &= values[i] != NULL;
+    *message = complete ? PyObject_Vectorcall(make, values, RECORD_ARGS | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL) : NULL;
+    for (int i = 0; i < RECORD_ARGS; i++) {
+        if (i != 0 && i != 9 && i != 11 && i != 16) Py_XDECREF(values[i]);
+    }
+    *size_found = size;
+    *flags |= sys_flag;
+    return *message ? 1 : -1;
+}
+
+static PyObject *read_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
+    if (arg_count != 4) {
+        PyErr_SetString(PyExc_TypeError, "read_records takes bytes, where they begin, a class and a broker's name");
+        return NULL;
+    }
+    if (!PyBytes_CheckExact(args[0])) Py_RETURN_NONE;
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]), length = PyBytes_GET_SIZE(args[0]);
+    if (at == -1 && PyErr_Occurred()) return NULL;
+    if (at < 0) Py_RETURN_NONE;
+    PyObject *messages = PyList_New(0);
+    if (!messages) return NULL;
+    Shared shared = {NULL, NULL, NULL, NULL};
+    int32_t flags = 0;
+    int found = 1;
+    while (at < length) {
+        PyObject *message;
+        int32_t size;
+        found = read_record(PyBytes_AS_STRING(args[0]) + at, length - at, args[2], args[3], &shared, &size, &flags,
+                            &message);
+        if (found <= 0) break;
+        found = PyList_Append(messages, message) < 0 ? -1 : 1;
+        Py_DECREF(message);
+        if (found < 0) break;
+        at += size;
+    }
+    Py_XDECREF(shared.topic_bytes);
+    Py_XDECREF(shared.topic);
+    Py_XDECREF(shared.born_host);
+    Py_XDECREF(shared.store_host);
+    if (found > 0) return Py_BuildValue("(Ni)", messages, (int)flags);
+    Py_DECREF(messages);
+    if (found < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* --- the module ------------------------------------------------------------------------------------------ */
 
 static PyMethodDef methods[] = {
     {"split_frames", (PyCFunction)(void (*)(void))split_frames, METH_FASTCALL, "See protocol/frame.py."},
     {"take_sends", (PyCFunction)(void (*)(void))take_sends, METH_FASTCALL, "See protocol/plain_sends.py."},
+    {"read_records", (PyCFunction)(void (*)(void))read_records, METH_FASTCALL, "See protocol/record.py."},
     {"queue_runs", (PyCFunction)(void (*)(void))queue_runs, METH_FASTCALL, "See dispatch/queues.py."},
     {"key_items", key_items, METH_O, "See dispatch/keys.py."},
     {"index_entries", (PyCFunction)(void (*)(void))index_entries, METH_FASTCALL, "See store/index_file.py."},

@@ -19,7 +19,7 @@ from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.compression import decompress
 from kerolox.protocol.flags import COMPRESSED, COMPRESSION_MASK, INNER_BATCH
 from kerolox.protocol.message import StoredMessage
-from kerolox.protocol.record import decode_records
+from kerolox.protocol.record import decode_records, read_records
 
 log = logging.getLogger(__name__)
 
@@ -201,10 +201,12 @@ class Received(StoredMessage, gc=False):
 
 def decode_received(data: bytes, broker: str = "") -> list[Received]:
     """The messages in the body of a pull answer: inner batches unwrapped, bodies inflated."""
-    messages: list[Received] = decode_records(data, make=Received)
-    if any(message.sys_flag & (COMPRESSED | INNER_BATCH) for message in messages):
+    found = read_records(data, 0, Received, broker)
+    if found is None:
+        return decode_records(data, make=Received)  # says what is wrong
+    messages, flags = found
+    if flags & (COMPRESSED | INNER_BATCH):
         messages = _unwrapped(messages)
-    if broker:
         for message in messages:
             message.broker_name = broker
     return messages

@@ -11,6 +11,7 @@ import struct
 from typing import Any, Final, TypeVar, overload
 from zlib import crc32
 
+from kerolox.compiled import compiled
 from kerolox.errors import InvalidRequest, ProtocolError
 from kerolox.protocol import properties as names
 from kerolox.protocol.flags import BORN_HOST_IPV6, STORE_HOST_IPV6
@@ -320,12 +321,36 @@ def decode_records(
         end = len(data)
     elif end < len(data):
         data = data[:end]
-    messages: list[Any] = []
+    found = read_records(data, at, make, "") if end <= len(data) else None
+    return _one_by_one(data, at, end, make) if found is None else found[0]
+
+
+def _one_by_one(data: bytes, at: int, end: int, make: type[M]) -> list[M]:
+    messages: list[M] = []
     while at < end:
         message = decode_record(data, at, make)
         messages.append(message)
         at += message.size
     return messages
+
+
+def _read_records(data: bytes, at: int, make: type[M], broker: str) -> tuple[list[M], int] | None:
+    """The records from ``at`` to the end, as messages of this broker, and all their flags together.
+
+    None if that is not all there is: :func:`decode_records` says why.
+    """
+    try:
+        messages = _one_by_one(data, at, len(data), make)
+    except ProtocolError:
+        return None
+    flags = 0
+    for message in messages:
+        flags |= message.sys_flag
+        message.broker_name = broker
+    return messages, flags
+
+
+read_records = compiled("read_records", _read_records)
 
 
 def body_crc_ok(message: StoredMessage) -> bool:
