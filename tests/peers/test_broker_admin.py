@@ -73,10 +73,6 @@ def plain(text: str) -> str:
     text = re.sub(r"(?<![\d.])\d+\.\d+(?![\d.])", "<n>", text)
     text = re.sub(r"127\.0\.0\.1:\d+", "<address>", text)
     text = re.sub(r"@driver-\d+", "@driver", text)
-    # What is in flight is not compared: Apache's figure was 0 in some runs and 3 in others, for a reason
-    # not found out (perhaps a pull still held for the consumer that left).
-    text = re.sub(r"(Inflight Total: )\d+", r"\1<n>", text)
-    text = re.sub(r"( broker-a +\d+ +\d+ +\d+ +\d+ +)\d+( +N/A)", r"\1<n>\2", text)
     return "\n".join(sorted(re.sub(r"[ \t]+", " ", line).strip() for line in text.splitlines()))
 
 
@@ -169,9 +165,12 @@ def test_groups_and_progress(twice: Twice, unique: Unique) -> None:
         )
         for nameserver, _ in twice.pairs
     ]
-    wait_until(  # no message has such a tag: all are passed over
+    # No message has such a tag: all are passed over. A total of 0 would not do: it is that too before the
+    # group has pulled anything, and what is in flight afterwards is what it pulled.
+    wait_until(
         lambda: all(
-            "Diff Total: 0" in text for text in twice.each("consumerProgress", "-n", "N", "-g", group)
+            re.search(r"broker-a +0 +3 +3 +0 +0 ", text)
+            for text in twice.each("consumerProgress", "-n", "N", "-g", group)
         ),
         60,
     )
@@ -185,6 +184,8 @@ def test_groups_and_progress(twice: Twice, unique: Unique) -> None:
         assert re.search(r"broker-a +0 +0", text), text
     progress = twice("consumerProgress", "-n", "N", "-g", group)
     assert "Diff Total: 3" in progress
+    # Where the group pulled last stays what it was, whatever is reset.
+    assert "Inflight Total: 3" in progress
     assert "Diff Total: 3" in twice("consumerProgress", "-n", "N", "-g", group, "-t", topic)
     twice.differing_ends("consumerConnection", "-n", "N", "-g", group)
     twice.differing_ends("producerConnection", "-n", "N", "-g", "nobody", "-t", topic)
