@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -10,6 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from ..driver import JavaDriver, JavaError
+
+log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 WAIT_S = 60.0
@@ -117,18 +120,24 @@ class Load(Handle):
 class Client:
     """A driver that works with one name server."""
 
-    def __init__(self, driver: JavaDriver, nameserver: str) -> None:
+    def __init__(self, driver: JavaDriver, nameserver: str, kind: str = "ours") -> None:
         self.driver = driver
         self.nameserver = nameserver
+        self.kind = kind
 
     def _start(self, op: str, **args: Any) -> str:
         try:
             return str(self.driver.call(op, namesrv=self.nameserver, **args))
         except JavaError as error:
-            # Java's client gives up for good if its first request fails, as a young JVM's can when the
-            # machine is busy.
+            # Java's client gives up for good if its first request fails. Two things come under this name: the
+            # client's own time was up before it sent anything, as a young JVM's can be when the machine is
+            # busy; and a connection that closed. The latter is excused with Apache's servers only: ours must
+            # never do it.
             if "RemotingSendRequestException" not in error.stack:
                 raise
+            if self.kind != "apache" and "RemotingTimeoutException" not in error.stack:
+                raise
+            log.warning("once more op=%s at=%s error=%s", op, self.kind, error.stack)
             return str(self.driver.call(op, namesrv=self.nameserver, **args))
 
     def producer(self, group: str = "pid_scenarios", **args: Any) -> Producer:

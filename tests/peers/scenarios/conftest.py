@@ -39,4 +39,4 @@ def fragile(cluster: Cluster) -> Broker:
 
 @pytest.fixture
 def client(java_driver: JavaDriver, cluster: Cluster) -> Client:
-    return Client(java_driver, cluster.nameserver)
+    return Client(java_driver, cluster.nameserver, cluster.kind)

@@ -47,11 +47,11 @@ def meet(cluster: Cluster, here: Client, there: Client, unique: Unique) -> None:
 def test_binary_headers(
     cluster: Cluster, client: Client, java_driver_binary: JavaDriver, unique: Unique
 ) -> None:
-    meet(cluster, client, Client(java_driver_binary, cluster.nameserver), unique)
+    meet(cluster, client, Client(java_driver_binary, cluster.nameserver, cluster.kind), unique)
 
 
 def test_tls(cluster: Cluster, client: Client, tls_driver: JavaDriver, unique: Unique) -> None:
     try:
-        meet(cluster, client, Client(tls_driver, cluster.nameserver), unique)
+        meet(cluster, client, Client(tls_driver, cluster.nameserver, cluster.kind), unique)
     finally:
         tls_driver.call("stopAll")

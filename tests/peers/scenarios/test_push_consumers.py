@@ -63,7 +63,7 @@ class Group:
 
 def test_members_join_leave_and_die(cluster: Cluster, client: Client, java: Factory, unique: Unique) -> None:
     topic = cluster.create_topic(client.driver, unique("topic"), QUEUES)
-    doomed = Client(java.driver(), cluster.nameserver)
+    doomed = Client(java.driver(), cluster.nameserver, cluster.kind)
     load = client.load(topic, lanes=QUEUES, producers=2, paceMs=2)
     groups = [
         Group(unique("concurrent"), topic, orderly=False), Group(unique("orderly"), topic, orderly=True)
@@ -101,7 +101,7 @@ def test_members_join_leave_and_die(cluster: Cluster, client: Client, java: Fact
 def test_an_orderly_member_dies(cluster: Cluster, client: Client, java: Factory, unique: Unique) -> None:
     """Its locks are kept for a minute, in case it comes back."""
     topic = cluster.create_topic(client.driver, unique("topic"), QUEUES)
-    doomed = Client(java.driver(), cluster.nameserver)
+    doomed = Client(java.driver(), cluster.nameserver, cluster.kind)
     group = Group(unique("orderly"), topic, orderly=True)
     load = client.load(topic, lanes=QUEUES, producers=2, paceMs=20)
     group.join(client).wait(50)
