@@ -79,7 +79,7 @@ def machine_room(rooms: Iterable[str]) -> Strategy:
         near = [
             queue
             for queue in queues
-            if queue.broker.count("@") == 1 and queue.broker.partition("@")[0] in wanted
+            if (parts := queue.broker.rstrip("@").split("@"))[0] in wanted and len(parts) == 2
         ]
         index, count = members.index(me), len(members)
         share, more = divmod(len(near), count)

@@ -9,6 +9,7 @@ from enum import Enum
 from kerolox.client.allocation import STRATEGIES, Strategy, average
 from kerolox.client.names import TRACE_TOPIC
 from kerolox.errors import OptionError
+from kerolox.protocol.subscription import SQL92, TAG
 
 
 class StartAt(Enum):
@@ -115,3 +116,8 @@ class PullOptions(ConsumerOptions):
     auto_commit: bool = True  # what a batch brought counts as done when the next is asked for
     hold_s: float = 20.0
     messages_max: int = 10_000  # that wait here in all
+
+
+def expression_of(tags: str, sql: str | None) -> tuple[str, str]:
+    """What is wanted of a topic, and in which language that is said."""
+    return (sql, SQL92) if sql is not None else (tags or "*", TAG)

@@ -34,11 +34,11 @@ from kerolox.protocol.bodies.heartbeat import (
     SubscriptionData,
 )
 from kerolox.protocol.codes import RequestCode
-from kerolox.protocol.subscription import SQL92, TAG, subscription
+from kerolox.protocol.subscription import TAG, subscription
 
 log = logging.getLogger(__name__)
 
-NOT_BALANCED_PAUSE_S = 1.0  # when a queue could not be taken
+NOT_BALANCED_PAUSE_S = 1.0  # when a queue could not be taken; doubled while nothing changes
 
 
 class Consumer(ConsumingMember):
@@ -57,13 +57,11 @@ class Consumer(ConsumingMember):
         self._owns_client = not isinstance(where, Client)
         self.client = where if isinstance(where, Client) else Client(where)
         if self._owns_client and options.broadcasting:
-            # Its file of offsets is found again after a restart.
-            mine = self.client.options
-            self.client.client_id = client_id(mine.instance, mine.unit, stable=True)
+            self.client.client_id = self._stable_id()  # as the original's
         self.group = self.client.wire_name(group)
         self.calls = QueueCalls(self.client, self.group)
         self.keeping: OffsetKeeping = (
-            FileOffsets(self.client.client_id, self.group, options.offsets_directory)
+            FileOffsets(self._stable_id(), self.group, options.offsets_directory)
             if options.broadcasting
             else BrokerOffsets(self.calls)
         )
@@ -73,8 +71,10 @@ class Consumer(ConsumingMember):
         self._clock = self.client.clock
         self.pulling = Pulling(self)
         self._balance_now = asyncio.Event()
+        self._dividing = asyncio.Lock()  # held by whoever takes queues or lets go of them
+        self._leaving: dict[HeldQueue, None] = {}  # not held any more, but not yet let go of
+        self._paused: set[Queue] | None = set()  # None: all of them
         self._tasks: list[asyncio.Task[None]] = []
-        self._topic_open: dict[str, list[HeldQueue]] = {}
         self._is_open = False
         self._closed = False
         self._done: asyncio.Event = asyncio.Event()
@@ -99,6 +99,14 @@ class Consumer(ConsumingMember):
         self.start_task(self._keep_saved())
         return self
 
+    @property
+    def is_open(self) -> bool:
+        return self._is_open and not self._closed
+
+    def _stable_id(self) -> str:
+        """This client's name without the process: its file of offsets is found again after a restart."""
+        return client_id(self.client.options.instance, self.client.options.unit, stable=True)
+
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something until the consumer is closed."""
         self._tasks.append(self.client.spawn(work))
@@ -107,18 +115,24 @@ class Consumer(ConsumingMember):
         """Leave the group: what is at work is finished (for a limited time), progress is saved."""
         if not self._is_open or self._closed:
             self._closed = True
+            self._done.set()
             return
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        held = list(self.held.values())
-        await self._stop_queues(held)
-        self.held.clear()
-        await self.client.remove_consumer(self)
-        await self._finish()
-        await self.client.close()
-        self._done.set()
+        try:
+            # First nobody takes queues any more. What was being let go of is ended here too.
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._stop_queues([*self.held.values(), *self._leaving])
+            self.held.clear()
+            self._leaving.clear()
+            await self.client.remove_consumer(self)
+        finally:
+            try:
+                await self._finish()
+            finally:
+                await self.client.close()
+                self._done.set()
 
     async def _finish(self) -> None:
         """What a kind of consumer has to end, last."""
@@ -175,9 +189,6 @@ class Consumer(ConsumingMember):
     def members_changed(self) -> None:
         self._balance_now.set()
 
-    def balance_soon(self) -> None:
-        self._balance_now.set()
-
     def route_changed(self, route: Route) -> None:
         if route.topic in self.wanted:
             self._balance_now.set()
@@ -186,15 +197,25 @@ class Consumer(ConsumingMember):
 
     async def _keep_balanced(self) -> None:
         told: dict[str, SubscriptionData] = {}
+        hurry_s = NOT_BALANCED_PAUSE_S
         while True:
             self._balance_now.clear()
-            if told != self.wanted:
-                told = dict(self.wanted)
-                await self._introduce()
-            complete = await self._balance()
-            pause_s = self.options.balance_s if complete else NOT_BALANCED_PAUSE_S
+            try:
+                if told != self.wanted:
+                    wanted = dict(self.wanted)
+                    await self._introduce()
+                    told = wanted
+                async with self._dividing:
+                    complete = await self._balance()
+            except Exception:
+                # A strategy of the user's, say. Without this task there would be no share ever again.
+                log.exception("not_balanced group=%s", self.group)
+                complete = False
+            pause_s = self.options.balance_s if complete else min(hurry_s, self.options.balance_s)
+            hurry_s = NOT_BALANCED_PAUSE_S if complete else hurry_s * 2
             try:
                 await asyncio.wait_for(self._balance_now.wait(), pause_s)
+                hurry_s = NOT_BALANCED_PAUSE_S
             except TimeoutError:
                 pass
 
@@ -215,6 +236,14 @@ class Consumer(ConsumingMember):
             log.warning("route_not_found topic=%s error=%r", topic, str(error))
         return None
 
+    async def look_for(self, topic: str) -> None:
+        """A broker of the topic does not answer: its route may have changed."""
+        try:
+            await self.client.routes.refresh(topic)
+        except KeroloxError as error:
+            log.info("route_not_refreshed topic=%s error=%r", topic, str(error))
+        self._balance_now.set()
+
     async def _balance(self) -> bool:
         """Take and let go of queues; False when something has to be tried again soon."""
         complete = True
@@ -232,7 +261,8 @@ class Consumer(ConsumingMember):
     async def _balance_topic(self, topic: str) -> bool:
         route = await self._route(topic)
         if route is None:
-            return True
+            # A retry topic comes to the name servers soon after the group's first heartbeat.
+            return not topic.startswith(RETRY_PREFIX)
         mine = await self._share(topic, sorted(route.readable))
         if mine is None:
             return False
@@ -244,6 +274,8 @@ class Consumer(ConsumingMember):
         if not new:
             return True
         taken = await self._take(new)
+        if taken < len(new):
+            await self._not_taken([queue for queue in new if queue not in self.held])
         if taken:
             log.info(
                 "queues_taken group=%s topic=%s taken=%d held=%d of=%d",
@@ -289,6 +321,7 @@ class Consumer(ConsumingMember):
 
     def _hold(self, held: HeldQueue) -> None:
         self.held[held.queue] = held
+        held.paused = self._paused is None or held.queue in self._paused
         held.pulled_at_s = self._clock.monotonic_s()
         held.pull = self.client.spawn(self.pulling.pull(held))
         self._held(held)
@@ -299,6 +332,9 @@ class Consumer(ConsumingMember):
     async def _allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
         """Those of them that may be taken: in ordered consumption the ones we could lock."""
         return queues
+
+    async def _not_taken(self, queues: Sequence[Queue]) -> None:
+        """Something was missing: others may try them meanwhile."""
 
     async def _start_offset(self, queue: Queue) -> int:
         stored = await self.keeping.load(queue)
@@ -319,7 +355,10 @@ class Consumer(ConsumingMember):
             return
         for held in queues:
             self.held.pop(held.queue, None)
+            self._leaving[held] = None
         await self._stop_queues(queues)
+        for held in queues:
+            self._leaving.pop(held, None)
         log.info("queues_let_go group=%s count=%d held=%d", self.group, len(queues), len(self.held))
 
     async def _stop_queues(self, queues: Sequence[HeldQueue]) -> None:
@@ -339,6 +378,38 @@ class Consumer(ConsumingMember):
         """Others may have them now."""
 
     # --- pulling --------------------------------------------------------------------------------------
+
+    def pause(self, *queues: Queue) -> None:
+        """Pull no more of these queues, or of all, also of those that are taken later."""
+        if not queues:
+            self._paused = None
+        elif self._paused is not None:
+            self._paused.update(map(self._wire, queues))
+        for held in self._named(queues):
+            held.paused = True
+
+    def resume(self, *queues: Queue) -> None:
+        """Go on with them."""
+        if not queues:
+            self._paused = set()
+        else:
+            paused = set(self.held) if self._paused is None else self._paused
+            self._paused = paused.difference(map(self._wire, queues))
+        for held in self._named(queues):
+            held.paused = False
+            held.room.set()
+            self._resumed(held)
+
+    def _resumed(self, held: HeldQueue) -> None:
+        """A queue goes on."""
+
+    def _named(self, queues: Sequence[Queue]) -> list[HeldQueue]:
+        if not queues:
+            return list(self.held.values())
+        return [self.held[wire] for queue in queues if (wire := self._wire(queue)) in self.held]
+
+    def _wire(self, queue: Queue) -> Queue:
+        return queue._replace(topic=self.client.wire_name(queue.topic))
 
     def is_full(self, held: HeldQueue) -> bool:
         options = self.options
@@ -377,7 +448,7 @@ class Consumer(ConsumingMember):
             except Exception:
                 log.exception("progress_not_saved group=%s", self.group)
 
-    async def _save(self, queues: Iterable[HeldQueue], *, surely: bool) -> None:
+    async def _save(self, queues: Sequence[HeldQueue], *, surely: bool) -> None:
         due: dict[Queue, int] = {}
         for held in queues:
             offset = self._progress(held)
@@ -397,26 +468,28 @@ class Consumer(ConsumingMember):
     # --- what the admin side asks ---------------------------------------------------------------------
 
     def reset_offsets(self, topic: str, offsets: Mapping[Queue, int]) -> None:
-        """Go on from these offsets: told by the broker, which knows them already."""
-        self.client.spawn(self._reset({queue: at for queue, at in offsets.items() if queue in self.held}))
+        """Go on from these offsets, as an administrator wants it."""
+        if self.is_open:
+            self.start_task(self._reset(dict(offsets)))
 
     async def _reset(self, offsets: Mapping[Queue, int]) -> None:
-        queues = [self.held[queue] for queue in offsets if queue in self.held]
-        for held in queues:
-            self.held.pop(held.queue, None)
-            held.drop()
-            if held.pull is not None:
-                held.pull.cancel()
-        await self._wait_idle(queues)
-        await self.keeping.save(offsets, surely=True)
-        await self._released(queues)
+        async with self._dividing:  # else the queues might be taken again before the offsets are saved
+            queues = [held for queue, held in self.held.items() if queue in offsets]
+            for held in queues:
+                del self.held[held.queue]
+                self._leaving[held] = None
+                held.drop()
+                if held.pull is not None:
+                    held.pull.cancel()
+            await self._wait_idle(queues)
+            for held in queues:
+                held.heard = False  # what was done until now counts no more
+            await self.keeping.save({held.queue: offsets[held.queue] for held in queues}, surely=True)
+            await self._released(queues)
+            for held in queues:
+                self._leaving.pop(held, None)
         log.info("offsets_reset group=%s queues=%d", self.group, len(queues))
         self._balance_now.set()
 
     def offsets(self, topic: str) -> Mapping[Queue, int]:
         return {queue: held.commit_offset for queue, held in self.held.items() if queue.topic == topic}
-
-
-def expression_of(tags: str, sql: str | None) -> tuple[str, str]:
-    """The expression and its kind."""
-    return (sql, SQL92) if sql is not None else (tags or "*", TAG)

@@ -72,11 +72,18 @@ class HeldQueue:
         if not messages:
             return
         open_ = self._open
+        is_back = messages[0].queue_offset <= self._last_offset
+        if is_back:  # the broker sent us back
+            messages = [message for message in messages if message.queue_offset not in open_]
+            if not messages:
+                return
         for message in messages:
             size = len(message.body)
             open_[message.queue_offset] = size
             self.size_bytes += size
-        self._last_offset = messages[-1].queue_offset
+        if is_back:
+            self._open = dict(sorted(open_.items()))  # progress ends at the lowest
+        self._last_offset = max(self._last_offset, messages[-1].queue_offset)
         self.waiting.extend(messages)
         self.arrived.set()
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from kerolox.client.handlers import Handler
 from kerolox.client.held_queue import HeldQueue
 from kerolox.client.messages import Queue, Received
 from kerolox.client.outcomes import DeadLetter, Suspend
@@ -32,9 +31,16 @@ class InOrder(Work):
         super().__init__(consumer)
         self._calls = consumer.calls
         self._slots = asyncio.Semaphore(self.options.workers)
+        self._locked: set[Queue] = set()  # at the brokers, by us
+        self._late: dict[Queue, HeldQueue] = {}  # let go of, but a handler is still at work
 
     def start(self) -> None:
-        self.consumer.start_task(self._keep_locked())
+        self._start(self._keep_locked())
+
+    async def close(self) -> None:
+        await super().close()
+        await self._end_work([held.work for held in self._late.values()])
+        await self._unlock(list(self._locked))
 
     def is_full(self, held: HeldQueue) -> bool:
         return held.locked_until_s < self.clock.monotonic_s()
@@ -45,15 +51,18 @@ class InOrder(Work):
     # --- locks ----------------------------------------------------------------------------------------
 
     async def allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
+        free = [queue for queue in queues if queue not in self._late]
         locked: set[Queue] = set()
-        for broker in dict.fromkeys(queue.broker for queue in queues):
+        for broker, own in _by_broker(free).items():
             try:
-                locked |= await self._calls.lock(
-                    broker, [queue for queue in queues if queue.broker == broker]
-                )
+                locked |= await self._calls.lock(broker, own)
             except KeroloxError as error:
                 log.warning("not_locked group=%s broker=%s error=%r", self.consumer.group, broker, str(error))
-        return [queue for queue in queues if queue in locked]
+            self._locked |= locked
+        return [queue for queue in free if queue in locked]
+
+    async def not_taken(self, queues: Sequence[Queue]) -> None:
+        await self._unlock([queue for queue in queues if queue in self._locked and queue not in self._late])
 
     def held(self, held: HeldQueue) -> None:
         self._note_lock(held)
@@ -67,33 +76,51 @@ class InOrder(Work):
     async def _keep_locked(self) -> None:
         while True:
             await self.clock.sleep(RELOCK_S)
-            by_broker: dict[str, list[HeldQueue]] = {}
-            for held in self.consumer.held.values():
-                by_broker.setdefault(held.queue.broker, []).append(held)
-            for broker, queues in by_broker.items():
+            mine = {**self.consumer.held, **self._late}
+            for broker, queues in _by_broker(mine).items():
                 try:
-                    locked = await self._calls.lock(broker, [held.queue for held in queues])
+                    locked = await self._calls.lock(broker, queues)
                 except KeroloxError as error:
                     log.warning(
                         "not_locked group=%s broker=%s error=%r", self.consumer.group, broker, str(error)
                     )
                     continue
-                for held in queues:
-                    if held.queue in locked:
+                for queue in queues:
+                    held = mine[queue]
+                    if queue in locked:
                         self._note_lock(held)
-                    else:
+                    elif not held.dropped:
                         held.locked_until_s = 0.0
-                        log.warning("lock_lost group=%s queue=%s", self.consumer.group, held.queue)
+                        log.warning("lock_lost group=%s queue=%s", self.consumer.group, queue)
 
     async def released(self, queues: Sequence[HeldQueue]) -> None:
+        at_work = {job.held for job in self._at_work} if self.consumer.is_open else set()
+        free = [held for held in queues if held not in at_work]
         for held in queues:
-            if held.work is not None:
-                held.work.cancel()
-        for broker in dict.fromkeys(held.queue.broker for held in queues):
+            if held in at_work:  # nobody else may have the queue before this handler has ended
+                self._late[held.queue] = held
+                self._start(self._release_late(held))
+        await self._end_work([held.work for held in free])
+        await self._unlock([held.queue for held in free])
+
+    async def _release_late(self, held: HeldQueue) -> None:
+        if held.work is not None:
+            await asyncio.wait([held.work])
+        await self.consumer.save([held])
+        await self._unlock([held.queue])
+        del self._late[held.queue]
+
+    async def _end_work(self, tasks: Sequence[asyncio.Task[None] | None]) -> None:
+        running = [task for task in tasks if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _unlock(self, queues: Sequence[Queue]) -> None:
+        self._locked.difference_update(queues)
+        for broker, own in _by_broker(queues).items():
             try:
-                await self._calls.unlock(
-                    broker, [held.queue for held in queues if held.queue.broker == broker]
-                )
+                await self._calls.unlock(broker, own)
             except KeroloxError as error:
                 log.info("not_unlocked group=%s broker=%s error=%r", self.consumer.group, broker, str(error))
 
@@ -106,23 +133,23 @@ class InOrder(Work):
                 held.arrived.clear()
                 await held.arrived.wait()
                 continue
-            if held.locked_until_s <= self.clock.monotonic_s():
-                await self.clock.sleep(LOCK_LOOK_S)  # somebody else may have the queue
-                continue
-            handler = self.consumer.handler_of(waiting[0].topic)
-            chunk = list(islice(waiting, handler.count))
             async with self._slots:
                 if held.is_gone():
                     return
-                rest_s = await self._consume_next(held, handler, chunk)
+                if held.locked_until_s <= self.clock.monotonic_s():
+                    rest_s = LOCK_LOOK_S  # somebody else may have the queue
+                else:
+                    rest_s = await self._consume_next(held)
             if rest_s:
                 await self.clock.sleep(rest_s)
 
-    async def _consume_next(self, held: HeldQueue, handler: Handler, chunk: list[Received]) -> float:
+    async def _consume_next(self, held: HeldQueue) -> float:
         """Call the handler with the next messages; how long the queue has to rest."""
-        token = object()
-        began_s = self.clock.monotonic_s()
-        self._at_work[token] = (held, chunk, began_s)
+        topic = held.waiting[0].topic
+        handler = self.consumer.handler_of(topic)
+        chunk = list(takewhile(lambda message: message.topic == topic, islice(held.waiting, handler.count)))
+        job = self._begin(held, handler, chunk)
+        began_s = job.began_s
         stats, topic = self.consumer.stats, held.queue.topic
         try:
             error = await self.consumer.call(handler, chunk)
@@ -139,9 +166,11 @@ class InOrder(Work):
                 if held.waiting:  # empty when it was dropped meanwhile
                     held.waiting.popleft()
             return 0.0
+        except Exception:
+            log.exception("worker_failed group=%s queue=%s", self.consumer.group, held.queue)
+            return self.options.suspend_s
         finally:
-            del self._at_work[token]
-            self._became_idle.set()
+            self._end(job)
 
     async def _past_limit(self, chunk: Sequence[Received], error: Exception) -> bool:
         """Whether the queue goes on without them: they failed too often, and are dead letters now."""
@@ -151,3 +180,10 @@ class InOrder(Work):
             return False
         sent = [await self.consumer.giving_back.send_again(message, -1) for message in chunk]
         return all(sent)
+
+
+def _by_broker(queues: Iterable[Queue]) -> dict[str, list[Queue]]:
+    found: dict[str, list[Queue]] = {}
+    for queue in queues:
+        found.setdefault(queue.broker, []).append(queue)
+    return found

@@ -17,8 +17,8 @@ from datetime import datetime
 
 from kerolox.client.client import Client
 from kerolox.client.consume_stats import ConsumeStats
-from kerolox.client.consumer_options import PullOptions
-from kerolox.client.consuming import Consumer, expression_of
+from kerolox.client.consumer_options import PullOptions, expression_of
+from kerolox.client.consuming import Consumer
 from kerolox.client.errors import NoPermission
 from kerolox.client.held_queue import HeldQueue
 from kerolox.client.messages import Queue, Received
@@ -100,12 +100,15 @@ class PullConsumer(Consumer):
         chosen = {self._wire(queue) for queue in queues}
         for topic in {queue.topic for queue in chosen}:
             await self.client.routes.find(topic)
-        gone = [held for queue, held in self.held.items() if queue not in chosen]
-        await self._let_go(gone)
         expression, kind = expression_of(tags, sql)
-        for queue in sorted(chosen - self.held.keys()):
-            data: SubscriptionData = subscription(queue.topic, expression, self._clock.wall_ms(), kind)
-            self._hold(HeldQueue(queue, data, await self._start_offset(queue)))
+        async with self._dividing:
+            gone = [held for queue, held in self.held.items() if queue not in chosen]
+            await self._let_go(gone)
+            for queue in sorted(chosen - self.held.keys()):
+                data: SubscriptionData = subscription(queue.topic, expression, self._clock.wall_ms(), kind)
+                start = await self._start_offset(queue)
+                self._check_open()
+                self._hold(HeldQueue(queue, data, start))
 
     async def _balance(self) -> bool:
         # Assigned queues are not shared with anybody.
@@ -122,9 +125,6 @@ class PullConsumer(Consumer):
     def assignment(self) -> list[Queue]:
         """The queues that are read now."""
         return [self._shown(queue) for queue in sorted(self.held)]
-
-    def _wire(self, queue: Queue) -> Queue:
-        return queue._replace(topic=self.client.wire_name(queue.topic))
 
     def _shown(self, queue: Queue) -> Queue:
         return queue._replace(topic=self.client.user_name(queue.topic))
@@ -196,9 +196,10 @@ class PullConsumer(Consumer):
 
     def done(self, *batches: Batch) -> None:
         """These batches, or all handed out, need not come again. Told to the broker by the next commit."""
+        named = {id(batch) for batch in batches}
         for batch in batches or tuple(self._given):
             batch._held.done(batch)
-        self._given = [batch for batch in self._given if batches and batch not in batches]
+        self._given = [batch for batch in self._given if named and id(batch) not in named]
 
     def arrived(self, held: HeldQueue) -> None:
         self._turn[held] = None
@@ -225,6 +226,9 @@ class PullConsumer(Consumer):
         if held is None:
             self._seeks[wire] = offset
             return
+        self._go_on(held, offset)
+
+    def _go_on(self, held: HeldQueue, offset: int) -> None:
         if held.pull is not None:
             held.pull.cancel()
         self._turn.pop(held, None)
@@ -280,23 +284,22 @@ class PullConsumer(Consumer):
             await self.keeping.save({self._wire(queue): at for queue, at in offsets.items()}, surely=True)
             return
         self.done()
-        await self._save(list(self.held.values()), surely=True)
+        await self._save(list(self.held.values()), surely=True, asked=True)
 
-    def pause(self, *queues: Queue) -> None:
-        for held in self._named(queues):
-            held.paused = True
+    async def _save(self, queues: Sequence[HeldQueue], *, surely: bool, asked: bool = False) -> None:
+        # Whoever commits by hand does not want it done behind his back.
+        if asked or self.options.auto_commit:
+            await super()._save(queues, surely=surely)
 
-    def resume(self, *queues: Queue) -> None:
-        for held in self._named(queues):
-            held.paused = False
-            held.room.set()
-            if held.waiting:
-                self.arrived(held)
+    def _resumed(self, held: HeldQueue) -> None:
+        if held.waiting:
+            self.arrived(held)
 
-    def _named(self, queues: Sequence[Queue]) -> list[HeldQueue]:
-        if not queues:
-            return list(self.held.values())
-        return [self.held[wire] for queue in queues if (wire := self._wire(queue)) in self.held]
+    def reset_offsets(self, topic: str, offsets: Mapping[Queue, int]) -> None:
+        for queue, offset in offsets.items():
+            held = self.held.get(queue)
+            if held is not None:
+                self._go_on(held, offset)
 
     # --- life -----------------------------------------------------------------------------------------
 

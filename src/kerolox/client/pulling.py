@@ -54,6 +54,10 @@ class Pulling:
                 if held.is_gone():
                     return
                 await self._pause_after(held, error)
+            except Exception:
+                # A queue nobody pulls would stand still for good.
+                log.exception("pull_broken queue=%s offset=%d", held.queue, held.next_offset)
+                await self._clock.sleep(self._consumer.options.error_pause_s)
 
     async def _wait_room(self, held: HeldQueue) -> None:
         held.room.clear()
@@ -136,5 +140,5 @@ class Pulling:
         if code in _UNKNOWN_THERE:
             await self._client.heartbeat()
         elif code is None or code == ResponseCode.TOPIC_NOT_EXIST:
-            self._consumer.balance_soon()  # the route may have changed
+            await self._consumer.look_for(held.queue.topic)
         await self._clock.sleep(self._consumer.options.error_pause_s)

@@ -10,15 +10,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from kerolox.client.client import Client
 from kerolox.client.consume_stats import ConsumeStats
-from kerolox.client.consumer_options import PushOptions
-from kerolox.client.consuming import Consumer, expression_of
+from kerolox.client.consumer_options import PushOptions, expression_of
+from kerolox.client.consuming import Consumer
 from kerolox.client.giving_back import GivingBack
 from kerolox.client.handlers import Handle, Handler
 from kerolox.client.held_queue import HeldQueue
@@ -109,52 +110,30 @@ class PushConsumer(Consumer):
         self.unwant(self.client.wire_name(topic))
         self._handlers.pop(topic, None)
 
-    def pause(self, *queues: Queue) -> None:
-        """Pull no more of these queues, or of all; what is here already is still brought."""
-        for held in (
-            [self.held[queue] for queue in queues if queue in self.held] if queues else self.held.values()
-        ):
-            held.paused = True
-
-    def resume(self, *queues: Queue) -> None:
-        for held in (
-            [self.held[queue] for queue in queues if queue in self.held] if queues else self.held.values()
-        ):
-            held.paused = False
-            held.room.set()
-
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.options.workers, thread_name_prefix=f"kerolox-{self.group}")
         return self._pool
 
-    @property
-    def is_open(self) -> bool:
-        return self._is_open and not self._closed
-
     # --- life -----------------------------------------------------------------------------------------
 
-    async def open(self) -> PushConsumer:
-        if self._is_open:
+    async def open(self) -> Self:
+        if not self._is_open:
+            await super().open()
+            self._work.start()
             return self
-        await super().open()
-        self._work.start()
-        return self
-
-    async def close(self) -> None:
-        # Workers are among the tasks that are stopped: first nothing new, then what they have at hand.
-        if self._is_open and not self._closed:
-            for held in self.held.values():
-                held.drop()
-            self._work.stop()
-            await self._work.wait_idle(list(self.held.values()))
-        await super().close()
+        return await super().open()
 
     async def _finish(self) -> None:
+        await self._work.close()
         if self.tracer is not None:
             await self.tracer.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def save(self, queues: Sequence[HeldQueue]) -> None:
+        """Tell how far these are, and wait until it is known."""
+        await self._save(queues, surely=True)
 
     # --- messages come --------------------------------------------------------------------------------
 
@@ -176,6 +155,9 @@ class PushConsumer(Consumer):
 
     async def _allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
         return await self._work.allowed(queues)
+
+    async def _not_taken(self, queues: Sequence[Queue]) -> None:
+        await self._work.not_taken(queues)
 
     async def _wait_idle(self, queues: Sequence[HeldQueue]) -> None:
         await self._work.wait_idle(queues)
@@ -200,20 +182,30 @@ class PushConsumer(Consumer):
 
     async def call(self, handler: Handler, messages: Sequence[Received]) -> Exception | None:
         """Call a handler; what it raised, if it did."""
-        for hook in self.hooks:
-            hook.before_consume(messages)
         request_id = self._trace_before(messages)
+        self._tell_hooks(lambda hook: hook.before_consume(messages))
         began_s = self._clock.monotonic_s()
         error: Exception | None = None
         try:
             await handler(messages)
+        except asyncio.CancelledError as raised:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            error = Retry(f"the handler was cancelled from inside: {raised!r}")
         except Exception as raised:
             error = raised
         elapsed_s = self._clock.monotonic_s() - began_s
         self._trace_after(messages, request_id, elapsed_s, error)
-        for hook in self.hooks:
-            hook.after_consume(messages, error, elapsed_s)
+        self._tell_hooks(lambda hook: hook.after_consume(messages, error, elapsed_s))
         return error
+
+    def _tell_hooks(self, tell: Callable[[ConsumeHook], None]) -> None:
+        for hook in self.hooks:
+            try:
+                tell(hook)
+            except Exception:
+                log.exception("hook_failed hook=%r", hook)
 
     # --- trace ----------------------------------------------------------------------------------------
 

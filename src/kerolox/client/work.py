@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kerolox.client.handlers import Handler
 from kerolox.client.held_queue import HeldQueue
@@ -22,6 +22,22 @@ GIVE_BACK_LEVEL_AFTER_TIMEOUT = 3
 RETRY_HERE_S = 5.0  # when a message can neither be taken nor given back
 
 
+class Job:
+    """Messages that a handler has, until it is settled what becomes of them."""
+
+    def __init__(self, held: HeldQueue, handler: Handler, messages: list[Received], began_s: float) -> None:
+        self.held = held
+        self.handler = handler
+        self.messages = messages
+        self.began_s = began_s
+        self.returned = False  # the handler has: what is left is to give back what it did not take
+        self.overdue = False  # it took too long: somebody else is going to have them
+
+    def has_returned(self) -> bool:
+        """The same as ``returned``, to be asked again after waiting."""
+        return self.returned
+
+
 class Work:
     """What handlers of a consumer have at hand."""
 
@@ -29,7 +45,8 @@ class Work:
         self.consumer = consumer
         self.clock = consumer.client.clock
         self.options = consumer.options
-        self._at_work: dict[object, tuple[HeldQueue, list[Received], float]] = {}
+        self._at_work: dict[Job, None] = {}
+        self._tasks: list[asyncio.Task[None]] = []
         self._became_idle = asyncio.Event()
 
     def start(self) -> None:
@@ -50,8 +67,17 @@ class Work:
         """Messages wait in a queue."""
         raise NotImplementedError
 
-    def stop(self) -> None:
-        """Begin nothing new."""
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(self.consumer.client.spawn(work))
+
+    async def close(self) -> None:
+        """End it, handlers that are still at work too, as far as they can be."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def not_taken(self, queues: Sequence[Queue]) -> None:
+        """Of those that were allowed these were not taken after all."""
 
     async def released(self, queues: Sequence[HeldQueue]) -> None:
         """Others may have them now."""
@@ -59,8 +85,8 @@ class Work:
     async def wait_idle(self, queues: Sequence[HeldQueue]) -> None:
         """Until no handler works on these queues, or the time is up."""
         deadline_s = self.clock.monotonic_s() + self.options.close_s
-        wanted = set(map(id, queues))
-        while any(id(held) in wanted for held, _, _ in self._at_work.values()):
+        wanted = set(queues)
+        while any(job.held in wanted for job in self._at_work):
             left_s = deadline_s - self.clock.monotonic_s()
             if left_s <= 0:
                 log.warning(
@@ -73,6 +99,15 @@ class Work:
             except TimeoutError:
                 pass
 
+    def _begin(self, held: HeldQueue, handler: Handler, messages: list[Received]) -> Job:
+        job = Job(held, handler, messages, self.clock.monotonic_s())
+        self._at_work[job] = None
+        return job
+
+    def _end(self, job: Job) -> None:
+        del self._at_work[job]
+        self._became_idle.set()
+
 
 class Workers(Work):
     """Many at once, in any order: what fails is given back, to come again later."""
@@ -81,15 +116,11 @@ class Workers(Work):
         super().__init__(consumer)
         self._ready: deque[tuple[HeldQueue, Handler, list[Received]]] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()  # workers with nothing to do
-        self._abandoned: set[object] = set()  # taken too long: given to somebody else
 
     def start(self) -> None:
         for _ in range(self.options.workers):
-            self.consumer.start_task(self._work())
-        self.consumer.start_task(self._watch_time())
-
-    def stop(self) -> None:
-        self._ready.clear()
+            self._start(self._work())
+        self._start(self._watch_time())
 
     def is_full(self, held: HeldQueue) -> bool:
         return held.span >= self.options.queue_span_max
@@ -122,27 +153,25 @@ class Workers(Work):
             held, handler, messages = ready.popleft()
             if held.dropped:
                 continue
+            job = self._begin(held, handler, messages)
             try:
-                await self._consume(held, handler, messages)
+                await self._consume(job)
             except Exception:
                 log.exception("worker_failed group=%s", self.consumer.group)
+                self._later(held, handler, messages)
+            finally:
+                self._end(job)
 
-    async def _consume(self, held: HeldQueue, handler: Handler, messages: list[Received]) -> None:
-        token = object()
-        began_s = self.clock.monotonic_s()
-        self._at_work[token] = (held, messages, began_s)
-        try:
-            error = await self.consumer.call(handler, messages)
-        finally:
-            del self._at_work[token]
-            self._became_idle.set()
-        if token in self._abandoned:
-            self._abandoned.discard(token)
-            return
+    async def _consume(self, job: Job) -> None:
+        held, handler, messages = job.held, job.handler, job.messages
+        error = await self.consumer.call(handler, messages)
+        job.returned = True
         held.consumed_at_ms = self.clock.wall_ms()
         failed = [] if error is None else _meant(error, messages)
-        took_s = self.clock.monotonic_s() - began_s
+        took_s = self.clock.monotonic_s() - job.began_s
         self.consumer.stats.worked(held.queue.topic, len(messages) - len(failed), len(failed), took_s)
+        if job.overdue:
+            return  # given back already
         if error is None or not failed:
             held.done(messages)
             return
@@ -151,9 +180,13 @@ class Workers(Work):
         left = {message.queue_offset for message in kept}
         held.done(message for message in messages if message.queue_offset not in left)
         if kept:
-            for message in kept:
-                message.reconsume_times += 1
-            self.clock.call_later(RETRY_HERE_S, lambda: self._again(held, handler, kept))
+            self._later(held, handler, kept)
+
+    def _later(self, held: HeldQueue, handler: Handler, messages: list[Received]) -> None:
+        """Try again here: the broker does not have them."""
+        for message in messages:
+            message.reconsume_times += 1
+        self.clock.call_later(RETRY_HERE_S, lambda: self._again(held, handler, messages))
 
     def _again(self, held: HeldQueue, handler: Handler, messages: list[Received]) -> None:
         if not held.dropped and self.consumer.is_open:
@@ -179,19 +212,23 @@ class Workers(Work):
         while True:
             await self.clock.sleep(min(60.0, max(0.05, limit_s / 4)))
             late_s = self.clock.monotonic_s() - limit_s
-            for token, (held, messages, began_s) in list(self._at_work.items()):
-                if began_s >= late_s or token in self._abandoned:
+            for job in list(self._at_work):
+                if job.began_s >= late_s or job.overdue or job.returned:
                     continue
-                self._abandoned.add(token)
+                job.overdue = True
+                messages = job.messages
                 log.warning(
                     "handler_too_slow group=%s topic=%s msg_id=%s limit_s=%g",
-                    self.consumer.group, held.queue.topic, messages[0].msg_id, limit_s,
+                    self.consumer.group, job.held.queue.topic, messages[0].msg_id, limit_s,
                 )  # fmt: skip
                 kept = await self._give_back(messages, GIVE_BACK_LEVEL_AFTER_TIMEOUT)
-                if kept:
-                    self._abandoned.discard(token)  # nobody else has it: its handler goes on
-                else:
-                    held.done(messages)
+                left = {message.queue_offset for message in kept}
+                job.held.done(message for message in messages if message.queue_offset not in left)
+                if kept and job.has_returned():
+                    self._later(job.held, job.handler, kept)
+                elif kept:
+                    messages[:] = kept  # nobody else has these: the handler goes on with them
+                    job.overdue = False
 
 
 def _meant(error: Exception, messages: list[Received]) -> list[Received]:
