@@ -1,28 +1,104 @@
-"""The broker that is shipped for tests."""
+"""The brokers that are shipped for tests."""
 
 from __future__ import annotations
 
+import os
+
+import pytest
+from tests.client.kit import stored
+
+from kerolox import Message, Producer, ProducerOptions, blocking
+from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.routes import ClusterInfo
 from kerolox.protocol.codes import RequestCode
-from kerolox.testing.broker import RunningBroker, running_broker
-from kerolox.testing.pytest_plugin import kerolox_broker
-
-__all__ = ["kerolox_broker"]
+from kerolox.testing import broker_in_thread, broker_process, running_broker, running_cluster
 
 
-async def test_the_fixture_gives_a_broker_that_is_registered(kerolox_broker: RunningBroker) -> None:
+async def brokers_at(nameserver: str) -> set[str]:
     async with Dialer() as dialer:
-        answer = await dialer.call(kerolox_broker.nameserver_address, RequestCode.GET_BROKER_CLUSTER_INFO)
-    table = ClusterInfo.decode(answer.body).broker_addr_table
-    assert {name: data.broker_addrs for name, data in table.items()} == {
-        "broker-a": {0: kerolox_broker.address}
-    }
+        answer = await dialer.call(nameserver, RequestCode.GET_BROKER_CLUSTER_INFO)
+    return set(ClusterInfo.decode(answer.body).broker_addr_table)
 
 
 async def test_two_brokers_share_a_name_server() -> None:
     async with running_broker() as one, running_broker(nameserver=one.nameserver, broker_name="b") as two:
         assert one.nameserver_address == two.nameserver_address
-        async with Dialer() as dialer:
-            answer = await dialer.call(one.nameserver_address, RequestCode.GET_BROKER_CLUSTER_INFO)
-        assert set(ClusterInfo.decode(answer.body).broker_addr_table) == {"broker-a", "b"}
+        assert await brokers_at(one.nameserver_address) == {"broker-a", "b"}
+
+
+async def test_a_cluster() -> None:
+    async with running_cluster(brokers=3) as cluster:
+        assert await brokers_at(cluster.nameserver_address) == {"broker-a", "broker-b", "broker-c"}
+        await cluster.create_topic("orders", queues=2)
+        async with Producer(cluster.nameserver_address, group="shop") as producer:
+            assert len(await producer.queues("orders")) == 6
+            await cluster.brokers[0].stop()
+            receipts = [await producer.send(Message("orders", b"x")) for _ in range(6)]
+            assert {receipt.queue.broker for receipt in receipts} == {"broker-b", "broker-c"}
+
+
+async def test_a_broker_stops_and_starts_again() -> None:
+    options = ProducerOptions(timeout_s=0.5)
+    async with running_broker() as running:
+        address = running.address
+        async with Producer(running.nameserver_address, group="shop", options=options) as producer:
+            await producer.send(Message("orders", b"before"))
+            await running.stop()
+            with pytest.raises(KeroloxError):
+                await producer.send(Message("orders", b"lost"))
+            await running.start()
+            assert running.address == address
+            await producer.send(Message("orders", b"after"))
+        assert {m.body for m in await stored(running.nameserver_address, "orders")} == {b"before", b"after"}
+
+
+def test_a_broker_in_a_thread_with_time_that_can_be_moved() -> None:
+    with broker_in_thread(clock="manual") as broker:
+        broker.create_topic("reminders", queues=1)
+        with (
+            blocking.Producer(broker.nameserver_address, group="shop") as producer,
+            blocking.PullConsumer(
+                broker.nameserver_address,
+                group="g",
+                topics=["reminders"],
+                options=blocking.PullOptions(start="first"),
+            ) as consumer,
+        ):
+            producer.send(Message("reminders", b"in a minute", delay_level=5))
+            assert consumer.poll(0.3) is None
+            broker.advance(61)
+            batch = consumer.poll(10)
+            assert batch is not None
+            assert [message.body for message in batch] == [b"in a minute"]
+
+
+def test_time_moves_only_where_that_was_asked_for() -> None:
+    with broker_in_thread() as broker, pytest.raises(KeroloxError, match="clock='manual'"):
+        broker.advance(1)
+
+
+def test_what_fails_to_start_says_why() -> None:
+    with pytest.raises(TypeError, match="no_such_option"), broker_in_thread(no_such_option=1):
+        pass
+
+
+@pytest.mark.skipif(os.name == "nt", reason="servers run on Linux and macOS")
+def test_a_process_is_killed_and_keeps_what_it_acknowledged() -> None:
+    with broker_process("defaultTopicQueueNums=2") as broker:
+        addresses = broker.nameserver_address, broker.address
+        with blocking.Producer(broker.nameserver_address, group="shop") as producer:
+            producer.send(Message("orders", b"kept"))
+            broker.kill()
+            assert broker.pid is None
+            broker.start()
+            assert (broker.nameserver_address, broker.address) == addresses
+        with blocking.PullConsumer(
+            broker.nameserver_address,
+            group="g",
+            topics=["orders"],
+            options=blocking.PullOptions(start="first"),
+        ) as consumer:
+            batch = consumer.poll(10)
+        assert batch is not None
+        assert [message.body for message in batch] == [b"kept"]

@@ -5,6 +5,12 @@
     async with running_broker() as running:
         running.nameserver_address  # what a client is given
         running.broker              # the broker itself
+        await running.stop()        # gone, as far as clients can tell
+        await running.start()       # back, at the same address, with its messages
+
+    async with running_cluster(brokers=3) as cluster:
+        cluster.nameserver_address
+        await cluster.brokers[0].stop()
 """
 
 from __future__ import annotations
@@ -18,8 +24,12 @@ from typing import Any
 
 from kerolox.broker.broker import Broker
 from kerolox.broker.options import BrokerOptions
+from kerolox.client.admin import Admin
+from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.nameserver.server import NameServer
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.store.files import Files
 from kerolox.testing.nameserver import running_nameserver
 
@@ -38,6 +48,7 @@ class RunningBroker:
 
     broker: Broker
     nameserver: NameServer
+    files: Files | None = None
 
     @property
     def address(self) -> str:
@@ -47,6 +58,40 @@ class RunningBroker:
     @property
     def nameserver_address(self) -> str:
         return self.nameserver.address
+
+    async def create_topic(self, topic: str, *, queues: int = 4, attributes: str = "") -> None:
+        """Make a topic, so that consumers find it before anybody sends. ``attributes`` as mqadmin's."""
+        async with Dialer() as dialer:
+            admin = Admin(NameServers([self.nameserver_address], dialer), dialer)
+            config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
+            await admin.put_topic(self.address, config, attributes)
+
+    async def stop(self) -> None:
+        """Stop the broker; the name server stays. Nobody can connect until it starts again."""
+        await self.broker.close()
+
+    async def start(self) -> None:
+        """Start the broker again: the same address, the same files."""
+        await self.broker.close()
+        self.broker = Broker(self.broker.options, clock=self.broker.clock, files=self.files)
+        await self.broker.__aenter__()
+
+
+@dataclass
+class RunningCluster:
+    """Brokers that share a name server."""
+
+    nameserver: NameServer
+    brokers: list[RunningBroker]
+
+    @property
+    def nameserver_address(self) -> str:
+        return self.nameserver.address
+
+    async def create_topic(self, topic: str, *, queues: int = 4, attributes: str = "") -> None:
+        """Make a topic on every broker, with so many queues on each."""
+        for broker in self.brokers:
+            await broker.create_topic(topic, queues=queues, attributes=attributes)
 
 
 @asynccontextmanager
@@ -76,4 +121,27 @@ async def running_broker(
             **options,
         }
         broker = Broker(BrokerOptions(**settings), clock=clock, files=files)
-        yield RunningBroker(await stack.enter_async_context(broker), nameserver)
+        running = RunningBroker(await broker.__aenter__(), nameserver, files)
+        try:
+            yield running
+        finally:
+            await running.stop()
+
+
+@asynccontextmanager
+async def running_cluster(
+    brokers: int = 2, *, directory: Path | None = None, clock: Clock = SYSTEM_CLOCK, **options: Any
+) -> AsyncIterator[RunningCluster]:
+    """Several brokers, ``broker-a``, ``broker-b`` and so on, and one name server."""
+    async with AsyncExitStack() as stack:
+        place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kerolox-cluster-")))
+        nameserver = await stack.enter_async_context(
+            running_nameserver(directory=place / "nameserver", clock=clock)
+        )
+        running: list[RunningBroker] = []
+        for number in range(brokers):
+            name = f"broker-{chr(ord('a') + number)}"
+            settings = {"broker_name": name, **options}
+            broker = running_broker(directory=place / name, nameserver=nameserver, clock=clock, **settings)
+            running.append(await stack.enter_async_context(broker))
+        yield RunningCluster(nameserver, running)

@@ -1,0 +1,85 @@
+"""A name server and a broker as a process of their own, that can be killed.
+
+::
+
+    with broker_process() as broker:
+        ...
+        broker.kill()       # SIGKILL: no goodbye, nothing flushed
+        broker.start()      # again, at the same addresses, on the same files
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from kerolox.errors import KeroloxError
+
+_READY = re.compile(r"^kerolox ready: nameserver (\S+), broker (\S+)")
+STOP_S = 30.0
+
+
+class BrokerProcess:
+    """``kerolox up`` in a folder."""
+
+    def __init__(self, directory: Path, *settings: str) -> None:
+        self.directory = directory
+        self.nameserver_address = self.address = "127.0.0.1:0"  # free ones; kept when it starts again
+        self._settings = settings
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start it, and wait until it is ready."""
+        self.stop()
+        command = [
+            sys.executable, "-m", "kerolox", "up", "--data", str(self.directory),
+            "--nameserver-listen", self.nameserver_address, "--broker-listen", self.address,
+            *(word for setting in self._settings for word in ("--set", setting)),
+        ]  # fmt: skip
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        found = _READY.match(self._process.stdout.readline())
+        if found is None:
+            self.kill()
+            raise KeroloxError("kerolox up did not start; what it says is on stderr")
+        self.nameserver_address, self.address = found.groups()
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        self._end(kill=True)
+
+    def stop(self) -> None:
+        """Ask it to stop, and wait until it has."""
+        self._end(kill=False)
+
+    def _end(self, *, kill: bool) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        (process.kill if kill else process.terminate)()
+        try:
+            process.communicate(timeout=STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+@contextmanager
+def broker_process(*settings: str, directory: Path | None = None) -> Iterator[BrokerProcess]:
+    """A running one. ``settings`` are the broker's, by RocketMQ's keys: ``"flushDiskType=SYNC_FLUSH"``. With
+    a ``directory`` its files stay."""
+    with ExitStack() as stack:
+        place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kerolox-process-")))
+        broker = BrokerProcess(place, *settings)
+        stack.callback(broker.stop)
+        broker.start()
+        yield broker
