@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from kerolox.broker.drafts import Draft
 from kerolox.broker.names import group_of_retry_topic
 from kerolox.broker.options import BrokerRole
 from kerolox.net.dialer import Dialer
 from kerolox.net.peer import Peer
 from kerolox.net.requests import Handlers, Hook
-from kerolox.protocol import properties as packed
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -40,18 +38,7 @@ UNIQUE = "7F000001162E18B4AAC28E2F6D2A0000"
 @asynccontextmanager
 async def talking(encoding: int = JSON, **options: Any) -> AsyncIterator[Talk]:
     async with running_broker(**options) as running, Dialer(encoding=encoding) as dialer:
-        if not running.broker.drafts.rewrites:
-            running.broker.drafts.rewrites.append(park)
         yield Talk(dialer, running)
-
-
-def park(draft: Draft) -> None:
-    """What delay levels do with a message."""
-    level = int(packed.find(draft.properties, packed.AT_DELAY) or b"0")
-    if level > 0:
-        real = packed.pack({packed.REAL_TOPIC: draft.topic, packed.REAL_QUEUE_ID: str(draft.queue_id)})
-        draft.properties = packed.append(draft.properties, real)
-        draft.topic, draft.queue_id = SCHEDULE, min(level, 18) - 1
 
 
 @pytest.fixture
