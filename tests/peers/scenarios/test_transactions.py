@@ -119,7 +119,7 @@ def test_another_producer_answers_for_one_that_was_killed(
 ) -> None:
     topic, group = cluster.create_topic(client.driver, unique("topic"), 1, broker=impatient), unique("pid")
     doomed = java.driver()
-    producer = transactional(Client(doomed, cluster.nameserver), group, "ask")
+    producer = transactional(Client(doomed, cluster.nameserver, cluster.kind), group, "ask")
     doomed.submit(
         "producer.sendTransaction", handle=producer.handle, message={"topic": topic, "text": "widow"}
     )
