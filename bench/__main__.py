@@ -8,9 +8,16 @@ from __future__ import annotations
 
 import sys
 
-from bench import broker, codec, later, nameserver, report, store
+from bench import broker, client, codec, later, nameserver, report, store
 
-BENCHMARKS = {"codec": codec, "store": store, "nameserver": nameserver, "broker": broker, "later": later}
+BENCHMARKS = {
+    "codec": codec,
+    "store": store,
+    "nameserver": nameserver,
+    "broker": broker,
+    "later": later,
+    "client": client,
+}
 
 
 def main(argv: list[str]) -> None:
