@@ -162,6 +162,8 @@ class Consumer(ConsumingMember):
         for held in self.held.values():
             if held.queue.topic == topic:
                 held.wanted = data
+                # A pull the broker holds would go on by what was wanted before, and pass over the rest.
+                self.pulling.start(held)
         self._wanted_changed()
         return data
 
@@ -323,7 +325,7 @@ class Consumer(ConsumingMember):
         self.held[held.queue] = held
         held.paused = self._paused is None or held.queue in self._paused
         held.pulled_at_s = self._clock.monotonic_s()
-        held.pull = self.client.spawn(self.pulling.pull(held))
+        self.pulling.start(held)
         self._held(held)
 
     def _held(self, held: HeldQueue) -> None:

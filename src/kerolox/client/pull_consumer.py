@@ -229,13 +229,11 @@ class PullConsumer(Consumer):
         self._go_on(held, offset)
 
     def _go_on(self, held: HeldQueue, offset: int) -> None:
-        if held.pull is not None:
-            held.pull.cancel()
         self._turn.pop(held, None)
         self._given = [batch for batch in self._given if batch._held is not held]
         held.clear(offset)
         held.heard = True  # going back is progress too
-        held.pull = self.client.spawn(self.pulling.pull(held))
+        self.pulling.start(held)
 
     async def seek_all(self, to: int | str | datetime) -> None:
         """The same for all queues that are read."""

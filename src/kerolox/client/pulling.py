@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FLOW_CONTROL_PAUSE_S = 0.02
+EARLY_PAUSE_S = 0.2
 PAUSED_LOOK_S = 1.0
 
 _PULLED = (
@@ -41,6 +42,12 @@ class Pulling:
         self._consumer = consumer
         self._client = consumer.client
         self._clock = consumer.client.clock
+
+    def start(self, held: HeldQueue) -> None:
+        """Pull it, from where it is now. A pull that is under way is given up."""
+        if held.pull is not None:
+            held.pull.cancel()
+        held.pull = self._client.spawn(self.pull(held))
 
     async def pull(self, held: HeldQueue) -> None:
         """Pull one queue for as long as it is ours."""
@@ -135,10 +142,13 @@ class Pulling:
         if code == ResponseCode.FLOW_CONTROL:
             await self._clock.sleep(FLOW_CONTROL_PAUSE_S)
             return
-        log.warning("pull_failed queue=%s offset=%d error=%r", held.queue, held.next_offset, str(error))
         held.broker_id = MASTER
         if code in _UNKNOWN_THERE:
+            log.info("pull_too_early queue=%s error=%r", held.queue, str(error))
             await self._client.heartbeat()
-        elif code is None or code == ResponseCode.TOPIC_NOT_EXIST:
+            await self._clock.sleep(EARLY_PAUSE_S)
+            return
+        log.warning("pull_failed queue=%s offset=%d error=%r", held.queue, held.next_offset, str(error))
+        if code is None or code == ResponseCode.TOPIC_NOT_EXIST:
             await self._consumer.look_for(held.queue.topic)
         await self._clock.sleep(self._consumer.options.error_pause_s)

@@ -25,6 +25,9 @@ SETTINGS = {
     "transactionCheckInterval": 1000,
     "transactionTimeOut": 1000,
     "transactionOpBatchInterval": 100,
+    "enablePropertyFilter": True,
+    # Retries begin with the third.
+    "messageDelayLevel": "1s 2s 1s 1s 1s 1s",
 }
 
 
