@@ -77,10 +77,9 @@ class HeldQueue:
             messages = [message for message in messages if message.queue_offset not in open_]
             if not messages:
                 return
-        for message in messages:
-            size = len(message.body)
-            open_[message.queue_offset] = size
-            self.size_bytes += size
+        sizes = [len(message.body) for message in messages]
+        open_.update(zip([message.queue_offset for message in messages], sizes, strict=True))
+        self.size_bytes += sum(sizes)
         if is_back:
             self._open = dict(sorted(open_.items()))  # progress ends at the lowest
         self._last_offset = max(self._last_offset, messages[-1].queue_offset)
@@ -90,8 +89,7 @@ class HeldQueue:
     def done(self, messages: Iterable[Received]) -> None:
         """They need not come again."""
         close = self._open.pop
-        for message in messages:
-            self.size_bytes -= close(message.queue_offset, 0)
+        self.size_bytes -= sum([close(message.queue_offset, 0) for message in messages])
         self.room.set()
 
     def clear(self, next_offset: int) -> None:

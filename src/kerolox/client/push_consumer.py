@@ -182,12 +182,18 @@ class PushConsumer(Consumer):
 
     async def call(self, handler: Handler, messages: Sequence[Received]) -> Exception | None:
         """Call a handler; what it raised, if it did."""
-        request_id = self._trace_before(messages)
-        self._tell_hooks(lambda hook: hook.before_consume(messages))
-        began_s = self._clock.monotonic_s()
+        watched = bool(self.hooks) or self.tracer is not None
+        request_id = ""
+        if watched:
+            request_id = self._trace_before(messages)
+            self._tell_hooks(lambda hook: hook.before_consume(messages))
+        began_s = self._clock.monotonic_s() if watched else 0.0
         error: Exception | None = None
         try:
-            await handler(messages)
+            if handler.is_async:  # without a coroutine in between
+                await handler.function(list(messages) if handler.batch else messages[0])
+            else:
+                await handler(messages)
         except asyncio.CancelledError as raised:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -195,9 +201,10 @@ class PushConsumer(Consumer):
             error = Retry(f"the handler was cancelled from inside: {raised!r}")
         except Exception as raised:
             error = raised
-        elapsed_s = self._clock.monotonic_s() - began_s
-        self._trace_after(messages, request_id, elapsed_s, error)
-        self._tell_hooks(lambda hook: hook.after_consume(messages, error, elapsed_s))
+        if watched:
+            elapsed_s = self._clock.monotonic_s() - began_s
+            self._trace_after(messages, request_id, elapsed_s, error)
+            self._tell_hooks(lambda hook: hook.after_consume(messages, error, elapsed_s))
         return error
 
     def _tell_hooks(self, tell: Callable[[ConsumeHook], None]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kerolox.client.handlers import Handler
 from kerolox.client.held_queue import HeldQueue
 from kerolox.client.messages import Queue, Received
+from kerolox.client.names import RETRY_PREFIX
 from kerolox.client.outcomes import Retry, Suspend
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ RETRY_HERE_S = 5.0  # when a message can neither be taken nor given back
 
 class Job:
     """Messages that a handler has, until it is settled what becomes of them."""
+
+    __slots__ = ("began_s", "handler", "held", "messages", "overdue", "returned")
 
     def __init__(self, held: HeldQueue, handler: Handler, messages: list[Received], began_s: float) -> None:
         self.held = held
@@ -128,6 +131,20 @@ class Workers(Work):
     def arrived(self, held: HeldQueue) -> None:
         waiting = held.waiting
         handler_of = self.consumer.handler_of
+        if waiting and not held.queue.topic.startswith(RETRY_PREFIX):  # all of one topic, as nearly always
+            handler = handler_of(waiting[0].topic)
+            count = handler.count
+            messages = list(waiting)
+            waiting.clear()
+            if count == 1:
+                self._ready.extend([(held, handler, [message]) for message in messages])
+            else:
+                self._ready.extend(
+                    [
+                        (held, handler, messages[start : start + count])
+                        for start in range(0, len(messages), count)
+                    ]
+                )
         while waiting:
             topic = waiting[0].topic
             handler = handler_of(topic)
