@@ -24,6 +24,7 @@ PULL_BYTES_MAX = 128 << 20
 PULL_BYTES_MIN = 100
 # Records with a little of other queues' between them are still fetched by one read.
 GAP_BYTES_MAX = 16 << 10
+BLOCK_BYTES = 64 << 10  # read at once when every record is looked into
 
 
 class Found(Enum):
@@ -167,13 +168,15 @@ class QueueReader:
             plain = self._plain(entries, offset, count_max, bytes_max, low, high, may_wait)
             if plain is not None:
                 return plain
+        log_min = self._log.min_offset
         status = Found.NO_MATCHED_MESSAGE
         next_offset = offset
         removed_before = 0  # entries before this place in the log are gone with their file
         count = size_bytes = filtered = 0
         last_physical = log_end
         ranges: list[tuple[int, int]] = []  # neighbours joined
-        taken: list[bytes] = []  # records read one by one, when each has to be looked into
+        taken: list[bytes] = []  # records looked into one by one
+        block, block_at = b"", 0  # what was read ahead for them
         for physical, size, tags_code in ENTRY.iter_unpack(entries):
             is_hot = physical >= hot_from
             if count and (
@@ -191,15 +194,18 @@ class QueueReader:
                 if not count:
                     status = Found.NO_MATCHED_MESSAGE
                 continue
-            if size == BLANK_SIZE or physical < self._log.min_offset:
+            if size == BLANK_SIZE or physical < log_min:
                 # A blank entry, or a message whose file is deleted while its queue entry still stands.
                 if not count:
                     status = Found.MESSAGE_WAS_REMOVING
-                    removed_before = self._log.min_offset
+                    removed_before = log_min
                 continue
             if record_filter is not None:
-                record = self._record(physical, size, may_wait)
-                if record is None:
+                at = physical - block_at
+                if at < 0 or at + size > len(block):
+                    block, block_at, at = self._block(physical, size, log_end, may_wait), physical, 0
+                record = block[at : at + size]
+                if not record:
                     if not count:
                         status = Found.MESSAGE_WAS_REMOVING
                     continue
@@ -283,19 +289,22 @@ class QueueReader:
             behind > self._memory_bytes * options.memory_percent // 100,
         )
 
-    def _record(self, physical: int, size: int, may_wait: bool) -> bytes | None:
-        if may_wait:
-            try:
-                return self._log.read(physical, size)
-            except StoreError:
-                return None
+    def _block(self, physical: int, size: int, log_end: int, may_wait: bool) -> bytes:
+        """A record and what follows it, which the next ones are likely in; nothing if it cannot be read."""
+        file_bytes = self._log.segments.size
+        upto = min(physical + BLOCK_BYTES, log_end, (physical // file_bytes + 1) * file_bytes)
+        longer = max(size, upto - physical)
         try:
-            record = self._log.read_hot(physical, size)
+            if may_wait:
+                return self._log.read(physical, longer)
+            block = self._log.read_hot(physical, longer)
+            if block is None and longer > size:
+                block = self._log.read_hot(physical, size)
         except StoreError:
-            return None
-        if record is None:
+            return b""
+        if block is None:
             raise Cold
-        return record
+        return block
 
     def parts(self, ranges: list[tuple[int, int]], may_wait: bool) -> list[bytes]:
         """The bytes of all ranges, neighbours with small gaps fetched by one read."""
