@@ -206,12 +206,6 @@ def test_version() -> None:
     assert "RocketMQ 5.3.3 (version 479)" in ok("version")
 
 
-def test_demo() -> None:
-    route = as_json("demo")
-    assert route["queueDatas"][0]["writeQueueNums"] == 8
-    assert "demo-broker" in ok("demo")
-
-
 def test_print_config(tmp_path: Path) -> None:
     file = tmp_path / "namesrv.conf"
     file.write_text("listenPort=9999\nscanNotActiveBrokerInterval=1000\n")

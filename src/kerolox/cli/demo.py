@@ -2,79 +2,261 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from kerolox.cli.output import JsonFlag, Output, one_line_errors, output
+import typer
+
+from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output
 
 if TYPE_CHECKING:
-    from kerolox.net.dialer import Dialer
+    from collections.abc import Callable, Sequence
+
+    from kerolox import Producer, PushConsumer, Received
 
 EXAMPLE = "Example: kerolox demo"
 
-CLUSTER, BROKER, BROKER_ADDRESS = "DemoCluster", "demo-broker", "127.0.0.1:10911"
-TOPICS = {"Orders": 8, "Payments": 4}
+TOPIC, QUEUES = "demo-orders", 8
+IN_FLIGHT = 64
+BATCH = 100
+BODY_BYTES = 200
+RETRY_EVERY = 500  # of so many orders one is refused the first time
+PHASE_S_MAX = 6.0  # a slow machine sends less, instead of longer
+ARRIVE_S_MAX = 12.0
 
 
 @one_line_errors
-def play(json: JsonFlag = False) -> None:
-    """Start a name server, register a pretend broker over TCP, ask who serves its topics, and stop."""
+def play(
+    messages: Annotated[
+        int, typer.Option(min=1, help="How many are sent one by one, and again in batches.")
+    ] = 20_000,
+    data: Annotated[
+        Path | None, typer.Option(help="Keep the files in this folder; else they go.", metavar="DIR")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Start a name server and a broker, send and consume thousands of messages through them, and stop."""
+    import tempfile
+
     from kerolox.net.loop import run
 
-    run(_play(output(json)))
+    out = output(json)
+    with tempfile.TemporaryDirectory(prefix="kerolox-demo-") as temporary:
+        try:
+            run(_play(out, messages, data or Path(temporary), kept=data is not None, quiet=json))
+        except KeyboardInterrupt:
+            typer.echo("\nStopped. Nothing is left running.", err=True)
+            raise typer.Exit(130) from None
 
 
-async def _play(out: Output) -> None:
-    import tempfile
-    from pathlib import Path
+async def _play(out: Output, count: int, place: Path, *, kept: bool, quiet: bool) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from kerolox.cli.nameservers import NameServers
-    from kerolox.cli.topic import ask_route, show_route
-    from kerolox.nameserver.options import NamesrvOptions
-    from kerolox.nameserver.server import NameServer
-    from kerolox.net.dialer import Dialer
+    from kerolox import Client, Producer, PushConsumer, PushOptions
+    from kerolox.broker.broker import Broker
+    from kerolox.broker.options import BrokerOptions
+    from kerolox.cli.broker import by_key
+    from kerolox.cli.up import EMBEDDED, _nameserver
+    from kerolox.compiled import CORE
     from kerolox.net.loop import LOOP_NAME
+    from kerolox.protocol.bodies.topics import TopicConfig
 
-    with tempfile.TemporaryDirectory(prefix="kerolox-demo-") as directory:
-        options = NamesrvOptions(
-            bind_address="127.0.0.1",
-            listen_port=0,
-            kv_config_path=str(Path(directory) / "kvConfig.json"),
-            config_store_path=str(Path(directory) / "namesrv.properties"),
-        )
-        async with NameServer(options) as nameserver, Dialer() as broker, Dialer() as client:
-            out.note(f"1. A name server runs on {nameserver.address} ({LOOP_NAME}).")
-            await _register(broker, nameserver.address)
-            out.note(f"2. Broker {BROKER} has registered {len(TOPICS)} topics over TCP, as RocketMQ's do.")
-            out.note("3. A client asks the name server who serves the first of them:\n")
-            (topic, *_) = TOPICS
-            show_route(out, topic, await ask_route(NameServers([nameserver.address], client), topic))
-    out.note("Run your own with `kerolox nameserver`; RocketMQ's brokers and clients can use it.")
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("   {task.description:<12}"), BarColumn(), MofNCompleteColumn(),
+        console=console, disable=quiet or not console.is_terminal,
+    )  # fmt: skip
+    async with _nameserver(place, ("127.0.0.1", 0)) as nameserver:
+        settings: dict[str, Any] = {
+            "bind_address": "127.0.0.1",
+            "listen_port": 0,
+            "broker_name": "demo-broker",
+            "nameservers": nameserver.address,
+            "store_path": str(place / "demo-broker"),
+            **by_key(BrokerOptions, [f"{key}={value}" for key, value in EMBEDDED.items()]),
+        }
+        async with Broker(BrokerOptions(**settings)) as broker, Client(nameserver.address) as client:
+            out.note(f"1. A name server runs on {nameserver.address}, a broker on {broker.address}.")
+            core = "pure Python" if CORE is None else "compiled core"
+            out.note(f"   ({LOOP_NAME}, {core}; Java and Go clients of RocketMQ could use them too)")
+            config = TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
+            await _create(nameserver.address, broker.address, config)
+            async with (
+                Producer(client, group="demo-shop") as producer,
+                PushConsumer(client, group="demo-billing", options=PushOptions(start="first")) as consumer,
+            ):
+                shop = Shop(producer, consumer)
+                out.note(
+                    f"2. A consumer waits for topic {TOPIC}; one order in {RETRY_EVERY} is refused once."
+                )
+                out.note(f"3. A producer sends orders, {IN_FLIGHT} at a time, then in batches of {BATCH}:")
+                with bar:
+                    singly, batches = (bar.add_task(name, total=count) for name in ("singly", "in batches"))
+                    arrived = bar.add_task("consumed", total=2 * count)
+                    shop.on_consumed = lambda: bar.update(arrived, completed=len(shop.seen))
+                    await shop.send_singly(count, lambda done: bar.update(singly, completed=done))
+                    await shop.send_batches(count, lambda done: bar.update(batches, completed=done))
+                    await shop.wait_arrived()
+        size_bytes = _bytes_on_disk(place)
+    document = shop.figures()
+    document["data"] = {"path": str(place), "bytesOnDisk": size_bytes, "kept": kept}
+    out.note("")
+    out.show(document, *shop.tables())
+    where = f"in {place} ({size_bytes / 1e6:.0f} MB)"
+    if kept:
+        out.note(f"The messages are {where}: look with `kerolox store inspect`, or `kerolox up --data`.")
+    else:
+        out.note(f"The messages were {where}, and are gone now; `kerolox demo --data DIR` keeps them.")
+    out.note("Run your own broker with `kerolox up`; docs/CLIENT.md shows the client.")
 
 
-async def _register(broker: Dialer, address: str) -> None:
-    from kerolox.clock import SYSTEM_CLOCK
-    from kerolox.errors import RequestFailed
-    from kerolox.protocol.bodies.registration import Registration, body_crc32
-    from kerolox.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
-    from kerolox.protocol.codes import RequestCode
-    from kerolox.protocol.headers.registration import RegisterBrokerRequest
+async def _create(nameserver: str, broker: str, config: Any) -> None:
+    from kerolox.client.admin import Admin
+    from kerolox.client.nameservers import NameServers
+    from kerolox.net.dialer import Dialer
 
-    table = TopicConfigTable(
-        data_version=DataVersion(counter=1, timestamp=SYSTEM_CLOCK.wall_ms()),
-        topic_config_table={
-            name: TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
-            for name, queues in TOPICS.items()
-        },
-    )
-    body = Registration(topic_config_serialize_wrapper=table).encode()
-    header = RegisterBrokerRequest(
-        broker_name=BROKER,
-        broker_addr=BROKER_ADDRESS,
-        cluster_name=CLUSTER,
-        broker_id=0,
-        ha_server_addr="127.0.0.1:10912",
-        body_crc32=body_crc32(body),
-    )
-    answer = await broker.call(address, RequestCode.REGISTER_BROKER, header, body)
-    if answer.code != 0:
-        raise RequestFailed(answer.code, answer.remark, address=address, request="REGISTER_BROKER")
+    async with Dialer() as dialer:
+        await Admin(NameServers([nameserver], dialer), dialer).put_topic(broker, config)
+
+
+class Shop:
+    """Sends orders and bills them, and measures both."""
+
+    def __init__(self, producer: Producer, consumer: PushConsumer) -> None:
+        self.on_consumed: Callable[[], object] = lambda: None
+        self.seen: dict[str, int] = {}  # msg_id → how often it was taken
+        self._producer = producer
+        self._sent: set[str] = set()
+        self._send_ms: list[float] = []
+        self._batch_ms: list[float] = []
+        self._arrive_ms: list[float] = []
+        self._refused = 0
+        self._singles = self._batched = 0
+        self._singles_s = self._batched_s = 0.0
+        self._first_s = self._last_s = 0.0
+        consumer.subscribe(TOPIC, self.bill, batch=32)
+
+    # --- consuming ----------------------------------------------------------------------------
+
+    async def bill(self, messages: list[Received]) -> None:
+        from kerolox import Retry
+        from kerolox.clock import SYSTEM_CLOCK
+
+        now_ms, now_s = SYSTEM_CLOCK.wall_ms(), SYSTEM_CLOCK.monotonic_s()
+        self._first_s = self._first_s or now_s
+        refused: list[Received] = []
+        for message in messages:
+            if message.reconsume_times == 0:
+                self._last_s = now_s  # the wait for retries is no part of the rate
+                self._arrive_ms.append(now_ms - message.born_timestamp)
+                if int(message.body[:8]) % RETRY_EVERY == 0:
+                    refused.append(message)
+                    continue
+            self.seen[message.msg_id] = self.seen.get(message.msg_id, 0) + 1
+        self.on_consumed()
+        if refused:
+            self._refused += len(refused)
+            raise Retry("the bank is closed", level=1, messages=refused)
+
+    async def wait_arrived(self) -> None:
+        """Until all that was sent was taken, those that were refused too; not for ever."""
+        from kerolox.clock import SYSTEM_CLOCK
+
+        end_s = SYSTEM_CLOCK.monotonic_s() + ARRIVE_S_MAX
+        while not self._sent <= self.seen.keys() and SYSTEM_CLOCK.monotonic_s() < end_s:
+            await SYSTEM_CLOCK.sleep(0.05)
+
+    # --- sending ------------------------------------------------------------------------------
+
+    async def send_singly(self, count: int, tick: Callable[[int], object]) -> None:
+        import asyncio
+
+        from kerolox import Message
+        from kerolox.clock import SYSTEM_CLOCK
+
+        began_s = SYSTEM_CLOCK.monotonic_s()
+        numbers = iter(range(1, count + 1))
+
+        async def work() -> None:
+            for number in numbers:
+                at_s = SYSTEM_CLOCK.monotonic_s()
+                if at_s - began_s > PHASE_S_MAX:
+                    return
+                receipt = await self._producer.send(Message(TOPIC, _body(number), keys=f"o-{number}"))
+                self._send_ms.append((SYSTEM_CLOCK.monotonic_s() - at_s) * 1000)
+                self._sent.add(receipt.msg_id)
+                if number % 100 == 0:
+                    tick(len(self._sent))
+
+        await asyncio.gather(*(work() for _ in range(IN_FLIGHT)))
+        self._singles = len(self._sent)
+        self._singles_s = SYSTEM_CLOCK.monotonic_s() - began_s
+        tick(self._singles)
+
+    async def send_batches(self, count: int, tick: Callable[[int], object]) -> None:
+        from kerolox import Message
+        from kerolox.clock import SYSTEM_CLOCK
+
+        began_s = SYSTEM_CLOCK.monotonic_s()
+        for first in range(1, count + 1, BATCH):
+            at_s = SYSTEM_CLOCK.monotonic_s()
+            if at_s - began_s > PHASE_S_MAX:
+                break
+            numbers = range(first, min(first + BATCH, count + 1))
+            receipts = await self._producer.send_batch([Message(TOPIC, _body(number)) for number in numbers])
+            self._batch_ms.append((SYSTEM_CLOCK.monotonic_s() - at_s) * 1000)
+            self._sent.update(receipt.msg_id for receipt in receipts)
+            self._batched += len(receipts)
+            tick(self._batched)
+        self._batched_s = SYSTEM_CLOCK.monotonic_s() - began_s
+
+    # --- what came of it ----------------------------------------------------------------------
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "sent": _line(self._singles, self._singles_s, self._send_ms),
+            "sentInBatches": _line(self._batched, self._batched_s, self._batch_ms),
+            "consumed": _line(len(self.seen), self._last_s - self._first_s, self._arrive_ms),
+            "refusedOnce": self._refused,
+            "missing": len(self._sent - self.seen.keys()),
+            "twice": sum(times > 1 for times in self.seen.values()),
+        }
+
+    def tables(self) -> list[Table]:
+        figures = self.figures()
+        rows = [
+            (name, f"{row['messages']:,}", f"{row['perSecond']:,}", row["p50Ms"], row["p99Ms"])
+            for name, row in (
+                (f"sent, {IN_FLIGHT} at a time", figures["sent"]),
+                (f"sent in batches of {BATCH}", figures["sentInBatches"]),
+                ("consumed (from its birth)", figures["consumed"]),
+            )
+        ]
+        outcome = (figures["refusedOnce"], figures["missing"], figures["twice"])
+        return [
+            Table(("what", "messages", "a second", "p50 ms", "p99 ms"), rows),
+            Table(("retried", "missing", "taken twice"), [outcome]),
+        ]
+
+
+def _bytes_on_disk(place: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in place.rglob("*") if file.is_file())
+
+
+def _body(number: int) -> bytes:
+    return (b"%08d " % number).ljust(BODY_BYTES, b".")
+
+
+def _line(count: int, seconds: float, times_ms: Sequence[float]) -> dict[str, Any]:
+    ordered = sorted(times_ms)
+    return {
+        "messages": count,
+        "perSecond": round(count / seconds) if seconds > 0 else count,
+        "p50Ms": _percentile(ordered, 0.50),
+        "p99Ms": _percentile(ordered, 0.99),
+    }
+
+
+def _percentile(ordered: Sequence[float], part: float) -> float:
+    return round(float(ordered[min(len(ordered) - 1, int(len(ordered) * part))]), 1) if ordered else 0.0
