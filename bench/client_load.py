@@ -1,7 +1,7 @@
 """A load by our own client, in a process of its own, until it is told to stop.
 
-``python -m bench.client_load send|batch|linger|push|one|pull nameserver topic size in-flight``. On SIGUSR1 it
-forgets the latencies so far; on SIGTERM it prints them and ends.
+``python -m bench.client_load send|turn|linger|batch|push|one|pull nameserver topic size in-flight``.
+On SIGUSR1 it forgets the latencies so far; on SIGTERM it prints them and ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kerolox.client.push_consumer import PushConsumer
 from kerolox.net.loop import run
 
 BATCH = 32
-LINGER_S = 0.001
+LINGER_S = {"turn": 0.0, "linger": 0.001}
 SAMPLES_MAX = 2_000_000
 
 
@@ -68,7 +68,7 @@ class Load:
 async def produce(kind: str, nameserver: str, topic: str, size: int, in_flight: int) -> None:
     load = Load()
     body = b"x" * size
-    options = ProducerOptions(linger_s=LINGER_S if kind == "linger" else None, timeout_s=10.0)
+    options = ProducerOptions(linger_s=LINGER_S.get(kind), timeout_s=10.0)
     async with Producer(nameserver, group="bench-producer", options=options) as producer:
         if kind == "batch":
 
