@@ -66,6 +66,7 @@ class Linger:
         wait = outgoing.message.wait_stored if outgoing.message is not None else True
         key = (outgoing.topic, pinned, wait)
         size_bytes = outgoing.item_bytes
+        loop = sender.loop
         waiting = self._waiting.get(key)
         if waiting is not None and waiting.size_bytes + size_bytes > self._bytes_max:
             self._flush(key)
@@ -75,12 +76,13 @@ class Linger:
             if self._linger_s:
                 waiting.timer = sender.client.clock.call_later(self._linger_s, lambda: self._flush(key))
             else:  # whatever is sent in the same turn of the loop
-                asyncio.get_running_loop().call_soon(self._flush, key)
-        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+                loop.call_soon(self._flush, key)
+        future: asyncio.Future[Receipt] = loop.create_future()
         waiting.items.append(outgoing)
         waiting.futures.append(future)
         waiting.size_bytes += size_bytes
-        waiting.deadline_s = min(waiting.deadline_s, deadline_s)
+        if deadline_s < waiting.deadline_s:
+            waiting.deadline_s = deadline_s
         if len(waiting.items) >= self._count_max:
             self._flush(key)
         return future

@@ -151,8 +151,14 @@ class Producer(ProducingMember):
             return await self._watched(
                 message, lambda more: self._send(message, more, queue, order_key, selector, timeout_s)
             )
-        if queue is None and order_key is None and selector is None and self._linger is None:
-            return await self._sender.deliver(self._sender.prepare(message), timeout_s)
+        if queue is None and order_key is None and selector is None:
+            outgoing = self._sender.prepare(message)
+            linger = self._linger
+            if linger is not None and linger.takes(outgoing):
+                return await linger.add(
+                    outgoing, None, self.options.timeout_s if timeout_s is None else timeout_s
+                )
+            return await self._sender.deliver(outgoing, timeout_s)
         return await self._send(message, "", queue, order_key, selector, timeout_s)
 
     async def _send(

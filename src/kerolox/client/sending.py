@@ -96,7 +96,7 @@ class Sender:
         self._checked: set[str] = set()  # topics whose names were looked at
 
     @cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
+    def loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
     @property
@@ -278,7 +278,7 @@ class Sender:
                 peer = self.ready_peer(target.address)
                 if peer is not None and peer.stalled_since_s is None and not self.options.try_timeout_s:
                     now_s = clock()
-                    future: asyncio.Future[Command | Exception] = self._loop.create_future()
+                    future: asyncio.Future[Command | Exception] = self.loop.create_future()
                     self.ask(peer, target, outgoing, partial(_answered, future), deadline_s - now_s)
                     answer = await future
                     if not isinstance(answer, Exception) and answer.code == ResponseCode.GO_AWAY:
@@ -314,7 +314,7 @@ class Sender:
                 left_s -= self._monotonic_s() - now_s
             if peer.stalled_since_s is not None:
                 await self.wait_for_room(peer, now_s + left_s)
-            future: asyncio.Future[Command | Exception] = self._loop.create_future()
+            future: asyncio.Future[Command | Exception] = self.loop.create_future()
             self.ask(peer, target, outgoing, partial(_answered, future), left_s)
             answer = await future
             if not isinstance(answer, Exception) and answer.code == ResponseCode.GO_AWAY and not went_away:

@@ -86,16 +86,23 @@ def decode_into(command: Command, header: bytes) -> None:
         plain = _decode_envelope(header)
     except (msgspec.DecodeError, UnicodeDecodeError):
         plain = _decode_tolerantly(header)
-    if plain.opaque is None:
+    code, opaque, flag, version = plain.code, plain.opaque, plain.flag, plain.version
+    if opaque is None:
         raise ProtocolError("command header has no opaque: its answer could not be told from others")
-    for name in ("code", "opaque", "flag", "version"):
-        value = getattr(plain, name)
-        if not INT32_MIN <= value <= INT32_MAX:
-            raise ProtocolError(f"command header: {name} {value} is no signed 32-bit number")
-    command.code = plain.code
-    command.opaque = plain.opaque
-    command.flag = plain.flag
-    command.version = plain.version
+    if not (
+        INT32_MIN <= code <= INT32_MAX
+        and INT32_MIN <= opaque <= INT32_MAX
+        and INT32_MIN <= flag <= INT32_MAX
+        and INT32_MIN <= version <= INT32_MAX
+    ):
+        for name in ("code", "opaque", "flag", "version"):
+            value = getattr(plain, name)
+            if not INT32_MIN <= value <= INT32_MAX:
+                raise ProtocolError(f"command header: {name} {value} is no signed 32-bit number")
+    command.code = code
+    command.opaque = opaque
+    command.flag = flag
+    command.version = version
     command.language = plain.language
     command.remark = plain.remark
     raw = bytes(plain.extFields)

@@ -61,18 +61,25 @@ class UniqueKeys:
         self._prefix = f"{ip.hex().upper()}{process_id & 0xFFFF:04X}{salt & 0xFFFF_FFFF:08X}"
         self._counter = 0
         self._start_ms, self._next_start_ms = month_of(wall_ms(), zone)
+        self._head_ms, self._head = -1, ""  # what keys of one millisecond have in common
 
     def next(self) -> str:
         """A new key of 32 or 56 digits."""
         now_ms = self._wall_ms()
+        if now_ms != self._head_ms:
+            self._head = self._head_at(now_ms)
+            self._head_ms = now_ms
+        counter = self._counter
+        self._counter = (counter + 1) & 0xFFFF
+        return f"{self._head}{counter:04X}"
+
+    def _head_at(self, now_ms: int) -> str:
         if now_ms >= self._next_start_ms:
             self._start_ms, self._next_start_ms = month_of(now_ms, self._zone)
         since_ms = now_ms - self._start_ms
         if -_CLOCK_STEP_MS_MAX < since_ms < 0:
             since_ms = 0
-        counter = self._counter
-        self._counter = (counter + 1) & 0xFFFF
-        return f"{self._prefix}{since_ms & 0xFFFF_FFFF:08X}{counter:04X}"
+        return f"{self._prefix}{since_ms & 0xFFFF_FFFF:08X}"
 
 
 class UniqueKey(NamedTuple):
