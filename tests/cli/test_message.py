@@ -52,9 +52,15 @@ def test_lines_keep_their_order(cluster: Cluster, tmp_path: Path) -> None:
     assert bodies(found)[300:] == ["from a file", "second", "from a file\r\nsecond"]
 
 
+def test_a_new_topic_takes_all_from_the_first_on(cluster: Cluster) -> None:
+    """Its route is that of the template at first, which may have more queues."""
+    told = cluster.json("send", "brand-new", *map(str, range(40)))
+    assert (told["sent"], told["failed"]) == (40, 0)
+
+
 def test_what_cannot_be_sent(cluster: Cluster, tmp_path: Path) -> None:
     cluster.ok("topic", "create", "closed", "--perm", "4")
-    assert "--queue" in cluster.error("send", "closed", "x")
+    assert "none of its queues may be written" in cluster.error("send", "closed", "x")
     assert "--property = 'nonsense'" in cluster.error("send", "args", "x", "-p", "nonsense")
     assert "missing" in cluster.error("send", "args", "--file", str(tmp_path / "missing"))
     out, errors = cluster.run("send", "args", "ok", "--property", "TAGS=x", "--json", fails=True)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import typer
 
-from kerolox.cli.send import STORED, _unique_keys
 from kerolox.cli.times import time_text
 from kerolox.client.admin import TEMPLATE_TOPIC, Admin, Queue
 from kerolox.client.client import Client
+from kerolox.client.ids import unique_keys
 from kerolox.client.messages import Message as SentMessage
 from kerolox.client.names import TRACE_TOPIC
 from kerolox.client.options import ClientOptions
@@ -37,6 +37,7 @@ from kerolox.protocol.message import Message
 from kerolox.protocol.properties import pack
 from kerolox.protocol.signature import sign
 
+STORED = (0, 10, 11, 12)  # the last three: stored, but not as safe as promised
 TIMEOUT_S = 3.0
 AFTER_FAILURE_S = 3.0  # a sender that failed waits, as in the original
 SNAPSHOTS = 10  # a line is about the last ten seconds
@@ -180,7 +181,7 @@ class Senders:
             self._queues = [queue for queue in self._queues if queue.queue_id < NEW_TOPIC_QUEUES]
         if not self._queues:
             raise OptionError("-t", self._topic, "a topic with a writable queue")
-        self._keys = _unique_keys()
+        self._keys = unique_keys()
         figures = Figures(self.snapshot, self.line, interval_ms)
         reports = asyncio.create_task(figures.run())
         try:
