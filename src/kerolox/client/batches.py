@@ -15,15 +15,16 @@ from kerolox.protocol.codes import RequestCode
 def check_batch(messages: Sequence[Message]) -> None:
     """Raises InvalidMessage for messages that cannot go together."""
     first = messages[0]
+    topic, wait_stored = first.topic, first.wait_stored
+    if topic.startswith(RETRY_PREFIX):
+        raise InvalidMessage("a batch cannot go to a retry topic")
     for message in messages:
-        if message.topic != first.topic:
-            raise InvalidMessage(f"a batch has one topic, not {first.topic!r} and {message.topic!r}")
-        if message.wait_stored != first.wait_stored:
+        if message.topic != topic:
+            raise InvalidMessage(f"a batch has one topic, not {topic!r} and {message.topic!r}")
+        if message.wait_stored != wait_stored:
             raise InvalidMessage("all messages of a batch have the same wait_stored")
         if message.is_delayed:
             raise InvalidMessage("a message in a batch cannot be delayed")
-        if message.topic.startswith(RETRY_PREFIX):
-            raise InvalidMessage("a batch cannot go to a retry topic")
 
 
 def uncompress(outgoing: Outgoing) -> None:

@@ -30,6 +30,9 @@ def offset_id_prefix(store_host: bytes) -> str:
     return store_host.hex().upper()
 
 
+_HEX = tuple(f"{byte:02X}" for byte in range(256))  # quicker than to format a number for each key
+
+
 class OffsetId(NamedTuple):
     """A read offset id."""
 
@@ -71,7 +74,7 @@ class UniqueKeys:
             self._head_ms = now_ms
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
-        return f"{self._head}{counter:04X}"
+        return f"{self._head}{_HEX[counter >> 8]}{_HEX[counter & 255]}"
 
     def _head_at(self, now_ms: int) -> str:
         if now_ms >= self._next_start_ms:
