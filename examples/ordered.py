@@ -33,7 +33,7 @@ async def main() -> None:
     async with PushConsumer(NAMESERVER, group="warehouse", options=options) as consumer:
 
         @consumer.on("order-steps")
-        async def step(message: Received) -> None:
+        async def handle(message: Received) -> None:
             nonlocal failed_once
             order = message.keys[0]
             if message.text == "packed" and order == "o-3" and not failed_once:

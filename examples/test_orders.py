@@ -40,7 +40,9 @@ def test_an_order_is_sent_with_its_key(kerolox_broker: BrokerThread) -> None:
     with blocking.PullConsumer(
         kerolox_broker.nameserver_address, group="test", topics=["orders"], options=options
     ) as consumer:
-        (message,) = consumer.poll(10) or ()
+        batch = consumer.poll(10)
+    assert batch is not None
+    (message,) = batch
     assert (message.msg_id, message.keys, message.tags) == (sent, ("o-1",), "placed")
 
 
