@@ -266,7 +266,7 @@ class Bench:
             command = [sys.executable, "-m", "bench.client_load", *words]
         output = broker.home / f"load-{next(self._numbers)}.txt"
         environment = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
-        environment["ROCKETMQ_CLIENT_LOG_DIR"] = environment["HOME"] = str(broker.home)
+        environment["HOME"] = str(broker.home)  # where the C++ client writes its log
         with output.open("wb") as to:
             process = subprocess.Popen(command, stdout=to, stderr=to, cwd=ROOT, env=environment)
         set_cores(process.pid, {LOAD_CORE})
