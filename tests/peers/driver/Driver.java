@@ -77,6 +77,7 @@ public final class Driver {
         Admin.register(OPS);
         Codec.register(OPS);
         Filters.register(OPS);
+        Shares.register(OPS);
         emit("ready", ping(null));
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
