@@ -9,6 +9,7 @@ it is counted, and must be of one write.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections import Counter, defaultdict
@@ -34,6 +35,7 @@ from .verify import Violation
 
 TOPIC = "killed-delays"
 LANES = 4
+FILE_BYTES = 256 * 1024  # of the log
 LEVELS = "1s 2s 5s 20s"
 DELAYS_MS = parse_levels(LEVELS)
 FASTER = 20
@@ -76,7 +78,7 @@ class Life(transactions.Life):
             advertised_host="127.0.0.1",
             listen_port=0,
             broker_name="killed",
-            commit_log_file_bytes=256 * 1024,
+            commit_log_file_bytes=FILE_BYTES,
             queue_file_bytes=20 * 100,
             index_slots=100,
             index_entries=400,
@@ -129,12 +131,12 @@ class Life(transactions.Life):
         count: Counter[int] = Counter()
         early: Counter[int] = Counter()
         wide: Counter[int] = Counter()
-        written_ms: dict[int, int] = {}  # store time of its last copy: one write has one
-        repeating: dict[int, list[tuple[int, int]]] = defaultdict(list)  # of a level: number, that time
+        written: dict[int, tuple[int, int]] = {}  # of its last copy: where it lies, and its store time
+        repeating: dict[int, list[tuple[int, tuple[int, int]]]] = defaultdict(list)  # of a level
 
-        def end_of(run: list[tuple[int, int]]) -> None:
+        def end_of(run: list[tuple[int, tuple[int, int]]]) -> None:
             for number, _ in run:
-                wide[number] = max(wide[number], len({ms for _, ms in run}))
+                wide[number] = max(wide[number], writes_of([place for _, place in run]))
             run.clear()
 
         offset, end = 0, self.broker.store.max_offset(TOPIC, 0)
@@ -146,15 +148,25 @@ class Life(transactions.Life):
                 count[number] += 1
                 due_ms = each.born_timestamp + DELAYS_MS[level - 1]
                 early[number] = max(early[number], due_ms - each.store_timestamp)
-                if number in written_ms:
-                    repeating[level].append((number, written_ms[number]))
+                if number in written:
+                    repeating[level].append((number, written[number]))
                 else:
                     end_of(repeating[level])
-                written_ms[number] = each.store_timestamp
+                written[number] = (each.physical_offset, each.store_timestamp)
             offset = read.next_offset
         for run in repeating.values():
             end_of(run)
         return {number: (times, early[number], wide[number]) for number, times in count.items()}
+
+
+def writes_of(places: list[tuple[int, int]]) -> int:
+    """By how many writes these were delivered. One write has one store time, and a second one where it goes
+    over into the next file of the log."""
+    places = sorted(places)
+    return 1 + sum(
+        later[1] != earlier[1] and later[0] // FILE_BYTES == earlier[0] // FILE_BYTES
+        for earlier, later in itertools.pairwise(places)
+    )
 
 
 def run(plan: dict[str, Any], pipe: int) -> None:
