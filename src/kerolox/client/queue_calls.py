@@ -45,12 +45,12 @@ class QueueCalls:
     # --- offsets --------------------------------------------------------------------------------------
 
     async def stored_offset(self, queue: Queue) -> int | None:
-        """How far the group is; None when it has not begun."""
+        """How far the group is; None when it has not begun. Of a queue that has all its messages still, a new
+        group is told 0 by the broker: so the first messages of a new topic are not missed."""
         asked = QueryOffsetRequest(
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
-            set_zero_if_not_found=False,
             broker_name=queue.broker,
         )
         code = RequestCode.QUERY_CONSUMER_OFFSET
