@@ -79,7 +79,7 @@ class ProducerOptions:
     # --- how long, how often
     timeout_s: float = 3.0  # of a send, over all its tries
     try_timeout_s: float = 0.0  # of one try; 0: all the time that is left
-    retries: int = 2  # further tries, at other brokers first
+    retries: int = 2  # further tries, at other brokers first; a broker that is not there does not count
     retry_not_ok: bool = False  # try elsewhere when stored, but not flushed or replicated in time
     avoid_slow_brokers: bool = True  # prefer others for a while after a failure or a slow answer
 

@@ -257,7 +257,7 @@ class Sender:
         tried = [] if tried is None else tried
         while True:
             left_s = deadline_s - clock() if tried else timeout_s
-            if left_s <= 0 or len(tried) > self.options.retries:
+            if left_s <= 0 or _asked(tried) > self.options.retries:
                 for _, error in reversed(tried):
                     if isinstance(error, StoredUnsafely):
                         return error.receipt  # no broker did better
@@ -391,6 +391,12 @@ class Sender:
             return await pipeline.finish()
         finally:
             pipeline.give_up()
+
+
+def _asked(tried: Sequence[tuple[str, Exception]]) -> int:
+    """Tries that reached a broker. One that could not be connected to may be starting again: that is waited
+    for until the time is over."""
+    return sum(not isinstance(error, ConnectFailed) for _, error in tried)
 
 
 def _answered(future: asyncio.Future[Command | Exception], answer: Command | Exception) -> None:
