@@ -6,7 +6,6 @@ from kerolox.protocol.bodies.body import Body, Word
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.header import wire
 
-
 # The attribute by which our broker tells why it let a group consume no more: so every tool can show it.
 WHY_DISABLED = "kerolox.disabled"
 
