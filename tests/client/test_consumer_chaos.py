@@ -14,6 +14,9 @@ import pytest
 
 from kerolox import Message, Producer, PullConsumer, PullOptions, PushConsumer, PushOptions, Queue, Received
 from kerolox.client.outcomes import Retry
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.headers.offset import ResetOffsetRequest
 from kerolox.testing.broker import RunningBroker, running_broker
 from kerolox.testing.nameserver import running_nameserver
 from kerolox.testing.network import Network, unreliable_network
@@ -351,3 +354,52 @@ async def test_reset_offsets_of_a_pull_consumer(running: RunningBroker, producer
                 texts += [message.text for message in batch]
             assert sorted(map(int, texts)) == list(range(10))
             consumer.reset_offsets("orders", dict.fromkeys(queues, 0))
+
+
+async def test_a_broker_that_has_lost_its_end_while_handlers_work(
+    running: RunningBroker, producer: Producer
+) -> None:
+    """It answers a pull with a place further back: what is not done yet is not passed over."""
+    seen = Counter[str]()
+    release = asyncio.Event()
+
+    async def handle(message: Received) -> None:
+        seen[message.text] += 1
+        await release.wait()
+
+    await create(running, "orders", 1)
+    async with push(running.nameserver_address, handle, workers=5) as consumer:
+        await producer.send_batch([Message("orders", str(number)) for number in range(10)])
+        await wait_for(lambda: len(seen) == 5, 20)
+        held = next(held for queue, held in consumer.held.items() if queue.topic == "orders")
+        held.next_offset = 10_000  # far behind the end the broker knows
+        consumer.pulling.start(held)
+        release.set()
+        await wait_for(lambda: len(seen) == 10, 20)
+        await producer.send(Message("orders", "new"))
+        await wait_for(lambda: seen["new"], 20)
+        await wait_for(lambda: all(not each.count for each in consumer.held.values()), 20)
+
+
+async def test_a_group_turned_back_while_handlers_work(running: RunningBroker, producer: Producer) -> None:
+    """By an administrator: what is at work then is no progress any more."""
+    seen = Counter[str]()
+    release = asyncio.Event()
+
+    async def handle(message: Received) -> None:
+        seen[message.text] += 1
+        if message.text in "89":
+            await release.wait()
+
+    await create(running, "orders", 1)
+    async with push(running.nameserver_address, handle, workers=5):
+        await producer.send_batch([Message("orders", str(number)) for number in range(10)])
+        await wait_for(lambda: len(seen) == 10, 20)
+        asked = ResetOffsetRequest(topic="orders", group="billing", timestamp=1, is_force=True)
+        async with Dialer() as dialer:
+            answer = await dialer.call(running.address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, asked)
+        assert answer.code == 0, answer.remark
+        await producer.send(Message("orders", "new"))
+        await asyncio.sleep(0.1)
+        release.set()
+        await wait_for(lambda: seen["new"] and all(seen[str(number)] >= 2 for number in range(8)), 20)

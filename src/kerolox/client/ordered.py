@@ -162,8 +162,8 @@ class InOrder(Work):
                 return error.seconds if isinstance(error, Suspend) else self.options.suspend_s
             stats.worked(topic, len(chunk), 0, self.clock.monotonic_s() - began_s)
             held.done(chunk)
-            for _ in chunk:
-                if held.waiting:  # empty when it was dropped meanwhile
+            for message in chunk:
+                if held.waiting and held.waiting[0] is message:  # not when it was dropped meanwhile
                     held.waiting.popleft()
             return 0.0
         except Exception:

@@ -42,6 +42,7 @@ class Pulling:
         self._consumer = consumer
         self._client = consumer.client
         self._clock = consumer.client.clock
+        self._introducing: asyncio.Task[int] | None = None  # one heartbeat for all queues that need it
 
     def start(self, held: HeldQueue) -> None:
         """Pull it, from where it is now. A pull that is under way is given up."""
@@ -129,6 +130,11 @@ class Pulling:
                 "offset_moved queue=%s asked=%d now=%d first=%d end=%d",
                 queue, offset_asked, header.next_begin_offset, header.min_offset, header.max_offset,
             )  # fmt: skip
+            if held.count and header.next_begin_offset < held.commit_offset:
+                # Somebody turned the group back: what is at work must not count as progress again.
+                self._consumer.reset_offsets(queue.topic, {queue: header.next_begin_offset})
+                await self._clock.sleep(self._consumer.options.error_pause_s)
+                return
         held.heard = True
         held.take(messages, header.next_begin_offset)
         if messages:
@@ -145,7 +151,9 @@ class Pulling:
         held.broker_id = MASTER
         if code in _UNKNOWN_THERE:
             log.info("pull_too_early queue=%s error=%r", held.queue, str(error))
-            await self._client.heartbeat()
+            if self._introducing is None or self._introducing.done():
+                self._introducing = self._client.spawn(self._client.heartbeat())
+            await asyncio.shield(self._introducing)
             await self._clock.sleep(EARLY_PAUSE_S)
             return
         log.warning("pull_failed queue=%s offset=%d error=%r", held.queue, held.next_offset, str(error))
