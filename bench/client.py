@@ -358,8 +358,8 @@ def main(argv: list[str] | None = None) -> Result | None:
     parser.add_argument("--no-save", action="store_true", help="print the results only")
     arguments = parser.parse_args(argv)
     quick = arguments.quick
-    arguments.seconds = arguments.seconds or (2.0 if quick else 4.0)
-    arguments.settle = arguments.settle or (2.5 if quick else 5.0)
+    arguments.seconds = arguments.seconds or (2.0 if quick else 3.5)
+    arguments.settle = arguments.settle or (2.5 if quick else 4.0)
     arguments.backlog = arguments.backlog or (400_000 if quick else 1_200_000)
     try:
         java, jars = find_java(), get_jars()
