@@ -531,3 +531,16 @@ async def test_topics_and_assigned_queues_do_not_mix(running: RunningBroker) -> 
     async with puller(running) as consumer:
         with pytest.raises(OptionError):
             await consumer.assign([Queue("orders", "broker-a", 0)])
+
+
+async def test_a_group_that_begins_at_the_end_misses_nothing_of_a_topic_made_meanwhile(
+    running: RunningBroker, producer: Producer
+) -> None:
+    seen = Seen()
+    options = PushOptions(balance_s=0.2)
+    async with PushConsumer(running.nameserver_address, group="billing", options=options) as consumer:
+        consumer.subscribe("young", seen)
+        await asyncio.sleep(0.3)
+        await producer.send(Message("young", "first"))  # makes the topic
+        await wait_for(lambda: seen, 10)
+    assert seen.texts == ["first"]

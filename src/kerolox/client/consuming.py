@@ -63,7 +63,7 @@ class Consumer(ConsumingMember):
         self.keeping: OffsetKeeping = (
             FileOffsets(self._stable_id(), self.group, options.offsets_directory)
             if options.broadcasting
-            else BrokerOffsets(self.calls)
+            else BrokerOffsets(self.calls, zero_if_young=options.start_at() is not StartAt.TIMESTAMP)
         )
         self.wanted: dict[str, SubscriptionData] = {}  # by topic, as it travels
         self.held: dict[Queue, HeldQueue] = {}

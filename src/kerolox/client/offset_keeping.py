@@ -34,11 +34,12 @@ class OffsetKeeping(Protocol):
 class BrokerOffsets:
     """At the brokers."""
 
-    def __init__(self, calls: QueueCalls) -> None:
+    def __init__(self, calls: QueueCalls, *, zero_if_young: bool) -> None:
         self._calls = calls
+        self._zero_if_young = zero_if_young
 
     async def load(self, queue: Queue) -> int | None:
-        return await self._calls.stored_offset(queue)
+        return await self._calls.stored_offset(queue, zero_if_young=self._zero_if_young)
 
     async def save(self, offsets: Mapping[Queue, int], *, surely: bool) -> list[Queue]:
         one = self._calls.save_offset if surely else self._calls.tell_offset

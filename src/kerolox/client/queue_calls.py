@@ -44,13 +44,15 @@ class QueueCalls:
 
     # --- offsets --------------------------------------------------------------------------------------
 
-    async def stored_offset(self, queue: Queue) -> int | None:
+    async def stored_offset(self, queue: Queue, *, zero_if_young: bool = True) -> int | None:
         """How far the group is; None when it has not begun. Of a queue that has all its messages still, a new
-        group is told 0 by the broker: so the first messages of a new topic are not missed."""
+        group is told 0 by the broker: so the first messages of a new topic are not missed. Who begins at a
+        certain time misses nothing, and is better without."""
         asked = QueryOffsetRequest(
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
+            set_zero_if_not_found=None if zero_if_young else False,
             broker_name=queue.broker,
         )
         code = RequestCode.QUERY_CONSUMER_OFFSET

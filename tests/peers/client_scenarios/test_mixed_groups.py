@@ -228,7 +228,10 @@ def test_python_reads_what_java_sends(target: Target, java: Client, unique: Uniq
     expected[producer.send(topic, long)["msgId"]] = long  # compressed
     producer.send_batch([{"topic": topic, "text": f"batch {n}"} for n in range(5)])
     producer.send(topic, "delayed", delayLevel=1)
-    texts = {*expected.values(), *(f"batch {n}" for n in range(5)), "delayed"}
+    for local in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE"):
+        transactional = java.producer(unique("pid"), transaction={"local": local, "check": local})
+        transactional.do("producer.sendTransaction", message={"topic": topic, "text": local})
+    texts = {*expected.values(), *(f"batch {n}" for n in range(5)), "delayed", "COMMIT_MESSAGE"}
     wait_until(lambda: {m.text for m in member.messages} >= texts, "all came")
     member.close()
     assert {m.text for m in member.messages} == texts
