@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from kerolox import Message, Producer, PullConsumer, PullOptions, PushConsumer, PushOptions, Queue, Received
+from kerolox.client import work
 from kerolox.client.outcomes import Retry
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode
@@ -403,3 +404,61 @@ async def test_a_group_turned_back_while_handlers_work(running: RunningBroker, p
         await asyncio.sleep(0.1)
         release.set()
         await wait_for(lambda: seen["new"] and all(seen[str(number)] >= 2 for number in range(8)), 20)
+
+
+async def test_what_the_broker_does_not_take_back_is_tried_here(
+    running: RunningBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "RETRY_HERE_S", 0.2)
+    attempts: list[int] = []
+
+    async def refuse(message: Received, level: int) -> bool:
+        return False
+
+    async def handle(message: Received) -> None:
+        attempts.append(message.reconsume_times)
+        if len(attempts) < 3:
+            # Meanwhile nothing counts as progress.
+            assert all(held.commit_offset == 0 for held in consumer.held.values() if held.count)
+            raise ValueError("no")
+
+    consumer = push(running.nameserver_address, handle)
+    monkeypatch.setattr(consumer.giving_back, "give_back", refuse)
+    async with consumer:
+        await producer.send(Message("orders", "x"))
+        await wait_for(lambda: attempts == [0, 1, 2], 20)
+        await wait_for(lambda: not any(held.count for held in consumer.held.values()))
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
+@pytest.mark.parametrize("taken", [False, True], ids=["refused", "taken back"])
+async def test_a_slow_handler_that_ends_while_its_message_is_given_back(
+    running: RunningBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch, fails: bool, taken: bool
+) -> None:
+    monkeypatch.setattr(work, "RETRY_HERE_S", 0.2)
+    giving, given = asyncio.Event(), asyncio.Event()
+    calls = 0
+
+    async def give_back(message: Received, level: int) -> bool:
+        giving.set()
+        await given.wait()
+        return taken
+
+    async def handle(message: Received) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await giving.wait()
+            if fails:
+                raise ValueError("late, and broken")
+
+    consumer = push(running.nameserver_address, handle, handler_s_max=0.2)
+    monkeypatch.setattr(consumer.giving_back, "give_back", give_back)
+    async with consumer:
+        await producer.send(Message("orders", "x"))
+        await asyncio.wait_for(giving.wait(), 20)
+        await asyncio.sleep(0.1)
+        given.set()
+        # Either the broker has it, or it is tried here once more: it does not stay open for ever.
+        await wait_for(lambda: calls == (1 if taken else 2), 20)
+        await wait_for(lambda: not any(held.count for held in consumer.held.values()), 20)

@@ -62,6 +62,7 @@ class FileOffsets:
         root = Path(directory or os.path.join(os.path.expanduser("~"), DIRECTORY))
         self.path = root / client_id / group / "offsets.json"
         self._known: dict[Queue, int] | None = None
+        self._writing = asyncio.Lock()  # of two that save at once the later has all
 
     async def load(self, queue: Queue) -> int | None:
         if self._known is None:
@@ -72,12 +73,13 @@ class FileOffsets:
         if self._known is None:
             self._known = await asyncio.get_running_loop().run_in_executor(None, self._read)
         self._known.update(offsets)
-        content = encode_offsets(self._known)
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, self._write, content)
-        except OSError as error:
-            log.warning("offsets_not_saved path=%s error=%r", self.path, str(error))
-            return []
+        async with self._writing:
+            content = encode_offsets(self._known)
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, self._write, content)
+            except OSError as error:
+                log.warning("offsets_not_saved path=%s error=%r", self.path, str(error))
+                return []
         return list(offsets)
 
     def _read(self) -> dict[Queue, int]:
