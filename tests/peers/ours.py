@@ -101,6 +101,10 @@ class OurNameServer(OurServer):
             r"ready on 127\.0\.0\.1:(\d+)",
         )
 
+    def start(self) -> None:
+        super().start()
+        self.command[2] = self.address  # started again, it is where it was
+
     @property
     def port(self) -> int:
         assert self.match is not None
