@@ -484,3 +484,29 @@ def test_any_content_is_opened_or_refused(junk: bytes, after_crash: bool) -> Non
         put(index, "k", 10_000)
         assert index.query("T", "k", 1) == [10_000]
         index.close()
+
+
+@pytest.mark.parametrize("torn", range(HEADER.size + 1))
+def test_a_torn_header_loses_no_key(tmp_path: Path, torn: int) -> None:
+    """Its fields may be of two rounds: what the log brings again is entered all the same."""
+
+    def items(physical: int) -> list[tuple[int, int, int]]:
+        return [(hash_key("T", f"{physical}-{number}"), physical, T0 + physical) for number in range(3)]
+
+    index = open_index(tmp_path, entries=600)
+    for physical in range(100, 170):
+        index.put_many(items(physical))
+    round_of(index)
+    (path,) = tmp_path.iterdir()
+    old = path.read_bytes()[: HEADER.size]
+    for physical in range(170, 270):
+        index.put_many(items(physical))
+    round_of(index)
+    data = path.read_bytes()
+    path.write_bytes(data[:torn] + old[torn:] + data[HEADER.size :])
+    again = open_index(tmp_path, entries=600, after_crash=True)
+    for physical in range(100, 270):
+        again.put_many(items(physical))
+    for physical in range(100, 270):
+        for number in range(3):
+            assert physical in again.query("T", f"{physical}-{number}", 600)

@@ -274,7 +274,8 @@ class IndexFile:
                 good = number + 1
         self._changed = set(range((self.slots - 1 + _SHIFT) // _PAGE_SLOTS + 1))
         self.used_slots = used
-        if good == self.count:
+        # A torn header may tell of a later end than its count does: then the log has to fill the gap.
+        if good == self.count and (good == 1 or last == self.end_physical):
             return True
         self._tail = Tail.at(good)
         self.count = good
