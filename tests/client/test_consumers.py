@@ -544,3 +544,11 @@ async def test_a_group_that_begins_at_the_end_misses_nothing_of_a_topic_made_mea
         await producer.send(Message("young", "first"))  # makes the topic
         await wait_for(lambda: seen, 10)
     assert seen.texts == ["first"]
+
+
+async def test_what_is_handed_out_and_not_done_does_not_stop_the_reading(
+    running: RunningBroker, producer: Producer
+) -> None:
+    await send(producer, *map(str, range(300)))
+    async with puller(running, auto_commit=False, queue_messages_max=32) as consumer:
+        assert len(set(await read(consumer, 300))) == 300

@@ -70,6 +70,7 @@ class Consumer(ConsumingMember):
         self.started_ms = 0
         self._clock = self.client.clock
         self.pulling = Pulling(self)
+        self._missing: set[str] = set()  # topics that were looked for in vain
         self._balance_now = asyncio.Event()
         self._dividing = asyncio.Lock()  # held by whoever takes queues or lets go of them
         self._leaving: dict[HeldQueue, None] = {}  # not held any more, but not yet let go of
@@ -229,11 +230,14 @@ class Consumer(ConsumingMember):
 
     async def _route(self, topic: str) -> Route | None:
         try:
-            return await self.client.routes.find(topic)
+            route = await self.client.routes.find(topic)
+            self._missing.discard(topic)
+            return route
         except TopicNotFound as error:
             # A retry topic is made by the group's first heartbeat; another may be made any time.
-            if not topic.startswith(RETRY_PREFIX):
-                log.warning("topic_without_route topic=%s error=%r", topic, str(error))
+            if not topic.startswith(RETRY_PREFIX) and topic not in self._missing:
+                self._missing.add(topic)
+                log.warning("topic_not_there_yet topic=%s error=%r", topic, str(error))
         except (NoRoute, KeroloxError) as error:
             log.warning("route_not_found topic=%s error=%r", topic, str(error))
         return None
@@ -263,8 +267,7 @@ class Consumer(ConsumingMember):
     async def _balance_topic(self, topic: str) -> bool:
         route = await self._route(topic)
         if route is None:
-            # A retry topic comes to the name servers soon after the group's first heartbeat.
-            return not topic.startswith(RETRY_PREFIX)
+            return False  # looked for again soon: who waits for it does not want to miss its beginning
         mine = await self._share(topic, sorted(route.readable))
         if mine is None:
             return False
@@ -414,20 +417,22 @@ class Consumer(ConsumingMember):
         return queue._replace(topic=self.client.wire_name(queue.topic))
 
     def is_full(self, held: HeldQueue) -> bool:
+        """Whether nothing more should be pulled for now."""
         options = self.options
-        if (
-            held.paused
-            or held.count >= options.queue_messages_max
-            or held.size_bytes >= options.queue_bytes_max
-        ):
+        count, size_bytes = self.load(held)
+        if held.paused or count >= options.queue_messages_max or size_bytes >= options.queue_bytes_max:
             return True
         if not options.topic_messages_max and not options.topic_bytes_max:
             return False
-        same = [each for each in self.held.values() if each.queue.topic == held.queue.topic]
         # Each queue has its part of the topic's limit, so that one cannot keep out the others.
-        if options.topic_messages_max and held.count * len(same) >= options.topic_messages_max:
+        same = sum(each.topic == held.queue.topic for each in self.held)
+        if options.topic_messages_max and count * same >= options.topic_messages_max:
             return True
-        return bool(options.topic_bytes_max) and held.size_bytes * len(same) >= options.topic_bytes_max
+        return bool(options.topic_bytes_max) and size_bytes * same >= options.topic_bytes_max
+
+    def load(self, held: HeldQueue) -> tuple[int, int]:
+        """Messages and bytes that count against the limits: what is not done."""
+        return held.count, held.size_bytes
 
     def tells_progress(self) -> bool:
         """Whether pulls carry how far the queue is."""

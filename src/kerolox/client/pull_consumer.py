@@ -188,6 +188,7 @@ class PullConsumer(Consumer):
             if self.client.options.namespace:
                 for message in messages:
                     message.topic = self.client.user_name(message.topic)
+            held.room.set()
             batch = Batch(self._shown(held.queue), messages, held)
             self._given.append(batch)
             self.stats.worked(held.queue.topic, len(messages), 0, 0.0)
@@ -211,7 +212,12 @@ class PullConsumer(Consumer):
     def is_full(self, held: HeldQueue) -> bool:
         if super().is_full(held):
             return True
-        return sum(each.count for each in self.held.values()) >= self.options.messages_max and held.count > 0
+        total = sum(len(each.waiting) for each in self.held.values())
+        return total >= self.options.messages_max and bool(held.waiting)
+
+    def load(self, held: HeldQueue) -> tuple[int, int]:
+        # What was handed out is the caller's, who may take long to be done with it.
+        return len(held.waiting), sum([len(message.body) for message in held.waiting])
 
     def tells_progress(self) -> bool:
         return self.options.auto_commit
