@@ -11,7 +11,7 @@ from kerolox.client.held_queue import HeldQueue
 from kerolox.client.messages import Received, decode_received
 from kerolox.client.routes import MASTER
 from kerolox.errors import KeroloxError
-from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 from kerolox.protocol.subscription import matches_tag
@@ -113,6 +113,9 @@ class Pulling:
         if answer.code not in _PULLED:
             if answer.code == ResponseCode.GO_AWAY:
                 self._client.retire(address, peer)
+                return
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code != RequestCode.PULL_MESSAGE:
+                self._consumer.pull_code = RequestCode.PULL_MESSAGE  # what all brokers know
                 return
             raise failure(answer, address=address, code=code)
         header = answer.header(PullAnswer)
