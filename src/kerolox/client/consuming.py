@@ -22,7 +22,7 @@ from kerolox.client.messages import Queue
 from kerolox.client.names import RETRY_PREFIX, check_group
 from kerolox.client.offset_keeping import BrokerOffsets, FileOffsets, OffsetKeeping
 from kerolox.client.options import ClientOptions
-from kerolox.client.pulling import Pulling
+from kerolox.client.pulling import Pulling, is_full
 from kerolox.client.queue_calls import QueueCalls
 from kerolox.client.routes import Route
 from kerolox.errors import Closed, KeroloxError
@@ -418,17 +418,8 @@ class Consumer(ConsumingMember):
 
     def is_full(self, held: HeldQueue) -> bool:
         """Whether nothing more should be pulled for now."""
-        options = self.options
-        count, size_bytes = self.load(held)
-        if held.paused or count >= options.queue_messages_max or size_bytes >= options.queue_bytes_max:
-            return True
-        if not options.topic_messages_max and not options.topic_bytes_max:
-            return False
-        # Each queue has its part of the topic's limit, so that one cannot keep out the others.
         same = sum(each.topic == held.queue.topic for each in self.held)
-        if options.topic_messages_max and count * same >= options.topic_messages_max:
-            return True
-        return bool(options.topic_bytes_max) and size_bytes * same >= options.topic_bytes_max
+        return held.paused or is_full(self.options, *self.load(held), same)
 
     def load(self, held: HeldQueue) -> tuple[int, int]:
         """Messages and bytes that count against the limits: what is not done."""

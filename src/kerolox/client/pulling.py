@@ -17,6 +17,7 @@ from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 from kerolox.protocol.subscription import matches_tag
 
 if TYPE_CHECKING:
+    from kerolox.client.consumer_options import ConsumerOptions
     from kerolox.client.consuming import Consumer
 
 log = logging.getLogger(__name__)
@@ -163,3 +164,13 @@ class Pulling:
         if code is None or code == ResponseCode.TOPIC_NOT_EXIST:
             await self._consumer.look_for(held.queue.topic)
         await self._clock.sleep(self._consumer.options.error_pause_s)
+
+
+def is_full(options: ConsumerOptions, count: int, size_bytes: int, queues: int) -> bool:
+    """Whether as much of a queue waits here as the options allow, one of so many of its topic."""
+    if count >= options.queue_messages_max or size_bytes >= options.queue_bytes_max:
+        return True
+    # Each queue has its part of the topic's limit, so that one cannot keep out the others.
+    if options.topic_messages_max and count * queues >= options.topic_messages_max:
+        return True
+    return bool(options.topic_bytes_max) and size_bytes * queues >= options.topic_bytes_max
