@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,9 @@ def java_broker(java_session: Factory, java_nameserver: JavaNameServer) -> JavaB
 def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
     """Names for topics and groups that no other test uses."""
     numbers = itertools.count(1)
-    test = re.sub(r"[^A-Za-z0-9]+", "_", request.node.name).strip("_")
+    # Two files may have a test of the same name.
+    file = zlib.crc32(request.node.path.name.encode()) & 0xFFFF
+    test = re.sub(r"[^A-Za-z0-9]+", "_", f"{request.node.name}_{file:04x}").strip("_")
 
     def name(kind: str) -> str:
         return f"{kind}_{test}_{next(numbers)}"

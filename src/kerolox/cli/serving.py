@@ -82,7 +82,8 @@ async def serve_until_told(
         sys.stdout.flush()
         while not told.is_set() and (parent is None or os.getppid() == parent):
             try:
-                await asyncio.wait_for(told.wait(), None if parent is None else PARENT_CHECK_S)
+                async with asyncio.timeout(None if parent is None else PARENT_CHECK_S):
+                    await told.wait()
             except TimeoutError:
                 pass
 

@@ -110,7 +110,8 @@ class Tail:
                 followed[queue] = asyncio.create_task(self._follow(lookups, queue, offset))
             while not self._done.is_set():
                 try:
-                    await asyncio.wait_for(self._done.wait(), ROUTE_REFRESH_S)
+                    async with asyncio.timeout(ROUTE_REFRESH_S):
+                        await self._done.wait()
                 except TimeoutError:
                     await self._look_for_queues(lookups, followed)
         finally:

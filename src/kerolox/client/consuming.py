@@ -217,7 +217,8 @@ class Consumer(ConsumingMember):
             pause_s = self.options.balance_s if complete else min(hurry_s, self.options.balance_s)
             hurry_s = NOT_BALANCED_PAUSE_S if complete else hurry_s * 2
             try:
-                await asyncio.wait_for(self._balance_now.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._balance_now.wait()
                 hurry_s = NOT_BALANCED_PAUSE_S
             except TimeoutError:
                 pass

@@ -153,7 +153,8 @@ class PullConsumer(Consumer):
             if left_s is not None and left_s <= 0:
                 return None
             try:
-                await asyncio.wait_for(self._ready.wait(), left_s)
+                async with asyncio.timeout(left_s):
+                    await self._ready.wait()
             except TimeoutError:
                 return None
             self._check_open()

@@ -72,7 +72,8 @@ class Pulling:
         held.room.clear()
         try:
             # Looked at now and then all the same: limits depend on other queues too.
-            await asyncio.wait_for(held.room.wait(), PAUSED_LOOK_S)
+            async with asyncio.timeout(PAUSED_LOOK_S):
+                await held.room.wait()
         except TimeoutError:
             pass
 

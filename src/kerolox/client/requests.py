@@ -49,7 +49,8 @@ class Requests:
         try:
             await send(more, deadline_s - clock.monotonic_s())
             try:
-                return await asyncio.wait_for(reply, max(0.0, deadline_s - clock.monotonic_s()))
+                async with asyncio.timeout(max(0.0, deadline_s - clock.monotonic_s())):
+                    return await reply
             except TimeoutError:
                 raise NoReply(message.topic, correlation_id, timeout_s) from None
         finally:

@@ -162,7 +162,8 @@ class Sender:
         finding = self.client.routes.find_for_sending(topic, options.template_topic, options.template_queues)
         timeout_s = options.timeout_s if timeout_s is None else timeout_s
         try:
-            route = await asyncio.wait_for(finding, max(0.0, timeout_s))
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                route = await finding
         except TimeoutError:
             raise RequestTimeout(
                 ", ".join(self.client.nameservers.addresses), f"the route of topic {topic!r}", timeout_s

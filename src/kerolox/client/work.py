@@ -98,7 +98,8 @@ class Work:
                 return
             self._became_idle.clear()
             try:
-                await asyncio.wait_for(self._became_idle.wait(), left_s)
+                async with asyncio.timeout(left_s):
+                    await self._became_idle.wait()
             except TimeoutError:
                 pass
 

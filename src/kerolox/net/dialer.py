@@ -206,7 +206,8 @@ class Dialer(PeerEvents):
             line.connecting = asyncio.get_running_loop().create_task(self._connect(address, line))
             line.connecting.add_done_callback(_look_at_result)
         try:
-            return await asyncio.wait_for(asyncio.shield(line.connecting), max(0.0, timeout_s))
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                return await asyncio.shield(line.connecting)
         except TimeoutError:
             raise RequestTimeout(address, f"{request_name(code)} (while connecting)", timeout_s) from None
 
