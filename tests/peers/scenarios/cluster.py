@@ -167,6 +167,16 @@ class Cluster:
         driver.create_topic(self.nameserver, (broker or self.broker).address, topic, queues)
         return topic
 
+    @property
+    def count(self) -> int:
+        """Servers made so far."""
+        return len(self._made)
+
+    def finish_since(self, count: int) -> None:
+        """End those that were made after the first ``count``."""
+        while len(self._made) > count:
+            self._made.pop().finish()
+
     def finish(self) -> None:
         for process in reversed(self._made):
             process.finish()

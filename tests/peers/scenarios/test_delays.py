@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -30,10 +30,12 @@ LATE_MS_MAX = 700
 STARTING_MS = 2500
 
 
-@pytest.fixture(scope="session")
-def delaying(cluster: Cluster) -> Broker:
+@pytest.fixture(scope="module")
+def delaying(cluster: Cluster) -> Iterator[Broker]:
     """A broker with short delays that may be killed."""
-    return cluster.new_broker("broker-delaying", cluster="DelayCluster", properties=LEVELS)
+    made = cluster.new_broker("broker-delaying", cluster="DelayCluster", properties=LEVELS)
+    yield made
+    made.finish()
 
 
 def send(client: Client, topic: str, levels: range) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,8 +16,10 @@ SETTINGS = {"enableLmq": True, "enableMultiDispatch": True}
 
 
 @pytest.fixture(scope="module")
-def broker(cluster: Cluster) -> Broker:
-    return cluster.new_broker("broker-light", cluster="LightCluster", properties=SETTINGS)
+def broker(cluster: Cluster) -> Iterator[Broker]:
+    made = cluster.new_broker("broker-light", cluster="LightCluster", properties=SETTINGS)
+    yield made
+    made.finish()
 
 
 class Story:

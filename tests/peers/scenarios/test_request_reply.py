@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,10 +16,12 @@ REPLY_TOPIC = "ReplyCluster_REPLY_TOPIC"
 
 
 @pytest.fixture(scope="module")
-def broker(cluster: Cluster) -> Broker:
+def broker(cluster: Cluster) -> Iterator[Broker]:
     """Alone in its cluster: a reply goes to any broker of the cluster, and only one to which who asked is
     connected can bring it."""
-    return cluster.new_broker("broker-replies", cluster="ReplyCluster")
+    made = cluster.new_broker("broker-replies", cluster="ReplyCluster")
+    yield made
+    made.finish()
 
 
 def replier(client: Client, topic: str, group: str) -> Handle:

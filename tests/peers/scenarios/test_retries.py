@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,12 +19,14 @@ Unique = Callable[[str], str]
 LEVELS = "1s 4s 1s 2s 3s 1s 1s 1s"
 
 
-@pytest.fixture(scope="session")
-def hasty(cluster: Cluster) -> Broker:
+@pytest.fixture(scope="module")
+def hasty(cluster: Cluster) -> Iterator[Broker]:
     """A broker whose delays are short."""
-    return cluster.new_broker(
+    made = cluster.new_broker(
         "broker-hasty", cluster="HastyCluster", properties={"messageDelayLevel": LEVELS}
     )
+    yield made
+    made.finish()
 
 
 @pytest.fixture
