@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side; the ones with Java processes share one worker.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test check bench crash chaos soak fuzz peers-4x lock clean install
+.PHONY: demo test check bench crash chaos soak fuzz peers peers-4x lock clean install
 
 install: $(STAMP)
 
@@ -25,7 +25,7 @@ demo: $(STAMP)
 	$(BIN)/kerolox demo
 
 test: $(STAMP)
-	$(PYTEST) -m "not long" $(ARGS)
+	$(PYTEST) -m "not long and not both_sides" $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -38,9 +38,12 @@ fuzz: $(STAMP)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/fuzz.lock
 	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS_EACH),60) --result docs/results/fuzz.json
 
-# The tests with Apache's programs, against the 4.9 line.
+# The tests with Apache's programs, every story told to our servers and to Apache's; then against the 4.9 line.
+peers: $(STAMP)
+	KEROLOX_REQUIRE_PEERS=1 $(BIN)/python -m pytest tests/peers -m "not long" $(ARGS)
+
 peers-4x: $(STAMP)
-	KEROLOX_PEERS_VERSION=4x KEROLOX_REQUIRE_PEERS=1 $(BIN)/python -m pytest tests/peers $(ARGS)
+	KEROLOX_PEERS_VERSION=4x KEROLOX_REQUIRE_PEERS=1 $(BIN)/python -m pytest tests/peers -m "not long" $(ARGS)
 
 # Prints the machine and the figures; keeps them in docs/results and docs/PERFORMANCE.md. The broker part, in full,
 # takes 25 minutes; `make bench ARGS="codec store nameserver"` leaves it out.

@@ -32,10 +32,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in ours:
         item.add_marker(pytest.mark.peers)
         item.add_marker(pytest.mark.xdist_group(GROUP))
+        if _is_slow_at_apache(item):
+            item.add_marker(pytest.mark.both_sides)
     yield
     if hasattr(config, "workerinput") and config.getoption("loadgroup", False):
         for item in ours:
             _name_group(item)
+
+
+# Stories that take long at Apache's own servers, because they wait for its delays, rounds and restarts. That
+# they are true there says something about the story, not about us: ``make peers`` tells them to both sides.
+SLOW_AT_APACHE = {
+    "test_asking_consumers", "test_delays", "test_leaving", "test_light_queues", "test_request_reply",
+    "test_retries", "test_timers", "test_transactions",
+}  # fmt: skip
+
+
+def _is_slow_at_apache(item: pytest.Item) -> bool:
+    kind = getattr(item, "callspec", None)
+    if kind is None or "apache" not in kind.params.values():
+        return False
+    return item.path.stem in SLOW_AT_APACHE or item.path.parent.name == "client_scenarios"
 
 
 def _name_group(item: pytest.Item) -> None:
