@@ -29,7 +29,7 @@ from bench.results import Result, Table, number, ratio
 from bench.rounds import percentile, take_turns, typical_cost, typical_rate
 from kerolox.protocol import properties as packed
 from kerolox.protocol.batch import encode_batch
-from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.frame import FrameSplitter
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_records
@@ -55,14 +55,22 @@ def frame(code: int, fields: dict[str, str], body: bytes = b"", opaque: int = 1_
 
 
 def send_frame(
-    topic: str, queue_id: int, own: dict[str, str], body: bytes = BODY, *, batch: bool = False
+    topic: str,
+    queue_id: int,
+    own: dict[str, str],
+    body: bytes = BODY,
+    *,
+    batch: bool = False,
+    opaque: int = 1_000_000,
 ) -> bytes:
     properties = "" if batch else packed.pack(own).decode()
     fields = {
         "a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "1", "h": "0",
         "i": properties, "j": "0", "k": "false", "m": "true" if batch else "false",
     }  # fmt: skip
-    return frame(RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2, fields, body)
+    return frame(
+        RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2, fields, body, opaque
+    )
 
 
 def pull_frame(topic: str, queue_id: int, offset: int, expression: str = "*", kind: str = "TAG") -> bytes:
@@ -102,6 +110,22 @@ class Line:
             if header["code"] != 0:
                 raise RuntimeError(f"refused: {header.get('remark')}")
 
+    def deliver(self, frames: dict[int, bytes]) -> int:
+        """Send frames, by their opaques, until all were taken; how often the broker was busy."""
+        busy = 0
+        while frames:
+            self.send(b"".join(frames.values()))
+            refused = {}
+            for _ in range(len(frames)):
+                header, _ = self.answer()
+                if header["code"] == ResponseCode.SYSTEM_BUSY:
+                    refused[int(header["opaque"])] = frames[int(header["opaque"])]  # type: ignore[call-overload]
+                elif header["code"] != 0:
+                    raise RuntimeError(f"refused: {header.get('remark')}")
+            busy += len(refused)
+            frames = refused
+        return busy
+
     def records(self, topic: str, queue_id: int, offset: int = 0) -> list[StoredMessage]:
         """Everything of a queue from an offset on."""
         found: list[StoredMessage] = []
@@ -127,6 +151,7 @@ class Delayed:
     first_to_last_s: float  # of their deliveries
     broker_cpu_s: float
     late_ms: list[float]  # 50th, 99th and 100th percentile
+    busy: int = 0  # sends that were refused for load, and sent again
 
     @property
     def rate(self) -> float:
@@ -149,6 +174,7 @@ def delayed(
     parked_before = broker.stored(PARKED)
     cpu_s = machine.cpu_s(broker.pid)
     began_s = time.monotonic()
+    busy = 0
     chunk = 50 if rate is None else max(1, rate // 100)
     for start in range(0, count, chunk):
         if rate is not None:
@@ -157,8 +183,9 @@ def delayed(
         how = {packed.TIMER_DELIVER_MS: str(due_ms)} if timer else {packed.DELAY: "2"}
         numbered = range(start, min(count, start + chunk))
         keyed = ((each, {packed.UNIQUE_KEY: f"{topic}-{each}", **how}) for each in numbered)
-        line.send(b"".join(send_frame(topic, each % QUEUES, own) for each, own in keyed))
-        line.expect(len(numbered))
+        busy += line.deliver(
+            {each: send_frame(topic, each % QUEUES, own, opaque=each) for each, own in keyed}
+        )
     deadline_s = time.monotonic() + 60.0
     while broker.stored(topic) < count:
         if time.monotonic() > deadline_s:
@@ -183,6 +210,7 @@ def delayed(
         max(1, max(stored) - min(stored)) / 1000,
         cpu_s,
         [percentile(late, 0.5), percentile(late, 0.99), max(late)],
+        busy,
     )
 
 
@@ -409,7 +437,11 @@ def _progress(name: str, found: dict[str, list[Delayed]] | dict[str, list[Flow]]
     for kind, runs in found.items():
         shown = "; ".join(
             f"{run.rate:,.0f}/s, {run.cpu_us:.1f} CPU µs"
-            + (f", late {'/'.join(f'{ms:.0f}' for ms in run.late_ms)} ms" if isinstance(run, Delayed) else "")
+            + (
+                f", late {'/'.join(f'{ms:.0f}' for ms in run.late_ms)} ms, {run.busy} busy"
+                if isinstance(run, Delayed)
+                else ""
+            )
             for run in runs
         )
         print(f"{name}: {kind}: {shown}", flush=True)
