@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Tests run side by side; the ones with Java processes share one worker.
+# Tests run side by side; those with Java processes one by one.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 .PHONY: demo test check bench crash chaos soak fuzz peers peers-4x lock clean install
@@ -24,8 +24,10 @@ $(STAMP): pyproject.toml setup.py src/kerolox/_core.c requirements/dev.lock
 demo: $(STAMP)
 	$(BIN)/kerolox demo
 
+# The stories with Java processes come alone, afterwards: they wait for others, who need the cores.
 test: $(STAMP)
-	$(PYTEST) -m "not long and not both_sides" $(ARGS)
+	$(PYTEST) -m "not long" --ignore=tests/peers $(ARGS)
+	$(BIN)/python -m pytest -m "not long and not both_sides" tests/peers $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
