@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from kerolox.dispatch.message_store import MessageStore
+from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.filters.bloom import BloomFilter
 from kerolox.protocol.subscription import tag_hash
 from kerolox.store.consume_queue import ENTRY
@@ -20,6 +22,7 @@ from .conftest import Factory
 from .driver import JavaDriver
 from .ours import OurBroker
 from .processes import JavaBroker, JavaNameServer
+from .wire import request
 
 Unique = Callable[[str], str]
 
@@ -102,6 +105,15 @@ async def units_of(root: Path, topic: str) -> list[Unit]:
         return [found[code] for _, _, code in ENTRY.iter_unpack(entries)]
 
 
+def wait_known(address: str, group: str) -> None:
+    """Until the broker has heard what the group wants."""
+    deadline_s = time.monotonic() + 30.0
+    asked = {"consumerGroup": group}
+    while b"n > 7" not in request(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, asked).body:
+        assert time.monotonic() < deadline_s, f"{group} is not known at {address}"
+        time.sleep(0.05)
+
+
 def check_units(units: list[Unit], group: str, topic: str, takes: Callable[[int], bool]) -> None:
     bloom = BloomFilter(20, 32)
     wanted = bloom.with_bits(bloom.places_of(f"{group}#{topic}"))
@@ -131,6 +143,7 @@ def test_extensions_in_turns(
         """The group comes back, messages are sent, and it gets what it takes of the new ones."""
         before = turns.sent
         consumer = turns.push(group, "n > 7")
+        wait_known(broker.address, group)  # what comes before the group's heartbeat gets no bits for it
         turns.send(pid)
         new = [number for number in wanted(turns.sent) if number >= before]
         assert turns.take(consumer, len(new)) == new

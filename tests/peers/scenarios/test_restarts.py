@@ -7,10 +7,24 @@ from collections.abc import Callable
 
 import pytest
 
+from kerolox.protocol.codes import RequestCode
+
+from ..wire import request
 from .client import Client, body, wait_until
 from .cluster import Broker, Cluster
 
 Unique = Callable[[str], str]
+
+
+def progress(broker: Broker, topic: str, *groups: str) -> list[int]:
+    """How far these groups are in each of the four queues, as the broker knows it; -1 if it does not."""
+    found = []
+    for group in groups:
+        for queue_id in range(4):
+            asked = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
+            answer = request(broker.address, RequestCode.QUERY_CONSUMER_OFFSET, asked)
+            found.append(int(answer.ext_fields.get("offset", -1)))
+    return found
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
@@ -24,6 +38,8 @@ def test_progress_survives(
     for consumer in (client.push(concurrent, topic), client.push(orderly, topic, orderly=True)):
         consumer.wait(100)
         consumer.stop()
+    # A consumer that stops tells the broker how far it came, and does not wait for an answer.
+    wait_until(lambda: progress(fragile, topic, concurrent, orderly) == [25] * 8, "the broker has heard")
     if not clean:
         # What a group told the broker is on disk a moment later, in both brokers' files.
         file = fragile.store / "config" / "consumerOffset.json"
