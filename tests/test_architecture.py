@@ -21,6 +21,7 @@ ALLOWED = {
     "replication": {"replication", "store", "net", "protocol", "base"},
     "client": {"client", "net", "protocol", "base"},
     "spark": {"spark", "client", "store", "protocol", "base"},
+    "pipeline": {"pipeline", "spark", "client", "store", "protocol", "base"},
     "testing": None,  # on top of everything
     "cli": None,
 }

@@ -1,0 +1,70 @@
+"""The columns of a message table, and what each is made of.
+
+Readers build only the columns that were asked for: a table without properties and message ids costs a
+fraction of the full one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+
+from kerolox.errors import OptionError
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+MAP: Final = pa.map_(pa.string(), pa.string())
+
+# In the order of the table. Everything may be null, because Spark compares nullability too.
+COLUMNS: Final[dict[str, pa.DataType]] = {
+    "topic": pa.string(),
+    "broker": pa.string(),
+    "queue_id": pa.int32(),
+    "queue_offset": pa.int64(),
+    "physical_offset": pa.int64(),
+    "msg_id": pa.string(),
+    "offset_msg_id": pa.string(),
+    "keys": pa.string(),
+    "tags": pa.string(),
+    "body": pa.binary(),
+    "properties": MAP,
+    "born_timestamp": TIMESTAMP,
+    "store_timestamp": TIMESTAMP,
+    "born_host": pa.string(),
+    "store_host": pa.string(),
+    "reconsume_times": pa.int32(),
+    "sys_flag": pa.int32(),
+    "flag": pa.int32(),
+}
+
+SPARK_TYPES: Final = {
+    pa.string(): "string",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.binary(): "binary",
+    MAP: "map<string,string>",
+    TIMESTAMP: "timestamp",
+}
+
+
+def arrow_schema(names: Iterable[str] = COLUMNS, *, properties: str = "map") -> pa.Schema:
+    """The Arrow schema of these columns. ``properties``: ``map``, or ``string`` for the packed text."""
+    fields = []
+    for name in names:
+        kind = COLUMNS.get(name)
+        if kind is None:
+            raise OptionError("schema", name, f"columns of {', '.join(COLUMNS)}")
+        fields.append(
+            pa.field(name, pa.string() if name == "properties" and properties == "string" else kind)
+        )
+    return pa.schema(fields)
+
+
+def spark_schema(*, properties: str = "map") -> str:
+    """The whole table as Spark writes schemas: ``topic string, broker string, ...``."""
+    if properties not in ("map", "string", "none"):
+        raise OptionError("properties", properties, "map, string or none")
+    names = [name for name in COLUMNS if properties != "none" or name != "properties"]
+    schema = arrow_schema(names, properties=properties)
+    return ", ".join(f"{field.name} {SPARK_TYPES[field.type]}" for field in schema)
