@@ -148,12 +148,43 @@ class OffsetGone(KeroloxError):
         )
 
 
-class PlainCluster:
-    """A cluster as seen over plain sockets. Not for several threads at once."""
+class Attempts:
+    """How often and for how long something was tried in vain."""
 
-    def __init__(self, where: ClientOptions | str | Sequence[str] | None = None, *, tries: int = 5) -> None:
+    def __init__(self, cluster: PlainCluster) -> None:
+        self._left = cluster.tries
+        self._patience_s = cluster.patience_s
+        self._deadline_s = 0.0  # none yet: the first failure starts the clock
+        self._pause_s = RETRY_FIRST_S
+
+    def pause_after(self, error: KeroloxError) -> None:
+        """Wait for the next try, or raise the error when there is none."""
+        now_s = time.monotonic()
+        self._left -= 1
+        self._deadline_s = self._deadline_s or now_s + (self._patience_s or 0.0)
+        over = self._left <= 0 if self._patience_s is None else now_s >= self._deadline_s
+        if over or not error.retriable:
+            raise error
+        time.sleep(self._pause_s)
+        self._pause_s = min(RETRY_MAX_S, self._pause_s * 2)
+
+
+class PlainCluster:
+    """A cluster as seen over plain sockets. Not for several threads at once.
+
+    What may succeed later is done again: ``tries`` times, or for ``patience_s`` where that is given.
+    """
+
+    def __init__(
+        self,
+        where: ClientOptions | str | Sequence[str] | None = None,
+        *,
+        tries: int = 5,
+        patience_s: float | None = None,
+    ) -> None:
         self.options = where if isinstance(where, ClientOptions) else ClientOptions(where or "")
         self.tries = tries
+        self.patience_s = patience_s
         self._nameservers = self.options.addresses()
         self._lines: dict[str, Line] = {}
         self._routes: dict[str, Route] = {}
@@ -209,6 +240,16 @@ class PlainCluster:
         route = self._routes[topic] = Route(topic, TopicRoute.decode(answer.body))
         return route
 
+    def refresh(self, topic: str) -> None:
+        """Ask for the route anew, and keep the one there is when that does not help: a broker that restarts
+        is gone from the name servers for a while, but not from where it was."""
+        try:
+            asked = RouteRequest(topic=topic, standard_json_only=True)
+            answer = self.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)
+        except KeroloxError:
+            return
+        self._routes[topic] = Route(topic, TopicRoute.decode(answer.body))
+
     def address(self, queue: Queue, broker_id: int = MASTER) -> str:
         addresses = self.route(queue.topic).brokers.get(queue.broker)
         if not addresses:
@@ -219,28 +260,27 @@ class PlainCluster:
 
     def retried(self, work: Callable[[], T]) -> T:
         """Do it again when another try may help: a broker restarts, a connection breaks."""
-        pause_s = RETRY_FIRST_S
-        for left in range(self.tries - 1, -1, -1):
+        attempts = Attempts(self)
+        while True:
             try:
                 return work()
             except KeroloxError as error:
-                if not left or not error.retriable:
-                    raise
-                time.sleep(pause_s)
-                pause_s = min(RETRY_MAX_S, pause_s * 2)
-        raise AssertionError("unreachable")
+                attempts.pause_after(error)
 
     def ask(self, queue: Queue, code: int, header: Header, *, ok: Sequence[int] = (0,)) -> Command:
         """A question about a queue, asked of its broker until it answers."""
 
-        def once() -> Command:
-            address = self.address(queue)
-            answer = self.line(address).ask(code, header)
-            if answer.code not in ok:
-                raise failure(answer, address=address, code=code)
-            return answer
-
-        return self.retried(once)
+        attempts = Attempts(self)
+        while True:
+            try:
+                address = self.address(queue)
+                answer = self.line(address).ask(code, header)
+                if answer.code not in ok:
+                    raise failure(answer, address=address, code=code)
+                return answer
+            except KeroloxError as error:
+                attempts.pause_after(error)
+                self.refresh(queue.topic)
 
     # --- offsets --------------------------------------------------------------------------------------
 
@@ -327,7 +367,7 @@ class PlainCluster:
 
         offset = start
         guesses: deque[tuple[int, int, Line]] = deque()  # offset asked for, opaque, connection
-        failures = 0
+        attempts = Attempts(self)
         step = count  # how far the last pull came
         while offset < end:
             try:
@@ -346,13 +386,10 @@ class PlainCluster:
                 pulled = self._pulled(queue, line, answer, offset)
             except KeroloxError as error:
                 guesses.clear()
-                failures += 1
-                if not error.retriable or failures >= self.tries:
-                    raise
-                time.sleep(min(RETRY_MAX_S, RETRY_FIRST_S * 2**failures))
-                self.route(queue.topic, fresh=True)
+                attempts.pause_after(error)
+                self.refresh(queue.topic)
                 continue
-            failures = 0
+            attempts = Attempts(self)
             step = max(1, pulled.next_offset - offset)
             offset = pulled.next_offset
             yield pulled

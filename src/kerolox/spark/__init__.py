@@ -1,1 +1,22 @@
 """Topics and store files as Spark tables. Needs the extra: ``pip install kerolox[spark]``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession, **options: str) -> None:
+    """Make the formats ``rocketmq`` and ``rocketmq-store`` known to a session.
+
+    Where ``kerolox`` is installed Spark finds both by itself. What this adds: streaming queries of the
+    session tell their group at the broker how far they are right after each batch, not one batch later.
+    ``options``: accessKey, secretKey, tls and the like, when the brokers ask for them.
+    """
+    from kerolox.spark.datasource import RocketMQ
+    from kerolox.spark.progress import report_progress
+
+    spark.dataSource.register(RocketMQ)
+    report_progress(spark, options)

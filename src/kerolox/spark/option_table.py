@@ -1,0 +1,281 @@
+"""Options of the Spark formats: declared once, read from Spark's strings, refused with what to write instead.
+
+Spark hands options over as texts under lower-cased names, so ``nameServer`` and ``nameserver`` are one. A
+name that is not declared is an error: a misspelt option that has no effect is found out in production.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from kerolox import ClientTls
+from kerolox.client.options import ClientOptions
+from kerolox.client.plain import PlainCluster
+from kerolox.errors import OptionError
+
+Reading = Callable[[str], Any]  # raises ValueError
+
+# What people write who come from elsewhere.
+ELSEWHERE: Final = {
+    "kafka.bootstrap.servers": "nameserver",
+    "subscribe": "topic",
+    "subscribepattern": "topicPattern",
+    "assign": "queueIds",
+    "kafka.group.id": "group",
+    "consumer.group": "group",
+    "path": "topic",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp",
+    "maxrecordsperpartition": "maxRowsPerPartition",
+    "includeheaders": "properties",
+    "filter.tag": "tags",
+    "filter.sql": "sql92",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its name, how its text is read, and what it means."""
+
+    key: str
+    read: Reading
+    expected: str
+    about: str
+    default: Any = None
+    only: str = ""  # "batch" or "streaming": it means nothing in the other
+    aliases: tuple[str, ...] = ()
+    secret: bool = False
+
+
+@dataclass(frozen=True)
+class Values:
+    """Options as they were given, and the defaults of the others."""
+
+    given: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.given[key] if key in self.given else self.defaults[key]
+
+    def has(self, key: str) -> bool:
+        """Whether the option was given at all."""
+        return key in self.given
+
+    def at_most_one(self, *keys: str) -> str | None:
+        """Which of these was given; more than one contradict each other."""
+        found = [key for key in keys if key in self.given]
+        if len(found) > 1:
+            raise OptionError(found[1], self.given[found[1]], f"only one of {', '.join(found)}")
+        return found[0] if found else None
+
+    def exactly_one(self, *keys: str) -> str:
+        found = self.at_most_one(*keys)
+        if found is None:
+            raise OptionError(keys[0], None, f"one of {', '.join(keys)}")
+        return found
+
+    def need(self, key: str, other: str) -> None:
+        """``key`` makes no sense without ``other``."""
+        if key in self.given and other not in self.given:
+            raise OptionError(key, self.given[key], f"{other} to be given as well")
+
+
+class OptionTable:
+    """The options of one use of a format."""
+
+    def __init__(self, what: str, *options: Option) -> None:
+        self.what = what
+        self.options = options
+        self._by_name = {name.lower(): option for option in options for name in (option.key, *option.aliases)}
+        self._defaults = {option.key: option.default for option in options}
+
+    def parse(self, given: Mapping[str, str], mode: str = "", *, ignore: Iterable[str] = ()) -> Values:
+        """The values by declared names. ``mode``: ``batch`` or ``streaming``, where it is known.
+
+        ``ignore``: lower-cased names Spark itself adds.
+        """
+        ignored = set(ignore)
+        values: dict[str, Any] = {}
+        for name, text in given.items():
+            if name.lower() in ignored:
+                continue
+            option = self._by_name.get(name.lower())
+            if option is None:
+                raise OptionError(name, text, self._instead(name))
+            if mode and option.only and option.only != mode:
+                raise OptionError(option.key, text, f"it in {option.only} queries only; leave it out here")
+            if option.key in values:
+                names = ", ".join((option.key, *option.aliases))
+                raise OptionError(option.key, text, f"one of its names ({names}), not several")
+            try:
+                values[option.key] = option.read(text.strip())
+            except ValueError as error:
+                shown = "********" if option.secret else text
+                why = f" ({error})" if str(error) else ""
+                raise OptionError(option.key, shown, option.expected + why) from None
+        return Values(values, self._defaults)
+
+    def _instead(self, name: str) -> str:
+        hint = ELSEWHERE.get(name.lower())
+        if hint is not None and hint.lower() in self._by_name:
+            return f"{hint}, which is its name in {self.what}"
+        near = difflib.get_close_matches(name.lower(), self._by_name, 1, 0.7)
+        known = ", ".join(option.key for option in self.options)
+        nearest = f"{self._by_name[near[0]].key}, perhaps; " if near else ""
+        return f"{nearest}the options of {self.what} are {known}"
+
+    def describe(self) -> list[tuple[str, str, str, str]]:
+        """Name, expected value, default and meaning of every option, for the documentation."""
+        return [
+            (each.key, each.expected, "" if each.default is None else _shown(each.default), each.about)
+            for each in self.options
+        ]
+
+
+# --- texts to values -----------------------------------------------------------------------------------
+
+
+def text(value: str) -> str:
+    if not value:
+        raise ValueError("empty")
+    return value
+
+
+def flag(value: str) -> bool:
+    match value.lower():
+        case "true" | "yes" | "1":
+            return True
+        case "false" | "no" | "0":
+            return False
+    raise ValueError
+
+
+def number(low: int, high: int | None = None) -> Reading:
+    def read(value: str) -> int:
+        found = int(value.replace("_", ""))
+        if found < low or (high is not None and found > high):
+            raise ValueError("out of range")
+        return found
+
+    return read
+
+
+SIZES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def size(value: str) -> int:
+    """Bytes, with k, m or g behind the number if wanted: ``64m``."""
+    lower = value.lower().removesuffix("b")
+    times = SIZES.get(lower[-1:], 0)
+    found = int(lower[:-1] if times else lower) * (times or 1)
+    if found < 1:
+        raise ValueError("out of range")
+    return found
+
+
+def words(value: str) -> tuple[str, ...]:
+    """A list with commas."""
+    found = tuple(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
+    if not found:
+        raise ValueError("empty")
+    return found
+
+
+def numbers(value: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in words(value))
+
+
+def one_of(*choices: str) -> Reading:
+    def read(value: str) -> str:
+        if value.lower() not in choices:
+            raise ValueError
+        return value.lower()
+
+    return read
+
+
+def moment(value: str) -> int:
+    """Milliseconds since 1970, or a date in ISO form; without a zone it is in UTC."""
+    if value.lstrip("-").isdigit():
+        return int(value)
+    found = datetime.fromisoformat(value)
+    return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+# --- the cluster ---------------------------------------------------------------------------------------
+
+YES_NO: Final = "true or false"
+
+# Of every format that talks to brokers.
+CLUSTER: Final = (
+    Option(
+        "nameserver", text, "host:port;host:port", "name servers of the cluster",
+        default="", aliases=("nameservers", "namesrvAddr"),
+    ),
+    Option("accessKey", text, "a name", "who signs the requests", default=""),
+    Option("secretKey", text, "a text", "what they are signed with", default="", secret=True),
+    Option("securityToken", text, "a text", "of temporary keys", default="", secret=True),
+    Option("namespace", text, "a name", "put before topics and groups", default=""),
+    Option("tls", flag, YES_NO, "speak TLS to name servers and brokers", default=False),
+    Option("tlsCa", text, "a PEM file", "trusted authorities; the system's when absent"),
+    Option("tlsCertificate", text, "a PEM file", "this client's certificate"),
+    Option("tlsKey", text, "a PEM file", "its key"),
+    Option("tlsKeyPassword", text, "a text", "of the key", secret=True),
+    Option("tlsVerify", flag, YES_NO, "refuse certificates of unknown authorities", default=True),
+    Option("tlsCheckHost", flag, YES_NO, "the certificate must name the address", default=False),
+    Option("connectTimeoutMs", number(1), "milliseconds", "for a connection to open", default=3_000),
+    Option(
+        "requestTimeoutMs", number(1), "milliseconds", "for an answer to come",
+        default=10_000, aliases=("pullTimeoutMs",),
+    ),
+    Option(
+        "retryForMs", number(0), "milliseconds",
+        "how long brokers and name servers that do not answer are asked again", default=60_000,
+    ),
+)  # fmt: skip
+
+
+def cluster_options(values: Values) -> ClientOptions:
+    """How to reach the cluster that was asked for."""
+    for key in ("tlsCa", "tlsCertificate", "tlsKey", "tlsKeyPassword", "tlsVerify", "tlsCheckHost"):
+        if values.has(key) and not values["tls"]:
+            raise OptionError(key, values[key], "tls = true to be given as well")
+    values.need("accessKey", "secretKey")
+    values.need("secretKey", "accessKey")
+    tls = None
+    if values["tls"]:
+        tls = ClientTls(
+            ca=values["tlsCa"],
+            certificate=values["tlsCertificate"],
+            key=values["tlsKey"],
+            key_password=values["tlsKeyPassword"],
+            verify=values["tlsVerify"],
+            check_host=values["tlsCheckHost"],
+        )
+    options = ClientOptions(
+        nameservers=values["nameserver"],
+        namespace=values["namespace"],
+        access_key=values["accessKey"],
+        secret_key=values["secretKey"],
+        security_token=values["securityToken"],
+        tls=tls,
+        connect_timeout_s=values["connectTimeoutMs"] / 1000,
+        request_timeout_s=values["requestTimeoutMs"] / 1000,
+    )
+    options.addresses()  # complains when there are none
+    return options
+
+
+def open_cluster(values: Values) -> PlainCluster:
+    """The cluster that was asked for, with as much patience as was asked for."""
+    return PlainCluster(cluster_options(values), patience_s=values["retryForMs"] / 1000)
