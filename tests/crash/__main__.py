@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from . import delays, timers, transactions
+from . import delays, lives, timers, transactions
 from .killer import Killer, Tally
 from .messages import MODES
 from .nursery import Nursery
@@ -39,18 +39,21 @@ def main() -> None:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kerolox-crash-") as folder:
         kills = kill(Path(folder), args.kills, args.first_seed)
-        ended = kill_transactions(Path(folder), args.transaction_kills, args.first_seed)
-        timed = kill_timers(Path(folder), args.timer_kills, args.first_seed)
-        delayed = kill_delays(Path(folder), args.delay_kills, args.first_seed)
+        around = {
+            f"kill_around_{killers.around}": kill_around(killers, Path(folder), count, args.first_seed)
+            for killers, count in (
+                (transactions.Killer, args.transaction_kills),
+                (timers.Killer, args.timer_kills),
+                (delays.Killer, args.delay_kills),
+            )
+        }
         power = lose_power(Path(folder), args.power_seeds, args.first_seed)
     result = {
         "when": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": machine(),
         "seconds": round(time.monotonic() - began_s),
         "kill": kills,
-        "kill_around_transactions": ended,
-        "kill_around_timers": timed,
-        "kill_around_delays": delayed,
+        **around,
         "power_loss": power,
         "violations": 0,  # the first one ends the run with an error
     }
@@ -85,43 +88,17 @@ def kill(folder: Path, kills: int, first_seed: int) -> dict[str, Any]:
     return result
 
 
-def kill_transactions(folder: Path, kills: int, first_seed: int) -> dict[str, Any]:
-    tally = transactions.Tally()
+def kill_around(killers: type[lives.Killer], folder: Path, kills: int, first_seed: int) -> dict[str, Any]:
+    tally = killers.tally_class()
     seed = first_seed
     with Nursery() as nursery:
         while tally.total < kills:
-            killer = transactions.Killer(nursery, folder / f"transactions-{seed}", seed, tally)
+            killer = killers(nursery, folder / f"{killers.around}-{seed}", seed, tally)
             killer.run(min(KILLS_PER_SEED, kills - tally.total))
             killer.clear()
             seed += 1
-            progress(f"kill around transactions: {tally.total} of {kills}")
-    return {"seeds": [first_seed, seed - 1], **transactions.dump(tally)}
-
-
-def kill_timers(folder: Path, kills: int, first_seed: int) -> dict[str, Any]:
-    tally = timers.Tally()
-    seed = first_seed
-    with Nursery() as nursery:
-        while tally.total < kills:
-            killer = timers.Killer(nursery, folder / f"timers-{seed}", seed, tally)
-            killer.run(min(KILLS_PER_SEED, kills - tally.total))
-            killer.clear()
-            seed += 1
-            progress(f"kill around timers: {tally.total} of {kills}")
-    return {"seeds": [first_seed, seed - 1], **timers.dump(tally)}
-
-
-def kill_delays(folder: Path, kills: int, first_seed: int) -> dict[str, Any]:
-    tally = delays.Tally()
-    seed = first_seed
-    with Nursery() as nursery:
-        while tally.total < kills:
-            killer = delays.Killer(nursery, folder / f"delays-{seed}", seed, tally)
-            killer.run(min(KILLS_PER_SEED, kills - tally.total))
-            killer.clear()
-            seed += 1
-            progress(f"kill around delays: {tally.total} of {kills}")
-    return {"seeds": [first_seed, seed - 1], **delays.dump(tally)}
+            progress(f"kill around {killers.around}: {tally.total} of {kills}")
+    return {"seeds": [first_seed, seed - 1], **tally.dump()}
 
 
 def lose_power(folder: Path, seeds: int, first_seed: int) -> dict[str, Any]:

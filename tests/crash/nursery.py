@@ -7,6 +7,7 @@ whoever kills by id kills no one else.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -90,7 +91,7 @@ class Nursery:
 def serve(connection: socket.socket) -> None:
     from . import delays, timers, transactions, writer
 
-    kinds = {"delays": delays, "timers": timers, "transactions": transactions}
+    lives = {"delays": delays.Life, "timers": timers.Life, "transactions": transactions.Life}
 
     while True:
         data, fds, _, _ = socket.recv_fds(connection, 65536, 1)
@@ -102,8 +103,10 @@ def serve(connection: socket.socket) -> None:
             try:
                 connection.close()
                 plan = json.loads(data)
-                kind = next((kinds[name] for name in kinds if plan.get(name)), writer)
-                kind.run(plan, fds[0])
+                if "around" in plan:
+                    asyncio.run(lives[plan["around"]](plan, fds[0]).run())
+                else:
+                    writer.run(plan, fds[0])
                 code = 0
             except BaseException:
                 traceback.print_exc()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,6 @@ from .killer import Killer
 from .messages import MODES
 from .nursery import Nursery
 from .verify import Violation
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as made:
-        yield made
 
 
 @pytest.mark.parametrize("seed", [1001, 1002])

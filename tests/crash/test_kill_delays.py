@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,27 +11,22 @@ from .nursery import Nursery
 from .verify import Violation
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as made:
-        yield made
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_is_parked_comes_and_only_one_write_of_it_twice(
     nursery: Nursery, tmp_path: Path, seed: int
 ) -> None:
     killer = Killer(nursery, tmp_path / "store", seed)
     killer.run(4)
-    assert killer.tally.total == 4
+    while not killer.acknowledged:  # all came before the first acknowledgement
+        killer.run(1)
+    assert killer.tally.total >= 4
     assert killer.tally.verifications
-    assert killer.tally.transactions
 
 
 def test_the_judge_notices_a_lost_message(nursery: Nursery, tmp_path: Path) -> None:
     killer = Killer(nursery, tmp_path / "store", 7)
-    while not killer.halves:
+    while not killer.acknowledged:
         killer.kill_one()
-    killer.halves.add(12345)
+    killer.acknowledged.add(12345)
     with pytest.raises(Violation, match=r"did not come, \[12345\]"):
         killer.verify()
