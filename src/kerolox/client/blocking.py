@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from kerolox.client import client as async_client
 from kerolox.client import producer as async_producer
@@ -104,12 +104,22 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-class Client:
-    """Connections, routes and heartbeats for several blocking producers and consumers."""
+class Opens(Protocol):
+    """What the awaiting twins have in common."""
 
-    def __init__(self, where: ClientOptions | str | Sequence[str] | None = None) -> None:
+    async def open(self) -> Any: ...
+    async def close(self) -> None: ...
+
+
+A = TypeVar("A", bound=Opens)
+
+
+class Twin(Generic[A]):
+    """What all blocking twins have: an inner one, on the loop's thread."""
+
+    def __init__(self, make: Callable[[], A]) -> None:
         self._thread = loop_thread()
-        self.inner = self._thread.call(lambda: async_client.Client(where))
+        self.inner: A = self._thread.call(make)
 
     def open(self) -> Self:
         self._thread.run(self.inner.open)
@@ -126,6 +136,13 @@ class Client:
 
     def __repr__(self) -> str:
         return repr(self.inner)
+
+
+class Client(Twin[async_client.Client]):
+    """Connections, routes and heartbeats for several blocking producers and consumers."""
+
+    def __init__(self, where: ClientOptions | str | Sequence[str] | None = None) -> None:
+        super().__init__(lambda: async_client.Client(where))
 
 
 def inner_of(where: Client | ClientOptions | str | Sequence[str] | None) -> Any:
@@ -162,7 +179,7 @@ class Transaction:
         self._thread.run(self._inner.leave_open)
 
 
-class Producer:
+class Producer(Twin[async_producer.Producer]):
     """Sends messages. See :class:`kerolox.Producer`, whose names these are."""
 
     def __init__(
@@ -176,8 +193,7 @@ class Producer:
         hooks: Iterable[SendHook] = (),
         topics: Iterable[str] = (),
     ) -> None:
-        self._thread = loop_thread()
-        self.inner = self._thread.call(
+        super().__init__(
             lambda: async_producer.Producer(
                 inner_of(where),
                 group=group,
@@ -188,22 +204,6 @@ class Producer:
                 topics=topics,
             )
         )
-
-    def open(self) -> Self:
-        self._thread.run(self.inner.open)
-        return self
-
-    def close(self) -> None:
-        self._thread.run(self.inner.close)
-
-    def __enter__(self) -> Self:
-        return self.open()
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return repr(self.inner)
 
     def send(
         self,

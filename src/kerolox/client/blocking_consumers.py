@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, TypeVar
 
 from kerolox.client import pull_consumer as async_pull
 from kerolox.client import push_consumer as async_push
-from kerolox.client.blocking import Client, inner_of, loop_thread
+from kerolox.client.blocking import Client, Twin, inner_of
 from kerolox.client.consumer_options import PullOptions, PushOptions
 from kerolox.client.consuming import Consumer
 from kerolox.client.handlers import Handle
@@ -36,35 +36,15 @@ C = TypeVar("C", bound=Consumer)
 F = TypeVar("F", bound=Handle)
 
 
-class _Twin(Generic[C]):
+class ConsumerTwin(Twin[C]):
     """What both have."""
-
-    def __init__(self, make: Callable[[], C]) -> None:
-        self._thread = loop_thread()
-        self.inner: C = self._thread.call(make)
-
-    def open(self) -> Self:
-        self._thread.run(self.inner.open)
-        return self
-
-    def close(self) -> None:
-        self._thread.run(self.inner.close)
 
     def wait_closed(self) -> None:
         """Until somebody closes it; Ctrl-C ends the waiting."""
         self._thread.run(self.inner.wait_closed)
 
-    def __enter__(self) -> Self:
-        return self.open()
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return repr(self.inner)
-
-
-class PushConsumer(_Twin[async_push.PushConsumer]):
+class PushConsumer(ConsumerTwin[async_push.PushConsumer]):
     """Brings messages to handlers. See :class:`kerolox.PushConsumer`, whose names these are."""
 
     def __init__(
@@ -103,7 +83,7 @@ class PushConsumer(_Twin[async_push.PushConsumer]):
         self._thread.call(lambda: self.inner.resume(*queues))
 
 
-class PullConsumer(_Twin[async_pull.PullConsumer]):
+class PullConsumer(ConsumerTwin[async_pull.PullConsumer]):
     """Hands out messages in batches. See :class:`kerolox.PullConsumer`, whose names these are."""
 
     def __init__(
