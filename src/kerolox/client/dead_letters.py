@@ -36,7 +36,7 @@ TIMEOUT_S = 5.0
 STORED = (0, 10, 11, 12)  # the last three: stored, but not as safe as promised
 
 # What belongs to the way a message has come, not to the message. Brokers and clients set it anew.
-_OF_THE_WAY = frozenset({
+OF_THE_WAY = frozenset({
     names.DELAY, names.WAIT, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.RECONSUME_TIME,
     names.MAX_RECONSUME_TIMES, names.MSG_REGION, names.TRACE_ON, names.CLUSTER, names.CRC32, names.DUP_INFO,
     names.TIMER_DELAY_S, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS,
@@ -259,7 +259,7 @@ class Resend:
 
     def properties(self, message: StoredMessage) -> dict[str, str]:
         """What the copy carries: all that is the message's own, and the mark."""
-        kept = {name: value for name, value in message.properties.items() if name not in _OF_THE_WAY}
+        kept = {name: value for name, value in message.properties.items() if name not in OF_THE_WAY}
         if not self._to_retry:
             # Sent anew to a topic of its own: should it fail again, it tells of this copy.
             kept.pop(names.RETRY_TOPIC, None)

@@ -1,0 +1,135 @@
+"""The line between the tasks of a job and the process that started it.
+
+Tasks tell how far they are, and see when they are no longer wanted: when that process has died, or when
+another attempt of the same task has begun, the line is cut, and they must not send any more. Without it a
+killed program's tasks would go on for a moment, beside those of the next run.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import select
+import socket
+import threading
+from collections.abc import Callable
+from typing import Self
+
+from kerolox.errors import KeroloxError
+
+CONNECT_S = 10.0
+
+
+class NoLongerWanted(KeroloxError):
+    """The line is cut."""
+
+
+class Watch:
+    """The driver's end."""
+
+    def __init__(self, host: str, on_progress: Callable[[int], object] = lambda done: None) -> None:
+        self.host = host
+        self.token = secrets.token_hex(16)
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._done: dict[int, int] = {}  # lane → messages
+        self._lines: dict[int, socket.socket] = {}
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.socket(family)
+        try:
+            self._listener.bind((host, 0))
+        except OSError:  # the name others know us by is not one of our own
+            self._listener.bind(("", 0))
+        self._listener.listen()
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, name="replay-watch", daemon=True).start()
+
+    @property
+    def done(self) -> int:
+        with self._lock:
+            return sum(self._done.values())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        _close(self._listener)
+        with self._lock:
+            for line in self._lines.values():
+                _close(line)
+            self._lines.clear()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                line, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._listen, args=(line,), daemon=True).start()
+
+    def _listen(self, line: socket.socket) -> None:
+        lane = -1
+        try:
+            with line.makefile("r", encoding="utf-8") as texts:
+                hello = json.loads(texts.readline(1000))
+                if not hmac.compare_digest(str(hello["token"]), self.token):
+                    return
+                lane = int(hello["lane"])
+                with self._lock:
+                    older = self._lines.pop(lane, None)
+                    self._lines[lane] = line
+                if older is not None:
+                    _close(older)
+                line.sendall(b"\n")
+                for text in texts:
+                    with self._lock:
+                        self._done[lane] = int(text)
+                    self._on_progress(self.done)
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        finally:
+            with self._lock:
+                if self._lines.get(lane) is line:
+                    del self._lines[lane]
+            _close(line)
+
+
+class Watched:
+    """A task's end."""
+
+    def __init__(self, host: str, port: int, token: str, lane: int) -> None:
+        try:
+            self._line = socket.create_connection((host, port), CONNECT_S)
+            self._line.sendall(json.dumps({"token": token, "lane": lane}).encode() + b"\n")
+            welcome = self._line.recv(1)
+        except OSError as error:
+            raise NoLongerWanted(f"whoever started this does not answer at {host}:{port}: {error}") from error
+        if not welcome:
+            raise NoLongerWanted(f"whoever listens at {host}:{port} did not start this")
+
+    def check(self) -> None:
+        """Raises NoLongerWanted when the line is cut."""
+        # Nothing is ever said on this side: what can be read is the end.
+        if select.select([self._line], [], [], 0)[0]:
+            raise NoLongerWanted("whoever started this is gone, or has started it again")
+
+    def tell(self, done: int) -> None:
+        try:
+            self._line.sendall(b"%d\n" % done)
+        except OSError as error:
+            raise NoLongerWanted(f"whoever started this is gone: {error}") from error
+
+    def close(self) -> None:
+        self._line.close()
+
+
+def _close(line: socket.socket) -> None:
+    try:
+        line.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    line.close()
