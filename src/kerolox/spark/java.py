@@ -51,6 +51,8 @@ logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 logger.names.name = org.apache.spark.util.Utils
 logger.names.level = error
+logger.sources.name = org.apache.spark.sql.execution.datasources.DataSourceManager
+logger.sources.level = error
 """
 
 

@@ -98,11 +98,9 @@ def session(
             spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
             SparkContext.getOrCreate(spark_conf).setLogLevel(log_level)
     spark = SparkSession.builder.getOrCreate()
-    import kerolox.spark
+    from kerolox.spark import register
 
-    register = getattr(kerolox.spark, "register", None)
-    if register is not None and find_spec("kerolox.spark.store_table") is not None:
-        register(spark)
+    register(spark)
     return spark
 
 

@@ -1,0 +1,18 @@
+"""``kerolox pipeline``"""
+
+from __future__ import annotations
+
+import typer
+
+_HELP = "Topics and files on Spark. Needs: pip install 'kerolox\\[spark]'."
+
+app = typer.Typer(
+    help=_HELP,
+    epilog="Example: kerolox pipeline archive --topic orders --to /data/archive --once",
+    no_args_is_help=True,
+)
+
+
+@app.callback(help=_HELP)
+def pipeline() -> None:
+    """A group of commands, also while there is only one."""
