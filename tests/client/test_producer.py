@@ -15,6 +15,7 @@ from kerolox.client.errors import (
     InvalidMessage,
     MessageRefused,
     NoRoute,
+    NotAllowedThere,
     SendFailed,
     SomeFailed,
     TopicNotFound,
@@ -530,15 +531,39 @@ async def test_what_no_try_can_mend_is_raised_at_once(cluster: Cluster) -> None:
     assert len(cluster.asked) == 1
 
 
-async def test_access_denied(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [
+        (ResponseCode.SYSTEM_ERROR, "org.apache.rocketmq.acl.common.AclException: no"),  # 4.x
+        (ResponseCode.NO_PERMISSION, "check signature failed."),
+    ],
+)
+async def test_whom_one_broker_does_not_let_in_does_not_ask_the_next(
+    cluster: Cluster, code: ResponseCode, remark: str
+) -> None:
+    for name in ("a", "b"):
+        await cluster.add(name, refuses(code, remark))
+    async with to(cluster) as producer:
+        with pytest.raises(AccessDenied, match="Check access_key, secret_key") as caught:
+            await producer.send(Message("t", b"x"))
+    assert not caught.value.retriable
+    assert len(cluster.asked) == 1
+
+
+async def test_a_broker_that_may_not_be_written_leaves_others_to_ask(cluster: Cluster) -> None:
     await cluster.add(
-        "a", refuses(ResponseCode.SYSTEM_ERROR, "org.apache.rocketmq.acl.common.AclException: no")
+        "a", refuses(ResponseCode.NO_PERMISSION, "the broker[1.2.3.4] sending message is forbidden")
     )
-    async with to(cluster, retries=0) as producer:
+    await cluster.add("b", takes)
+    async with to(cluster) as producer:
+        for _ in range(4):
+            assert (await producer.send(Message("t", b"x"))).queue.broker == "b"
+    cluster.behaviour["b"] = cluster.behaviour["a"]
+    async with to(cluster) as producer:
         with pytest.raises(SendFailed) as caught:
             await producer.send(Message("t", b"x"))
-    assert isinstance(caught.value.tried[0][1], AccessDenied)
-    assert not caught.value.retriable
+    assert all(isinstance(error, NotAllowedThere) for _, error in caught.value.tried)
+    assert "settings of the topic" in caught.value.next_step
 
 
 async def test_tied_to_a_queue_it_is_not_repeated_if_it_may_be_stored(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from kerolox.client.errors import failure
 from kerolox.client.nameservers import NameServers
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.net.dialer import Dialer
@@ -18,7 +19,7 @@ from kerolox.protocol.bodies.offsets import ResetOffsets
 from kerolox.protocol.bodies.routes import ClusterInfo, KVTable, TopicRoute
 from kerolox.protocol.bodies.stats import ConsumeOffsets, ConsumeStats, QueueBounds, TopicStats
 from kerolox.protocol.bodies.topics import TopicConfig, TopicConfigTable
-from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
+from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.flags import PERM_WRITE
 from kerolox.protocol.header import Header
@@ -71,10 +72,10 @@ class Admin:
         ok: tuple[int, ...] = (0,),
         timeout_s: float | None = None,
     ) -> Command:
-        """One broker's answer. Raises RequestFailed when its code is none of ``ok``."""
+        """One broker's answer. Raises a kind of RequestFailed when its code is none of ``ok``."""
         answer = await self.dialer.call(address, code, header, body, timeout_s=timeout_s or self.timeout_s)
         if answer.code not in ok:
-            raise RequestFailed(answer.code, answer.remark, address=address, request=request_name(code))
+            raise failure(answer, address=address, code=code)
         return answer
 
     async def cluster_info(self) -> ClusterInfo:

@@ -29,6 +29,7 @@ from kerolox.client.names import with_namespace, without_namespace
 from kerolox.client.nameservers import NameServers
 from kerolox.client.options import ClientOptions
 from kerolox.client.routes import MASTER, Route, Routes
+from kerolox.client.signing import is_incoming, sign_request
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import Closed, ConnectFailed, KeroloxError, OptionError
 from kerolox.net.dialer import Dialer
@@ -39,7 +40,6 @@ from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.heartbeat import UnregisterClientRequest
-from kerolox.protocol.signature import sign
 
 log = logging.getLogger(__name__)
 
@@ -336,23 +336,13 @@ class _Outgoing(Hook):
         self.needed = bool(options.access_key or options.namespace_v2)
 
     def before_request(self, peer: Peer, request: Command) -> None:
-        if request._raw is not None:
-            return  # a request of the broker
+        if is_incoming(request):
+            return
         options = self._options
-        fields = request.fields
         if options.namespace_v2:
-            fields["nsd"] = "true"
-            fields["ns"] = options.namespace_v2
+            request.fields.update(nsd="true", ns=options.namespace_v2)
         if options.access_key:
-            fields.update(
-                sign(
-                    fields,
-                    request.body,
-                    options.access_key,
-                    options.secret_key,
-                    options.security_token or None,
-                )
-            )
+            sign_request(request, options.access_key, options.secret_key, options.security_token)
 
 
 def _add(table: dict[str, M], member: M, client: str) -> None:

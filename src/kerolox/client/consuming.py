@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from kerolox.client.client import Client
 from kerolox.client.consumer_options import ConsumerOptions, StartAt
-from kerolox.client.errors import NoRoute, TopicNotFound
+from kerolox.client.errors import AccessDenied, NoRoute, TopicNotFound
 from kerolox.client.held_queue import HeldQueue
 from kerolox.client.ids import client_id
 from kerolox.client.members import ConsumingMember
@@ -67,6 +67,7 @@ class Consumer(ConsumingMember):
         )
         self.wanted: dict[str, SubscriptionData] = {}  # by topic, as it travels
         self.held: dict[Queue, HeldQueue] = {}
+        self.refusal: AccessDenied | None = None  # why brokers let us not read, since they last did
         self.started_ms = 0
         self._clock = self.client.clock
         self.pulling = Pulling(self)
@@ -262,6 +263,7 @@ class Consumer(ConsumingMember):
                 complete &= await self._balance_topic(topic)
             except KeroloxError as error:
                 log.warning("not_balanced group=%s topic=%s error=%r", self.group, topic, str(error))
+                self.failed(error)
                 complete = False
         return complete
 
@@ -315,6 +317,7 @@ class Consumer(ConsumingMember):
         for queue, start in zip(allowed, starts, strict=True):
             if isinstance(start, KeroloxError):
                 log.warning("start_unknown queue=%s error=%r next='tried again soon'", queue, str(start))
+                self.failed(start)
                 continue
             if isinstance(start, BaseException):
                 raise start
@@ -433,6 +436,11 @@ class Consumer(ConsumingMember):
     def arrived(self, held: HeldQueue) -> None:
         """Messages wait in a queue."""
         raise NotImplementedError
+
+    def failed(self, error: KeroloxError) -> None:
+        """Dividing or pulling failed. It is tried again; what cannot get better by that is kept."""
+        if isinstance(error, AccessDenied):
+            self.refusal = error
 
     def pulled(self, held: HeldQueue, count: int, took_s: float) -> None:
         """For statistics."""

@@ -120,7 +120,7 @@ class NoPermission(NoRoute):
         super().__init__(
             topic,
             f"none of its queues may be {action}",
-            "look at the permissions of the topic and of its brokers (kerolox topic show)",
+            "look at the permissions of the topic and of its brokers (kerolox topic route)",
         )
 
 
@@ -146,13 +146,20 @@ class BrokerUnreachable(ConnectFailed):
 
 
 class AccessDenied(RequestFailed):
-    """Refused for lack of rights, or for a wrong signature."""
+    """Refused for lack of rights, or for a wrong signature. Asking again does not help."""
 
     next_step = "check access_key, secret_key and the rights they have at the broker"
 
     def __init__(self, code: int, remark: str | None, *, address: str = "", request: str = "") -> None:
         super().__init__(code, remark, address=address, request=request)
         self.can_retry = self.retriable = False
+        self.args = (f"{self.args[0]}. {self.next_step[:1].upper()}{self.next_step[1:]}.",)
+
+
+class NotAllowedThere(AccessDenied):
+    """Set to be so at this broker: no writing or reading of the topic, by the group, or at all."""
+
+    next_step = "look at the settings of the topic, the group and the broker there"
 
 
 class BrokerBusy(RequestFailed):
@@ -183,7 +190,6 @@ class StoredUnsafely(RequestFailed):
 
 
 _KINDS: dict[int, type[RequestFailed]] = {
-    ResponseCode.NO_PERMISSION: AccessDenied,
     ResponseCode.SYSTEM_BUSY: BrokerBusy,
     ResponseCode.FLOW_CONTROL: BrokerBusy,
     ResponseCode.TOPIC_NOT_EXIST: TopicUnknownAtBroker,
@@ -191,11 +197,15 @@ _KINDS: dict[int, type[RequestFailed]] = {
 }
 
 
+# How brokers begin when it is not the keys.
+_SETTINGS = ("the broker[", "the topic[", "the consumer group[", "subscription group no permission")
+
+
 def failure(answer: Command, *, address: str, code: int) -> RequestFailed:
     """The error for an answer with an error code."""
     kind = _KINDS.get(answer.code, RequestFailed)
-    if answer.code == ResponseCode.SYSTEM_ERROR and is_access_failure(answer.code, answer.remark):
-        kind = AccessDenied
+    if is_access_failure(answer.code, answer.remark):
+        kind = NotAllowedThere if (answer.remark or "").startswith(_SETTINGS) else AccessDenied
     return kind(answer.code, answer.remark, address=address, request=request_name(code))
 
 
@@ -218,6 +228,8 @@ def may_try_again(error: Exception, *, pinned: bool) -> bool:
         return not pinned
     if isinstance(error, ConnectionLost | RequestTimeout):
         return not pinned
+    if isinstance(error, AccessDenied) and not isinstance(error, NotAllowedThere):
+        return False  # every broker would look at the same keys
     if isinstance(error, RequestFailed):
         if pinned:
             return error.response_code in (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from kerolox.client.errors import failure
 from kerolox.errors import KeroloxError
 from kerolox.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -87,7 +88,7 @@ class Heartbeats:
                 self.failed(address, answer)
                 return
             if not taken:
-                self.failed(address, KeroloxError(answer.remark or f"code {answer.code}"))
+                self.failed(address, failure(answer, address=address, code=RequestCode.HEART_BEAT))
                 return
             self.failures.pop(address, None)
             self.versions[address] = answer.version

@@ -9,7 +9,6 @@ from kerolox.errors import (
     ConnectionLost,
     KeroloxError,
     OptionError,
-    RequestFailed,
     RequestTimeout,
 )
 
@@ -41,8 +40,8 @@ class NameServers:
         self._timeout_s = timeout_s
 
     async def ask(self, code: int, header: Header | None = None, body: bytes = b"") -> Command:
-        """Ask them in turn until one answers, which is then the first to be asked. Raises RequestFailed when
-        the answer is an error."""
+        """Ask them in turn until one answers, which is then the first to be asked. Raises a kind of
+        RequestFailed when the answer is an error."""
         failures: list[str] = []
         for address in list(self.addresses):
             try:
@@ -63,9 +62,9 @@ class NameServers:
             await self._call(address, code, header, body)
 
     async def _call(self, address: str, code: int, header: Header | None, body: bytes) -> Command:
-        from kerolox.protocol.codes import request_name
+        from kerolox.client.errors import failure  # not at the top: the options of clients need this module
 
         answer = await self._dialer.call(address, code, header, body, timeout_s=self._timeout_s)
         if answer.code != 0:
-            raise RequestFailed(answer.code, answer.remark, address=address, request=request_name(code))
+            raise failure(answer, address=address, code=code)
         return answer

@@ -13,16 +13,17 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self, TypeVar
 
 from kerolox.client.errors import BrokerNotRegistered, NameServerUnreachable, TopicNotFound, failure
 from kerolox.client.messages import Queue, Received, decode_received
 from kerolox.client.options import ClientOptions
 from kerolox.client.routes import MASTER, Route
+from kerolox.client.signing import sign_request
 from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed, RequestTimeout
 from kerolox.net.tls import client_context
-from kerolox.protocol.bodies.routes import TopicRoute
+from kerolox.protocol.bodies.routes import TopicList, TopicRoute
 from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
 from kerolox.protocol.command import Command, decode_command, request
 from kerolox.protocol.flags import PULL_SUBSCRIPTION
@@ -39,7 +40,6 @@ from kerolox.protocol.headers.offset import (
 )
 from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 from kerolox.protocol.headers.route import RouteRequest
-from kerolox.protocol.signature import sign
 
 RECEIVE_BYTES = 1 << 18
 RETRY_FIRST_S = 0.1
@@ -77,9 +77,7 @@ class Line:
         if options.namespace_v2:
             command.fields.update(nsd="true", ns=options.namespace_v2)
         if options.access_key:
-            fields = command.fields
-            token = options.security_token or None
-            fields.update(sign(fields, body, options.access_key, options.secret_key, token))
+            sign_request(command, options.access_key, options.secret_key, options.security_token)
         try:
             self._socket.settimeout(self._timeout_s)
             self._socket.sendall(command.encode())
@@ -136,6 +134,13 @@ class Pulled(NamedTuple):
     next_offset: int
     min_offset: int
     max_offset: int
+
+
+class Edges(NamedTuple):
+    """What a queue holds: from ``first`` up to ``end``, not including it."""
+
+    first: int
+    end: int
 
 
 class OffsetGone(KeroloxError):
@@ -282,7 +287,93 @@ class PlainCluster:
                 attempts.pause_after(error)
                 self.refresh(queue.topic)
 
+    def ask_all(
+        self, asked: Sequence[tuple[Queue, int, Header]], *, ok: Sequence[int] = (0,)
+    ) -> list[Command]:
+        """Questions about many queues, all sent before the first answer is waited for."""
+        attempts = Attempts(self)
+        while True:
+            try:
+                lines = [self.line(self.address(queue)) for queue, _, _ in asked]
+                sent = [
+                    line.send(code, header) for line, (_, code, header) in zip(lines, asked, strict=True)
+                ]
+                answers = []
+                for line, opaque, (_, code, _) in zip(lines, sent, asked, strict=True):
+                    answer = line.receive(opaque, self.options.request_timeout_s, request_name(code))
+                    if answer.code not in ok:
+                        raise failure(answer, address=line.address, code=code)
+                    answers.append(answer)
+                return answers
+            except KeroloxError as error:
+                self.close()  # some answers may still be on their way
+                attempts.pause_after(error)
+                for topic in {queue.topic for queue, _, _ in asked}:
+                    self.refresh(topic)
+
     # --- offsets --------------------------------------------------------------------------------------
+
+    def edges(self, queues: Sequence[Queue]) -> dict[Queue, Edges]:
+        """The first offset and the next one to be written, of many queues at once."""
+        asked: list[tuple[Queue, int, Header]] = []
+        for topic, broker, queue_id in queues:
+            queue = Queue(topic, broker, queue_id)
+            low = MinOffsetRequest(topic=topic, queue_id=queue_id, broker_name=broker)
+            high = MaxOffsetRequest(topic=topic, queue_id=queue_id, broker_name=broker)
+            asked += [(queue, RequestCode.GET_MIN_OFFSET, low), (queue, RequestCode.GET_MAX_OFFSET, high)]
+        found = iter([answer.header(OffsetAnswer).offset for answer in self.ask_all(asked)])
+        # A queue that never had a message may say -1.
+        return {queue: Edges(max(0, next(found)), max(0, next(found))) for queue in queues}
+
+    def all_committed(self, queues: Sequence[Queue], group: str) -> dict[Queue, int]:
+        """How far a group is; queues in which it has not begun are left out."""
+        asked: list[tuple[Queue, int, Header]] = [
+            (
+                queue,
+                RequestCode.QUERY_CONSUMER_OFFSET,
+                QueryOffsetRequest(
+                    consumer_group=group,
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    set_zero_if_not_found=False,
+                    broker_name=queue.broker,
+                ),
+            )
+            for queue in queues
+        ]
+        answers = self.ask_all(asked, ok=(0, ResponseCode.QUERY_NOT_FOUND))
+        return {
+            queue: answer.header(OffsetAnswer).offset
+            for queue, answer in zip(queues, answers, strict=True)
+            if answer.code == 0
+        }
+
+    def commit_all(self, places: Mapping[Queue, int], group: str) -> None:
+        """Set how far a group is, in many queues at once."""
+        asked: list[tuple[Queue, int, Header]] = [
+            (
+                queue,
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                UpdateOffsetRequest(
+                    consumer_group=group,
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    commit_offset=offset,
+                    broker_name=queue.broker,
+                ),
+            )
+            for queue, offset in places.items()
+        ]
+        self.ask_all(asked)
+
+    def topics(self) -> list[str]:
+        """Every topic the name servers know, without those named after brokers and clusters."""
+        everything = self.retried(
+            lambda: self.ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        )
+        own = self.retried(lambda: self.ask_nameserver(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS))
+        hidden = set(TopicList.decode(own.body).topic_list)
+        return sorted(set(TopicList.decode(everything.body).topic_list) - hidden)
 
     def min_offset(self, queue: Queue) -> int:
         asked = MinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)

@@ -23,7 +23,7 @@ from kerolox.client.errors import NoPermission
 from kerolox.client.held_queue import HeldQueue
 from kerolox.client.messages import Queue, Received
 from kerolox.client.options import ClientOptions
-from kerolox.errors import Closed, OptionError
+from kerolox.errors import Closed, KeroloxError, OptionError
 from kerolox.protocol.bodies.clients import ConsumerRunningInfo, ProcessQueueInfo
 from kerolox.protocol.bodies.heartbeat import ConsumeType, SubscriptionData
 from kerolox.protocol.codes import RequestCode
@@ -138,7 +138,8 @@ class PullConsumer(Consumer):
     async def poll(self, timeout_s: float | None = 5.0, *, count: int = 0) -> Batch | None:
         """The next messages of some queue, at most ``count``; None when none came in time.
 
-        What was handed out before counts as done, unless ``auto_commit`` is off.
+        What was handed out before counts as done, unless ``auto_commit`` is off. Raises AccessDenied when
+        there is nothing because brokers do not let this consumer read.
         """
         self._check_open()
         if self.options.auto_commit:
@@ -148,6 +149,9 @@ class PullConsumer(Consumer):
             batch = self._next_batch(count)
             if batch is not None:
                 return batch
+            if self.refusal is not None:
+                refusal, self.refusal = self.refusal, None  # the next one that is heard of is raised again
+                raise refusal
             self._ready.clear()
             left_s = None if deadline_s is None else deadline_s - self._clock.monotonic_s()
             if left_s is not None and left_s <= 0:
@@ -206,6 +210,11 @@ class PullConsumer(Consumer):
     def arrived(self, held: HeldQueue) -> None:
         self._turn[held] = None
         self._ready.set()
+
+    def failed(self, error: KeroloxError) -> None:
+        super().failed(error)
+        if self.refusal is not None:
+            self._ready.set()
 
     def pulled(self, held: HeldQueue, count: int, took_s: float) -> None:
         self.stats.pulled(held.queue.topic, count, took_s)

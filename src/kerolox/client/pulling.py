@@ -141,6 +141,7 @@ class Pulling:
                 await self._clock.sleep(self._consumer.options.error_pause_s)
                 return
         held.heard = True
+        self._consumer.refusal = None
         held.take(messages, header.next_begin_offset)
         if messages:
             self._consumer.arrived(held)
@@ -162,6 +163,7 @@ class Pulling:
             await self._clock.sleep(EARLY_PAUSE_S)
             return
         log.warning("pull_failed queue=%s offset=%d error=%r", held.queue, held.next_offset, str(error))
+        self._consumer.failed(error)
         if code is None or code == ResponseCode.TOPIC_NOT_EXIST:
             await self._consumer.look_for(held.queue.topic)
         await self._clock.sleep(self._consumer.options.error_pause_s)

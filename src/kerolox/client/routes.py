@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kerolox.client.errors import (
-    AccessDenied,
     BrokerNotRegistered,
     NameServerUnreachable,
     NoPermission,
     NoRoute,
     NotANameServer,
     TopicNotFound,
-    is_access_failure,
 )
 from kerolox.client.messages import Queue
 from kerolox.client.nameservers import NameServers, NoNameServer
@@ -35,7 +33,7 @@ from kerolox.errors import (
     RequestTimeout,
 )
 from kerolox.protocol.bodies.routes import ClusterInfo, QueueData, TopicRoute
-from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
+from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PERM_READ, PERM_WRITE
 from kerolox.protocol.headers.route import RouteRequest
 
@@ -226,13 +224,6 @@ class Routes:
         except RequestFailed as error:
             if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
                 raise TopicNotFound(topic, error.address) from None
-            if is_access_failure(error.response_code, error.remark):
-                raise AccessDenied(
-                    error.response_code,
-                    error.remark,
-                    address=error.address,
-                    request=request_name(RequestCode.GET_ROUTEINFO_BY_TOPIC),
-                ) from None
             if error.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise NotANameServer(topic, error.address, "it does not know routes") from None
             raise
