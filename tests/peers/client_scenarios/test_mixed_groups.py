@@ -316,9 +316,9 @@ def test_what_a_consumer_does_and_how_far_it_is(asked: Asked) -> None:
 
 
 def test_a_message_once_more(asked: Asked) -> None:
-    topic = [] if asked.java.driver.jars.is_4x else ["-t", asked.topic]  # 4.9 goes by the id alone
+    of_topic = [] if asked.java.driver.jars.is_4x else ["-t", asked.topic]
     printed = asked.java.mqadmin(
-        "queryMsgById", *topic, "-g", asked.group, "-d", asked.member.client_id,
+        "queryMsgById", *of_topic, "-g", asked.group, "-d", asked.member.client_id,
         "-i", asked.receipts[1].offset_msg_id,
     )  # fmt: skip
     assert "CR_SUCCESS" in printed
