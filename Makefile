@@ -59,6 +59,10 @@ crash: $(STAMP)
 	KEROLOX_REQUIRE_PEERS=1 KEROLOX_KILLS=$(or $(KILLS),50) KEROLOX_CRASH_RESULT=docs/results/crash-broker.json \
 	    $(BIN)/python -m pytest -q -m long -k "nothing_acknowledged and ours" tests/peers/scenarios/test_crashes.py
 
+# A streaming query with its executors, driver, broker and name server killed at random, at each guarantee.
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),30) --out docs/results/chaos-spark.json $(ARGS)
+
 # Mixed load for minutes: whether memory, descriptors and delays stay bounded. `make soak MINUTES=60`.
 soak: $(STAMP)
 	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10) $(ARGS)

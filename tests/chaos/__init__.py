@@ -1,0 +1,1 @@
+"""Streaming queries under fire: tasks, executors, drivers, brokers and name servers are killed at random."""
