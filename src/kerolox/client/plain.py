@@ -295,9 +295,7 @@ class PlainCluster:
         while True:
             try:
                 lines = [self.line(self.address(queue)) for queue, _, _ in asked]
-                sent = [
-                    line.send(code, header) for line, (_, code, header) in zip(lines, asked, strict=True)
-                ]
+                sent = [line.send(code, header) for line, (_, code, header) in zip(lines, asked, strict=True)]
                 answers = []
                 for line, opaque, (_, code, _) in zip(lines, sent, asked, strict=True):
                     answer = line.receive(opaque, self.options.request_timeout_s, request_name(code))
@@ -368,9 +366,7 @@ class PlainCluster:
 
     def topics(self) -> list[str]:
         """Every topic the name servers know, without those named after brokers and clusters."""
-        everything = self.retried(
-            lambda: self.ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        )
+        everything = self.retried(lambda: self.ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         own = self.retried(lambda: self.ask_nameserver(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS))
         hidden = set(TopicList.decode(own.body).topic_list)
         return sorted(set(TopicList.decode(everything.body).topic_list) - hidden)

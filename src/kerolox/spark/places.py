@@ -1,0 +1,118 @@
+"""Where readers are: the next offset of each queue, as Spark keeps it and as users write it.
+
+Users write ``{"orders": {"broker-a": {"0": 23, "1": -2}}}``: topic, broker, queue, next offset; -2 is the
+earliest, -1 the latest.
+
+Spark keeps the offset of a batch's end, and compares offsets as texts: keys are sorted, and an offset that
+did not change is given back as it came. The marked form is ``{"fmt": "rmq1", "group": "g", "ns":
+"host:9876", "q": {...}}``, with two parts that are not always there. ``from`` tells where the batch that ends
+here began in queues whose begin is not the end of the batch before: all queues in the first batch, new
+queues, queues that lost messages. So a batch that is done again after a crash is the same batch, whatever
+``latest`` and ``earliest`` mean by then. ``first`` marks the offset a query begins at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kerolox.client.messages import Queue
+from kerolox.client.names import with_namespace
+from kerolox.errors import ProtocolError
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+FORM: Final = "rmq1"
+
+Places = dict[Queue, int]
+Tree = dict[str, dict[str, dict[str, int]]]
+
+
+def queue_text(queue: Queue) -> str:
+    return f"{queue.topic}/{queue.broker}/{queue.queue_id}"
+
+
+def to_tree(places: Mapping[Queue, int]) -> Tree:
+    """Nested, with sorted keys."""
+    tree: Tree = {}
+    for queue in sorted(places):
+        brokers = tree.setdefault(queue.topic, {})
+        brokers.setdefault(queue.broker, {})[str(queue.queue_id)] = places[queue]
+    return tree
+
+
+def from_tree(tree: object) -> Places:
+    """Raises ValueError that says what is wrong."""
+    found: Places = {}
+    for topic, brokers in _items(tree, "topics"):
+        for broker, queues in _items(brokers, f"brokers of {topic}"):
+            for number, offset in _items(queues, f"queues of {topic}/{broker}"):
+                if not number.isdigit():
+                    raise ValueError(f"queue {number!r} of {topic}/{broker} is no number")
+                if type(offset) is not int or offset < EARLIEST:
+                    raise ValueError(f"offset {offset!r} of {topic}/{broker}/{number} is none")
+                found[Queue(topic, broker, int(number))] = offset
+    return found
+
+
+def _items(tree: object, what: str) -> list[tuple[str, Any]]:
+    if not isinstance(tree, dict):
+        raise ValueError(f"{what}: expected an object, found {json.dumps(tree)}")
+    return list(tree.items())
+
+
+def read_offsets(text: str) -> str | Places:
+    """``earliest``, ``latest``, ``group``, or offsets as users write them. Raises ValueError."""
+    if text.lower() in ("earliest", "latest", "group"):
+        return text.lower()
+    if not text.startswith("{"):
+        raise ValueError
+    return from_tree(json.loads(text))
+
+
+def in_namespace(places: Mapping[Queue, int], namespace: str) -> Places:
+    """Under the names that travel."""
+    return {queue._replace(topic=with_namespace(namespace, queue.topic)): at for queue, at in places.items()}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """An offset of a streaming query."""
+
+    group: str
+    nameserver: str
+    places: Places = field(default_factory=dict)
+    begins: Places = field(default_factory=dict)  # of the batch that ends here, where they need saying
+    first: bool = False
+
+    def encode(self) -> dict[str, Any]:
+        form: dict[str, Any] = {"fmt": FORM}
+        if self.first:
+            form["first"] = True
+        if self.begins:
+            form["from"] = to_tree(self.begins)
+        return form | {"group": self.group, "ns": self.nameserver, "q": to_tree(self.places)}
+
+    @classmethod
+    def decode(cls, form: Mapping[str, Any]) -> Mark:
+        if not is_marked(form):
+            raise ProtocolError(
+                f"{json.dumps(form)} is no offset of the format rocketmq. Does the checkpoint belong to "
+                "another query? Give this one a checkpointLocation of its own"
+            )
+        try:
+            return cls(
+                group=str(form["group"]),
+                nameserver=str(form.get("ns", "")),
+                places=from_tree(form["q"]),
+                begins=from_tree(form.get("from", {})),
+                first=bool(form.get("first", False)),
+            )
+        except (ValueError, KeyError) as error:
+            raise ProtocolError(f"{json.dumps(form)} is no offset of the format rocketmq: {error}") from None
+
+
+def is_marked(form: object) -> bool:
+    return isinstance(form, dict) and form.get("fmt") == FORM

@@ -1,0 +1,135 @@
+"""What tasks do: pull a range of a queue from its broker, and hand it over as Arrow columns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from kerolox.client.messages import Queue
+from kerolox.client.names import without_namespace
+from kerolox.client.options import ClientOptions
+from kerolox.client.plain import Edges, OffsetGone, PlainCluster
+from kerolox.client.routes import MASTER
+from kerolox.errors import OptionError
+from kerolox.spark.columns import COLUMNS, SPARK_TYPES, arrow_schema
+from kerolox.spark.queues import DataLoss
+from kerolox.spark.ranges import Range
+from kerolox.spark.records import Positions, decode, positions_of
+from kerolox.spark.source_options import Wanted
+
+BATCH_BYTES_MAX: Final = 32 << 20  # large messages: hand over before there are many
+SLAVE: Final = 1
+SAMPLE: Final = 32  # messages, to guess the size of others
+QUEUE_OFFSET_AT: Final = 20  # in a record
+
+# Workers live on from task to task, and so do their connections.
+_clusters: dict[tuple[int, ClientOptions, float], PlainCluster] = {}
+
+
+def cluster_of(wanted: Wanted) -> PlainCluster:
+    """The cluster, as this process knows it already."""
+    key = (os.getpid(), wanted.cluster, wanted.patience_s)  # a forked process must not share connections
+    found = _clusters.get(key)
+    if found is None:
+        found = _clusters[key] = PlainCluster(wanted.cluster, patience_s=wanted.patience_s)
+    return found
+
+
+def chosen_columns(schema: StructType) -> pa.Schema:
+    """The columns a user's schema asks for. Raises OptionError for one there is not, or of another type."""
+    table = {name: SPARK_TYPES[kind] for name, kind in COLUMNS.items()}
+    text = False
+    for field in schema.fields:
+        found = field.dataType.simpleString()
+        expected = table.get(field.name)
+        if expected is None:
+            columns = ", ".join(f"{name} {kind}" for name, kind in table.items())
+            raise OptionError("schema", field.name, f"columns of: {columns}")
+        if field.name == "properties" and found == "string":
+            text = True
+        elif found != expected:
+            wanted = f"{expected} or string" if field.name == "properties" else expected
+            raise OptionError("schema", f"{field.name} {found}", f"{field.name} {wanted}")
+        if not field.nullable:
+            raise OptionError("schema", f"{field.name} NOT NULL", f"{field.name} {found}, which may be null")
+    return arrow_schema(schema.fieldNames(), properties="string" if text else "map")
+
+
+def read_range(wanted: Wanted, columns: pa.Schema, task: Range) -> Iterator[pa.RecordBatch]:
+    """The messages of a range, in pieces of about as many rows as asked for."""
+    cluster = cluster_of(wanted)
+    queue = task.queue
+    topic = without_namespace(wanted.cluster.namespace, queue.topic)
+    start = task.start
+    while start < task.end:
+        try:
+            for block, positions in _gathered(cluster, wanted, task, start):
+                batch = decode(block, positions, columns, queue.broker)
+                if topic != queue.topic and "topic" in columns.names:
+                    plain = pa.repeat(pa.scalar(topic, pa.string()), batch.num_rows)
+                    batch = batch.set_column(columns.get_field_index("topic"), columns.field("topic"), plain)
+                yield batch
+            return
+        except OffsetGone as gone:
+            edges = Edges(gone.first, gone.end)
+            if wanted.fail_on_data_loss:
+                raise DataLoss.outside(queue, gone.asked, edges) from None
+            if gone.asked >= gone.first:
+                return  # the queue ends before the range does
+            start = gone.first
+
+
+def _gathered(
+    cluster: PlainCluster, wanted: Wanted, task: Range, start: int
+) -> Iterator[tuple[bytes, Positions]]:
+    """Several pulls in one piece: columns are made for thousands of rows at once, or they cost too much."""
+    blocks: list[bytes] = []
+    places: list[Positions] = []
+    rows = size = 0
+    for pulled in cluster.blocks(
+        task.queue,
+        start,
+        task.end,
+        group=wanted.group,
+        count=wanted.pull_count,
+        expression=wanted.expression,
+        kind=wanted.expression_kind,
+        ahead=wanted.pulls_ahead,
+        broker_id=SLAVE if wanted.from_slave else MASTER,
+    ):
+        if not pulled.block:
+            continue
+        positions = positions_of(pulled.block)
+        if pulled.next_offset > task.end:
+            positions = positions[queue_offsets(pulled.block, positions) < task.end]
+        blocks.append(pulled.block)
+        places.append(positions + size)
+        rows += len(positions)
+        size += len(pulled.block)
+        if rows >= wanted.batch_rows or size >= BATCH_BYTES_MAX:
+            yield b"".join(blocks), np.concatenate(places)
+            blocks, places, rows, size = [], [], 0, 0
+    if rows:
+        yield b"".join(blocks), np.concatenate(places)
+
+
+def queue_offsets(block: bytes, positions: Positions) -> Positions:
+    every: npt.NDArray[np.int64] = np.ndarray((len(block) - 7,), ">i8", block, strides=(1,))
+    return every[positions + QUEUE_OFFSET_AT]
+
+
+def mean_size(cluster: PlainCluster, wanted: Wanted, queue: Queue, start: int) -> float | None:
+    """Bytes of a message in a queue, by those of one pull from this offset on."""
+    try:
+        for pulled in cluster.blocks(queue, start, start + SAMPLE, group=wanted.group, count=SAMPLE, ahead=1):
+            if pulled.block:
+                return len(pulled.block) / len(positions_of(pulled.block))
+    except OffsetGone:
+        pass
+    return None

@@ -1,0 +1,191 @@
+"""What a reading query may be told, and what it is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kerolox.client.names import check_group, with_namespace
+from kerolox.client.options import ClientOptions
+from kerolox.errors import OptionError
+from kerolox.protocol.filters.lexer import FilterError
+from kerolox.protocol.filters.sql import compile_filter
+from kerolox.spark.option_table import (
+    CLUSTER,
+    YES_NO,
+    Option,
+    OptionTable,
+    cluster_options,
+    flag,
+    moment,
+    number,
+    numbers,
+    one_of,
+    size,
+    text,
+    words,
+)
+from kerolox.spark.places import Places, in_namespace, read_offsets
+
+GROUP: Final = "spark_reader"
+_OFFSETS: Final = (
+    'earliest, latest, group, or {"topic": {"broker": {"0": 23, "1": -2}}} (-2 earliest, -1 latest)'
+)
+_MOMENT: Final = "milliseconds since 1970, or a time like 2026-01-31T12:00:00+01:00"
+
+SOURCE: Final = OptionTable(
+    "the rocketmq source",
+    *CLUSTER,
+    # --- what
+    Option("topic", words, "a name, or several with commas", "what is read", aliases=("topics",)),
+    Option("topicPattern", text, "a regular expression", "read all topics it matches, also later ones"),
+    Option("queueIds", numbers, "numbers with commas", "read these queues of each topic and broker only"),
+    Option("tags", text, "a || b", "only messages with one of these tags; the broker leaves out the others",
+           aliases=("subExpression",)),
+    Option("sql92", text, "a condition", "only messages whose properties it is true of; the broker chooses"),
+    Option("properties", one_of("map", "string", "none"), "map, string or none",
+           "the column of that name: a map, the text as it is stored, or no such column", default="map"),
+    # --- from where to where
+    Option("startingOffsets", read_offsets, _OFFSETS,
+           "where a new query begins (streaming: latest, batch: earliest, unless told otherwise)"),
+    Option("startingTimestamp", moment, _MOMENT, "begin with the first message stored then or later"),
+    Option("endingOffsets", read_offsets, _OFFSETS, "where a batch query ends; that offset is not read",
+           default="latest", only="batch"),
+    Option("endingTimestamp", moment, _MOMENT, "end before the first message stored then or later",
+           only="batch"),
+    Option("failOnDataLoss", flag, YES_NO,
+           "fail when messages that should be read are gone; false: warn, and go on with the first there is",
+           default=True),
+    # --- how much at a time
+    Option("maxOffsetsPerTrigger", number(1), "a number of messages", "at most so many in a batch",
+           only="streaming"),
+    Option("maxBytesPerTrigger", size, "bytes, or 64m",
+           "at most about so much in a batch, by the sizes of the first messages of each queue in it",
+           only="streaming"),
+    Option("minOffsetsPerTrigger", number(1), "a number of messages", "wait until there are so many",
+           only="streaming"),
+    Option("maxTriggerDelayMs", number(0), "milliseconds", "but no longer than this", default=900_000,
+           only="streaming"),
+    Option("minPartitions", number(1), "a number", "cut long ranges until there are so many tasks"),
+    Option("maxRowsPerPartition", number(1), "a number of messages", "cut ranges that have more"),
+    # --- how
+    Option("group", text, "a name", "who reads: rights, lag and progress go by it", default=GROUP),
+    Option("readFromSlave", flag, YES_NO, "read from replicas where there are some", default=False),
+    Option("pullBatchSize", number(1, 1 << 20), "a number of messages",
+           "asked for in one pull; brokers give 32 at most unless told otherwise", default=1024),
+    Option("pullsAhead", number(1, 256), "a number", "pulls on their way at once, per task", default=8),
+    Option("batchRows", number(1, 1 << 20), "a number of rows", "in a piece handed to Spark", default=8192),
+    Option("discoveryIntervalMs", number(1), "milliseconds", "how often new queues and topics are looked for",
+           default=10_000, only="streaming"),
+    Option("idleWaitMs", number(0, 5_000), "milliseconds",
+           "how long an idle query waits for messages before Spark asks again", default=500,
+           only="streaming"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Start:
+    """A place to begin or end at: a word, offsets, or a time."""
+
+    word: str = ""
+    offsets: Places | None = None
+    time_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a query reads, and how. It travels to the tasks."""
+
+    cluster: ClientOptions
+    patience_s: float
+    topics: tuple[str, ...]  # as they travel; empty: by the pattern
+    pattern: str
+    queue_ids: frozenset[int]
+    expression: str
+    expression_kind: str
+    start: Start
+    end: Start
+    fail_on_data_loss: bool
+    rows_max: int | None
+    bytes_max: int | None
+    rows_min: int | None
+    trigger_delay_s: float
+    pieces_min: int | None
+    piece_rows_max: int | None
+    group: str
+    from_slave: bool
+    pull_count: int
+    pulls_ahead: int
+    batch_rows: int
+    discovery_s: float
+    idle_wait_s: float
+
+    @property
+    def nameserver(self) -> str:
+        return ";".join(self.cluster.addresses())
+
+
+def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
+    """From Spark's options. Raises OptionError for what is unknown, wrong or contradictory."""
+    values = SOURCE.parse(given, mode)
+    values.exactly_one("topic", "topicPattern")
+    values.at_most_one("tags", "sql92")
+    if mode == "streaming":
+        values.need("maxTriggerDelayMs", "minOffsetsPerTrigger")
+    cluster = cluster_options(values)
+    group = values["group"]
+    check_group(group)
+    pattern = values["topicPattern"] or ""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise OptionError("topicPattern", pattern, f"a regular expression of Python ({error})") from None
+    if values["sql92"]:
+        try:
+            compile_filter(values["sql92"])
+        except FilterError as error:
+            raise OptionError("sql92", values["sql92"], f"a condition ({error})") from None
+    starting = values.at_most_one("startingOffsets", "startingTimestamp")
+    ending = values.at_most_one("endingOffsets", "endingTimestamp")
+    start = _place(values[starting] if starting else "earliest" if mode == "batch" else "latest", cluster)
+    end = _place(values[ending or "endingOffsets"], cluster)
+    if end.word in ("earliest", "group"):
+        raise OptionError("endingOffsets", end.word, "latest, or offsets: nothing lies before that")
+    rows_min, rows_max = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
+    if rows_min and rows_max and rows_min > rows_max:
+        raise OptionError("minOffsetsPerTrigger", rows_min, f"at most maxOffsetsPerTrigger = {rows_max}")
+    return Wanted(
+        cluster=cluster,
+        patience_s=values["retryForMs"] / 1000,
+        topics=tuple(with_namespace(cluster.namespace, topic) for topic in values["topic"] or ()),
+        pattern=pattern,
+        queue_ids=frozenset(values["queueIds"] or ()),
+        expression=values["sql92"] or values["tags"] or "*",
+        expression_kind="SQL92" if values["sql92"] else "TAG",
+        start=start,
+        end=end,
+        fail_on_data_loss=values["failOnDataLoss"],
+        rows_max=rows_max,
+        bytes_max=values["maxBytesPerTrigger"],
+        rows_min=rows_min,
+        trigger_delay_s=values["maxTriggerDelayMs"] / 1000,
+        pieces_min=values["minPartitions"],
+        piece_rows_max=values["maxRowsPerPartition"],
+        group=with_namespace(cluster.namespace, group),
+        from_slave=values["readFromSlave"],
+        pull_count=values["pullBatchSize"],
+        pulls_ahead=values["pullsAhead"],
+        batch_rows=values["batchRows"],
+        discovery_s=values["discoveryIntervalMs"] / 1000,
+        idle_wait_s=values["idleWaitMs"] / 1000,
+    )
+
+
+def _place(value: str | int | Places, cluster: ClientOptions) -> Start:
+    if isinstance(value, str):
+        return Start(word=value)
+    if isinstance(value, int):
+        return Start(time_ms=value)
+    return Start(offsets=in_namespace(value, cluster.namespace))
