@@ -1,0 +1,163 @@
+"""An archive that is a Delta table: DuckDB, Polars, Spark with Delta and others read it as it is.
+
+Files are written where they stay, and count when a commit of the table names them. How far each queue is
+lies in the same commit, as the version of an application transaction named after the queue: Delta keeps the
+last version of every application for good, and refuses two writers that move the same one. So files and
+offsets are committed together or not at all.
+
+What a killed run wrote without a commit stays on the disk, unseen, until ``DeltaTable.vacuum`` takes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kerolox.client.messages import Queue
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline.archive_files import Format, Written
+from kerolox.pipeline.archive_log import OWN_FOLDER, Ranges, check_folder, take_lock
+from kerolox.spark.places import Places
+from kerolox.store.files import Files
+from kerolox.store.lock import StoreLock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PARTITIONS: Final = ["topic", "date", "hour"]
+
+
+class DeltaArchive:
+    """A Delta table that topics are archived to."""
+
+    staging: str | None = None  # files are written where they stay
+
+    def __init__(self, root: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK) -> None:
+        if find_spec("deltalake") is None:
+            raise KeroloxError("deltalake is not installed. Install it: pip install 'kerolox[spark,delta]'")
+        self.root = Path(root).absolute()
+        self.places: Places = {}
+        self.number = 0
+        self._clock = clock
+        self._lock = StoreLock(Files(), self.root / OWN_FOLDER)
+        self._table: Any = None
+
+    def open(self, format: Format) -> None:
+        from deltalake import DeltaTable
+
+        path = str(self.root)
+        is_there = DeltaTable.is_deltatable(path)
+        if not is_there:
+            check_folder(self.root)
+            if (self.root / OWN_FOLDER / "archive.json").exists():
+                raise OptionError("to", path, "this one to be written without --delta: it has Parquet files")
+        take_lock(self._lock, self.root)
+        try:
+            schema = table_schema(format)
+            if not is_there:
+                DeltaTable.create(
+                    path, schema, partition_by=PARTITIONS, description="topics archived by kerolox"
+                )
+            self._table = DeltaTable(path)
+            names = [field.name for field in self._table.schema().fields]
+            if set(names) != set(schema.names):
+                raise OptionError("properties", format.properties, f"what gives the table's columns: {names}")
+            self.number = self._table.version()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def find_places(self, queues: Iterable[Queue]) -> None:
+        """Learn how far these queues are; the log is asked for each by name."""
+        for queue in queues:
+            if queue not in self.places:
+                found = self._table.transaction_version(application(queue))
+                if found is not None:
+                    self.places[queue] = found
+
+    def stem(self) -> str:
+        return f"{self.number + 1:010d}"
+
+    def commit(
+        self,
+        group: str,
+        ranges: Ranges,
+        places: Places,
+        files: Iterable[Written],
+        *,
+        missing: dict[str, int] | None = None,
+    ) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import DeltaError
+
+        now_ms = self._clock.wall_ms()
+        changed = {queue: at for queue, at in places.items() if self.places.get(queue) != at}
+        about = {"group": group, "ranges": json.dumps(ranges)}
+        if missing:
+            about["missing"] = json.dumps(missing)
+        try:
+            self._table.create_write_transaction(
+                [_added(file, now_ms) for file in files],
+                mode="append",
+                schema=self._table.schema(),
+                partition_by=PARTITIONS,
+                commit_properties=CommitProperties(
+                    custom_metadata=about,
+                    app_transactions=[
+                        Transaction(application(queue), at, now_ms) for queue, at in changed.items()
+                    ],
+                ),
+            )
+        except DeltaError as error:
+            raise KeroloxError(f"the Delta table {self.root} did not take the commit: {error}") from error
+        self._table.update_incremental()
+        self.number = self._table.version()
+        self.places = dict(places)
+
+    def discard(self, files: Iterable[Written]) -> None:
+        for file in files:
+            (self.root / file.path).unlink(missing_ok=True)
+
+
+def application(queue: Queue) -> str:
+    """The name under which a queue's next offset is kept in the table's log."""
+    return f"kerolox-archive:{queue.topic}:{queue.broker}:{queue.queue_id}"
+
+
+def table_schema(format: Format) -> pa.Schema:
+    import pyarrow as pa
+
+    parts = [pa.field("topic", pa.string()), pa.field("date", pa.date32()), pa.field("hour", pa.int32())]
+    return pa.schema([*parts, *format.schema()])
+
+
+def _added(file: Written, now_ms: int) -> Any:
+    from deltalake.transaction import AddAction
+
+    statistics = {
+        "numRecords": file.rows,
+        "minValues": {
+            "queue_offset": min(part.first for part in file.parts),
+            "store_timestamp": _iso(file.first_ms),
+        },
+        "maxValues": {
+            "queue_offset": max(part.last for part in file.parts),
+            "store_timestamp": _iso(file.last_ms),
+        },
+        "nullCount": {"queue_offset": 0, "store_timestamp": 0},
+    }
+    where = {"topic": file.topic, "date": file.date, "hour": str(file.hour)}
+    return AddAction(file.path, file.bytes, where, now_ms, True, json.dumps(statistics))
+
+
+def _iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
