@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kerolox.client.errors import NoRoute
 from kerolox.client.lookups import GROUP
 from kerolox.client.messages import Queue, Received
 from kerolox.client.plain import PlainCluster
-from kerolox.errors import OptionError
+from kerolox.errors import ConnectionLost, OptionError
 from kerolox.pipeline import replay_lane
-from kerolox.pipeline.replay import Replayed, replay
-from kerolox.pipeline.replay_lane import REPLAY_BORN, REPLAY_FROM, REPLAY_ID
-from kerolox.pipeline.replay_plan import Choice, PlanFile, ReplayError, lanes_of, target_of
+from kerolox.pipeline.replay import Replayed, parse_map, parse_rate, replay
+from kerolox.pipeline.replay_lane import REPLAY_BORN, REPLAY_FROM, REPLAY_ID, Lane
+from kerolox.pipeline.replay_plan import Choice, PlanFile, ReplayError, Source, lanes_of, target_of
+from kerolox.pipeline.replay_watch import NoLongerWanted, Watch, Watched
+from kerolox.protocol.codes import RequestCode
 from kerolox.spark.columns import arrow_schema
 from kerolox.testing import BrokerThread
 
@@ -33,7 +39,7 @@ def message(queue_id: int, offset: int, *, topic: str = "orders", **columns: Any
     """A row of an archive."""
     number = f"{topic}-{queue_id}-{offset}"
     at_us = (T0 + offset * 1000) * 1000
-    row = {name: None for name in arrow_schema().names} | {
+    row = dict.fromkeys(arrow_schema().names) | {
         "topic": topic,
         "broker": "broker-x",
         "queue_id": queue_id,
@@ -113,7 +119,343 @@ def test_an_archive_goes_into_a_topic_in_order(
     assert (copy.body, copy.flag, copy.reconsume_times) == (b"body of orders-0-107", 107, 0)
     assert (copy.keys, copy.tags) == (("k-orders-0-107", "k-all"), "odd")
     own = {name: copy.properties.get(name) for name in ("UNIQ_KEY", "region", REPLAY_ID, REPLAY_BORN)}
-    born = T0 + 107_000 - 5
-    assert own == {"UNIQ_KEY": "IDorders-0-107", "region": "north", REPLAY_ID: "first", REPLAY_BORN: str(born)}
+    assert own == {
+        "UNIQ_KEY": "IDorders-0-107",
+        "region": "north",
+        REPLAY_ID: "first",
+        REPLAY_BORN: str(T0 + 107_000 - 5),
+    }
     assert not {"RECONSUME_TIME", "DELAY"} & copy.properties.keys()
     assert copy.properties.get("CLUSTER") != "other"
+
+
+ROWS = [message(queue, offset) for queue in range(2) for offset in range(10)] + [
+    message(0, offset, topic=topic)
+    for topic in ("bills", "%RETRY%shop", "SCHEDULE_TOPIC_XXXX")
+    for offset in (0, 1)
+]
+
+
+@pytest.mark.parametrize(
+    ("choice", "count"),
+    [
+        ({}, 22),
+        ({"topics": ("orders",)}, 20),
+        ({"topics": ("%RETRY%shop",)}, 2),
+        ({"since_ms": T0 + 8000}, 4),
+        ({"until_ms": T0 + 1000}, 3),
+        ({"tags": ("even",), "topics": ("orders",)}, 10),
+        ({"tags": ("even", "odd")}, 22),
+        ({"keys": ("k-orders-1-3", "k-orders-0-3", "nobody")}, 2),
+        ({"keys": ("k-all",)}, 22),
+        ({"where": "queue_offset % 5 = 0 AND properties['region'] = 'north' AND topic LIKE 'o%'"}, 4),
+    ],
+)
+def test_filters_and_a_dry_run_that_sends_nothing(
+    play: Callable[..., Replayed],
+    topic: str,
+    cluster: PlainCluster,
+    tmp_path: Path,
+    choice: dict[str, Any],
+    count: int,
+) -> None:
+    result = play(archive(tmp_path / "a", ROWS), "dry", to_topic=topic, dry_run=True, **choice)
+    assert (result.planned, result.sent, result.is_complete) == (count, 0, True)
+    assert sum(queue["messages"] for queue in result.queues) == count
+    assert bodies(cluster, topic) == []
+    assert not (tmp_path / "state").exists()
+
+
+def test_each_topic_to_its_own_and_repeated_messages_once(
+    play: Callable[..., Replayed], new_topic: Callable[..., str], cluster: PlainCluster, tmp_path: Path
+) -> None:
+    orders, bills = new_topic(), new_topic(queues=1)
+    source = archive(tmp_path / "a", [*ROWS, *ROWS[:5]])
+    where = "tags = 'even' AND topic in ('orders', 'bills')"
+    result = play(source, topic_map={"orders": orders, "bills": bills}, where=where)
+    assert (result.is_complete, result.sent, result.repeated, result.planned) == (True, 11, 3, 11)
+    assert Counter(bodies(cluster, orders)) == Counter(
+        f"body of orders-{queue}-{offset}" for queue in (0, 1) for offset in range(0, 10, 2)
+    )
+    assert bodies(cluster, bills) == ["body of bills-0-0"]
+
+
+def test_what_cannot_be_replayed_is_said(play: Callable[..., Replayed], topic: str, tmp_path: Path) -> None:
+    source = archive(tmp_path / "a", ROWS)
+    with pytest.raises(OptionError, match=r"--where.*colour"):
+        play(source, to_topic=topic, where="colour = 1")
+    with pytest.raises(OptionError, match="--where"):
+        play(source, to_topic=topic, where="tags = = 1")
+    with pytest.raises(NoRoute, match="no-such-topic"):
+        play(source, to_topic="no-such-topic")
+    with pytest.raises(OptionError, match="SOURCE"):
+        play(str(tmp_path / "nothing"), to_topic=topic)
+    pq.write_table(pa.table({"topic": ["a"], "body": [b""]}), tmp_path / "other.parquet")
+    with pytest.raises(ReplayError, match="no column queue_id, queue_offset"):
+        play(str(tmp_path / "other.parquet"), to_topic=topic)
+    with pytest.raises(OptionError, match="--id"):
+        play(source, "../up", to_topic=topic)
+    assert not (tmp_path / "state").exists() or not list((tmp_path / "state").rglob("plan.json"))
+
+
+def test_a_delta_table(
+    play: Callable[..., Replayed], topic: str, cluster: PlainCluster, tmp_path: Path
+) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    folder = str(tmp_path / "d")
+    for part in (ROWS[:10], ROWS[10:20]):
+        deltalake.write_deltalake(folder, pa.Table.from_pylist(part, arrow_schema()), mode="append")
+    deltalake.DeltaTable(folder).delete("queue_offset >= 5")
+    assert play(folder, to_topic=topic).sent == 10
+    assert Counter(bodies(cluster, topic)) == Counter(
+        f"body of orders-{queue}-{offset}" for queue in (0, 1) for offset in range(5)
+    )
+
+
+def test_the_rate_is_that_of_all_tasks(
+    play: Callable[..., Replayed], topic: str, cluster: PlainCluster, tmp_path: Path
+) -> None:
+    # One queue with twice as many: it gets twice the share, and both end together.
+    rows = [message(0, offset) for offset in range(200)] + [message(1, offset) for offset in range(100)]
+    result = play(archive(tmp_path / "a", rows), to_topic=topic, rate=200.0)
+    assert result.sent == 300
+    stored = sorted(each.store_timestamp for part in read(cluster, topic).values() for each in part)
+    for first, last in zip(stored, stored[200:], strict=False):
+        assert last - first > 600, "more than 200 in a second, but for what may come at once"
+
+
+# --- going on ---------------------------------------------------------------------------------------
+
+
+def test_a_replay_cut_short_goes_on_and_sends_nothing_twice(
+    play: Callable[..., Replayed],
+    new_topic: Callable[..., str],
+    spark: SparkSession,
+    cluster: PlainCluster,
+    tmp_path: Path,
+) -> None:
+    topic = new_topic(queues=2)  # for three queues: two of them share one
+    rows = [message(queue, offset) for queue in range(3) for offset in range(200)]
+    source = archive(tmp_path / "a", rows)
+
+    def cut(done: int) -> None:
+        if done > 150:
+            spark.sparkContext.cancelAllJobs()
+
+    with pytest.raises(Exception, match="cancel"):
+        play(source, "cut", to_topic=topic, rate=600.0, on_progress=cut)
+    already = len(bodies(cluster, topic))
+    assert 150 < already < 600
+    with pytest.raises(ReplayError, match=r'begun otherwise: tags was null, is \["even"\]'):
+        play(source, "cut", to_topic=topic, tags=("even",))
+    result = play(source, "cut", to_topic=topic)
+    assert (result.is_complete, result.sent, result.before) == (True, 600 - already, already)
+    assert Counter(bodies(cluster, topic)) == Counter(row["body"].decode() for row in rows)
+    for part in read(cluster, topic).values():
+        for queue in range(3):
+            places = [each.properties[REPLAY_FROM].rpartition("/") for each in part]
+            offsets = [int(offset) for name, _, offset in places if name == f"orders/broker-x/{queue}"]
+            assert offsets == sorted(offsets)
+    # And a third time: it is done.
+    assert play(source, "cut", to_topic=topic).before == 600
+    assert len(bodies(cluster, topic)) == 600
+
+
+def test_a_program_killed_midway_leaves_nothing_running_and_its_replay_goes_on(
+    play: Callable[..., Replayed],
+    topic: str,
+    broker: BrokerThread,
+    cluster: PlainCluster,
+    tmp_path: Path,
+) -> None:
+    rows = [message(queue, offset) for queue in range(3) for offset in range(300)]
+    source = archive(tmp_path / "a", rows)
+    program = [
+        sys.executable, "-m", "kerolox", "pipeline", "replay", source, "-n", broker.nameserver_address,
+        "--to-topic", topic, "--rate", "300/s", "--id", "killed", "--state", str(tmp_path / "state"),
+        "--where", "queue_id >= 0", "--master", "local[2]",
+    ]  # fmt: skip
+    process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
+    try:
+        until(lambda: process.poll() is not None or len(bodies(cluster, topic)) > 200, 120)
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        children = psutil.Process(process.pid).children(recursive=True)
+    finally:
+        process.kill()
+        process.communicate()
+    assert len(children) >= 2  # Java, and Python under it
+    result = play(source, "killed", to_topic=topic, where="queue_id >= 0")
+    assert result.is_complete
+    assert 200 < result.before < 900
+    assert result.sent + result.before == 900
+    assert Counter(bodies(cluster, topic)) == Counter(row["body"].decode() for row in rows)
+    until(lambda: not any(child.is_running() for child in children), 30)
+
+
+class Quiet(Watched):
+    """A line to nobody."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    def check(self) -> None:
+        pass
+
+    def tell(self, done: int) -> None:
+        self.told.append(done)
+
+
+class Forgetful(PlainCluster):
+    """Loses the answer to every second send: one that was stored, one that was not, in turn."""
+
+    sends = 0
+
+    def line(self, address: str) -> Any:
+        line = super().line(address)
+        if not hasattr(line, "really_ask"):
+            line.really_ask = line.ask  # type: ignore[attr-defined]
+            line.ask = lambda *args, **how: self.ask_or_not(line, *args, **how)  # type: ignore[method-assign]
+        return line
+
+    def ask_or_not(self, line: Any, code: int, *args: Any, **how: Any) -> Any:
+        if code not in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2):
+            return line.really_ask(code, *args, **how)
+        self.sends += 1
+        if self.sends % 4 == 3:
+            raise ConnectionLost(line.address, "a test")
+        answer = line.really_ask(code, *args, **how)
+        if self.sends % 4 == 1:
+            raise ConnectionLost(line.address, "a test")
+        return answer
+
+
+def lane_rows(rows: Sequence[dict[str, Any]]) -> list[pa.RecordBatch]:
+    """As a lane takes them."""
+    names = [column.split()[0] for column in replay_lane.COLUMNS.split(", ")]
+    made = [row | {"lane": 0, "source": row["queue_id"], "born_ms": None} for row in rows]
+    columns = [[row[name] for row in made] for name in names]
+    table = pa.table(
+        {
+            name: pa.array(c, arrow_schema().field(name).type if name in arrow_schema().names else None)
+            for name, c in zip(names, columns, strict=True)
+        }
+    )
+    return table.to_batches(max_chunksize=70)
+
+
+def test_lost_answers_are_looked_for(
+    broker: BrokerThread, topic: str, cluster: PlainCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_lane, "SETTLE_S", 0.05)
+    monkeypatch.setattr(replay_lane, "PAUSE_S_MAX", 0.05)
+    monkeypatch.setattr(replay_lane, "SLICE_S", 0.05)
+    monkeypatch.setattr(replay_lane, "BATCH_COUNT", 10)
+    rows = [message(queue, offset) for queue in (0, 1) for offset in range(100)]
+    rows[150]["body"] = b"x" * 600_000  # goes alone, compressed
+    target = Queue(topic, cluster.route(topic).writable[0].broker, 2)
+    sources = {n: Source(Queue("orders", "broker-x", n), 0, 99, 100, target, 0) for n in (0, 1)}
+    with Forgetful(broker.nameserver_address) as forgetful:
+        done = Lane(forgetful, "lost", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
+        assert forgetful.sends > 25
+    assert {number: (each.sent, each.error) for number, each in done.items()} == {
+        0: (100, None),
+        1: (100, None),
+    }
+    assert [each.plain_body() for each in read(cluster, topic)[target]] == [row["body"] for row in rows]
+
+
+def test_a_message_no_broker_takes_ends_its_lane_and_is_named(
+    broker: BrokerThread, topic: str, cluster: PlainCluster
+) -> None:
+    rows = [message(0, offset) for offset in range(10)]
+    rows[6]["properties"] = [("long", "x" * 32_700)]
+    target = cluster.route(topic).writable[0]
+    sources = {0: Source(Queue("orders", "broker-x", 0), 0, 9, 10, target, 0)}
+    done = Lane(cluster, "big", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
+    assert "message orders/broker-x/0/6: with the marks its properties take 32" in (done[0].error or "")
+
+
+def test_what_a_replay_had_sent_and_was_deleted_is_not_sent_again(cluster: PlainCluster, topic: str) -> None:
+    target = cluster.route(topic).writable[0]
+    sources = {0: Source(Queue("orders", "broker-x", 0), 0, 9, 10, target, -1)}  # it began before its begin
+    rows = [message(0, offset) for offset in range(10)]
+    done = Lane(cluster, "old", sources, Quiet(), 0.0, unsure=True).run(lane_rows(rows))
+    assert "may have been deleted since" in (done[0].error or "")
+    assert bodies(cluster, topic) == []
+
+
+# --- parts ------------------------------------------------------------------------------------------
+
+
+def test_tasks_see_when_they_are_not_wanted() -> None:
+    told: list[int] = []
+    with Watch("127.0.0.1", told.append) as watch:
+        first = Watched("127.0.0.1", watch.port, watch.token, 0)
+        other = Watched("127.0.0.1", watch.port, watch.token, 1)
+        first.tell(5)
+        other.tell(7)
+        until(lambda: watch.done == 12)
+        second = Watched("127.0.0.1", watch.port, watch.token, 0)  # another attempt of the same task
+        until(lambda: is_cut(first))
+        second.check()
+        second.tell(3)
+        until(lambda: watch.done == 10)
+        with pytest.raises(NoLongerWanted, match="did not start this"):
+            Watched("127.0.0.1", watch.port, "guessed", 2)
+    until(lambda: is_cut(second))
+    until(lambda: is_cut(other))
+    with pytest.raises(NoLongerWanted, match="does not answer"):
+        Watched("127.0.0.1", watch.port, watch.token, 2)
+    assert told[-1] == 10
+
+
+def is_cut(line: Watched) -> bool:
+    try:
+        line.check()
+    except NoLongerWanted:
+        return True
+    return False
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_where_queues_go() -> None:
+    here = [Queue("t", broker, queue) for broker in ("a", "b") for queue in range(3)]
+    assert target_of(Queue("orders", "b", 1), here) == Queue("t", "b", 1)
+    assert target_of(Queue("orders", "b", 7), here) == Queue("t", "b", 1)  # of its broker, if it has one
+    assert target_of(Queue("orders", "gone", 4), here) == Queue("t", "b", 1)
+    assert target_of(Queue("orders", "gone", 4), list(reversed(here))) == Queue("t", "b", 1)
+
+
+def test_lanes_are_about_even() -> None:
+    sources = [
+        Source(Queue("t", "a", n), 0, 9, count, Queue("t", "a", n), 0)
+        for n, count in enumerate([5, 9, 3, 4, 1])
+    ]
+    lanes = lanes_of(sources, 2)
+    assert sorted(sum(each.count for each in lane) for lane in lanes) == [10, 12]
+    assert len(lanes_of(sources, 50)) == 5
+    assert lanes_of([], 4) == [[]]
+
+
+def test_one_run_of_a_replay_at_a_time(tmp_path: Path) -> None:
+    with PlanFile(tmp_path, "x"), pytest.raises(ReplayError, match="replay x is under way: this process"):
+        PlanFile(tmp_path, "x").__enter__()
+
+
+@pytest.mark.parametrize("text", ["-1", "fast", "inf", "nan"])
+def test_rates_that_are_none(text: str) -> None:
+    with pytest.raises(OptionError, match="--rate"):
+        parse_rate(text)
+
+
+def test_rates_and_maps() -> None:
+    assert (parse_rate("500/s"), parse_rate("0"), parse_rate("2.5")) == (500.0, 0.0, 2.5)
+    assert parse_map(["a=b", "c=d"]) == {"a": "b", "c": "d"}
+    with pytest.raises(OptionError, match="OLD=NEW"):
+        parse_map(["a"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from kerolox.cli import pipeline_replay
+
 _HELP = "Topics and files on Spark. Needs: pip install 'kerolox\\[spark]'."
 
 app = typer.Typer(
@@ -16,3 +18,6 @@ app = typer.Typer(
 @app.callback(help=_HELP)
 def pipeline() -> None:
     """A group of commands, also while there is only one."""
+
+
+app.command("replay", epilog=pipeline_replay.EXAMPLE)(pipeline_replay.replay)

@@ -87,8 +87,9 @@ def replay(
     options = cluster if isinstance(cluster, ClientOptions) else ClientOptions(cluster)
     id = id or new_id(clock.wall_ms())
     where = str(Path(source).resolve()) if "://" not in source else source
-    messages = chosen(open_source(spark, source), choice)
+    table = open_source(spark, source)
     if dry_run:
+        messages = chosen(table, choice)
         with PlainCluster(options) as plain:
             plan = make_plan(id, where, choice, messages, plain, clock.wall_ms())
         on_plan(plan)
@@ -96,12 +97,14 @@ def replay(
     with PlanFile(state, id) as file:
         plan_before = file.read()
         if plan_before is None:
+            messages = chosen(table, choice)
             with PlainCluster(options) as plain:
                 plan = make_plan(id, where, choice, messages, plain, clock.wall_ms())
             file.write(plan)
         else:
             plan = plan_before
             check_same(plan, where, choice)
+            messages = chosen(table, plan.choice)
         on_plan(plan)
         if plan.finished_ms is not None:
             return _told(plan, {}, before=plan.count)

@@ -36,6 +36,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     topics: tuple[str, ...] = ()  # all but the brokers' own
     since_ms: int | None = None
     until_ms: int | None = None  # not including it
+    since: str = ""  # as it was written: "2h" means another time whenever it is read
+    until: str = ""
     tags: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     where: str = ""
@@ -124,6 +126,9 @@ def check_same(plan: Plan, source: str, choice: Choice) -> None:
     """Raises ReplayError when a replay that was begun is to go on with something else."""
     begun: dict[str, Any] = {"source": plan.source, **msgspec.to_builtins(plan.choice)}
     given: dict[str, Any] = {"source": source, **msgspec.to_builtins(choice)}
+    for text, time in (("since", "since_ms"), ("until", "until_ms")):
+        if given.get(text) and given[text] == begun.get(text):
+            given[time] = begun[time]
     differing = sorted(key for key in begun | given if begun.get(key) != given.get(key))
     if differing:
         told = "; ".join(

@@ -1,0 +1,180 @@
+"""``kerolox pipeline replay``"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
+from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.times import parse_time
+from kerolox.errors import KeroloxError, OptionError
+
+if TYPE_CHECKING:
+    from kerolox.pipeline.replay import Replayed
+    from kerolox.pipeline.replay_plan import Choice, Plan
+
+EXAMPLE = (
+    "Example: kerolox pipeline replay /data/archive --to-topic orders-2 --since 2h --tags paid --rate 500/s"
+)
+
+
+@one_line_errors
+def replay(
+    source: Annotated[
+        str, typer.Argument(help="An archive, a Delta table, or the store directory of a broker.")
+    ],
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    to_topic: Annotated[
+        str | None, typer.Option(help="Send all to this topic; else each to the one it came from.")
+    ] = None,
+    topic_map: Annotated[
+        list[str] | None, typer.Option(help="Send those of one topic to another.", metavar="OLD=NEW")
+    ] = None,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="Those stored at this time or later, such as 2h.")] = None,
+    until: Annotated[str | None, typer.Option(help="Those stored before this time.")] = None,
+    tags: Annotated[str | None, typer.Option(help="Those with one of these tags: 'a || b'.")] = None,
+    keys: Annotated[str | None, typer.Option(help="Those with one of these keys: 'a,b'.")] = None,
+    where: Annotated[
+        str | None, typer.Option(help="A condition in SQL: \"properties['region'] = 'north'\".")
+    ] = None,
+    rate: Annotated[str, typer.Option(help="So many a second at most; 0: as fast as it goes.")] = "0",
+    id: Annotated[
+        str | None, typer.Option("--id", help="Name of this replay: with one begun before, it goes on.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Where replays are written down (~/.local/state/kerolox/replays).")
+    ] = None,
+    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing: tell what would be.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Send archived messages to topics again, in the order of their queues.
+
+    Bodies, keys, tags and properties stay. Every copy is marked: KEROLOX_REPLAY has the replay's id,
+    KEROLOX_REPLAY_FROM the place it came from, KEROLOX_REPLAY_BORN when it was sent first. A replay that was
+    stopped or killed goes on with the same command and its --id, and sends nothing twice.
+    """
+    from kerolox.clock import SYSTEM_CLOCK
+    from kerolox.pipeline import replay as work
+    from kerolox.pipeline.replay_plan import Choice, default_state
+
+    if to_topic and topic_map:
+        raise OptionError("--topic-map", " ".join(topic_map), "either --to-topic or --topic-map")
+    now_ms = SYSTEM_CLOCK.wall_ms()
+    choice = Choice(
+        topics=tuple(sorted(topics or ())),
+        since=since or "",
+        until=until or "",
+        since_ms=None if since is None else parse_time(since, now_ms, "--since"),
+        until_ms=None if until is None else parse_time(until, now_ms, "--until"),
+        tags=tuple(sorted(tag.strip() for tag in (tags or "").split("||") if tag.strip())),
+        keys=tuple(sorted(key.strip() for key in (keys or "").split(",") if key.strip())),
+        where=where or "",
+        to_topic=to_topic or "",
+        topic_map=work.parse_map(topic_map or []),
+    )
+    how = {
+        "id": id or work.new_id(now_ms),
+        "state": state or default_state(),
+        "rate": work.parse_rate(rate),
+        "dry_run": dry_run,
+    }
+    result = _run(source, nameserver, choice, master, how, quiet=json)
+    document = {
+        "id": result.id,
+        "dryRun": dry_run,
+        "planned": result.planned,
+        "sent": result.sent,
+        "sentBefore": result.before,
+        "repeated": result.repeated,
+        "complete": result.is_complete,
+        "stopped": result.stopped or None,
+        "queues": result.queues,
+    }
+    rows = [
+        (each["from"], each["to"], f"{each['first']} - {each['last']}", each["messages"], each["sent"])
+        for each in result.queues
+    ]
+    output(json).show(
+        document, Table(("from", "to", "offsets", "messages", "sent now"), rows), _totals(result)
+    )
+    if not result.is_complete:
+        why = "; ".join(result.stopped) or "messages that were planned are not in the source any more"
+        _say(f"cut short: {why}. {_go_on(result.id)}")
+        raise typer.Exit(1)
+
+
+def _run(
+    source: str, nameserver: str, choice: Choice, master: str, how: dict[str, Any], *, quiet: bool
+) -> Replayed:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from kerolox.pipeline.replay import replay
+    from kerolox.spark import session
+
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=console, disable=quiet or not console.is_terminal,
+    )  # fmt: skip
+    planned = False
+
+    def on_plan(plan: Plan) -> None:
+        nonlocal planned
+        planned = True
+        bar.update(task, description=f"replay {plan.id}", total=plan.count)
+        if bar.disable:
+            _say(f"replay {plan.id}: {plan.count} messages of {len(plan.queues)} queues")
+
+    try:
+        with bar:
+            task = bar.add_task("Spark starts", total=None)
+            spark = session.session("kerolox-replay", master)
+            bar.update(task, description="messages are counted")
+            return replay(
+                spark,
+                source,
+                nameserver,
+                choice=choice,
+                on_plan=on_plan,
+                on_progress=lambda done: bar.update(task, completed=done),
+                **how,
+            )
+    except KeyboardInterrupt:
+        _say(f"interrupted. {_go_on(how['id']) if planned else 'Nothing was sent.'}")
+        raise typer.Exit(130) from None
+    except (KeroloxError, OSError):
+        raise
+    except Exception as error:  # what Spark raises has many classes, and long texts
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        _say(f"cut short: {first}. {_go_on(how['id']) if planned else 'Nothing was sent.'}")
+        raise typer.Exit(1) from error
+    finally:
+        session.stop()
+
+
+def _totals(result: Replayed) -> Table:
+    columns = (
+        "replay",
+        "would be sent" if result.dry_run else "planned",
+        "sent now",
+        "sent before",
+        "repeated",
+    )
+    return Table(columns, [(result.id, result.planned, result.sent, result.before, result.repeated)])
+
+
+def _go_on(id: str) -> str:
+    return f"Go on with the same command and --id {id}: what was sent is not sent again"
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"kerolox: {' '.join(text.split())}\n")
