@@ -99,9 +99,18 @@ def _threads(pid: int) -> list[int]:
 # --- CPU time -------------------------------------------------------------------------------------
 
 
-def cpu_s(pid: int) -> float:
-    """CPU seconds of a process, all its threads (ended ones too) and its living children."""
-    return sum(_own_cpu_s(each) for each in family(pid))
+def cpu_s(pid: int, *, ended: bool = False) -> float:
+    """CPU seconds of a process, all its threads (ended ones too) and its living children.
+
+    ``ended``: its ended children as well, if their parents waited for them.
+    """
+    found = 0.0
+    for each in family(pid):
+        try:
+            found += _own_cpu_s(each) + (_ended_children_cpu_s(each) if ended else 0.0)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended just now; its parent has its time
+    return found
 
 
 def family(pid: int) -> list[int]:
@@ -125,8 +134,18 @@ def _own_cpu_s(pid: int) -> float:
         # The kernel's clock of another process: nanoseconds, where /proc counts in ticks.
         return time.clock_gettime_ns((~pid << 3) | 2) / 1e9
     except OSError:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = _stat(pid)
         return (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND
+
+
+def _ended_children_cpu_s(pid: int) -> float:
+    fields = _stat(pid)
+    return (int(fields[13]) + int(fields[14])) / TICKS_A_SECOND
+
+
+def _stat(pid: int) -> list[str]:
+    """From the state on: what comes before it is a name that may have blanks in it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 # --- memory ---------------------------------------------------------------------------------------

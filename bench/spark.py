@@ -1,0 +1,448 @@
+"""Spark beside both brokers: our formats, and Spark's own Kafka connector, on the same rows.
+
+One session, ``local[2]``, reads and writes the same keys and bodies at our broker and at Kafka's, in turns.
+Nothing is pinned: Spark has all cores, and the brokers share them. So CPU time is the main measure: that of
+the JVM, of Spark's Python workers and of this process together, and that of the broker apart from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.peers.jars import PeersUnavailable
+
+from bench import machine
+from bench.broker_peers import OURS, QUEUES
+from bench.results import Result, Table, number, ratio
+from bench.rounds import take_turns, typical_cost, typical_rate
+from bench.spark_kafka import BROKER_FLAGS, BROKER_VERSION, CLIENTS_VERSION, CONNECTOR_VERSION, get_kafka_jars
+from bench.spark_sides import KAFKA, LIKE_KAFKA, LIKE_KAFKA_NAMES, Data, KafkaSide, OurSide
+from kerolox.spark import session as spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MASTER = "local[2]"
+MEMORY = "1g"
+DATA = {False: ((128, 1_000_000), (1024, 400_000)), True: ((128, 200_000), (1024, 100_000))}
+ROUNDS = {False: 5, True: 3}
+# What a pull may bring at most: as by default, and when the operator lets it bring more.
+PULLS = {
+    "maxTransferCountOnMessageInMemory": 32,
+    "maxTransferBytesOnMessageInMemory": 256 << 10,
+    "maxTransferCountOnMessageInDisk": 8,
+    "maxTransferBytesOnMessageInDisk": 64 << 10,
+}
+LARGE_PULLS = {
+    "maxTransferCountOnMessageInMemory": 4096,
+    "maxTransferBytesOnMessageInMemory": 1 << 20,
+    "maxTransferCountOnMessageInDisk": 4096,
+    "maxTransferBytesOnMessageInDisk": 1 << 20,
+}
+BATCH, STREAM, SINK, STORE, ARCHIVE = (
+    "live batch read", "live streaming read", "sink", "store read", "archive to Parquet",
+)  # fmt: skip
+SMALL = f"{OURS}, pulls of 32 (default)"
+LARGE = f"{OURS}, large pulls"
+ALL_COLUMNS = f"{OURS}, large pulls, all columns, properties as map"
+
+
+@dataclass
+class Run:
+    """What one round saw."""
+
+    rows: int
+    body_bytes: int
+    wall_s: float
+    spark_cpu_s: float
+    broker_cpu_s: float
+
+    @property
+    def rate(self) -> float:
+        return self.rows / self.wall_s
+
+    @property
+    def cpu_us(self) -> float:
+        return self.spark_cpu_s * 1e6 / self.rows
+
+    @property
+    def broker_cpu_us(self) -> float:
+        return self.broker_cpu_s * 1e6 / self.rows
+
+
+Way = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Load:
+    """One thing to do, by several ways."""
+
+    kind: str
+    data: Data
+    ways: dict[str, Way]
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}, {self.data.size_name}"
+
+
+class Bench:
+    """Both sides, the session, and what was found."""
+
+    def __init__(self, ours: OurSide, kafka: KafkaSide | None, spark: SparkSession) -> None:
+        self.ours = ours
+        self.kafka = kafka
+        self.spark = spark
+        jvm = spark_session._jvm
+        assert jvm is not None
+        self.jvm_pid = jvm.process.pid
+        self.found: dict[str, dict[str, dict[str, list[Run]]]] = {}
+        self.notes: list[str] = []
+
+    # --- measuring ------------------------------------------------------------------------------
+
+    def measure(self, load: Load, rounds: int, warm: int) -> None:
+        runs: dict[str, list[Run]] = {}
+        working = dict(load.ways)
+
+        def attempt(way: str, *, counts: bool = True) -> None:
+            if way not in working:
+                return
+            try:
+                done = self._round(load, way)
+            except Exception as error:
+                del working[way]
+                line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                self.notes.append(f"{load.name}, {way} failed: {line}")
+                print(self.notes[-1], flush=True)
+                return
+            if counts:
+                runs.setdefault(way, []).append(done)
+            print(
+                f"{load.name}: {way}: {done.rate:,.0f} rows/s, {done.cpu_us:.2f} CPU µs a row, "
+                f"broker {done.broker_cpu_us:.2f}{'' if counts else ' (warm-up)'}",
+                flush=True,
+            )
+
+        take_turns({way: partial(attempt, way, counts=False) for way in load.ways}, warm)
+        take_turns({way: partial(attempt, way) for way in load.ways}, rounds)
+        self.found.setdefault(load.data.size_name, {})[load.kind] = runs
+
+    def _round(self, load: Load, way: str) -> Run:
+        if OURS in way:
+            self.ours.configure(PULLS if way == SMALL else LARGE_PULLS)
+        broker = self.kafka if way.startswith(KAFKA) else self.ours
+        assert broker is not None
+        self.spark.sparkContext._jvm.System.gc()
+        broker_s, spark_s, began_s = machine.cpu_s(broker.pid), self._cpu_s(), time.monotonic()
+        load.ways[way]()
+        wall_s = time.monotonic() - began_s
+        spark_s, broker_s = self._cpu_s() - spark_s, machine.cpu_s(broker.pid) - broker_s
+        return Run(load.data.rows, load.data.body_bytes, wall_s, spark_s, broker_s)
+
+    def _cpu_s(self) -> float:
+        return machine.cpu_s(self.jvm_pid, ended=True) + time.process_time()
+
+    # --- the rows are the same ------------------------------------------------------------------
+
+    def check(self, data: Data) -> None:
+        """All ways see the same keys and bodies. Raises when they do not."""
+        generated = _digest(data.generated(self.spark), "key", "body")
+        columns = "keys string, body binary"
+        ways: dict[str, Callable[[], DataFrame]] = {
+            "our broker": lambda: self.ours.read(self.spark, data, columns),
+            "our store": lambda: self.ours.store(self.spark, data, columns),
+        }
+        seen = {where: _digest(way(), "keys", "body") for where, way in ways.items()}
+        if self.kafka is not None:
+            seen["Kafka"] = _digest(self.kafka.read(self.spark, data), "key", "value")
+        for where, digest in seen.items():
+            if digest != generated:
+                raise RuntimeError(f"{where} has other rows: {digest} instead of {generated}")
+        print(f"{data.rows:,} rows of {data.size_name} are the same everywhere", flush=True)
+
+    # --- loads ----------------------------------------------------------------------------------
+
+    def loads(self, data: Data) -> list[Load]:
+        spark, ours, kafka = self.spark, self.ours, self.kafka
+        narrow = {"schema": LIKE_KAFKA}
+        batch: dict[str, Way] = {
+            SMALL: lambda: _to_nowhere(ours.read(spark, data, **narrow)),
+            LARGE: lambda: _to_nowhere(ours.read(spark, data, **narrow)),
+            ALL_COLUMNS: lambda: _to_nowhere(ours.read(spark, data)),
+        }
+        stream: dict[str, Way] = {
+            LARGE: lambda: self._stream_to_nowhere(ours.stream(spark, data, **narrow)),
+        }
+        sink: dict[str, Way] = {
+            "rows only generated": lambda: _to_nowhere(data.generated(spark)),
+            OURS: lambda: ours.write(data.generated(spark)),
+        }
+        archive: dict[str, Way] = {OURS: lambda: self._archive(data)}
+        if kafka is not None:
+            batch[KAFKA] = lambda: _to_nowhere(kafka.read(spark, data))
+            stream[KAFKA] = lambda: self._stream_to_nowhere(kafka.stream(spark, data))
+            sink[KAFKA] = lambda: kafka.write(data.generated(spark))
+            archive[f"{KAFKA}, Spark's Parquet writer"] = lambda: self._to_parquet(kafka.read(spark, data))
+        parquet = f"{ours.folder}/parquet-{data.size}"
+        store: dict[str, Way] = {
+            f"{OURS}, Kafka's columns": lambda: _to_nowhere(ours.store(spark, data, **narrow)),
+            f"{OURS}, properties as string": lambda: _to_nowhere(
+                ours.store(spark, data, properties="string")
+            ),
+            f"{OURS}, properties as map": lambda: _to_nowhere(ours.store(spark, data)),
+            "Spark's Parquet scan, Kafka's columns": lambda: _to_nowhere(
+                spark.read.parquet(parquet).select(LIKE_KAFKA_NAMES)
+            ),
+            "Spark's Parquet scan, properties as map": lambda: _to_nowhere(spark.read.parquet(parquet)),
+        }
+        return [
+            Load(BATCH, data, batch),
+            Load(STREAM, data, stream),
+            Load(STORE, data, store),
+            Load(SINK, data, sink),
+            Load(ARCHIVE, data, archive),
+        ]
+
+    def write_parquet(self, data: Data) -> None:
+        """The rows for the Parquet scan: a file for each queue would be small, so one for each core."""
+        rows = self.ours.store(self.spark, data)
+        rows.coalesce(2).write.mode("overwrite").parquet(f"{self.ours.folder}/parquet-{data.size}")
+
+    def _to_parquet(self, rows: DataFrame) -> None:
+        folder = self.ours.new_folder()
+        rows.write.option("compression", "zstd").parquet(folder)
+        shutil.rmtree(folder)
+
+    def _stream_to_nowhere(self, rows: DataFrame) -> None:
+        writer = rows.writeStream.format("noop").option("checkpointLocation", self.ours.new_folder())
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    def _archive(self, data: Data) -> None:
+        raise NotImplementedError
+
+
+def _to_nowhere(rows: DataFrame) -> None:
+    """Every row is made, and dropped."""
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _digest(rows: DataFrame, key: str, body: str) -> tuple[int, int]:
+    from pyspark.sql import functions as f
+
+    one = f.xxhash64(f.col(key).cast("string"), f.col(body).cast("binary"))
+    found = rows.select(f.count("*"), f.bit_xor(one)).collect()[0]
+    return int(found[0]), int(found[1])
+
+
+# --- all loads ------------------------------------------------------------------------------------
+
+
+def main(argv: list[str] | None = None) -> Result | None:
+    parser = argparse.ArgumentParser(prog="python -m bench spark", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rows, fewer rounds")
+    parser.add_argument("--rounds", type=int, help="of each load and way")
+    parser.add_argument("--rows", type=int, help="of 128 bytes; of 1 KiB there are fewer")
+    parser.add_argument("--only", default="", help="loads with this text in their name")
+    parser.add_argument("--no-kafka", action="store_true", help="our side only")
+    parser.add_argument("--no-save", action="store_true", help="print the results only")
+    arguments = parser.parse_args(argv)
+    quick = arguments.quick
+    rounds = arguments.rounds or ROUNDS[quick]
+    share = 1.0 if arguments.rows is None else arguments.rows / DATA[quick][0][1]
+    datas = [Data(size, int(rows * share)) for size, rows in DATA[quick]]
+    jars = None
+    if not arguments.no_kafka:
+        try:
+            jars = get_kafka_jars()
+        except PeersUnavailable as missing:
+            print(f"no comparison without Kafka's programs: {missing}")
+    conf = {} if jars is None else {"spark.driver.extraClassPath": jars.connector_classpath}
+    facts = machine.describe(spark_session.find_java().path) | _spark_facts()
+    flags = _flags(datas, rounds)
+    machine.show(facts | flags)
+    with ExitStack() as stack:
+        ours = OurSide()
+        stack.callback(ours.close)
+        kafka = None
+        if jars is not None:
+            kafka = KafkaSide(jars)
+            stack.callback(kafka.close)
+        for data in datas:
+            ours.fill(data)
+        spark = spark_session.session("bench", MASTER, conf=conf, memory=MEMORY, log_level="ERROR")
+        stack.callback(spark_session.stop)
+        bench = Bench(ours, kafka, spark)
+        for place, data in enumerate(datas):
+            if kafka is not None:
+                kafka.fill(data, spark)
+            bench.check(data)
+            bench.write_parquet(data)
+            for load in bench.loads(data):
+                if arguments.only in load.name:
+                    # Compiled code serves the second size as well.
+                    bench.measure(load, rounds, warm=2 if place == 0 else 1)
+    result = Result(
+        "spark",
+        "Spark",
+        [ABOUT, *bench.notes],
+        facts,
+        flags,
+        [*(table(data, bench.found[data.size_name]) for data in datas), aims(bench.found)],
+        {
+            size: {
+                kind: {way: [asdict(run) for run in runs] for way, runs in ways.items()}
+                for kind, ways in kinds.items()
+            }
+            for size, kinds in bench.found.items()
+        },
+    )
+    result.show()
+    if not arguments.no_save:
+        result.save()
+    return result
+
+
+ABOUT = (
+    "One Spark session, `local[2]`, with our formats and with Spark's own Kafka connector: the same keys and "
+    "bodies at our broker and at Kafka's, as many partitions as queues, in turns. Reads go to Spark's `noop` "
+    "sink, which takes every row and drops it. CPU time is that of Spark: the JVM, its Python workers, and "
+    "the program that asks; the broker's is beside it. All share the cores, so rates include the broker's "
+    "work. MB are of bodies alone; our messages also carry a tag and the unique id that clients of RocketMQ "
+    "give them. Kafka's columns are those of its connector's table (key, value, topic, partition, offset, "
+    "timestamp) and their like in ours, by a schema; all columns are the 18 of ours."
+)
+
+
+def _spark_facts() -> dict[str, str]:
+    from importlib import metadata
+
+    names = ("pyspark", "pyarrow", "numpy")
+    return {"spark": ", ".join(f"{name} {metadata.version(name)}" for name in names)}
+
+
+def _flags(datas: list[Data], rounds: int) -> dict[str, str]:
+    return {
+        "rows": ", ".join(f"{data.rows:,} of {data.size_name}" for data in datas) + f", in {QUEUES} queues",
+        "rounds": f"{rounds} of each load and way, taking turns, after a warm-up",
+        "pinned": "nothing: Spark, the broker and this program share the cores",
+        "Spark session": f"{MASTER}, -Xmx{MEMORY}, as `kerolox.spark.session` sets it",
+        "our broker": "defaults; " + _shown(PULLS),
+        "large pulls": _shown(LARGE_PULLS) + "; the source asks for 1,024 messages a pull",
+        "Kafka": f"{BROKER_VERSION}, one node (KRaft), defaults, acks=all as by default",
+        "Kafka's connector": f"spark-sql-kafka-0-10 {CONNECTOR_VERSION} (Maven Central has none for 4.3.0), "
+        f"kafka-clients {CLIENTS_VERSION}, defaults",
+        "JVM flags of Kafka's broker": " ".join(BROKER_FLAGS),
+    }
+
+
+def _shown(options: dict[str, int]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in options.items())
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+Found = dict[str, dict[str, list[Run]]]  # by load, way
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of a way's rounds, the better ones."""
+
+    rate: float
+    cpu_us: float
+    all_cpu_us: float
+    broker_cpu_us: float
+
+    @classmethod
+    def of(cls, runs: list[Run]) -> Figures:
+        return cls(
+            typical_rate([run.rate for run in runs]),
+            typical_cost([run.cpu_us for run in runs]),
+            typical_cost([run.cpu_us + run.broker_cpu_us for run in runs]),
+            typical_cost([run.broker_cpu_us for run in runs]),
+        )
+
+
+def beside(found: Found, kind: str) -> Figures | None:
+    """What Kafka's side did of the same; the store is compared with its live read, as it has no other."""
+    for way, runs in found.get(BATCH if kind == STORE else kind, {}).items():
+        if way.startswith(KAFKA) and runs:
+            return Figures.of(runs)
+    return None
+
+
+def table(data: Data, found: Found) -> Table:
+    rows = []
+    for kind, ways in found.items():
+        other = beside(found, kind)
+        for way, runs in ways.items():
+            if not runs:
+                continue
+            mine = Figures.of(runs)
+            ratios = ["", "", ""]
+            if other is not None and way.startswith(OURS):
+                ratios = [
+                    ratio(mine.rate / other.rate),
+                    ratio(other.cpu_us / mine.cpu_us),
+                    ratio(other.all_cpu_us / mine.all_cpu_us),
+                ]
+            rows.append([
+                kind, way, number(mine.rate), ratios[0], number(mine.rate * data.size / 1e6),
+                number(1e6 / mine.cpu_us), ratios[1], number(mine.cpu_us),
+                number(mine.broker_cpu_us), ratios[2],
+            ])  # fmt: skip
+    return Table(
+        f"{data.rows:,} rows, bodies of {data.size_name}",
+        [
+            "load",
+            "way",
+            "rows/s",
+            "to Kafka's",
+            "MB/s",
+            "rows per CPU second of Spark",
+            "to Kafka's",
+            "CPU µs a row, Spark",
+            "CPU µs a row, broker",
+            "to Kafka's, Spark and broker together",
+        ],
+        rows,
+        [
+            "Kafka has no table of its files: the store read is compared with its connector's live batch "
+            "read. The Parquet scan is what Spark's own format does with the same rows, written by Spark."
+        ],
+    )
+
+
+def aims(found: dict[str, Found]) -> Table:
+    """What was wanted of this part, and what it came to."""
+    rows = []
+    for size, kinds in found.items():
+        for kind, way in ((BATCH, LARGE), (BATCH, SMALL), (STREAM, LARGE), (SINK, OURS)):
+            other, runs = beside(kinds, kind), kinds.get(kind, {}).get(way)
+            if other is not None and runs:
+                value = other.cpu_us / Figures.of(runs).cpu_us
+                aim = f"{kind}, {size}, {way}: rows per CPU second to Kafka's"
+                rows.append([aim, ratio(1.0), ratio(value), _met(value >= 1.0)])
+        runs = kinds.get(STORE, {}).get(f"{OURS}, properties as string")
+        if runs:
+            rate = Figures.of(runs).rate
+            aim = f"{STORE}, {size}, properties as string: rows/s"
+            rows.append([aim, number(1e6), number(rate), _met(rate >= 1e6)])
+    return Table("Aims", ["aim", "at least", "found", "met"], rows)
+
+
+def _met(yes: bool) -> str:
+    return "yes" if yes else "no"
+
+
+if __name__ == "__main__":
+    main()
