@@ -13,6 +13,7 @@ import pytest
 
 from kerolox import Client, Message, Producer, Queue, Received
 from kerolox.client.consumer_options import PullOptions, PushOptions
+from kerolox.client.errors import BrokerNotRegistered
 from kerolox.client.outcomes import DeadLetter, Retry, Suspend
 from kerolox.client.pull_consumer import PullConsumer
 from kerolox.client.push_consumer import ConsumeHook, PushConsumer
@@ -504,6 +505,15 @@ async def test_assigned_queues_seek_and_bounds(running: RunningBroker, producer:
         assert await consumer.offsets_for_time([queue], early) == {queue: 0}
         await consumer.commit({queue: 7})
         assert await consumer.committed(queue) == 7
+
+
+async def test_a_commit_that_is_not_saved_is_an_error(running: RunningBroker, producer: Producer) -> None:
+    await create(running, "single", queues=1)
+    async with PullConsumer(running.nameserver_address, group="loader") as consumer:
+        (queue,) = await consumer.queues("single")
+        with pytest.raises(BrokerNotRegistered):
+            await consumer.commit({queue: 8, queue._replace(broker="nobody"): 1})
+        assert await consumer.committed(queue) == 8
 
 
 async def test_paused_queues_hand_out_nothing(running: RunningBroker, producer: Producer) -> None:

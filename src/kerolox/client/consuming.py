@@ -207,8 +207,8 @@ class Consumer(ConsumingMember):
             try:
                 if told != self.wanted:
                     wanted = dict(self.wanted)
-                    await self._introduce()
-                    told = wanted
+                    if await self._introduce():
+                        told = wanted
                 async with self._dividing:
                     complete = await self._balance()
             except Exception:
@@ -224,11 +224,11 @@ class Consumer(ConsumingMember):
             except TimeoutError:
                 pass
 
-    async def _introduce(self) -> None:
-        """Brokers must have heard what the group wants before they are asked who is in it."""
+    async def _introduce(self) -> int:
+        """Brokers must have heard what the group wants before they are asked who is in it; how many have."""
         for topic in list(self.wanted):
             await self._route(topic)
-        await self.client.heartbeat()
+        return await self.client.heartbeat()
 
     async def _route(self, topic: str) -> Route | None:
         try:
@@ -455,18 +455,20 @@ class Consumer(ConsumingMember):
             except Exception:
                 log.exception("progress_not_saved group=%s", self.group)
 
-    async def _save(self, queues: Sequence[HeldQueue], *, surely: bool) -> None:
+    async def _save(self, queues: Sequence[HeldQueue], *, surely: bool) -> dict[Queue, KeroloxError]:
+        """Save how far they are; those that could not be saved, and why."""
         due: dict[Queue, int] = {}
         for held in queues:
             offset = self._progress(held)
             if offset is not None and offset != held.saved_offset:
                 due[held.queue] = offset
         if not due:
-            return
-        saved = await self.keeping.save(due, surely=surely)
-        by_queue = {held.queue: held for held in queues}
-        for queue in saved:
-            by_queue[queue].saved_offset = due[queue]
+            return {}
+        failed = await self.keeping.save(due, surely=surely)
+        for held in queues:
+            if held.queue in due and held.queue not in failed:
+                held.saved_offset = due[held.queue]
+        return failed
 
     def _progress(self, held: HeldQueue) -> int | None:
         """How far the queue is; None before anything is known about it."""

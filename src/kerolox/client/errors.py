@@ -153,7 +153,7 @@ class AccessDenied(RequestFailed):
     def __init__(self, code: int, remark: str | None, *, address: str = "", request: str = "") -> None:
         super().__init__(code, remark, address=address, request=request)
         self.can_retry = self.retriable = False
-        self.args = (f"{self.args[0]}. {self.next_step[:1].upper()}{self.next_step[1:]}.",)
+        self.args = (f"{self.args[0].rstrip('.')}. {self.next_step[:1].upper()}{self.next_step[1:]}.",)
 
 
 class NotAllowedThere(AccessDenied):

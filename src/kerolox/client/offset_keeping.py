@@ -27,8 +27,8 @@ class OffsetKeeping(Protocol):
     async def load(self, queue: Queue) -> int | None:
         """None: there is no progress. Raises when that cannot be told: nothing may begin at a wrong place."""
 
-    async def save(self, offsets: Mapping[Queue, int], *, surely: bool) -> list[Queue]:
-        """Save these; returns those that were. ``surely``: wait until it is certain."""
+    async def save(self, offsets: Mapping[Queue, int], *, surely: bool) -> dict[Queue, KeroloxError]:
+        """Save these; returns those that could not be, and why. ``surely``: wait until it is certain."""
 
 
 class BrokerOffsets:
@@ -41,18 +41,17 @@ class BrokerOffsets:
     async def load(self, queue: Queue) -> int | None:
         return await self._calls.stored_offset(queue, zero_if_young=self._zero_if_young)
 
-    async def save(self, offsets: Mapping[Queue, int], *, surely: bool) -> list[Queue]:
+    async def save(self, offsets: Mapping[Queue, int], *, surely: bool) -> dict[Queue, KeroloxError]:
         one = self._calls.save_offset if surely else self._calls.tell_offset
         results = await asyncio.gather(*(one(*item) for item in offsets.items()), return_exceptions=True)
-        saved = []
+        failed = {}
         for (queue, offset), result in zip(offsets.items(), results, strict=True):
             if isinstance(result, KeroloxError):
                 log.warning("offset_not_saved queue=%s offset=%d error=%r", queue, offset, str(result))
+                failed[queue] = result
             elif isinstance(result, BaseException):
                 raise result
-            else:
-                saved.append(queue)
-        return saved
+        return failed
 
 
 class FileOffsets:
@@ -69,7 +68,7 @@ class FileOffsets:
             self._known = await asyncio.get_running_loop().run_in_executor(None, self._read)
         return self._known.get(queue)
 
-    async def save(self, offsets: Mapping[Queue, int], *, surely: bool) -> list[Queue]:
+    async def save(self, offsets: Mapping[Queue, int], *, surely: bool) -> dict[Queue, KeroloxError]:
         if self._known is None:
             self._known = await asyncio.get_running_loop().run_in_executor(None, self._read)
         self._known.update(offsets)
@@ -79,8 +78,9 @@ class FileOffsets:
                 await asyncio.get_running_loop().run_in_executor(None, self._write, content)
             except OSError as error:
                 log.warning("offsets_not_saved path=%s error=%r", self.path, str(error))
-                return []
-        return list(offsets)
+                failure = KeroloxError(f"progress could not be saved in {self.path}: {error}")
+                return dict.fromkeys(offsets, failure)
+        return {}
 
     def _read(self) -> dict[Queue, int]:
         for path in (self.path, self.path.with_suffix(".json.bak")):

@@ -293,17 +293,22 @@ class PullConsumer(Consumer):
         return await self.keeping.load(wire)
 
     async def commit(self, offsets: Mapping[Queue, int] | None = None) -> None:
-        """Save progress and wait until it is saved: these offsets, or everything handed out."""
-        if offsets is not None:
-            await self.keeping.save({self._wire(queue): at for queue, at in offsets.items()}, surely=True)
-            return
-        self.done()
-        await self._save(list(self.held.values()), surely=True, asked=True)
+        """Save progress and wait until it is saved: these offsets, or everything handed out.
 
-    async def _save(self, queues: Sequence[HeldQueue], *, surely: bool, asked: bool = False) -> None:
+        Raises why a queue's could not be saved; that of the others is all the same.
+        """
+        if offsets is None:
+            self.done()
+            failed = await super()._save(list(self.held.values()), surely=True)
+        else:
+            wanted = {self._wire(queue): offset for queue, offset in offsets.items()}
+            failed = await self.keeping.save(wanted, surely=True)
+        for error in failed.values():
+            raise error
+
+    async def _save(self, queues: Sequence[HeldQueue], *, surely: bool) -> dict[Queue, KeroloxError]:
         # Whoever commits by hand does not want it done behind his back.
-        if asked or self.options.auto_commit:
-            await super()._save(queues, surely=surely)
+        return await super()._save(queues, surely=surely) if self.options.auto_commit else {}
 
     def _resumed(self, held: HeldQueue) -> None:
         if held.waiting:
