@@ -236,9 +236,9 @@ def truth(flag: str, text: str) -> bool:
 
 
 def sign_requests(admin: Admin, access_key: str, secret_key: str) -> None:
-    from kerolox.cli.bench_load import Signed
+    from kerolox.client.signing import Signing
 
-    admin.dialer.handlers.hooks.append(Signed(access_key, secret_key))
+    admin.dialer.handlers.hooks.append(Signing(access_key, secret_key))
 
 
 def _until_interrupted(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, None]]) -> None:

@@ -20,11 +20,8 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.tracing import TraceKind, Tracer
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError, OptionError, RequestFailed
-from kerolox.net.peer import Peer
-from kerolox.net.requests import Hook
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.codes import RequestCode
-from kerolox.protocol.command import Command
 from kerolox.protocol.compression import compress
 from kerolox.protocol.flags import (
     COMPRESSED,
@@ -35,7 +32,6 @@ from kerolox.protocol.flags import (
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.message import Message
 from kerolox.protocol.properties import pack
-from kerolox.protocol.signature import sign
 
 STORED = (0, 10, 11, 12)  # the last three: stored, but not as safe as promised
 TIMEOUT_S = 3.0
@@ -97,17 +93,6 @@ async def tracing(
             yield tracer
         finally:
             await tracer.close()
-
-
-class Signed(Hook):
-    """Signs every request with an access key."""
-
-    def __init__(self, access_key: str, secret_key: str) -> None:
-        self._access_key = access_key
-        self._secret_key = secret_key
-
-    def before_request(self, peer: Peer, request: Command) -> None:
-        request.fields.update(sign(request.fields, request.body, self._access_key, self._secret_key))
 
 
 class Figures:

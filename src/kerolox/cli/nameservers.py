@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from kerolox.client.nameservers import NameServers, split_addresses
+from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
     from kerolox.client.admin import Admin
+    from kerolox.net.requests import Handlers
 
-__all__ = ["DEFAULT_ADDRESS", "NameServerOption", "NameServers", "run_admin", "run_with", "split_addresses"]
+__all__ = [
+    "DEFAULT_ADDRESS",
+    "NameServerOption",
+    "NameServers",
+    "access_keys",
+    "run_admin",
+    "run_with",
+    "split_addresses",
+]
 
 T = TypeVar("T")
 
 DEFAULT_ADDRESS = "127.0.0.1:9876"
+# Not options: what stands in a command line, everybody on the machine can read.
+ACCESS_KEY_VARIABLE = "KEROLOX_ACCESS_KEY"
+SECRET_KEY_VARIABLE = "KEROLOX_SECRET_KEY"
 
 NameServerOption = Annotated[
     str,
@@ -30,13 +44,33 @@ NameServerOption = Annotated[
 ]
 
 
+def access_keys() -> tuple[str, str]:
+    """The keys of the environment, for brokers that let in only whom they know; empty without."""
+    access_key = os.environ.get(ACCESS_KEY_VARIABLE, "")
+    secret_key = os.environ.get(SECRET_KEY_VARIABLE, "")
+    if access_key and not secret_key:
+        raise OptionError(ACCESS_KEY_VARIABLE, access_key, f"{SECRET_KEY_VARIABLE} beside it")
+    return (access_key, secret_key) if access_key else ("", "")
+
+
+def _handlers() -> Handlers:
+    from kerolox.client.signing import Signing
+    from kerolox.net.requests import Handlers
+
+    handlers = Handlers()
+    access_key, secret_key = access_keys()
+    if access_key:
+        handlers.hooks.append(Signing(access_key, secret_key))
+    return handlers
+
+
 def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work against the name servers of an option."""
     from kerolox.net.dialer import Dialer
     from kerolox.net.loop import run
 
     async def main() -> T:
-        async with Dialer() as dialer:
+        async with Dialer(_handlers()) as dialer:
             return await work(NameServers(split_addresses(addresses), dialer))
 
     return run(main())
@@ -49,7 +83,7 @@ def run_admin(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -
     from kerolox.net.loop import run
 
     async def main() -> T:
-        async with Dialer() as dialer:
+        async with Dialer(_handlers()) as dialer:
             return await work(Admin(NameServers(split_addresses(addresses), dialer), dialer))
 
     return run(main())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, split_addresses
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys, split_addresses
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
 from kerolox.errors import KeroloxError, OptionError
 
@@ -82,14 +82,14 @@ class Sending:
     async def run(self, nameservers: list[str], messages: Iterator[Message]) -> None:
         import asyncio
 
-        from kerolox import Producer, ProducerOptions
+        from kerolox import ClientOptions, Producer, ProducerOptions
         from kerolox.clock import SYSTEM_CLOCK
 
         tasks: set[asyncio.Task[None]] = set()
         shown_s = SYSTEM_CLOCK.monotonic_s()
-        async with Producer(
-            nameservers, group=GROUP, options=ProducerOptions(timeout_s=TIMEOUT_S)
-        ) as producer:
+        access_key, secret_key = access_keys()
+        where = ClientOptions(nameservers, access_key=access_key, secret_key=secret_key)
+        async with Producer(where, group=GROUP, options=ProducerOptions(timeout_s=TIMEOUT_S)) as producer:
             # Raises when nobody serves the topic.
             queues = await producer.queues(self._topic)
             if self._queue_id is not None and all(queue.queue_id != self._queue_id for queue in queues):
