@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
@@ -17,22 +18,29 @@ import pytest
 
 from kerolox.client.errors import NoRoute
 from kerolox.client.lookups import GROUP
-from kerolox.client.messages import Queue, Received
+from kerolox.client.messages import Message, Queue, Received
 from kerolox.client.plain import PlainCluster
 from kerolox.errors import ConnectionLost, OptionError
 from kerolox.pipeline import replay_lane
+from kerolox.pipeline.archive import Archive
+from kerolox.pipeline.archive_delta import DeltaArchive
+from kerolox.pipeline.archive_files import Format, write
+from kerolox.pipeline.archive_log import ParquetArchive
 from kerolox.pipeline.replay import Replayed, parse_map, parse_rate, replay
 from kerolox.pipeline.replay_lane import REPLAY_BORN, REPLAY_FROM, REPLAY_ID, Lane
 from kerolox.pipeline.replay_plan import Choice, PlanFile, ReplayError, Source, lanes_of, target_of
 from kerolox.pipeline.replay_watch import NoLongerWanted, Watch, Watched
 from kerolox.protocol.codes import RequestCode
 from kerolox.spark.columns import arrow_schema
+from kerolox.spark.source_options import read_wanted
 from kerolox.testing import BrokerThread
+from tests.spark.store_maker import StoreMaker, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T0 = 1_700_000_000_000
+numbers = itertools.count(7)
 
 
 def message(queue_id: int, offset: int, *, topic: str = "orders", **columns: Any) -> dict[str, Any]:
@@ -210,6 +218,58 @@ def test_a_delta_table(
     assert Counter(bodies(cluster, topic)) == Counter(
         f"body of orders-{queue}-{offset}" for queue in (0, 1) for offset in range(5)
     )
+
+
+@pytest.mark.parametrize("kind", ["parquet", "parquet, properties as text", "delta"])
+def test_what_was_archived_of_a_topic(
+    play: Callable[..., Replayed],
+    new_topic: Callable[..., str],
+    broker: BrokerThread,
+    send: Callable[[Sequence[Message]], Any],
+    cluster: PlainCluster,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    topic, other = f"00{next(numbers)}", new_topic()  # Spark takes such a folder for one of numbers
+    broker.create_topic(topic)
+    originals = [
+        Message(topic, f"{n}", tags="paid", keys=[f"o-{n}"], properties={"n": str(n)}) for n in range(100)
+    ]
+    send(originals)
+    wanted = read_wanted({"nameserver": broker.nameserver_address, "topic": topic}, "batch")
+    folder = tmp_path / "archive"
+    destination = DeltaArchive(folder) if kind == "delta" else ParquetArchive(folder)
+    format = Format(properties="string" if "text" in kind else "map")
+    with Archive(
+        wanted, destination, lambda works: [write(work) for work in works], format=format
+    ) as archived:
+        assert archived.once().rows == 100
+    result = play(str(folder), topics=(topic,), to_topic=other)
+    assert (result.sent, result.is_complete) == (100, True)
+    before, after = (
+        {each.text: each for part in read(cluster, name).values() for each in part} for name in (topic, other)
+    )
+    assert before.keys() == after.keys()
+    for text, copy in after.items():
+        assert (copy.msg_id, copy.keys, copy.tags) == (before[text].msg_id, (f"o-{text}",), "paid")
+        assert copy.properties["n"] == text
+        source = before[text]
+        place = f"{topic}/{source.broker}/{source.queue_id}/{source.queue_offset}"
+        assert copy.properties[REPLAY_FROM] == place
+
+
+def test_the_files_of_a_broker(
+    play: Callable[..., Replayed], topic: str, cluster: PlainCluster, tmp_path: Path
+) -> None:
+    maker = StoreMaker(tmp_path / "broker-x")
+    fill(maker, 500, ("orders", "%RETRY%shop", "RMQ_SYS_TRANS_HALF_TOPIC"), queues=3)
+    wanted = [each for each in maker.messages if each.topic == "orders"]
+    result = play(maker.write(), to_topic=topic)
+    assert (result.sent, result.is_complete) == (len(wanted), True)
+    for part in read(cluster, topic).values():
+        of_queue = [each.plain_body() for each in wanted if part and each.queue_id == part[0].queue_id]
+        assert [each.body for each in part] == of_queue
+    assert play(maker.root.as_posix(), to_topic=topic, topics=("%RETRY%shop",), dry_run=True).planned > 100
 
 
 def test_the_rate_is_that_of_all_tasks(

@@ -28,18 +28,16 @@ from kerolox.pipeline.replay_plan import (
     Choice,
     Plan,
     PlanFile,
-    ReplayError,
     Source,
     check_same,
     lanes_of,
     target_of,
 )
+from kerolox.pipeline.replay_source import chosen, open_source
 from kerolox.pipeline.replay_watch import Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-NEEDED = ("topic", "queue_id", "queue_offset", "body")
 
 
 @dataclass
@@ -87,7 +85,7 @@ def replay(
     options = cluster if isinstance(cluster, ClientOptions) else ClientOptions(cluster)
     id = id or new_id(clock.wall_ms())
     where = str(Path(source).resolve()) if "://" not in source else source
-    table = open_source(spark, source)
+    table = open_source(spark, source, choice)
     if dry_run:
         messages = chosen(table, choice)
         with PlainCluster(options) as plain:
@@ -125,59 +123,6 @@ def replay(
 
 
 # --- what is to be sent -----------------------------------------------------------------------------------
-
-
-def open_source(spark: SparkSession, source: str) -> DataFrame:
-    """The messages of an archive, a Delta table or a store directory, as a table."""
-    path = Path(source)
-    if (path / "commitlog").is_dir():
-        return spark.read.format("rocketmq-store").load(str(path))
-    if (path / "_delta_log").is_dir():
-        try:
-            from deltalake import DeltaTable
-        except ImportError:
-            raise ReplayError(f"{source} is a Delta table: pip install 'kerolox[delta]'") from None
-        files = DeltaTable(str(path)).file_uris()
-        if not files:
-            raise ReplayError(f"{source} is an empty Delta table")
-        return spark.read.option("basePath", str(path)).parquet(*files)
-    if "://" not in source and not path.exists():
-        raise OptionError("SOURCE", source, "an archive, a Delta table or a store directory")
-    return spark.read.parquet(source)
-
-
-def chosen(table: DataFrame, choice: Choice) -> DataFrame:
-    """The rows that are wanted."""
-    from pyspark.errors import AnalysisException, ParseException
-    from pyspark.sql import functions as f
-
-    missing = [name for name in NEEDED if name not in table.columns]
-    if missing:
-        raise ReplayError(f"the source has no column {', '.join(missing)}: {', '.join(table.columns)}")
-    if "broker" not in table.columns:
-        table = table.withColumn("broker", f.lit(""))
-    wanted: list[Column] = []
-    if choice.topics:
-        wanted.append(f.col("topic").isin(list(choice.topics)))
-    if choice.since_ms is not None:
-        wanted.append(f.col("store_timestamp") >= f.timestamp_millis(f.lit(choice.since_ms)))
-    if choice.until_ms is not None:
-        wanted.append(f.col("store_timestamp") < f.timestamp_millis(f.lit(choice.until_ms)))
-    if choice.tags:
-        wanted.append(f.col("tags").isin(list(choice.tags)))
-    if choice.keys:
-        keys = f.array(*(f.lit(key) for key in choice.keys))
-        wanted.append(f.arrays_overlap(f.split("keys", r"\s+"), keys))
-    try:
-        if choice.where:
-            wanted.append(f.expr(choice.where))
-        for condition in wanted:
-            table = table.filter(condition)
-    except (AnalysisException, ParseException) as error:
-        what = str(error).split("\n", 1)[0]
-        expected = f"a condition over the columns {', '.join(table.columns)}: {what}"
-        raise OptionError("--where", choice.where, expected) from None
-    return table
 
 
 def make_plan(
