@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kerolox.cli import pipeline_replay
+from kerolox.cli import pipeline_archive, pipeline_replay
 
 _HELP = "Topics and files on Spark. Needs: pip install 'kerolox\\[spark]'."
 
@@ -20,4 +20,5 @@ def pipeline() -> None:
     """A group of commands, also while there is only one."""
 
 
+app.command("archive", epilog=pipeline_archive.EXAMPLE)(pipeline_archive.archive)
 app.command("replay", epilog=pipeline_replay.EXAMPLE)(pipeline_replay.replay)

@@ -20,18 +20,22 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kerolox.client.messages import Queue
 from kerolox.client.names import without_namespace
 from kerolox.client.plain import Edges, PlainCluster
-from kerolox.errors import KeroloxError
-from kerolox.pipeline.archive_files import Done, Format, Work, Written
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline.archive_files import Done, Format, Work, Written, write
 from kerolox.pipeline.archive_log import Ranges
 from kerolox.spark.places import Places, queue_text
 from kerolox.spark.queues import ClusterQueues
 from kerolox.spark.ranges import Range, ranges, shares
+from kerolox.spark.shipping import cause_of
 from kerolox.spark.source_options import Start, Wanted
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +128,7 @@ class Archive:
         self.wanted = wanted
         self.destination = destination
         self.summary = Summary()
+        self.is_committing = False  # then it had better not be interrupted
         self._run = run
         self._format = format or Format()
         self._cores = cores
@@ -152,7 +157,7 @@ class Archive:
         ends = self._queues.places(self.wanted.end, edges, ending=True)
         while self._round(starts, ends):
             starts = self._starts(edges)
-        return self._told()
+        return self.told()
 
     def follow(self, stopped: Callable[[float], bool], interval_s: float = 60.0) -> Summary:
         """Archive what comes, until ``stopped(seconds)``, which waits so long, says that it is enough."""
@@ -173,9 +178,10 @@ class Archive:
             else:
                 pause_s = min(POLL_S, interval_s)
             if stopped(pause_s):
-                return self._told()
+                return self.told()
 
-    def _told(self) -> Summary:
+    def told(self) -> Summary:
+        """What was done so far."""
         self.summary.seconds = time.monotonic() - self._began_s
         return self.summary
 
@@ -217,8 +223,9 @@ class Archive:
         self._turn += 1
         stops = {queue: starts[queue] + count for queue, count in chosen.items()}
         wanted = ranges(starts, stops)
+        left = sum(count for count in backlog.values() if count > 0)
+        self._on_round(self.summary, left)
         if not wanted:
-            self._on_round(self.summary, 0)
             return False
         results = list(self._run(self._works(wanted)))
         files = [file for done in results for file in done.files]
@@ -226,9 +233,12 @@ class Archive:
         if failed:
             self.destination.discard(files)
             raise ArchiveFailed(failed[0])
-        self._commit(wanted, stops, files)
-        left = sum(count for count in backlog.values() if count > 0) - sum(each.count for each in wanted)
-        self._on_round(self.summary, left)
+        self.is_committing = True
+        try:
+            self._commit(wanted, stops, files)
+        finally:
+            self.is_committing = False
+        self._on_round(self.summary, left - sum(each.count for each in wanted))
         return True
 
     def _works(self, wanted: Sequence[Range]) -> list[Work]:
@@ -296,6 +306,33 @@ class Archive:
             self._cluster.commit_all(places, self.wanted.group)
         except KeroloxError as error:
             log.warning("progress_not_told group=%s error=%r", self.wanted.group, str(error))
+
+
+def on_spark(context: SparkContext) -> Runner:
+    """Lets the tasks run on Spark."""
+
+    def run(works: Sequence[Work]) -> Sequence[Done]:
+        from py4j.protocol import Py4JError
+
+        try:
+            return context.parallelize(works, len(works)).map(write).collect()
+        except Py4JError as error:
+            raise ArchiveFailed(f"a task failed: {cause_of(error)}") from error
+
+    return run
+
+
+def check_shared(context: SparkContext, root: str) -> None:
+    """Executors must see the folder that the driver sees."""
+
+    def sees(_: int) -> bool:
+        import os
+
+        return os.path.isdir(root)
+
+    count = max(2, context.defaultParallelism)
+    if not all(context.parallelize(range(count), count).map(sees).collect()):
+        raise OptionError("to", root, "a folder that every executor has under this path, such as a mount")
 
 
 def bins(wanted: Sequence[Range], count: int) -> list[list[Range]]:

@@ -132,7 +132,7 @@ def write(work: Work) -> Done:
                 if batch.num_rows:
                     files.add(wanted.queue, batch)
         done.files = files.close()
-    except KeroloxError as error:
+    except (KeroloxError, OSError) as error:
         files.discard()
         done.error = " ".join(str(error).split())
     except BaseException:

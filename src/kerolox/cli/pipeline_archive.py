@@ -1,0 +1,317 @@
+"""``kerolox pipeline archive``"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
+from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.errors import OptionError
+
+if TYPE_CHECKING:
+    from kerolox.pipeline.archive import Archive, Summary
+
+EXAMPLE = (
+    "Example: kerolox pipeline archive --topic orders,payments --to /data/archive --follow --interval 60"
+)
+LINES_EVERY_S = 10.0  # where nobody looks
+INTERRUPTED = 130  # what a shell makes of Ctrl-C
+
+
+@one_line_errors
+def archive(
+    topics: Annotated[
+        list[str], typer.Option("--topic", "-t", help="Topics, with commas or repeated.", metavar="T[,T2]")
+    ],
+    to: Annotated[str, typer.Option(help="Folder of the archive; made when it is not there.", metavar="DIR")],
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    delta: Annotated[
+        bool, typer.Option("--delta", help="A Delta table. Needs: pip install 'kerolox\\[spark,delta]'.")
+    ] = False,
+    once: Annotated[
+        bool, typer.Option("--once/--follow", help="End with what is there now, or go on with what comes.")
+    ] = True,
+    interval: Annotated[
+        float,
+        typer.Option(help="With --follow: seconds between commits, or sooner when much came.", min=0.1),
+    ] = 60.0,
+    group: Annotated[
+        str, typer.Option(help="Consumer group that the progress is told under.")
+    ] = "kerolox_archive",
+    rows_max: Annotated[
+        int, typer.Option("--max-rows-per-file", help="A file is full with so many messages.", min=1)
+    ] = 1_000_000,
+    compression: Annotated[str, typer.Option(help="zstd, lz4, snappy, gzip or none.")] = "zstd",
+    properties: Annotated[
+        str, typer.Option(help="The column: map, string (as it is stored) or none. Fixed by the first run.")
+    ] = "map",
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            help="Any option of the source rocketmq: startingOffsets, tags, accessKey, failOnDataLoss, ...",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+    master: Annotated[
+        str, typer.Option(help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://URL.")
+    ] = "local[*]",
+    conf: Annotated[list[str] | None, typer.Option(help="Settings of Spark.", metavar="NAME=VALUE")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Write topics to Parquet files by topic, date and hour of storing, every message once.
+
+    Runs that were stopped or killed at any point go on where the last commit ended, with the same command:
+    nothing is missing, nothing is there twice. spark.read.parquet(DIR) and other readers see committed files
+    only. A second run adds what is new; without anything new it changes nothing.
+    """
+    from kerolox.pipeline.archive_files import Format
+
+    chosen = Format(properties=properties, compression=compression, rows_max=rows_max)
+    source = {
+        "nameserver": nameserver, "topic": ",".join(topics), "group": group, **pairs("--option", options),
+    }  # fmt: skip
+    summary, stopped = _run(
+        source, to, delta, chosen, None if once else interval, master, pairs("--conf", conf), quiet=json
+    )
+    rate = summary.rows / summary.seconds if summary.seconds else 0.0
+    document = {
+        "to": to,
+        "format": "delta" if delta else "parquet",
+        "group": group,
+        "messages": summary.rows,
+        "bytes": summary.bytes,
+        "files": summary.files,
+        "missing": summary.missing,
+        "commits": summary.rounds,
+        "seconds": round(summary.seconds, 3),
+        "messagesPerSecond": round(rate),
+        "complete": not stopped or not once,
+        "unreachable": summary.unreachable,
+        "topics": {
+            name: {"messages": t.rows, "bytes": t.bytes, "files": t.files, "missing": t.missing}
+            for name, t in summary.topics.items()
+        },
+    }
+    rows = [
+        (name, f"{t.rows:,}", t.files, size_text(t.bytes), t.missing or None)
+        for name, t in sorted(summary.topics.items())
+    ]
+    shown = output(json)
+    if rows or json:
+        shown.show(document, Table(("topic", "messages", "files", "size", "missing"), rows))
+    shown.note(_sentence(summary, rate, to))
+    if summary.missing:
+        _say(f"{summary.missing} messages were gone before they were read; the commits tell of which topics")
+    if summary.unreachable:
+        _say(f"not reachable now, archived when they are: {', '.join(summary.unreachable)}")
+    if stopped and once:
+        _say("interrupted. What is committed stays; the same command goes on")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _run(
+    source: dict[str, str],
+    to: str,
+    delta: bool,
+    format: Any,
+    interval_s: float | None,
+    master: str,
+    conf: dict[str, str],
+    *,
+    quiet: bool,
+) -> tuple[Summary, bool]:
+    from kerolox.pipeline.archive import Archive, check_shared, on_spark
+    from kerolox.pipeline.archive_delta import DeltaArchive
+    from kerolox.pipeline.archive_log import ParquetArchive
+    from kerolox.spark import session
+    from kerolox.spark.source_options import read_wanted
+
+    wanted = read_wanted(source, "batch")  # wrong options are told before Spark starts
+    destination = (DeltaArchive if delta else ParquetArchive)(local_folder(to))
+    progress = Progress(quiet)
+
+    def on_round(summary: Summary, left: int) -> None:
+        progress.told(summary, left)
+        interrupts.check()
+
+    with progress, _interrupts() as interrupts:
+        spark = session.session("kerolox-archive", _with_retries(master), conf={**QUICK, **conf})
+        try:
+            context = spark.sparkContext
+            interrupts.install()  # PySpark has put its own in place
+            run = Archive(
+                wanted,
+                destination,
+                on_spark(context),
+                format=format,
+                cores=context.defaultParallelism,
+                on_round=on_round,
+            )
+            interrupts.archive = run
+            with run:
+                if session.local_cores(master) is None:
+                    check_shared(context, str(destination.root))
+                progress.begins()
+                try:
+                    if interval_s is None:
+                        run.once()
+                    else:
+                        run.follow(interrupts.wait, interval_s)
+                except KeyboardInterrupt:
+                    return run.told(), True
+            return run.told(), False
+        finally:
+            interrupts.ignore()
+            session.stop()
+
+
+# Tasks do their work in Python; the JVM only hands it out. Its thorough compiler costs more than it saves.
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+def _with_retries(master: str) -> str:
+    """A task is tried more than once, as on a cluster."""
+    return f"{master[:-1]},4]" if master.startswith("local[") and "," not in master else master
+
+
+def local_folder(to: str) -> Path:
+    if to.startswith("file://"):
+        to = to.removeprefix("file://")
+    if "://" in to:
+        raise OptionError("--to", to, "a folder, for executors the same as here; object stores: mount them")
+    return Path(to)
+
+
+class Interrupts:
+    """Ctrl-C and SIGTERM: end now, but not in the middle of a commit."""
+
+    def __init__(self) -> None:
+        self.archive: Archive | None = None
+        self._told = False
+        self._before: dict[int, Any] = {}
+
+    def install(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.signal(number, self._handle)
+            self._before.setdefault(number, before)
+
+    def ignore(self) -> None:
+        """The end is under way."""
+        for number in self._before:
+            signal.signal(number, signal.SIG_IGN)
+
+    def restore(self) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._told = True
+        if self.archive is None or not self.archive.is_committing:
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        if self._told:
+            raise KeyboardInterrupt
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is enough, after so long."""
+        import time
+
+        if not self._told:
+            time.sleep(seconds)
+        return self._told
+
+
+@contextmanager
+def _interrupts() -> Iterator[Interrupts]:
+    made = Interrupts()
+    made.install()
+    try:
+        yield made
+    finally:
+        made.restore()
+
+
+class Progress:
+    """A bar on a terminal, lines elsewhere, nothing for programs."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        from kerolox.clock import SYSTEM_CLOCK
+
+        console = Console(stderr=True)
+        self._lines = not quiet and not console.is_terminal
+        self._bar = Bar(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
+            console=console, disable=quiet or self._lines,
+        )  # fmt: skip
+        self._task = self._bar.add_task("Spark starts", total=None, rate="")
+        self._now_s = SYSTEM_CLOCK.monotonic_s
+        self._began_s = self._said_s = self._now_s()
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.stop()
+
+    def begins(self) -> None:
+        self._began_s = self._said_s = self._now_s()
+        self._bar.update(self._task, description="archive")
+
+    def told(self, summary: Summary, left: int) -> None:
+        now_s = self._now_s()
+        rate = f"{summary.rows / max(1e-9, now_s - self._began_s):,.0f}/s" if summary.rows else ""
+        self._bar.update(self._task, completed=summary.rows, total=summary.rows + left, rate=rate)
+        if self._lines and now_s - self._said_s >= LINES_EVERY_S:
+            self._said_s = now_s
+            _say(f"{summary.rows:,} messages archived, {left:,} to go, {rate}")
+
+
+def pairs(option: str, given: list[str] | None) -> dict[str, str]:
+    """``NAME=VALUE`` of an option that may be repeated."""
+    found = {}
+    for word in given or ():
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise OptionError(option, word, "NAME=VALUE")
+        found[name.strip()] = value
+    return found
+
+
+def size_text(size: int) -> str:
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def _sentence(summary: Summary, rate: float, to: str) -> str:
+    if not summary.rows:
+        return f"Nothing new for {to}."
+    files = "1 file" if summary.files == 1 else f"{summary.files:,} files"
+    joined = f"; {summary.files_joined} small files joined" if summary.files_joined else ""
+    return (
+        f"{summary.rows:,} messages in {files} ({size_text(summary.bytes)}) in {summary.seconds:.1f} s, "
+        f"{rate:,.0f} a second{joined}: {to}"
+    )
+
+
+def _say(text: str) -> None:
+    print(f"kerolox: {' '.join(text.split())}", file=sys.stderr)  # noqa: T201

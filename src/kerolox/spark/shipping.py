@@ -1,0 +1,128 @@
+"""What executors of a cluster get with them: this package, as it is here, and the small ones it needs.
+
+A zip travels as one of ``spark.archives``; Spark unpacks it where an executor runs, and its PYTHONPATH names
+the folder, so that classes of ours can be unpickled before any code of ours runs. What does not travel is
+numpy and pyarrow (150 MB): executors must have them, and it is said when they have not.
+
+The small packages are compiled ones: executors need the driver's version of Python (which PySpark asks for
+anyway) and its kind of machine. Where they are of another kind, install kerolox there and do not ship.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kerolox.errors import KeroloxError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOLDER: Final = "kerolox_parts"
+PACKAGES: Final = ("kerolox", "pyspark_rocketmq", "pyspark_rocketmq_store", "msgspec", "lz4", "zstandard")
+NEEDED: Final = ("numpy", "pyarrow", "kerolox.spark.reading")
+_LEFT_OUT: Final = {"__pycache__", "tests"}
+
+
+class ExecutorsLack(KeroloxError):
+    """Executors cannot run our tasks."""
+
+
+class Shipment:
+    """A zip of what executors need. It is there until it is closed, for executors that come later."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="kerolox-shipment-")
+        self.path = Path(self._folder.name, f"{FOLDER}.zip")
+        with zipfile.ZipFile(self.path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for package in PACKAGES:
+                for file, name in _files_of(package):
+                    archive.write(file, name)
+
+    def settings(self, given: Mapping[str, str]) -> dict[str, str]:
+        """What Spark is to be told, beside what was given."""
+        archives, python_path = "spark.archives", "spark.executorEnv.PYTHONPATH"
+        return {
+            archives: ",".join(filter(None, (given.get(archives), f"{self.path}#{FOLDER}"))),
+            python_path: os.pathsep.join(filter(None, (given.get(python_path), FOLDER))),
+        }
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
+def _files_of(package: str) -> Iterator[tuple[Path, str]]:
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        return
+    origin = Path(found.origin)
+    if found.submodule_search_locations is None:
+        yield origin, origin.name
+        return
+    for path in sorted(origin.parent.rglob("*")):
+        name = path.relative_to(origin.parent)
+        if _LEFT_OUT & set(name.parts) or path.name.startswith("_cffi"):  # the latter is for PyPy
+            continue
+        if path.is_file() and path.suffix in (".py", ".so", ".pyd"):
+            yield path, f"{origin.parent.name}/{name.as_posix()}"
+
+
+def check_executors(spark: SparkSession) -> None:
+    """Let executors import what they need, and say what to do where they cannot."""
+    from py4j.protocol import Py4JError
+
+    needed = NEEDED
+
+    def look(_: int) -> list[tuple[str, str, str]]:  # travels as it is: our package may be what is missing
+        import importlib
+        import platform
+        import sys
+
+        lacking = []
+        for name in needed:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                lacking.append((platform.node(), sys.executable, f"{name} ({error})"))
+        return lacking
+
+    context = spark.sparkContext
+    count = max(2, context.defaultParallelism)
+    try:
+        found = context.parallelize(range(count), count).flatMap(look).collect()
+    except Py4JError as error:
+        python = os.environ.get("PYSPARK_PYTHON", "python3")
+        raise ExecutorsLack(
+            f"executors of {context.master} could not run Python tasks: {cause_of(error)}. They start "
+            f"{python}: set PYSPARK_PYTHON to a Python that is at this path on every one of them"
+        ) from error
+    if not found:
+        return
+    where = ", ".join(sorted({f"{host} ({python})" for host, python, _ in found}))
+    what = "; ".join(sorted({reason for _, _, reason in found}))
+    version = sysconfig.get_python_version()
+    raise ExecutorsLack(
+        f"executors at {where} cannot import {what}. Install it for that Python: pip install numpy pyarrow; "
+        "or set PYSPARK_PYTHON to one that has it; or send one along: spark.archives=env.tar.gz#env with "
+        f"PYSPARK_PYTHON=./env/bin/python (Python {version}, as here). If it is kerolox, msgspec, lz4 or "
+        f"zstandard, they are not of the driver's kind ({sysconfig.get_platform()}): install kerolox there, "
+        "and set KEROLOX_SHIP=0"
+    )
+
+
+def is_wanted() -> bool:
+    return os.environ.get("KEROLOX_SHIP", "1") not in ("0", "no", "false")
+
+
+def cause_of(error: BaseException) -> str:
+    """The telling line of what Spark says about a failure."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = ("Cannot run program", "Error: ", "Exception: ")
+    telling = [line for line in lines if any(word in line for word in told)]
+    return (telling[-1] if telling else lines[0])[:300]
