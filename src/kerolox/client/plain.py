@@ -12,13 +12,15 @@ import random
 import socket
 import ssl
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self, TypeVar
 
 from kerolox.client.errors import BrokerNotRegistered, NameServerUnreachable, TopicNotFound, failure
 from kerolox.client.messages import Queue, Received, decode_received
 from kerolox.client.options import ClientOptions
+from kerolox.client.plain_reading import OffsetGone as OffsetGone
+from kerolox.client.plain_reading import Pulled as Pulled
+from kerolox.client.plain_reading import blocks
 from kerolox.client.routes import MASTER, Route
 from kerolox.client.signing import sign_request
 from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed, RequestTimeout
@@ -26,7 +28,6 @@ from kerolox.net.tls import client_context
 from kerolox.protocol.bodies.routes import TopicList, TopicRoute
 from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
 from kerolox.protocol.command import Command, decode_command, request
-from kerolox.protocol.flags import PULL_SUBSCRIPTION
 from kerolox.protocol.frame import FrameSplitter
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.offset import (
@@ -38,7 +39,6 @@ from kerolox.protocol.headers.offset import (
     SearchOffsetRequest,
     UpdateOffsetRequest,
 )
-from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 from kerolox.protocol.headers.route import RouteRequest
 
 RECEIVE_BYTES = 1 << 18
@@ -58,6 +58,8 @@ class Line:
         self._opaques = itertools.count(random.randrange(1 << 16))
         self._splitter = FrameSplitter()
         self._answers: dict[int, Command] = {}
+        self._forgotten: set[int] = set()
+        self._waits_s = -1.0
         host, _, port = address.rpartition(":")
         try:
             plain = socket.create_connection((host.strip("[]"), int(port)), options.connect_timeout_s)
@@ -78,23 +80,39 @@ class Line:
             command.fields.update(nsd="true", ns=options.namespace_v2)
         if options.access_key:
             sign_request(command, options.access_key, options.secret_key, options.security_token)
+        self.send_bytes(command.encode())
+        return command.opaque
+
+    def next_opaque(self) -> int:
+        """The number of a request that is made elsewhere and goes out by :meth:`send_bytes`."""
+        return next(self._opaques)
+
+    def send_bytes(self, frame: bytes) -> None:
         try:
-            self._socket.settimeout(self._timeout_s)
-            self._socket.sendall(command.encode())
+            self._wait_for(self._timeout_s)
+            self._socket.sendall(frame)
         except OSError as error:
             self.close()
             raise ConnectionLost(self.address, error) from error
-        return command.opaque
+
+    def _wait_for(self, seconds: float) -> None:
+        if seconds != self._waits_s:  # setting it is a call to the system
+            self._socket.settimeout(seconds)
+            self._waits_s = seconds
+
+    def forget(self, opaque: int) -> None:
+        """Nobody will ask for this answer."""
+        if self._answers.pop(opaque, None) is None:
+            self._forgotten.add(opaque)
 
     def receive(self, opaque: int, timeout_s: float, what: str = "request") -> Command:
         deadline_s = time.monotonic() + timeout_s
         while opaque not in self._answers:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
+            if time.monotonic() >= deadline_s:
                 self.close()  # its answer may still come, and would be taken for another's
                 raise RequestTimeout(self.address, what, timeout_s)
             try:
-                self._socket.settimeout(left_s)
+                self._wait_for(timeout_s)
                 data = self._socket.recv(RECEIVE_BYTES)
             except TimeoutError:
                 continue
@@ -106,7 +124,9 @@ class Line:
                 raise ConnectionLost(self.address, "the peer closed it")
             for frame in self._splitter.feed(data):
                 answer = decode_command(*frame)
-                if answer.is_answer:  # a broker may also ask; nobody here answers
+                if answer.opaque in self._forgotten:
+                    self._forgotten.discard(answer.opaque)
+                elif answer.is_answer:  # a broker may also ask; nobody here answers
                     self._answers[answer.opaque] = answer
             if self._splitter.error is not None:
                 self.close()
@@ -127,30 +147,11 @@ class Line:
         return self._socket.fileno() < 0
 
 
-class Pulled(NamedTuple):
-    """What one pull brought: records as the broker keeps them, and where to go on."""
-
-    block: bytes
-    next_offset: int
-    min_offset: int
-    max_offset: int
-
-
 class Edges(NamedTuple):
     """What a queue holds: from ``first`` up to ``end``, not including it."""
 
     first: int
     end: int
-
-
-class OffsetGone(KeroloxError):
-    """The messages asked for are not there any more, or not there yet."""
-
-    def __init__(self, queue: Queue, asked: int, first: int, end: int) -> None:
-        self.queue, self.asked, self.first, self.end = queue, asked, first, end
-        super().__init__(
-            f"queue {queue.topic}/{queue.broker}/{queue.queue_id} has offsets {first} to {end}, not {asked}"
-        )
 
 
 class Attempts:
@@ -262,6 +263,9 @@ class PlainCluster:
                 queue.topic, self._nameservers[0], f"no broker {queue.broker!r} is registered"
             )
         return addresses.get(broker_id) or addresses[min(addresses)]
+
+    def attempts(self) -> Attempts:
+        return Attempts(self)
 
     def retried(self, work: Callable[[], T]) -> T:
         """Do it again when another try may help: a broker restarts, a connection breaks."""
@@ -431,71 +435,22 @@ class PlainCluster:
     ) -> Iterator[Pulled]:
         """The records of a queue from ``start`` up to ``end`` (not including it), block by block.
 
-        A block may hold records behind ``end``: the broker does not know where the range ends. Each pull says
-        where the next begins, so reading ahead is a guess; what was fetched for a wrong guess is thrown away.
-        Raises OffsetGone when the range is not (or no longer) there.
+        ``count``: so many at most are asked for in one pull; ``ahead``: so many pulls are on their way at
+        once. With a filter a block may hold records behind ``end``, and brokers compare tags by their hashes:
+        the caller looks at both again. Raises OffsetGone when the range is not (or no longer) there.
         """
-
-        def header(offset: int) -> PullRequest:
-            return PullRequest(
-                consumer_group=group,
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-                queue_offset=offset,
-                max_msg_nums=min(count, end - offset),
-                sys_flag=PULL_SUBSCRIPTION,
-                commit_offset=0,
-                suspend_timeout_millis=0,
-                sub_version=0,
-                subscription=expression,
-                expression_type=kind,
-                broker_name=queue.broker,
-            )
-
-        offset = start
-        guesses: deque[tuple[int, int, Line]] = deque()  # offset asked for, opaque, connection
-        attempts = Attempts(self)
-        step = count  # how far the last pull came
-        while offset < end:
-            try:
-                line = self.line(self.address(queue, broker_id))
-                if not guesses or guesses[0][0] != offset or guesses[0][2] is not line:
-                    for _, opaque, old in guesses:
-                        if not old.is_closed:
-                            old.receive(opaque, self.options.request_timeout_s)
-                    guesses.clear()
-                following = guesses[-1][0] + step if guesses else offset
-                while len(guesses) < ahead and following < end:
-                    guesses.append((following, line.send(RequestCode.PULL_MESSAGE, header(following)), line))
-                    following += step
-                _, opaque, _ = guesses.popleft()
-                answer = line.receive(opaque, self.options.request_timeout_s, "PULL_MESSAGE")
-                pulled = self._pulled(queue, line, answer, offset)
-            except KeroloxError as error:
-                guesses.clear()
-                attempts.pause_after(error)
-                self.refresh(queue.topic)
-                continue
-            attempts = Attempts(self)
-            step = max(1, pulled.next_offset - offset)
-            offset = pulled.next_offset
-            yield pulled
-
-    def _pulled(self, queue: Queue, line: Line, answer: Command, asked: int) -> Pulled:
-        if answer.code not in (
-            ResponseCode.SUCCESS,
-            ResponseCode.PULL_NOT_FOUND,
-            ResponseCode.PULL_RETRY_IMMEDIATELY,
-            ResponseCode.PULL_OFFSET_MOVED,
-        ):
-            raise failure(answer, address=line.address, code=RequestCode.PULL_MESSAGE)
-        header = answer.header(PullAnswer)
-        moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
-        stuck = header.next_begin_offset <= asked
-        if moved or (answer.code != ResponseCode.SUCCESS and stuck):
-            raise OffsetGone(queue, asked, header.min_offset, header.max_offset)
-        block = answer.body if answer.code == ResponseCode.SUCCESS else b""
-        return Pulled(block, header.next_begin_offset, header.min_offset, header.max_offset)
+        return blocks(
+            self,
+            queue,
+            start,
+            end,
+            group=group,
+            count=count,
+            expression=expression,
+            kind=kind,
+            ahead=ahead,
+            broker_id=broker_id,
+        )
 
     def read(self, queue: Queue, start: int, end: int, *, group: str, **how: object) -> Iterator[Received]:
         """The messages of a range, decoded. ``how`` is what :meth:`blocks` takes."""

@@ -23,7 +23,9 @@ from kerolox.spark.ranges import Range
 from kerolox.spark.records import Positions, decode, positions_of
 from kerolox.spark.source_options import Wanted
 
-BATCH_BYTES_MAX: Final = 32 << 20  # large messages: hand over before there are many
+# A piece handed to Spark: small enough for the processor's cache, and for its memory when messages are large.
+BATCH_BYTES: Final = 2 << 20
+BATCH_ROWS_MAX: Final = 16_384
 SLAVE: Final = 1
 SAMPLE: Final = 32  # messages, to guess the size of others
 QUEUE_OFFSET_AT: Final = 20  # in a record
@@ -90,8 +92,7 @@ def _gathered(
 ) -> Iterator[tuple[bytes, Positions]]:
     """Several pulls in one piece: columns are made for thousands of rows at once, or they cost too much."""
     blocks: list[bytes] = []
-    places: list[Positions] = []
-    rows = size = 0
+    size = 0
     for pulled in cluster.blocks(
         task.queue,
         start,
@@ -103,20 +104,19 @@ def _gathered(
         ahead=wanted.pulls_ahead,
         broker_id=SLAVE if wanted.from_slave else MASTER,
     ):
-        if not pulled.block:
+        if pulled.block:
+            blocks.append(pulled.block)
+            size += len(pulled.block)
+        last = pulled.next_offset >= task.end
+        if not blocks or (size < BATCH_BYTES and not last):
             continue
-        positions = positions_of(pulled.block)
+        block = b"".join(blocks)
+        positions = positions_of(block)
         if pulled.next_offset > task.end:
-            positions = positions[queue_offsets(pulled.block, positions) < task.end]
-        blocks.append(pulled.block)
-        places.append(positions + size)
-        rows += len(positions)
-        size += len(pulled.block)
-        if rows >= wanted.batch_rows or size >= BATCH_BYTES_MAX:
-            yield b"".join(blocks), np.concatenate(places)
-            blocks, places, rows, size = [], [], 0, 0
-    if rows:
-        yield b"".join(blocks), np.concatenate(places)
+            positions = positions[queue_offsets(block, positions) < task.end]
+        for low in range(0, len(positions), BATCH_ROWS_MAX):
+            yield block, positions[low : low + BATCH_ROWS_MAX]
+        blocks, size = [], 0
 
 
 def queue_offsets(block: bytes, positions: Positions) -> Positions:

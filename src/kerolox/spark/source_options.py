@@ -76,7 +76,6 @@ SOURCE: Final = OptionTable(
     Option("pullBatchSize", number(1, 1 << 20), "a number of messages",
            "asked for in one pull; brokers give 32 at most unless told otherwise", default=1024),
     Option("pullsAhead", number(1, 256), "a number", "pulls on their way at once, per task", default=8),
-    Option("batchRows", number(1, 1 << 20), "a number of rows", "in a piece handed to Spark", default=8192),
     Option("discoveryIntervalMs", number(1), "milliseconds", "how often new queues and topics are looked for",
            default=10_000, only="streaming"),
     Option("idleWaitMs", number(0, 5_000), "milliseconds",
@@ -118,7 +117,6 @@ class Wanted:
     from_slave: bool
     pull_count: int
     pulls_ahead: int
-    batch_rows: int
     discovery_s: float
     idle_wait_s: float
 
@@ -177,7 +175,6 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
         from_slave=values["readFromSlave"],
         pull_count=values["pullBatchSize"],
         pulls_ahead=values["pullsAhead"],
-        batch_rows=values["batchRows"],
         discovery_s=values["discoveryIntervalMs"] / 1000,
         idle_wait_s=values["idleWaitMs"] / 1000,
     )
