@@ -180,6 +180,17 @@ class SparkJvm:
             process_group=0 if posix else None,
             creationflags=0 if posix else getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
+        try:
+            self._wait_for(told, java)
+        except BaseException:  # also Ctrl-C: it has only begun, and nobody would end it
+            self.process.kill()
+            self.process.wait()
+            raise
+        raw = told.read_bytes()
+        port, length = struct.unpack_from(">ii", raw)
+        return port, raw[8 : 8 + length].decode()
+
+    def _wait_for(self, told: Path, java: Java) -> None:
         deadline_s = time.monotonic() + START_S
         while not told.is_file():  # it is moved there when it is complete
             if self.process.poll() is not None:
@@ -188,12 +199,8 @@ class SparkJvm:
                     f"{self.process.returncode}; what it said is above"
                 )
             if time.monotonic() > deadline_s:
-                self.stop()
                 raise KeroloxError(f"Spark did not start within {START_S:.0f} s on {java.path}")
             time.sleep(0.02)
-        raw = told.read_bytes()
-        port, length = struct.unpack_from(">ii", raw)
-        return port, raw[8 : 8 + length].decode()
 
     def stop(self) -> None:
         """End it, and wait until it has."""
