@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys, split_addresses
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.pipeline_archive import _with_retries, pairs
 from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
 
@@ -51,7 +52,10 @@ def replay(
     state: Annotated[
         Path | None, typer.Option(help="Where replays are written down (~/.local/state/kerolox/replays).")
     ] = None,
-    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
+    master: Annotated[
+        str, typer.Option(help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://URL.")
+    ] = "local[*]",
+    conf: Annotated[list[str] | None, typer.Option(help="Settings of Spark.", metavar="NAME=VALUE")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing: tell what would be.")] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -86,7 +90,7 @@ def replay(
         "rate": work.parse_rate(rate),
         "dry_run": dry_run,
     }
-    result = _run(source, nameserver, choice, master, how, quiet=json)
+    result = _run(source, nameserver, choice, master, pairs("--conf", conf), how, quiet=json)
     document = {
         "id": result.id,
         "dryRun": dry_run,
@@ -112,14 +116,24 @@ def replay(
 
 
 def _run(
-    source: str, nameserver: str, choice: Choice, master: str, how: dict[str, Any], *, quiet: bool
+    source: str,
+    nameserver: str,
+    choice: Choice,
+    master: str,
+    conf: dict[str, str],
+    how: dict[str, Any],
+    *,
+    quiet: bool,
 ) -> Replayed:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from kerolox import ClientOptions
     from kerolox.pipeline.replay import replay
     from kerolox.spark import session
 
+    access_key, secret_key = access_keys()
+    cluster = ClientOptions(split_addresses(nameserver), access_key=access_key, secret_key=secret_key)
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -137,12 +151,12 @@ def _run(
     try:
         with bar:
             task = bar.add_task("Spark starts", total=None)
-            spark = session.session("kerolox-replay", master)
+            spark = session.session("kerolox-replay", _with_retries(master), conf=conf)
             bar.update(task, description="messages are counted")
             return replay(
                 spark,
                 source,
-                nameserver,
+                cluster,
                 choice=choice,
                 on_plan=on_plan,
                 on_progress=lambda done: bar.update(task, completed=done),
