@@ -37,8 +37,8 @@ from .conftest import SETTINGS, now
 pytestmark = pytest.mark.both_sides  # half a minute, for what only Apache's brokers have
 
 Unique = Callable[[str], str]
-USERS = "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
-ACLS = "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider"
+USERS_5X = "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
+ACLS_5X = "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider"
 CREATE_USER, CREATE_ACL = 3001, 3006
 WAIT_S = 40.0
 
@@ -53,11 +53,7 @@ WORKER = Keys("worker-key", "reads & writes é€")
 READER = Keys("reader-key", "reads only")
 LATECOMER = Keys("latecomer", "comes later")
 
-# Topics, groups: what 4.x calls it, then what 5.x does.
-RIGHTS = {
-    WORKER: ("PUB|SUB", "SUB", ["Pub", "Sub", "Get"], ["Sub", "Get"]),
-    READER: ("SUB", "SUB", ["Sub", "Get"], ["Sub", "Get"]),
-}
+USERS = {WORKER: True, READER: False}  # whether they may write
 STRANGERS = {
     "a wrong secret": Keys(WORKER.access_key, "guessed"),
     "an unknown key": Keys("nobody-knows", WORKER.secret_key),
@@ -71,6 +67,7 @@ class Guarded:
     def __init__(self, nameserver: str, broker: JavaBroker) -> None:
         self.nameserver = nameserver
         self.broker = broker
+        self.users: dict[Keys, bool] = {}
 
     def as_(self, keys: Keys, encoding: int = JSON) -> ClientOptions:
         return ClientOptions(
@@ -98,11 +95,29 @@ class Guarded:
         except Exception:
             return False
 
-    async def add_user(self, keys: Keys, topics: list[str], groups: list[str]) -> None:
-        """At a 5.x broker."""
+    async def let_in(self, keys: Keys, *, writes: bool) -> None:
+        """Add a user who may read everything, and perhaps write."""
+        self.users[keys] = writes
+        if self.broker.jars.is_4x:
+            self.write_accounts()  # a running broker notices within some seconds
+        else:
+            await self._add_user(keys, ["Sub", "Get", "Pub"] if writes else ["Sub", "Get"])
+
+    def write_accounts(self) -> None:
+        """The file of a 4.x broker."""
+        accounts: list[dict[str, object]] = [
+            {"accessKey": ADMIN.access_key, "secretKey": ADMIN.secret_key, "admin": True}
+        ]
+        for keys, writes in self.users.items():
+            rights = {"defaultTopicPerm": "PUB|SUB" if writes else "SUB", "defaultGroupPerm": "SUB"}
+            accounts.append({"accessKey": keys.access_key, "secretKey": keys.secret_key, **rights})
+        text = json.dumps({"accounts": accounts})  # JSON is YAML
+        (self.broker.home / "conf" / "plain_acl.yml").write_text(text, encoding="utf-8")
+
+    async def _add_user(self, keys: Keys, topics: list[str]) -> None:
         entries = [
             {"resource": f"{kind}:*", "actions": actions, "decision": "Allow"}
-            for kind, actions in (("Topic", topics), ("Group", groups))
+            for kind, actions in (("Topic", topics), ("Group", ["Sub", "Get"]))
         ]
         user = {"username": keys.access_key, "password": keys.secret_key, "userType": "Normal"}
         subject = f"User:{keys.access_key}"
@@ -131,9 +146,9 @@ async def until(condition: Callable[[], Any], timeout_s: float = WAIT_S) -> None
 def settings_5x() -> dict[str, object]:
     return {
         "authenticationEnabled": True,
-        "authenticationMetadataProvider": USERS,
+        "authenticationMetadataProvider": USERS_5X,
         "authorizationEnabled": True,
-        "authorizationMetadataProvider": ACLS,
+        "authorizationMetadataProvider": ACLS_5X,
         "initAuthenticationUser": json.dumps({"username": ADMIN.access_key, "password": ADMIN.secret_key}),
         "innerClientAuthenticationCredentials": json.dumps(
             {"accessKey": ADMIN.access_key, "secretKey": ADMIN.secret_key}
@@ -144,29 +159,20 @@ def settings_5x() -> dict[str, object]:
     }
 
 
-def accounts_4x() -> str:
-    accounts: list[dict[str, object]] = [{**ADMIN._asdict(), "admin": True}]
-    for keys, (topics, groups, _, _) in RIGHTS.items():
-        accounts.append({**keys._asdict(), "defaultTopicPerm": topics, "defaultGroupPerm": groups})
-    for account in accounts:
-        account["accessKey"] = account.pop("access_key")
-        account["secretKey"] = account.pop("secret_key")
-    return json.dumps({"accounts": accounts}, indent=1)  # JSON is YAML
-
-
 @pytest.fixture(scope="module")
 def guarded(java_session: Factory) -> Iterator[Guarded]:
     is_4x = java_session.jars.is_4x
     nameserver = java_session.nameserver()
     settings = {"aclEnable": True} if is_4x else settings_5x()
     broker = java_session.broker(nameserver.address, start=False, properties={**SETTINGS, **settings})
-    if is_4x:
-        (broker.home / "conf" / "plain_acl.yml").write_text(accounts_4x(), encoding="utf-8")
-    broker.start()
     guarded = Guarded(nameserver.address, broker)
+    if is_4x:
+        guarded.users.update(USERS)
+        guarded.write_accounts()
+    broker.start()
     if not is_4x:
-        for keys, (_, _, topics, groups) in RIGHTS.items():
-            now(guarded.add_user(keys, topics, groups))
+        for keys, writes in USERS.items():
+            now(guarded.let_in(keys, writes=writes))
     yield guarded
     broker.finish()
     nameserver.finish()
@@ -409,15 +415,13 @@ async def test_nobody_goes_further_than_he_may(guarded: Guarded, unique: Unique,
 
 
 async def test_who_is_let_in_later_begins_then(guarded: Guarded, unique: Unique, some_topic: str) -> None:
-    if guarded.broker.jars.is_4x:
-        pytest.skip("4.x has no users apart from its files, which it reads again every few seconds")
     seen: list[str] = []
     async with PushConsumer(
         guarded.as_(LATECOMER), group=unique("group"), options=PushOptions(start="first")
     ) as push:
         push.subscribe(some_topic, lambda message: seen.append(message.text))
         await until(lambda: push.refusal)
-        await guarded.add_user(LATECOMER, ["Sub"], ["Sub"])
+        await guarded.let_in(LATECOMER, writes=False)
         await until(lambda: seen)
         assert push.refusal is None
     assert seen == ["not for everybody"]
