@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
 from kerolox.errors import OptionError
 
@@ -77,8 +77,12 @@ def archive(
 
     chosen = Format(properties=properties, compression=compression, rows_max=rows_max)
     source = {
-        "nameserver": nameserver, "topic": ",".join(topics), "group": group, **pairs("--option", options),
-    }  # fmt: skip
+        "nameserver": nameserver,
+        "topic": ",".join(topics),
+        "group": group,
+        **_keys(),
+        **pairs("--option", options),
+    }
     summary, stopped = _run(
         source, to, delta, chosen, None if once else interval, master, pairs("--conf", conf), quiet=json
     )
@@ -181,6 +185,12 @@ QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 def _with_retries(master: str) -> str:
     """A task is tried more than once, as on a cluster."""
     return f"{master[:-1]},4]" if master.startswith("local[") and "," not in master else master
+
+
+def _keys() -> dict[str, str]:
+    """Access keys of the environment, as all commands take them."""
+    access_key, secret_key = access_keys()
+    return {"accessKey": access_key, "secretKey": secret_key} if access_key else {}
 
 
 def local_folder(to: str) -> Path:

@@ -302,6 +302,8 @@ class Archive:
 
     def _report(self, places: Places) -> None:
         """Tell the group's progress. That it is not known there costs nothing but the view of it."""
+        if not places:
+            return
         try:
             self._cluster.commit_all(places, self.wanted.group)
         except KeroloxError as error:

@@ -183,9 +183,10 @@ class HourFiles:
         return HourFile(self.work, self.schema, hour, self._count)
 
     def _close(self, hour: int) -> None:
-        file = self._open.pop(hour)
+        file = self._open[hour]
         self._buffered -= file.buffered
         self._closed.append(file.close())
+        del self._open[hour]  # not before: what cannot be closed is to be discarded
 
     def close(self) -> list[Written]:
         for hour in list(self._open):

@@ -1,0 +1,379 @@
+"""Archives: what was sent is there once, whatever happened on the way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kerolox.client.messages import Message, Queue, Receipt
+from kerolox.client.plain import PlainCluster
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline import archive_files
+from kerolox.pipeline.archive import ArchiveFailed, bins
+from kerolox.pipeline.archive_files import Done, Format, Work, folder_of, write
+from kerolox.pipeline.archive_log import ArchiveDamaged, ParquetArchive
+from kerolox.spark.queues import DataLoss
+from kerolox.spark.ranges import Range
+from kerolox.testing.threads import BrokerThread
+
+from .archiving import KINDS, STEPS, archive, bodies, here, rows
+
+Send = Callable[[Sequence[Message]], list[Receipt]]
+ROOT = Path(__file__).parents[2]
+
+
+def messages(topic: str, count: int, first: int = 0) -> list[Message]:
+    return [
+        Message(
+            topic,
+            f"{topic} {number}",
+            tags=f"t{number % 3}",
+            keys=f"k{number}",
+            properties={"n": str(number)},
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def expected(*sent: Message) -> Counter[bytes]:
+    return Counter(message.body_bytes() for message in sent)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_sent_is_there_by_topic_and_hour(
+    kind: str, broker: BrokerThread, new_topic: Callable[..., str], send: Send, tmp_path: Path
+) -> None:
+    first, second = new_topic(), new_topic(queues=1)
+    sent = messages(first, 200) + messages(second, 30)
+    receipts = {receipt.msg_id: receipt for receipt in send(sent)}
+    told = archive(tmp_path / "a", broker.nameserver_address, first, second, kind=kind)
+    assert {name: topic.rows for name, topic in told.topics.items()} == {first: 200, second: 30}
+    assert (told.missing, told.rounds) == (0, 1)
+    assert told.files in (2, 3, 4)  # two of a topic when the hour changes meanwhile
+    found = rows(tmp_path / "a", kind)
+    assert Counter(row["body"] for row in found) == expected(*sent)
+    for row in found:
+        receipt = receipts[row["msg_id"]]
+        assert Queue(row["topic"], row["broker"], row["queue_id"]) == receipt.queue
+        assert (row["queue_offset"], row["offset_msg_id"]) == (receipt.queue_offset, receipt.offset_msg_id)
+        number = row["body"].split()[-1].decode()
+        assert (row["keys"], row["tags"]) == (f"k{number}", f"t{int(number) % 3}")
+        assert dict(row["properties"])["n"] == number
+        stored = row["store_timestamp"]
+        assert str(row["date"]) == stored.strftime("%Y-%m-%d")
+        assert row["hour"] == stored.hour
+    files = list((tmp_path / "a").glob("topic=*/date=*/hour=*/*.parquet"))
+    assert len(files) == told.files
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_run_changes_nothing_and_a_third_adds_what_is_new(
+    kind: str, broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    sent = messages(topic, 50)
+    send(sent)
+    archive(tmp_path, broker.nameserver_address, topic, kind=kind)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    told = archive(tmp_path, broker.nameserver_address, topic, kind=kind)
+    assert (told.rows, told.rounds) == (0, 0)
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert {p for p in after if after[p] != before.get(p)} <= {tmp_path / "_kerolox" / "lock"}
+    more = messages(topic, 20, 50)
+    send(more)
+    assert archive(tmp_path, broker.nameserver_address, topic, kind=kind).rows == 20
+    assert bodies(tmp_path, kind) == expected(*sent, *more)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_run_that_is_killed_goes_on(
+    step: str, kind: str, broker: BrokerThread, new_topic: Callable[..., str], send: Send, tmp_path: Path
+) -> None:
+    """SIGKILL at every step: no reader ever sees a message twice, and in the end all are there."""
+    first, second = new_topic(), new_topic(queues=2)
+    sent = messages(first, 160) + messages(second, 60)
+    send(sent)
+    if (step, kind) == ("between the moves", "delta"):
+        return  # a Delta table moves nothing
+    command = [sys.executable, "-m", "tests.spark.archiving", step, kind, str(tmp_path)]
+    command += [broker.nameserver_address, first, second]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
+    assert killed.returncode == -9, killed.stderr
+    committed = step in ("after the commit", "between the moves", "before the report")
+    if kind == "delta" or (tmp_path / f"topic={first}").exists():
+        seen = bodies(tmp_path, kind)
+        assert max(seen.values(), default=1) == 1
+        assert bool(seen) == committed
+    again = archive(tmp_path, broker.nameserver_address, first, second, kind=kind)
+    assert again.rows == (220 - 150 if committed else 220)
+    assert bodies(tmp_path, kind) == expected(*sent)
+    staged = list(tmp_path.glob("_kerolox/staging/**/*.parquet"))
+    assert staged == []
+    assert progress(broker, first) == ends(broker, first)
+
+
+def progress(broker: BrokerThread, topic: str) -> dict[Queue, int]:
+    with PlainCluster(broker.nameserver_address) as cluster:
+        return cluster.all_committed(cluster.route(topic).readable, "archive")
+
+
+def ends(broker: BrokerThread, topic: str) -> dict[Queue, int]:
+    with PlainCluster(broker.nameserver_address) as cluster:
+        return {queue: edge.end for queue, edge in cluster.edges(cluster.route(topic).readable).items()}
+
+
+def test_progress_is_told_to_the_broker(broker: BrokerThread, topic: str, send: Send, tmp_path: Path) -> None:
+    send(messages(topic, 40))
+    archive(tmp_path, broker.nameserver_address, topic, round_rows=12)
+    assert progress(broker, topic) == ends(broker, topic)
+    assert sum(progress(broker, topic).values()) == 40
+
+
+def test_a_commit_tells_what_its_files_cover(
+    broker: BrokerThread, new_topic: Callable[..., str], send: Send, tmp_path: Path
+) -> None:
+    topic = new_topic(queues=1)
+    send(messages(topic, 25))
+    archive(tmp_path, broker.nameserver_address, topic, round_rows=10, format=Format(rows_max=4))
+    log = ParquetArchive(tmp_path)
+    (first, *_) = log.commits()
+    (broker_name,) = first.ranges[topic]
+    spans = [commit.ranges[topic][broker_name]["0"] for commit in log.commits()]
+    assert spans == [(0, 10), (10, 20), (20, 25)]
+    assert [commit.offsets[topic][broker_name]["0"] for commit in log.commits()] == [10, 20, 25]
+    parts = [(file.parts[0].first, file.parts[0].last, file.rows) for file in log.files().values()]
+    assert [last - first + 1 for first, last, _ in parts] == [rows for *_, rows in parts]
+    assert sorted(parts) == [
+        (0, 2, 3), (3, 5, 3), (6, 9, 4), (10, 12, 3), (13, 15, 3), (16, 19, 4), (20, 21, 2), (22, 24, 3),
+    ]  # fmt: skip
+    there = {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("topic=*/*/*/*")}
+    assert there == set(log.files())
+
+
+def test_columns_stay_as_they_began(broker: BrokerThread, topic: str, send: Send, tmp_path: Path) -> None:
+    send(messages(topic, 5))
+    archive(tmp_path / "s", broker.nameserver_address, topic, format=Format(properties="string"))
+    (row, *_) = rows(tmp_path / "s")
+    assert "n\x01" in row["properties"]
+    with pytest.raises(OptionError, match="string, with which this archive began"):
+        archive(tmp_path / "s", broker.nameserver_address, topic)
+    archive(tmp_path / "n", broker.nameserver_address, topic, format=Format(properties="none"))
+    assert "properties" not in rows(tmp_path / "n")[0]
+    (file, *_) = (tmp_path / "n").glob("topic=*/*/*/*.parquet")
+    assert pq.read_schema(file).names == Format(properties="none").schema().names
+
+
+def test_an_archive_has_a_folder_of_its_own(
+    broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    send(messages(topic, 5))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(OptionError, match="empty or not there yet"):
+        archive(tmp_path / "other", broker.nameserver_address, topic)
+    archive(tmp_path / "p", broker.nameserver_address, topic)
+    with pytest.raises(OptionError, match="without --delta"):
+        archive(tmp_path / "p", broker.nameserver_address, topic, kind="delta")
+    archive(tmp_path / "d", broker.nameserver_address, topic, kind="delta")
+    with pytest.raises(OptionError, match="with --delta"):
+        archive(tmp_path / "d", broker.nameserver_address, topic)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_writer_at_a_time(
+    kind: str, broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    send(messages(topic, 5))
+
+    def meanwhile(works: Sequence[Work]) -> list[Done]:
+        with pytest.raises(KeroloxError, match="another run archives to"):
+            archive(tmp_path, broker.nameserver_address, topic, kind=kind)
+        return here(works)
+
+    assert archive(tmp_path, broker.nameserver_address, topic, kind=kind, run=meanwhile).rows == 5
+
+
+def test_a_commit_that_another_made_is_not_overwritten(tmp_path: Path) -> None:
+    """Where locks do not work (some network file systems) the number of a commit still has one owner."""
+    one, other = ParquetArchive(tmp_path), ParquetArchive(tmp_path)
+    one.open(Format())
+    one.commit("g", {}, {}, [])
+    other.number = 0
+    other._commits = one._commits
+    with pytest.raises(KeroloxError, match="another run meanwhile"):
+        other.commit("g", {}, {}, [])
+    assert one.numbers() == [1]
+    one.close()
+
+
+def test_a_round_that_fails_leaves_nothing(
+    broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    send(messages(topic, 30))
+
+    def one_fails(works: Sequence[Work]) -> list[Done]:
+        done = here(works)
+        done.append(Done(error="the disk is full"))
+        return done
+
+    with pytest.raises(ArchiveFailed, match="the disk is full"):
+        archive(tmp_path, broker.nameserver_address, topic, run=one_fails)
+    assert list(tmp_path.rglob("*.parquet")) == []
+    assert archive(tmp_path, broker.nameserver_address, topic).rows == 30
+
+
+def test_a_task_that_fails_says_why_and_cleans_up(
+    broker: BrokerThread, topic: str, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(messages(topic, 30))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(archive_files.HourFile, "flush", full)
+    with pytest.raises(ArchiveFailed, match="No space left"):
+        archive(tmp_path, broker.nameserver_address, topic)
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+def test_tries_of_a_task_do_not_meet(broker: BrokerThread, topic: str, send: Send, tmp_path: Path) -> None:
+    """A task that is tried twice writes twice; only the one that answered counts."""
+    sent = messages(topic, 30)
+    send(sent)
+
+    def twice(works: Sequence[Work]) -> list[Done]:
+        here(works)
+        return here(works)
+
+    archive(tmp_path, broker.nameserver_address, topic, run=twice)
+    assert bodies(tmp_path) == expected(*sent)
+
+
+def test_a_file_that_was_deleted_is_told(
+    broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    send(messages(topic, 5))
+    archive(tmp_path, broker.nameserver_address, topic)
+    for path in tmp_path.glob("topic=*/*/*/*.parquet"):
+        path.unlink()
+    with pytest.raises(ArchiveDamaged, match="Was it deleted"):
+        archive(tmp_path, broker.nameserver_address, topic)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_that_are_gone(
+    kind: str, broker: BrokerThread, new_topic: Callable[..., str], send: Send, tmp_path: Path
+) -> None:
+    """As with the source: an error, or the loss is counted and the archive goes on."""
+    topic = new_topic(queues=1)
+    send(messages(topic, 10))
+    archive(tmp_path, broker.nameserver_address, topic, kind=kind)
+    (queue,) = ends(broker, topic)
+    # A topic made again begins at 0: the archive is ahead of it.
+    wiser = KINDS[kind](tmp_path)
+    wiser.open(Format())
+    wiser.commit("archive", {}, {queue: 25}, [])
+    wiser.close()
+    with pytest.raises(DataLoss, match="offset 25 was to be read next, but it ends at 10"):
+        archive(tmp_path, broker.nameserver_address, topic, kind=kind)
+    told = archive(tmp_path, broker.nameserver_address, topic, kind=kind, options={"failOnDataLoss": "false"})
+    assert told.rows == 10
+
+
+def test_hours_and_full_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of many hours, in any order, with more hours than files may be open."""
+    schema = Format(rows_max=5).schema()
+    hour_us = archive_files.HOUR_US
+    times = [(number * 7 % 10) * hour_us + number for number in range(60)]
+    columns = {name: pa.nulls(60, schema.field(name).type) for name in schema.names}
+    columns["queue_offset"] = pa.array(range(60), pa.int64())
+    columns["store_timestamp"] = pa.array(times, pa.int64()).view(schema.field("store_timestamp").type)
+    batch = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    monkeypatch.setattr(archive_files, "OPEN_FILES", 4)
+    monkeypatch.setattr(archive_files, "BUFFERED_BYTES", 1000)
+    work = Work("t", (), None, str(tmp_path), "_s", "x", Format(rows_max=5))  # type: ignore[arg-type]
+    files = archive_files.HourFiles(work)
+    files.add(Queue("t", "b", 0), batch.slice(0, 33))
+    files.add(Queue("t", "b", 1), batch.slice(33))
+    written = files.close()
+    assert sum(file.rows for file in written) == 60
+    assert max(file.rows for file in written) <= 5
+    found = []
+    for file in written:
+        table = pq.read_table(tmp_path / file.staged)
+        assert {at.hour for at in table["store_timestamp"].to_pylist()} == {file.hour}
+        assert sum(part.rows for part in file.parts) == file.rows == table.num_rows
+        assert file.path.startswith(folder_of("t", "1970-01-01", file.hour))
+        found += table["queue_offset"].to_pylist()
+    assert sorted(found) == list(range(60))
+    assert len({file.path for file in written}) == len(written)
+
+
+def test_topics_in_paths() -> None:
+    assert folder_of("%RETRY%a|b", "2026-11-16", 3) == "topic=%25RETRY%25a%7Cb/date=2026-11-16/hour=03"
+
+
+def test_names_that_need_escaping(broker: BrokerThread, send: Send, tmp_path: Path) -> None:
+    topic = f"%RETRY%g{os.getpid()}"
+    broker.create_topic(topic)
+    send(messages(topic, 4))
+    for kind in KINDS:
+        archive(tmp_path / kind, broker.nameserver_address, topic, kind=kind)
+        assert {row["topic"] for row in rows(tmp_path / kind, kind)} == {topic}
+
+
+@pytest.mark.parametrize(("count", "tasks"), [(1, 1), (3, 3), (100, 10), (10, 10)])
+def test_bins(count: int, tasks: int) -> None:
+    wanted = [Range(Queue("t", "b", number), 5, 5 + size) for number, size in enumerate((4, 1, 5))]
+    parts = bins(wanted, count)
+    assert len(parts) == tasks
+    joined = [(r.queue.queue_id, at) for part in parts for r in part for at in range(r.start, r.end)]
+    assert joined == [(r.queue.queue_id, at) for r in wanted for at in range(r.start, r.end)]
+    sizes = [sum(each.count for each in part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_following(broker: BrokerThread, topic: str, send: Send, tmp_path: Path) -> None:
+    """Commits come when it is time; full rounds come at once."""
+    from kerolox.pipeline.archive import Archive
+    from kerolox.spark.source_options import read_wanted
+
+    options = {"nameserver": broker.nameserver_address, "topic": topic, "group": "archive"}
+    sent = messages(topic, 10)
+    send(sent)
+    steps = iter([lambda: send(messages(topic, 30, 10)), lambda: send(messages(topic, 3, 40)), None])
+
+    def stopped(seconds: float) -> bool:
+        step = next(steps)
+        return step is None or not step()
+
+    with Archive(read_wanted(options, "batch"), ParquetArchive(tmp_path), here, round_rows=20) as made:
+        told = made.follow(stopped, interval_s=3600)
+    # The first at once; 20 of 30 because a round is full; the others would come an hour later.
+    assert told.rows == 30
+    assert bodies(tmp_path).total() == 30
+
+
+def test_bad_settings() -> None:
+    for bad in ({"properties": "json"}, {"compression": "brotli?"}, {"rows_max": 0}):
+        with pytest.raises(OptionError):
+            Format(**bad)  # type: ignore[arg-type]
+
+
+def test_work_travels() -> None:
+    import pickle
+
+    from kerolox.spark.source_options import read_wanted
+
+    wanted = read_wanted({"nameserver": "h:1", "topic": "t"}, "batch")
+    work = Work("t", (Range(Queue("t", "b", 0), 0, 9),), wanted, "/a", "_s", "x", Format())
+    assert pickle.loads(pickle.dumps(work)) == work
+    assert write.__module__ == "kerolox.pipeline.archive_files"
