@@ -14,7 +14,8 @@ from kerolox.protocol.flags import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB
 from kerolox.protocol.message import StoredMessage
 from kerolox.spark import store_reading
 from kerolox.spark.columns import arrow_schema
-from kerolox.spark.store_plan import parse, plan, read_choice
+from kerolox.spark.store_options import parse, read_choice
+from kerolox.spark.store_plan import plan
 from kerolox.spark.store_reading import REPORT, read_split
 from kerolox.store.consume_queue import ENTRY, HOLE_TAGS
 from kerolox.store.errors import CorruptRecord

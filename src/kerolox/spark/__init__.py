@@ -17,6 +17,8 @@ def register(spark: SparkSession, **options: str) -> None:
     """
     from kerolox.spark.datasource import RocketMQ
     from kerolox.spark.progress import report_progress
+    from kerolox.spark.store_table import RocketMQStore
 
     spark.dataSource.register(RocketMQ)
+    spark.dataSource.register(RocketMQStore)
     report_progress(spark, options)

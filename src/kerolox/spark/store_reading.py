@@ -23,7 +23,8 @@ from kerolox.errors import ProtocolError
 from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE, scan
 from kerolox.spark.records import FIXED, FIXED_BYTES, IPV6_HOSTS, MAGIC, Columns, Positions, decode
 from kerolox.spark.store_files import Log, QueueFiles, Run
-from kerolox.spark.store_plan import Choice, QueueRange, Split
+from kerolox.spark.store_options import Choice
+from kerolox.spark.store_plan import QueueRange, Split
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY_SIZE, HOLE_TAGS
 from kerolox.store.errors import CorruptRecord
 from kerolox.store.offline.mend import FILLER_TOPIC

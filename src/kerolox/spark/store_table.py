@@ -13,7 +13,8 @@ from pyspark.sql.types import StructType
 
 from kerolox.errors import OptionError
 from kerolox.spark.columns import spark_schema
-from kerolox.spark.store_plan import Split, parse, plan, read_choice
+from kerolox.spark.store_options import parse, read_choice
+from kerolox.spark.store_plan import Split, plan
 
 
 class RocketMQStore(DataSource):
@@ -72,6 +73,7 @@ def _columns(schema: StructType, *, report: bool) -> pa.Schema:
 
     if not report:
         return chosen_columns(schema)
-    if schema.simpleString() != StructType.fromDDL(REPORT_SCHEMA).simpleString():
-        raise OptionError("schema", schema.simpleString(), f"{REPORT_SCHEMA}, or none, with report = corrupt")
+    found = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+    if found != REPORT_SCHEMA:
+        raise OptionError("schema", found, f"{REPORT_SCHEMA}, or none, with report = corrupt")
     return REPORT
