@@ -124,7 +124,7 @@ class Line:
                 raise ConnectionLost(self.address, "the peer closed it")
             for frame in self._splitter.feed(data):
                 answer = decode_command(*frame)
-                if answer.opaque in self._forgotten:
+                if answer.is_answer and answer.opaque in self._forgotten:
                     self._forgotten.discard(answer.opaque)
                 elif answer.is_answer:  # a broker may also ask; nobody here answers
                     self._answers[answer.opaque] = answer
@@ -235,12 +235,17 @@ class PlainCluster:
         if known is not None and not fresh:
             return known
         asked = RouteRequest(topic=topic, standard_json_only=True)
+
+        def once() -> Command:
+            try:
+                return self.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)
+            except RequestFailed as error:
+                if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+                    raise TopicNotFound(topic, error.address) from None
+                raise
+
         try:
-            answer = self.retried(lambda: self.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked))
-        except RequestFailed as error:
-            if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
-                raise TopicNotFound(topic, error.address) from None
-            raise
+            answer = self.retried(once)
         except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
             raise NameServerUnreachable(topic, self._nameservers, error) from error
         route = self._routes[topic] = Route(topic, TopicRoute.decode(answer.body))

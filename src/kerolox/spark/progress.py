@@ -21,10 +21,11 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from kerolox.client.plain import PlainCluster
-from kerolox.errors import KeroloxError
+from kerolox.client.plain import OffsetGone, PlainCluster
+from kerolox.errors import KeroloxError, RequestFailed
+from kerolox.protocol.codes import ResponseCode
 from kerolox.spark.option_table import CLUSTER, OptionTable, cluster_options
-from kerolox.spark.places import Mark, is_marked
+from kerolox.spark.places import Mark, Places, is_marked
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +87,25 @@ def tell_group(cluster: PlainCluster, mark: Mark) -> None:
     try:
         known = cluster.all_committed(list(places), mark.group)
         ahead = {queue: at for queue, at in places.items() if at > known.get(queue, -1)}
-        cluster.commit_all(ahead, mark.group)
+        try:
+            cluster.commit_all(ahead, mark.group)
+        except RequestFailed as error:
+            if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+            _make_group(cluster, mark.group, ahead)
+            cluster.commit_all(ahead, mark.group)
     except KeroloxError as error:
         log.warning(
             "progress_not_reported group=%s error=%r next='the next batch does'", mark.group, str(error)
         )
     finally:
         cluster.patience_s, cluster.tries = patience_s, tries
+
+
+def _make_group(cluster: PlainCluster, group: str, places: Places) -> None:
+    """Brokers make a group when it pulls, if at all; a query that found nothing to read has not pulled."""
+    for queue, at in {queue.broker: (queue, at) for queue, at in places.items()}.values():
+        try:
+            next(cluster.blocks(queue, at, at + 1, group=group, count=1, ahead=1), None)
+        except OffsetGone:
+            pass

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from kerolox.client.messages import Queue
@@ -67,16 +68,16 @@ def read_range(wanted: Wanted, columns: pa.Schema, task: Range) -> Iterator[pa.R
     """The messages of a range, in pieces of about as many rows as asked for."""
     cluster = cluster_of(wanted)
     queue = task.queue
-    topic = without_namespace(wanted.cluster.namespace, queue.topic)
+    needed = columns
+    if wanted.tags and "tags" not in columns.names:
+        needed = columns.append(pa.field("tags", COLUMNS["tags"]))
     start = task.start
     while start < task.end:
         try:
             for block, positions in _gathered(cluster, wanted, task, start):
-                batch = decode(block, positions, columns, queue.broker)
-                if topic != queue.topic and "topic" in columns.names:
-                    plain = pa.repeat(pa.scalar(topic, pa.string()), batch.num_rows)
-                    batch = batch.set_column(columns.get_field_index("topic"), columns.field("topic"), plain)
-                yield batch
+                batch = decode(block, positions, needed, queue.broker)
+                batch = _without_namespace(_tagged(batch, wanted.tags), wanted.cluster.namespace)
+                yield batch if needed is columns else batch.select(columns.names)
             return
         except OffsetGone as gone:
             edges = Edges(gone.first, gone.end)
@@ -85,6 +86,23 @@ def read_range(wanted: Wanted, columns: pa.Schema, task: Range) -> Iterator[pa.R
             if gone.asked >= gone.first:
                 return  # the queue ends before the range does
             start = gone.first
+
+
+def _tagged(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
+    """Those with one of the tags; another tag may have the same hash."""
+    if not tags:
+        return batch
+    return batch.filter(pc.is_in(batch.column("tags"), pa.array(sorted(tags), pa.string())))
+
+
+def _without_namespace(batch: pa.RecordBatch, namespace: str) -> pa.RecordBatch:
+    """The topic as its users know it."""
+    at = batch.schema.get_field_index("topic")
+    if not namespace or at < 0 or not batch.num_rows:
+        return batch
+    # One queue, one topic.
+    topic = pa.scalar(without_namespace(namespace, batch.column(at)[0].as_py()), pa.string())
+    return batch.set_column(at, batch.schema.field(at), pa.repeat(topic, batch.num_rows))
 
 
 def _gathered(

@@ -9,9 +9,10 @@ from typing import Final
 
 from kerolox.client.names import check_group, with_namespace
 from kerolox.client.options import ClientOptions
-from kerolox.errors import OptionError
+from kerolox.errors import InvalidRequest, OptionError
 from kerolox.protocol.filters.lexer import FilterError
 from kerolox.protocol.filters.sql import compile_filter
+from kerolox.protocol.subscription import SQL92, TAG, subscription
 from kerolox.spark.option_table import (
     CLUSTER,
     YES_NO,
@@ -104,6 +105,7 @@ class Wanted:
     queue_ids: frozenset[int]
     expression: str
     expression_kind: str
+    tags: frozenset[str]  # brokers compare hashes of tags: they are compared again
     start: Start
     end: Start
     fail_on_data_loss: bool
@@ -161,7 +163,8 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
         pattern=pattern,
         queue_ids=frozenset(values["queueIds"] or ()),
         expression=values["sql92"] or values["tags"] or "*",
-        expression_kind="SQL92" if values["sql92"] else "TAG",
+        expression_kind=SQL92 if values["sql92"] else TAG,
+        tags=_tags(values["tags"]),
         start=start,
         end=end,
         fail_on_data_loss=values["failOnDataLoss"],
@@ -178,6 +181,13 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
         discovery_s=values["discoveryIntervalMs"] / 1000,
         idle_wait_s=values["idleWaitMs"] / 1000,
     )
+
+
+def _tags(expression: str | None) -> frozenset[str]:
+    try:
+        return subscription("", expression, 0).tags_set
+    except InvalidRequest:
+        raise OptionError("tags", expression, "tags with || between them; leave it out for all") from None
 
 
 def _place(value: str | int | Places, cluster: ClientOptions) -> Start:

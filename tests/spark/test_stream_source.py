@@ -1,0 +1,502 @@
+"""How far streaming queries go, without Spark: the source's methods in Spark's order, a real broker."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+
+from kerolox.blocking import Producer
+from kerolox.client.errors import TopicNotFound
+from kerolox.client.messages import Message, Queue
+from kerolox.client.plain import PlainCluster
+from kerolox.errors import KeroloxError, OptionError, ProtocolError
+from kerolox.spark.queues import DataLoss
+from kerolox.testing.threads import BrokerThread, broker_in_thread
+from tests.spark.source_kit import Query, close_all, schema, through_json
+
+Send = Callable[[Sequence[Message]], Any]
+NewTopic = Callable[..., str]
+
+
+def texts(topic: str, begin: int, end: int) -> list[Message]:
+    return [Message(topic, f"m{number:03d}") for number in range(begin, end)]
+
+
+def names(begin: int, end: int) -> list[str]:
+    return [f"m{number:03d}" for number in range(begin, end)]
+
+
+@pytest.fixture
+def cluster(broker: BrokerThread) -> Iterator[PlainCluster]:
+    with PlainCluster(broker.nameserver_address) as plain:
+        yield plain
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    close_all()
+
+
+# --- where a query begins ----------------------------------------------------------------------------
+
+
+def test_earliest_latest_and_what_comes_later(broker: BrokerThread, topic: str, send: Send) -> None:
+    send(texts(topic, 0, 20))
+    early, late, default = (
+        Query(broker, topic, startingOffsets="earliest"),
+        Query(broker, topic, startingOffsets="latest"),
+        Query(broker, topic),
+    )
+    assert (sorted(early.next()), late.next(), default.next()) == (names(0, 20), [], [])
+    send(texts(topic, 20, 30))
+    assert sorted(early.next()) == sorted(late.next()) == sorted(default.next()) == names(20, 30)
+    assert early.next() == late.next() == default.next() == []
+
+
+def test_offsets_per_queue(broker: BrokerThread, new_topic: NewTopic) -> None:
+    topic = new_topic(queues=4)
+    with Producer(broker.nameserver_address, group="p") as producer:
+        for queue in range(4):
+            producer.send_many(
+                [Message(topic, f"q{queue}-{n}") for n in range(5)], queue=Queue(topic, "broker-a", queue)
+            )
+    given = {topic: {"broker-a": {"0": 3, "1": -1, "2": -2}}}
+    query = Query(broker, topic, startingOffsets=given)
+    everything = [f"q{queue}-{n}" for queue in (2, 3) for n in range(5)]
+    assert query.next() == ["q0-3", "q0-4", *everything]  # queues that are not named: from the earliest on
+
+
+def test_offsets_that_are_not_there(broker: BrokerThread, new_topic: NewTopic, send: Send) -> None:
+    topic = new_topic(queues=1)
+    send(texts(topic, 0, 5))
+    far = {topic: {"broker-a": {"0": 99}}}
+    with pytest.raises(DataLoss, match=r"offset 99 .* ends at 5.*failOnDataLoss"):
+        Query(broker, topic, startingOffsets=far).next()
+    assert Query(broker, topic, startingOffsets=far, failOnDataLoss="false").next() == names(0, 5)
+    with pytest.raises(OptionError, match=rf"{topic}/broker-a/7.*{topic}/broker-a/0"):
+        Query(broker, topic, startingOffsets={topic: {"broker-a": {"7": 0}}}).next()
+
+
+def test_where_the_group_is(
+    broker: BrokerThread, new_topic: NewTopic, send: Send, cluster: PlainCluster
+) -> None:
+    topic = new_topic(queues=1)
+    send(texts(topic, 0, 5))
+    (queue,) = cluster.route(topic).readable
+    assert Query(broker, topic, startingOffsets="group", group="not-begun").next() == names(0, 5)
+    list(cluster.blocks(queue, 0, 1, group="begun"))  # a group begins by pulling
+    cluster.commit(queue, "begun", 3)
+    assert Query(broker, topic, startingOffsets="group", group="begun").next() == names(3, 5)
+
+
+def test_a_point_in_time(broker: BrokerThread, new_topic: NewTopic, send: Send) -> None:
+    topic = new_topic(queues=1)
+    send(texts(topic, 0, 5))
+    time.sleep(0.02)
+    between_ms = round(time.time() * 1000)
+    time.sleep(0.02)
+    send(texts(topic, 5, 8))
+    assert Query(broker, topic, startingTimestamp=between_ms).next() == names(5, 8)
+    later = Query(broker, topic, startingTimestamp=between_ms + 3_600_000)
+    assert later.next() == []
+    send(texts(topic, 8, 9))
+    assert later.next() == names(8, 9)
+    assert Query(broker, topic, startingTimestamp="2001-01-01T00:00:00Z").next() == names(0, 9)
+
+
+def test_the_first_offset_is_the_same_when_asked_again(broker: BrokerThread, topic: str, send: Send) -> None:
+    send(texts(topic, 0, 5))
+    query = Query(broker, topic)
+    first = query.source.initialOffset()
+    send(texts(topic, 5, 9))
+    assert query.source.initialOffset() == first
+    assert sorted(query.next()) == names(5, 9)
+
+
+def test_a_first_batch_that_is_done_again_is_the_same(broker: BrokerThread, topic: str, send: Send) -> None:
+    """Spark keeps where the first batch ends, not where it began: after a crash in it ``latest`` is later."""
+    send(texts(topic, 0, 5))
+    crashed = Query(broker, topic, startingOffsets="latest")
+    start = through_json(crashed.source.initialOffset())
+    send(texts(topic, 5, 12))
+    end = through_json(crashed.source.latestOffset(start, crashed.limit))
+    assert sorted(crashed.read(start, end)) == names(5, 12)
+    send(texts(topic, 12, 15))
+    again = Query(broker, topic, startingOffsets="latest")
+    assert sorted(again.read(through_json(again.source.initialOffset()), end)) == names(5, 12)
+    again.at = end
+    assert sorted(again.next()) == names(12, 15)
+
+
+def test_an_empty_first_batch_loses_nothing(broker: BrokerThread, topic: str, send: Send) -> None:
+    crashed = Query(broker, topic, startingOffsets="latest")
+    start = through_json(crashed.source.initialOffset())
+    end = through_json(crashed.source.latestOffset(start, crashed.limit))
+    assert end == start
+    send(texts(topic, 0, 5))
+    again = Query(broker, topic, startingOffsets="latest")
+    assert again.read(through_json(again.source.initialOffset()), end) == []
+    again.at = end
+    assert sorted(again.next()) == names(0, 5)
+
+
+# --- how much in a batch -----------------------------------------------------------------------------
+
+
+def test_so_many_messages_in_a_batch(broker: BrokerThread, topic: str, send: Send) -> None:
+    send(texts(topic, 0, 100))
+    query = Query(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger=30)
+    assert query.limit == ReadMaxRows(30)
+    batches = [query.next() for _ in range(5)]
+    assert [len(batch) for batch in batches] == [30, 30, 30, 10, 0]
+    assert sorted(body for batch in batches for body in batch) == names(0, 100)
+
+
+def test_queues_share_by_what_they_have(broker: BrokerThread, new_topic: NewTopic) -> None:
+    topic = new_topic(queues=2)
+    with Producer(broker.nameserver_address, group="p") as producer:
+        producer.send_many([Message(topic, f"long{n}") for n in range(90)], queue=Queue(topic, "broker-a", 0))
+        producer.send_many([Message(topic, "short")] * 10, queue=Queue(topic, "broker-a", 1))
+    query = Query(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger=20)
+    first = query.next()
+    assert (first.count("short"), len(first)) == (2, 20)
+
+
+def test_so_many_bytes_in_a_batch(broker: BrokerThread, new_topic: NewTopic, send: Send) -> None:
+    topic = new_topic(queues=1)
+    send([Message(topic, f"{n:010d}" * 100) for n in range(60)])
+    query = Query(broker, topic, startingOffsets="earliest", maxBytesPerTrigger="24k")
+    assert query.limit == ReadMaxBytes(24 << 10)
+    sizes = [len(query.next()) for _ in range(4)]
+    assert all(17 <= size <= 21 for size in sizes[:2])  # 1000 bytes each, and about 200 around them
+    assert sum(sizes) == 60
+    both = Query(broker, topic, startingOffsets="earliest", maxBytesPerTrigger="24k", maxOffsetsPerTrigger=5)
+    assert len(both.next()) == 5
+
+
+def test_one_message_larger_than_the_limit(broker: BrokerThread, new_topic: NewTopic, send: Send) -> None:
+    topic = new_topic(queues=1)
+    send([Message(topic, "x" * 5000), Message(topic, "y" * 5000)])
+    query = Query(broker, topic, startingOffsets="earliest", maxBytesPerTrigger=100)
+    assert [body[0] for _ in range(2) for body in query.next()] == ["x", "y"]
+
+
+def test_once_means_everything(broker: BrokerThread, topic: str, send: Send) -> None:
+    send(texts(topic, 0, 50))
+    query = Query(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger=5)
+    assert len(query.next(ReadAllAvailable())) == 50
+
+
+def test_waiting_until_it_is_worth_it(broker: BrokerThread, topic: str, send: Send) -> None:
+    send(texts(topic, 0, 5))
+    query = Query(broker, topic, startingOffsets="earliest", minOffsetsPerTrigger=8, maxTriggerDelayMs=60_000)
+    assert query.limit == ReadMinRows(8)
+    assert query.next() == []
+    send(texts(topic, 5, 9))
+    assert sorted(query.next()) == names(0, 9)
+    send(texts(topic, 9, 10))
+    assert query.next() == []
+    impatient = Query(broker, topic, startingOffsets="earliest", minOffsetsPerTrigger=99, maxTriggerDelayMs=0)
+    assert sorted(impatient.next()) == names(0, 10)
+
+
+# --- idle --------------------------------------------------------------------------------------------
+
+
+def test_an_idle_query_waits_and_wakes(broker: BrokerThread, topic: str, send: Send) -> None:
+    query = Query(broker, topic, idleWaitMs=300)
+    query.next()
+    began_s = time.monotonic()
+    assert query.next() == []
+    assert time.monotonic() - began_s >= 0.29
+    later = threading.Timer(0.1, lambda: send(texts(topic, 0, 1)))
+    later.start()
+    patient = Query(broker, topic, startingOffsets="earliest", idleWaitMs=5000)
+    began_s = time.monotonic()
+    assert patient.next() == names(0, 1)
+    assert time.monotonic() - began_s < 4
+    later.join()
+
+
+def test_nothing_new_is_the_same_text(broker: BrokerThread, topic: str, send: Send) -> None:
+    """Spark compares texts: another order of keys would be a batch."""
+    send(texts(topic, 0, 9))
+    query = Query(broker, topic, startingOffsets="earliest")
+    query.next()
+    assert query.at is not None
+    before = json.dumps(query.at)
+    assert json.dumps(query.source.latestOffset(query.at, query.limit)) == before
+    assert query.source.partitions(query.at, query.at) == []
+
+
+def test_available_now_ends_with_a_busy_producer(broker: BrokerThread, topic: str, send: Send) -> None:
+    send(texts(topic, 0, 10))
+    query = Query(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger=6, idleWaitMs=5000)
+    query.source.prepareForTriggerAvailableNow()
+    send(texts(topic, 10, 20))
+    first, second = query.next(), query.next()
+    assert sorted(first + second) == names(0, 10)
+    began_s = time.monotonic()
+    assert query.next() == []
+    assert time.monotonic() - began_s < 2  # it does not wait for more
+    following = Query(broker, topic)
+    following.at = query.at
+    following.source.prepareForTriggerAvailableNow()
+    assert sorted(following.next()) == names(10, 20)
+
+
+def test_latest_now_is_nothing(broker: BrokerThread, topic: str, send: Send) -> None:
+    send(texts(topic, 0, 5))
+    query = Query(broker, topic, startingOffsets="latest")
+    query.source.prepareForTriggerAvailableNow()
+    send(texts(topic, 5, 10))
+    assert query.next() == []
+
+
+# --- queues come and go -----------------------------------------------------------------------------
+
+
+def test_new_queues_are_read_from_their_beginning(broker: BrokerThread, new_topic: NewTopic) -> None:
+    topic = new_topic(queues=1)
+    query = Query(broker, topic, discoveryIntervalMs=1)
+    assert query.next() == []
+    broker.create_topic(topic, queues=3)
+    assert query.next() == []  # an empty queue makes no batch
+    with Producer(broker.nameserver_address, group="p") as producer:
+        for queue in (2, 0):
+            producer.send_many(
+                [Message(topic, f"q{queue}-{n}") for n in range(3)], queue=Queue(topic, "broker-a", queue)
+            )
+    start = query.at
+    assert query.next() == [f"q{queue}-{n}" for queue in (0, 2) for n in range(3)]
+    assert start is not None
+    assert query.at is not None
+    assert query.at["from"][topic]["broker-a"]["2"] == 0
+    assert "2" not in start["q"][topic]["broker-a"]
+
+
+def test_new_topics_of_a_pattern(broker: BrokerThread, new_topic: NewTopic, send: Send) -> None:
+    first = new_topic(queues=1)
+    send(texts(first, 0, 3))
+    prefix = f"pat-{first}"
+    query = Query(broker, topicPattern=f"{prefix}-.*", startingOffsets="earliest", discoveryIntervalMs=1)
+    assert query.next() == []
+    for number in range(2):
+        broker.create_topic(f"{prefix}-{number}", queues=1)
+        send(texts(f"{prefix}-{number}", number, number + 1))
+        assert query.next() == names(number, number + 1)
+    broker.create_topic(f"%RETRY%{prefix}-", queues=1)
+    everything = Query(broker, topicPattern=".*", startingOffsets="latest")
+    first_offset = everything.source.initialOffset()
+    assert {first, f"{prefix}-0", f"{prefix}-1"} <= set(first_offset["q"])
+    assert not [
+        name for name in first_offset["q"] if name.startswith(("%", "broker-", "TBW", "SCHEDULE", "rmq"))
+    ]
+
+
+def test_some_queues_only(broker: BrokerThread, topic: str, send: Send) -> None:
+    send(texts(topic, 0, 20))
+    query = Query(broker, topic, startingOffsets="earliest", queueIds="1,3")
+    assert len(query.next()) == 10
+    assert query.at is not None
+    assert list(query.at["q"][topic]["broker-a"]) == ["1", "3"]
+
+
+def test_several_topics(broker: BrokerThread, new_topic: NewTopic, send: Send) -> None:
+    one, two = new_topic(queues=1), new_topic(queues=1)
+    send(texts(one, 0, 2) + texts(two, 2, 4))
+    assert sorted(Query(broker, f"{one}, {two}", startingOffsets="earliest").next()) == names(0, 4)
+
+
+def test_a_topic_that_is_not_there(broker: BrokerThread) -> None:
+    with pytest.raises(TopicNotFound, match="no-such-topic"):
+        Query(broker, "no-such-topic").next()
+
+
+def test_a_topic_deleted_and_made_again(broker: BrokerThread, new_topic: NewTopic, send: Send) -> None:
+    topic = new_topic(queues=1)
+    send(texts(topic, 0, 5))
+    strict = Query(broker, topic, startingOffsets="earliest", discoveryIntervalMs=1)
+    easy = Query(broker, topic, startingOffsets="earliest", failOnDataLoss="false", discoveryIntervalMs=1)
+    assert strict.next() == easy.next() == names(0, 5)
+    delete_topic(broker, topic)
+    with pytest.raises(DataLoss, match=rf"{topic}/broker-a/0: offset 5 .*ends at 0.*failOnDataLoss"):
+        strict.next()
+    assert easy.next() == []
+    broker.create_topic(topic, queues=1)
+    send(texts(topic, 5, 8))
+    assert easy.next() == names(5, 8)
+    send(texts(topic, 8, 9))
+    assert easy.next() == names(8, 9)
+
+
+def delete_topic(broker: BrokerThread, topic: str) -> None:
+    from kerolox.client.admin import Admin
+    from kerolox.client.nameservers import NameServers
+    from kerolox.net.dialer import Dialer
+
+    async def work() -> None:
+        async with Dialer() as dialer:
+            await Admin(NameServers([broker.nameserver_address], dialer), dialer).delete_topic(topic)
+
+    broker.run(work)
+
+
+def test_messages_deleted_before_they_were_read() -> None:
+    with broker_in_thread(commit_log_file_bytes=16 << 10, delete_pause_ms=0) as broker:
+        broker.create_topic("aging", queues=1)
+        options: dict[str, object] = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 10}
+        with Producer(broker.nameserver_address, group="p") as producer:
+            producer.send_many(texts("aging", 0, 20))
+            strict = Query(broker, "aging", **options)
+            easy = Query(broker, "aging", failOnDataLoss="false", **options)
+            for query in (strict, easy):
+                assert query.next() == names(0, 10)
+            planned = (easy.at, through_json(easy.source.latestOffset(easy.at or {}, easy.limit)))
+            producer.send_many(texts("aging", 20, 200))
+        store = broker.cluster.brokers[0].broker.store
+        broker.run(lambda: store.housekeeper._delete_log_before(16 << 10))
+        first = store.min_offset("aging", 0)
+        assert first > 20
+        with pytest.raises(
+            DataLoss, match=rf"aging/broker-a/0: offset 10 .*first there is is {first}.*failOnDataLoss"
+        ):
+            strict.next()
+        # A batch that was planned before: its task finds nothing.
+        assert planned[0] is not None
+        assert easy.read(planned[0], planned[1]) == []
+        with pytest.raises(DataLoss, match="offset 10"):
+            strict.read(*planned)
+        assert easy.next() == names(first, first + 10)
+        assert easy.next() == names(first + 10, first + 20)
+
+
+def test_brokers_come_and_go() -> None:
+    with broker_in_thread(2) as broker:
+        both = broker.cluster.brokers
+        broker.run(lambda: both[0].create_topic("spread", queues=1))
+        with Producer(broker.nameserver_address, group="p") as producer:
+            producer.send_many(texts("spread", 0, 3), queue=Queue("spread", "broker-a", 0))
+        options: dict[str, object] = {"startingOffsets": "earliest", "discoveryIntervalMs": 1}
+        query = Query(broker, "spread", retryForMs=500, **options)
+        easy = Query(broker, "spread", failOnDataLoss="false", **options)
+        assert query.next() == easy.next() == names(0, 3)
+        broker.run(lambda: both[1].create_topic("spread", queues=1))
+        with Producer(broker.nameserver_address, group="p") as producer:
+            producer.send_many(texts("spread", 3, 5), queue=Queue("spread", "broker-b", 0))
+        assert query.next() == easy.next() == names(3, 5)
+        broker.stop(1)
+        with Producer(broker.nameserver_address, group="p") as producer:
+            producer.send_many(texts("spread", 5, 7), queue=Queue("spread", "broker-a", 0))
+        assert query.next() == easy.next() == names(5, 7)  # the others are read meanwhile
+        with pytest.raises(DataLoss, match=r"spread/broker-b/0: offset 2 .*no broker has this queue"):
+            until_there_is_something(query)
+        assert easy.next() == []
+        broker.start(1)
+        with Producer(broker.nameserver_address, group="p") as producer:
+            producer.send_many(texts("spread", 7, 8), queue=Queue("spread", "broker-b", 0))
+        assert until_there_is_something(easy) == names(7, 8)
+
+
+def until_there_is_something(query: Query) -> list[str]:
+    deadline_s = time.monotonic() + 20
+    found: list[str] = []
+    while not found and time.monotonic() < deadline_s:
+        found = query.next()
+    return found
+
+
+def test_a_broker_restarts_under_a_query() -> None:
+    with broker_in_thread() as broker:
+        broker.create_topic("t", queues=2)
+        with Producer(broker.nameserver_address, group="p") as producer:
+            producer.send_many(texts("t", 0, 4))
+        query = Query(broker, "t", startingOffsets="earliest", discoveryIntervalMs=1, retryForMs=30_000)
+        assert sorted(query.next()) == names(0, 4)
+        assert query.at is not None
+        broker.stop()
+        back = threading.Timer(0.7, broker.start)
+        back.start()
+        assert query.next() == []
+        query.source.commit(query.at)
+        back.join()
+        with Producer(broker.nameserver_address, group="p") as producer:
+            producer.send_many(texts("t", 4, 6))
+        assert sorted(query.next()) == names(4, 6)
+
+
+def test_patience_ends() -> None:
+    with broker_in_thread() as broker:
+        broker.create_topic("t", queues=1)
+        query = Query(broker, "t", retryForMs=300)
+        query.next()
+        broker.stop()
+        with pytest.raises(KeroloxError, match=broker.address):
+            query.next()
+
+
+# --- the group ---------------------------------------------------------------------------------------
+
+
+def test_the_group_hears_how_far_it_is_and_never_back(
+    broker: BrokerThread, new_topic: NewTopic, send: Send, cluster: PlainCluster
+) -> None:
+    topic = new_topic(queues=1)
+    send(texts(topic, 0, 10))
+    (queue,) = cluster.route(topic).readable
+    query = Query(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger=4, group="watched")
+    query.next()
+    assert cluster.committed(queue, "watched") is None
+    assert query.at is not None
+    query.source.commit(query.at)
+    assert cluster.committed(queue, "watched") == 4  # the next to be read
+    cluster.commit(queue, "watched", 9)
+    query.source.commit(query.at)
+    assert cluster.committed(queue, "watched") == 9
+
+
+def test_a_group_is_there_before_it_has_read_anything(
+    broker: BrokerThread, new_topic: NewTopic, send: Send, cluster: PlainCluster
+) -> None:
+    topic = new_topic(queues=1)
+    send(texts(topic, 0, 3))
+    query = Query(broker, topic, startingOffsets="latest", group="waits-for-news")
+    query.next()
+    assert query.at is not None
+    query.source.commit(query.at)
+    assert cluster.committed(cluster.route(topic).readable[0], "waits-for-news") == 3
+
+
+def test_how_far_behind(broker: BrokerThread, new_topic: NewTopic, send: Send) -> None:
+    topic = new_topic(queues=1)
+    send(texts(topic, 0, 10))
+    query = Query(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger=4)
+    assert query.source.reportLatestOffset() is None
+    query.next()
+    latest = query.source.reportLatestOffset()
+    assert latest is not None
+    assert query.at is not None
+    assert latest["q"][topic]["broker-a"]["0"] - query.at["q"][topic]["broker-a"]["0"] == 6
+
+
+def test_a_checkpoint_of_something_else(broker: BrokerThread, topic: str) -> None:
+    query = Query(broker, topic)
+    with pytest.raises(ProtocolError, match="checkpointLocation of its own"):
+        query.source.latestOffset({"offset": 3}, query.limit)
+
+
+def test_what_travels_to_tasks_holds_no_connection(broker: BrokerThread, topic: str) -> None:
+    import pickle
+
+    query = Query(broker, topic)
+    query.next()
+    copy = pickle.loads(pickle.dumps(query.source))
+    assert copy._offsets is None
+    assert copy._columns.names == schema("queue_id", "queue_offset", "body").fieldNames()
