@@ -52,8 +52,9 @@ TABLES: dict[str, pa.Schema] = {
         _STORE, _TOPIC, ("tag", pa.string()), _MINUTE, _COUNT, ("bytes", pa.int64()),
         ("body_bytes", pa.int64()),
     ]),
-    "latency": pa.schema([_STORE, _TOPIC, _MINUTE, ("latency_ms", pa.int64()), _COUNT]),
-    "sizes": pa.schema([_STORE, _TOPIC, ("body_bytes", pa.int64()), _COUNT]),
+    "latency": pa.schema([_TOPIC, ("latency_ms", pa.int64()), _COUNT]),
+    "latency_by_minute": pa.schema([_MINUTE, ("latency_ms", pa.int64()), _COUNT]),
+    "sizes": pa.schema([_TOPIC, ("body_bytes", pa.int64()), _COUNT]),
     "runs": pa.schema([
         _STORE, _TOPIC, _QUEUE, ("first", pa.int64()), ("last", pa.int64()), ("first_place", pa.int64()),
         ("last_place", pa.int64()),
@@ -86,6 +87,8 @@ SUMMARY = pa.schema([
     ("went_back", pa.int64()),
 ])  # fmt: skip
 
+TAGS_MAX = 5000  # told apart in one block
+OTHER_TAGS = "(other tags)"
 # Messages on these ways are stored long after they were born, and by wish.
 _DELAYED = (
     names.DELAY,
@@ -203,13 +206,17 @@ class PartAudit:
     def _count(self, heads: Heads, codes: Numbers, known: list[str], pairs: Pairs, rows: Numbers) -> None:
         tags = pc.dictionary_encode(pc.fill_null(pairs.pick(names.TAGS), ""))
         tag_codes = np.asarray(tags.indices).astype(np.int64)
+        tag_names = tags.dictionary
+        if len(tag_names) > TAGS_MAX:  # identities rather than tags: not worth a line each
+            tag_names = pa.concat_arrays([tag_names.slice(0, TAGS_MAX), pa.array([OTHER_TAGS])])
+            tag_codes = np.minimum(tag_codes, TAGS_MAX)
         minutes = heads.stored_ms // 60_000
         (topic, tag, minute), (count, size, body) = grouped(
             (codes[rows], tag_codes[rows], minutes[rows]), (heads.size[rows], heads.body_length[rows])
         )
         known_topics = pa.array(known, pa.string())
         self._add(
-            "volume", topic=known_topics.take(pa.array(topic)), tag=tags.dictionary.take(pa.array(tag)),
+            "volume", topic=known_topics.take(pa.array(topic)), tag=tag_names.take(pa.array(tag)),
             minute=minute, messages=count, bytes=size, body_bytes=body,
         )  # fmt: skip
         (topic, size), (count,) = grouped((codes[rows], heads.body_length[rows]), ())
@@ -221,11 +228,12 @@ class PartAudit:
         sent = rows[direct[rows]]
         if len(sent):
             latency = heads.stored_ms[sent] - heads.born_ms[sent]
-            (topic, minute, latency), (count,) = grouped((codes[sent], minutes[sent], latency), ())
+            (topic, value), (count,) = grouped((codes[sent], latency), ())
             self._add(
-                "latency", topic=known_topics.take(pa.array(topic)), minute=minute, latency_ms=latency,
-                messages=count,
+                "latency", topic=known_topics.take(pa.array(topic)), latency_ms=value, messages=count
             )  # fmt: skip
+            (minute, value), (count,) = grouped((minutes[sent], latency), ())
+            self._add("latency_by_minute", minute=minute, latency_ms=value, messages=count)
 
     def _note_keys(
         self, heads: Heads, codes: Numbers, known: list[str], topic: pa.Array, pairs: Pairs, rows: Numbers
@@ -365,6 +373,7 @@ class PartAudit:
 _SUMS = {
     "volume": ("messages", "bytes", "body_bytes"),
     "latency": ("messages",),
+    "latency_by_minute": ("messages",),
     "sizes": ("messages",),
 }  # fmt: skip
 

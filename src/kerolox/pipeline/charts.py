@@ -1,0 +1,219 @@
+"""Small charts as SVG, to be put into a page. Colours and fonts are the page's: ``c0`` to ``c8``, ``axis``.
+
+Everything is plain text made of numbers: no script, no fonts, nothing to load. Shapes have titles, which
+browsers show under the pointer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import NamedTuple
+
+WIDTH = 760
+HEIGHT = 240
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 14, 26
+BAR_HEIGHT = 22
+COLOURS = 9
+
+_STEPS_MS = (
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000,
+    600_000, 900_000, 1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000,
+    172_800_000, 604_800_000, 1_209_600_000, 2_592_000_000, 7_776_000_000, 31_536_000_000,
+)  # fmt: skip
+
+Text = Callable[[float], str]
+
+
+class Series(NamedTuple):
+    """One line or layer: its name, and a value for each place along the axis (None: nothing there)."""
+
+    name: str
+    values: Sequence[float | None]
+
+
+class Scale(NamedTuple):
+    """From values to places on the paper."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        width = self.high - self.low
+        return self.start + (self.end - self.start) * ((value - self.low) / width if width else 0.5)
+
+
+def nice_ticks(high: float, count: int = 4) -> list[float]:
+    """Round numbers from 0 up to at least ``high``."""
+    if high <= 0:
+        return [0.0, 1.0]
+    rough = high / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= rough * 0.999999)
+    return [step * number for number in range(math.ceil(high / step - 1e-9) + 1)]
+
+
+def time_ticks(low_ms: float, high_ms: float, count: int = 7) -> list[int]:
+    """Round times between two others."""
+    wanted = (high_ms - low_ms) / count
+    step = next((each for each in _STEPS_MS if each >= wanted), _STEPS_MS[-1])
+    first = math.ceil(low_ms / step) * step
+    return list(range(int(first), int(high_ms) + 1, step))
+
+
+def short(number: float) -> str:
+    """1234567 as 1.23M."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+def layers(start_ms: int, step_ms: int, series: Sequence[Series], title: str, text: Text = short) -> str:
+    """Amounts over time, laid on top of each other. Value ``n`` holds from ``start + n * step`` on."""
+    count = max((len(each.values) for each in series), default=0)
+    if not count:
+        return ""
+    totals = [sum(each.values[at] or 0 for each in series) for at in range(count)]
+    ticks = nice_ticks(max(totals))
+    x = Scale(start_ms, start_ms + count * step_ms, LEFT, WIDTH - RIGHT)
+    y = Scale(0, ticks[-1], HEIGHT - BOTTOM, TOP)
+    parts = [_frame(x, [(y(tick), text(tick)) for tick in ticks])]
+    floor = [0.0] * count
+    for number, each in enumerate(series):
+        top = [low + (value or 0) for low, value in zip(floor, each.values, strict=True)]
+        edges = [x(start_ms + at * step_ms) for at in range(count + 1)]
+        forward = "".join(f"V{_n(y(top[at]))}H{_n(edges[at + 1])}" for at in range(count))
+        back = "".join(f"V{_n(y(floor[at]))}H{_n(edges[at])}" for at in reversed(range(count)))
+        path = f"M{_n(edges[0])},{_n(y(floor[0]))}{forward}{back}Z"
+        parts.append(
+            f'<path class="f{number % COLOURS}" d="{path}"><title>{escape(each.name)}</title></path>'
+        )
+        floor = top
+    return _svg(title, parts, HEIGHT)
+
+
+def lines(start_ms: int, step_ms: int, series: Sequence[Series], title: str, text: Text) -> str:
+    """Values over time on a scale of powers of ten; what is below 1 lies at 1."""
+    count = max((len(each.values) for each in series), default=0)
+    known = [value for each in series for value in each.values if value is not None]
+    if not known:
+        return ""
+    top = max(1, math.ceil(math.log10(max(10.0, *known)) - 1e-9))
+    x = Scale(start_ms, start_ms + count * step_ms, LEFT, WIDTH - RIGHT)
+    y = Scale(0, top, HEIGHT - BOTTOM, TOP)
+    parts = [_frame(x, [(y(power), text(10.0**power)) for power in range(top + 1)])]
+    for number, each in enumerate(series):
+        path, pen = "", "M"
+        for at, value in enumerate(each.values):
+            if value is None:
+                pen = "M"
+                continue
+            place = x(start_ms + (at + 0.5) * step_ms)
+            path += f"{pen}{_n(place)},{_n(y(math.log10(max(1.0, value))))}"
+            pen = "L"
+        if path.count("L") == 0:  # one point is no line
+            path += "h0.01"
+        parts.append(
+            f'<path class="l{number % COLOURS}" d="{path}"><title>{escape(each.name)}</title></path>'
+        )
+    return _svg(title, parts, HEIGHT)
+
+
+def columns(labels: Sequence[str], values: Sequence[float], title: str, text: Text = short) -> str:
+    """How many for each label, side by side."""
+    if not values:
+        return ""
+    ticks = nice_ticks(max(values))
+    y = Scale(0, ticks[-1], HEIGHT - BOTTOM, TOP)
+    room = (WIDTH - LEFT - RIGHT) / len(values)
+    parts = [_frame(None, [(y(tick), text(tick)) for tick in ticks])]
+    every = math.ceil(len(labels) / (room and (WIDTH - LEFT - RIGHT) / 54))
+    for number, (label, value) in enumerate(zip(labels, values, strict=True)):
+        left = LEFT + room * number
+        height = y(0) - y(value)
+        parts.append(
+            f'<rect class="f0" x="{_n(left + room * 0.08)}" y="{_n(y(value))}" width="{_n(room * 0.84)}" '
+            f'height="{_n(height)}"><title>{escape(label)}: {escape(f"{value:,.0f}")}</title></rect>'
+        )
+        if number % every == 0:
+            parts.append(_label(left + room / 2, HEIGHT - 8, label, "middle"))
+    return _svg(title, parts, HEIGHT)
+
+
+def bars(labels: Sequence[str], values: Sequence[float], title: str, text: Text = short) -> str:
+    """Few things to compare, one below the other."""
+    if not values:
+        return ""
+    height = BAR_HEIGHT * len(values) + 8
+    left = 300
+    x = Scale(0, max(values) or 1, left, WIDTH - 70)
+    parts = []
+    for number, (label, value) in enumerate(zip(labels, values, strict=True)):
+        top = 4 + BAR_HEIGHT * number
+        shown = label if len(label) <= 44 else f"{label[:20]}…{label[-22:]}"
+        parts.append(_label(left - 8, top + 15, shown, "end"))
+        parts.append(
+            f'<rect class="f1" x="{left}" y="{top + 3}" width="{_n(max(1.0, x(value) - left))}" '
+            f'height="{BAR_HEIGHT - 6}"><title>{escape(label)}: {escape(f"{value:,.0f}")}</title></rect>'
+        )
+        parts.append(_label(x(value) + 6, top + 15, text(value), "start"))
+    return _svg(title, parts, height)
+
+
+def legend(names: Sequence[str]) -> str:
+    """What the colours mean."""
+    keys = "".join(
+        f'<span class="key"><svg width="12" height="12" aria-hidden="true">'
+        f'<rect class="f{number % COLOURS}" width="12" height="12" rx="2"/></svg>{escape(name)}</span>'
+        for number, name in enumerate(names)
+    )
+    return f'<p class="legend">{keys}</p>'
+
+
+# --- paper and axes -----------------------------------------------------------------------------------
+
+
+def _svg(title: str, parts: Sequence[str], height: int) -> str:
+    inside = "".join(parts)
+    return (
+        f'<svg class="chart" role="img" aria-label="{escape(title)}" viewBox="0 0 {WIDTH} {height}" '
+        f'preserveAspectRatio="xMinYMin meet">{inside}</svg>'
+    )
+
+
+def _frame(x: Scale | None, rows: Sequence[tuple[float, str]]) -> str:
+    parts = []
+    for place, label in rows:
+        parts.append(f'<path class="grid" d="M{LEFT},{_n(place)}H{WIDTH - RIGHT}"/>')
+        parts.append(_label(LEFT - 8, place + 4, label, "end"))
+    if x is not None:
+        ticks = time_ticks(x.low, x.high)
+        for tick in ticks:
+            parts.append(f'<path class="grid" d="M{_n(x(tick))},{HEIGHT - BOTTOM}v4"/>')
+            parts.append(_label(x(tick), HEIGHT - 8, _time_label(tick, x.high - x.low), "middle"))
+    return "".join(parts)
+
+
+def _time_label(ms: int, span_ms: float) -> str:
+    time = datetime.fromtimestamp(ms / 1000, UTC)
+    if span_ms > 300 * 86_400_000:
+        return f"{time:%b %Y}"
+    if span_ms > 5 * 86_400_000:
+        return f"{time:%d %b}"
+    if span_ms > 86_400_000:
+        return f"{time:%d %b %H:%M}"
+    return f"{time:%H:%M:%S}" if span_ms < 300_000 else f"{time:%H:%M}"
+
+
+def _label(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text class="axis" x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _n(number: float) -> str:
+    """A place on the paper, to a tenth of its unit."""
+    return f"{number:.1f}".removesuffix(".0")
