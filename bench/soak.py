@@ -27,7 +27,7 @@ from bench import machine
 from bench.broker_peers import OURS, BenchBroker, anonymous_mib
 from bench.results import FOLDER
 from bench.rounds import median, percentile
-from kerolox.client.admin import Admin, Queue
+from kerolox.client.admin import Admin, NotFound, Queue
 from kerolox.client.lookups import Lookups
 from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK
@@ -41,7 +41,7 @@ from kerolox.protocol.headers.heartbeat import UnregisterClientRequest
 from kerolox.protocol.headers.offset import UpdateOffsetRequest
 from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
-from kerolox.protocol.message_id import UniqueKeys
+from kerolox.protocol.message_id import UniqueKeys, read_offset_id
 from kerolox.protocol.properties import pack
 from kerolox.protocol.subscription import subscription
 
@@ -193,8 +193,18 @@ class Load:
         if self._recent:
             topic, key, message_id = self._recent[-1]
             self.counts["found by key"] += bool((await lookups.by_key(topic, key)).messages)
-            self.counts["found by id"] += (await lookups.by_id(message_id)).topic == topic
+            await self._find(admin, lookups, topic, message_id)
         self.counts["queries"] += 1
+
+    async def _find(self, admin: Admin, lookups: Lookups, topic: str, message_id: str) -> None:
+        try:
+            self.counts["found by id"] += (await lookups.by_id(message_id)).topic == topic
+        except NotFound:
+            # Files are deleted within seconds here, this one perhaps before it was asked about.
+            info = await admin.runtime_info(self._queues[topic][0].address)
+            if read_offset_id(message_id).physical_offset >= int(info["commitLogMinOffset"]):
+                raise
+            self.counts["deleted before it was asked for"] += 1
 
     # --- consumers ----------------------------------------------------------------------------
 
