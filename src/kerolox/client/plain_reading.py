@@ -23,6 +23,7 @@ from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 if TYPE_CHECKING:
     from kerolox.client.plain import Line, PlainCluster
 
+TRY_AFTER: Final = 64  # pulls
 RESETS_MAX: Final = 8  # pulls answered with another place, though the one asked for is there
 _ANSWERS: Final = frozenset({
     ResponseCode.SUCCESS,
@@ -52,14 +53,21 @@ class OffsetGone(KeroloxError):
 
 
 class Pace:
-    """How many messages to ask for: what the broker gives, found out by asking for a little more."""
+    """How many messages to ask for: what the broker gives, found out by asking for a little more.
+
+    When that brings the same number again it is a limit, and is kept to. Yet it may be a limit on bytes, and
+    messages may get smaller: more is asked for now and then, ever more rarely, since every such try is a bad
+    guess for the pulls behind it.
+    """
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self.ask = count_max
         self.is_known = False  # until then a guess would be a bad one
         self._cut = 0  # what came when less came than asked for
-        self._is_fixed = False  # twice the same: a limit on the count
+        self._is_fixed = False
+        self._kept = 0  # pulls that brought what is fixed
+        self._try_after = TRY_AFTER
 
     def saw(self, asked: int, got: int) -> None:
         self.is_known = True
@@ -67,8 +75,17 @@ class Pace:
             self._is_fixed = got == self._cut
             self._cut = got
             self.ask = max(1, got)
-        elif asked == self.ask and not self._is_fixed:
-            self.ask = min(self._count_max, asked + asked // 8 + 1)
+            return
+        if asked != self.ask:
+            return  # at the end of the range, or asked before the pace changed
+        if self._is_fixed:
+            self._kept += 1
+            if self._kept < self._try_after:
+                return
+            self._is_fixed = False
+            self._kept = 0
+            self._try_after *= 2
+        self.ask = min(self._count_max, asked + asked // 8 + 1)
 
 
 class Pulls:

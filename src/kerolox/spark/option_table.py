@@ -17,6 +17,9 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.plain import PlainCluster
 from kerolox.errors import OptionError
 
+HIDDEN: Final = "********"
+SECRETIVE: Final = ("secret", "password", "token", "key")  # a misspelt one is not shown either
+
 Reading = Callable[[str], Any]  # raises ValueError
 
 # What people write who come from elsewhere.
@@ -105,7 +108,8 @@ class OptionTable:
                 continue
             option = self._by_name.get(name.lower())
             if option is None:
-                raise OptionError(name, text, self._instead(name))
+                shown = HIDDEN if any(word in name.lower() for word in SECRETIVE) else text
+                raise OptionError(name, shown, self._instead(name))
             if mode and option.only and option.only != mode:
                 raise OptionError(option.key, text, f"it in {option.only} queries only; leave it out here")
             if option.key in values:
@@ -114,9 +118,10 @@ class OptionTable:
             try:
                 values[option.key] = option.read(text.strip())
             except ValueError as error:
-                shown = "********" if option.secret else text
-                why = f" ({error})" if str(error) else ""
-                raise OptionError(option.key, shown, option.expected + why) from None
+                why = f" ({error})" if str(error) and not option.secret else ""
+                raise OptionError(
+                    option.key, HIDDEN if option.secret else text, option.expected + why
+                ) from None
         return Values(values, self._defaults)
 
     def _instead(self, name: str) -> str:
@@ -154,9 +159,16 @@ def flag(value: str) -> bool:
     raise ValueError
 
 
+def _whole(value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError("no whole number") from None
+
+
 def number(low: int, high: int | None = None) -> Reading:
     def read(value: str) -> int:
-        found = int(value.replace("_", ""))
+        found = _whole(value)
         if found < low or (high is not None and found > high):
             raise ValueError("out of range")
         return found
@@ -171,7 +183,7 @@ def size(value: str) -> int:
     """Bytes, with k, m or g behind the number if wanted: ``64m``."""
     lower = value.lower().removesuffix("b")
     times = SIZES.get(lower[-1:], 0)
-    found = int(lower[:-1] if times else lower) * (times or 1)
+    found = _whole(lower[:-1] if times else lower) * (times or 1)
     if found < 1:
         raise ValueError("out of range")
     return found
@@ -186,7 +198,7 @@ def words(value: str) -> tuple[str, ...]:
 
 
 def numbers(value: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in words(value))
+    return tuple(_whole(word) for word in words(value))
 
 
 def one_of(*choices: str) -> Reading:
@@ -250,8 +262,8 @@ def cluster_options(values: Values) -> ClientOptions:
     for key in ("tlsCa", "tlsCertificate", "tlsKey", "tlsKeyPassword", "tlsVerify", "tlsCheckHost"):
         if values.has(key) and not values["tls"]:
             raise OptionError(key, values[key], "tls = true to be given as well")
-    values.need("accessKey", "secretKey")
-    values.need("secretKey", "accessKey")
+    if values.has("accessKey") != values.has("secretKey"):
+        raise OptionError("accessKey", values["accessKey"], "accessKey and secretKey, or neither")
     tls = None
     if values["tls"]:
         tls = ClientTls(
