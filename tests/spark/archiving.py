@@ -15,7 +15,8 @@ import pyarrow.dataset as ds
 from kerolox.client.plain import PlainCluster
 from kerolox.pipeline.archive import Archive, Summary
 from kerolox.pipeline.archive_delta import DeltaArchive
-from kerolox.pipeline.archive_files import Done, Format, Work, write
+from kerolox.pipeline.archive_files import Done, Format, Work
+from kerolox.pipeline.archive_joining import Join, carry_out
 from kerolox.pipeline.archive_log import ParquetArchive
 from kerolox.spark.source_options import read_wanted
 
@@ -23,9 +24,9 @@ KINDS = {"parquet": ParquetArchive, "delta": DeltaArchive}
 Place = tuple[str, str, int, int]  # topic, broker, queue, offset
 
 
-def here(works: Sequence[Work]) -> list[Done]:
+def here(works: Sequence[Work | Join]) -> list[Done]:
     """The tasks, one after the other in this process."""
-    return [write(work) for work in works]
+    return [carry_out(work) for work in works]
 
 
 def archive(

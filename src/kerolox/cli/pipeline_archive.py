@@ -49,6 +49,9 @@ def archive(
     rows_max: Annotated[
         int, typer.Option("--max-rows-per-file", help="A file is full with so many messages.", min=1)
     ] = 1_000_000,
+    join: Annotated[
+        bool, typer.Option("--join/--no-join", help="Join small files of hours that are over.")
+    ] = True,
     compression: Annotated[str, typer.Option(help="zstd, lz4, snappy, gzip or none.")] = "zstd",
     properties: Annotated[
         str, typer.Option(help="The column: map, string (as it is stored) or none. Fixed by the first run.")
@@ -84,7 +87,7 @@ def archive(
         **pairs("--option", options),
     }
     summary, stopped = _run(
-        source, to, delta, chosen, None if once else interval, master, pairs("--conf", conf), quiet=json
+        source, to, delta, chosen, None if once else interval, master, pairs("--conf", conf), join, quiet=json
     )
     rate = summary.rows / summary.seconds if summary.seconds else 0.0
     document = {
@@ -95,6 +98,7 @@ def archive(
         "bytes": summary.bytes,
         "files": summary.files,
         "missing": summary.missing,
+        "filesJoined": summary.files_joined,
         "commits": summary.rounds,
         "seconds": round(summary.seconds, 3),
         "messagesPerSecond": round(rate),
@@ -130,6 +134,7 @@ def _run(
     interval_s: float | None,
     master: str,
     conf: dict[str, str],
+    join: bool,
     *,
     quiet: bool,
 ) -> tuple[Summary, bool]:
@@ -157,6 +162,7 @@ def _run(
                 destination,
                 on_spark(context),
                 format=format,
+                join=join,
                 cores=context.defaultParallelism,
                 on_round=on_round,
             )

@@ -26,7 +26,8 @@ from kerolox.client.messages import Queue
 from kerolox.client.names import without_namespace
 from kerolox.client.plain import Edges, PlainCluster
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline.archive_files import Done, Format, Work, Written, write
+from kerolox.pipeline.archive_files import Done, Format, Work, Written
+from kerolox.pipeline.archive_joining import Join, carry_out
 from kerolox.pipeline.archive_log import Ranges
 from kerolox.spark.places import Places, queue_text
 from kerolox.spark.queues import ClusterQueues
@@ -43,7 +44,9 @@ ROUND_ROWS = 2_000_000
 TASK_ROWS_MIN = 50_000  # a task with fewer is not worth its start
 POLL_S = 1.0
 
-Runner = Callable[[Sequence[Work]], Sequence[Done]]
+JOIN_EVERY_S = 600.0
+
+Runner = Callable[[Sequence[Work | Join]], Sequence[Done]]
 
 
 class ArchiveFailed(KeroloxError):
@@ -72,6 +75,7 @@ class Destination(Protocol):
         missing: dict[str, int] | None = None,
     ) -> object: ...
     def discard(self, files: Sequence[Written]) -> None: ...
+    def join(self, run: Runner, format: Format) -> int: ...
 
 
 @dataclass
@@ -123,6 +127,7 @@ class Archive:
         format: Format | None = None,
         cores: int = 1,
         round_rows: int = ROUND_ROWS,
+        join: bool = True,
         on_round: Callable[[Summary, int], None] = lambda summary, left: None,
     ) -> None:
         self.wanted = wanted
@@ -133,8 +138,9 @@ class Archive:
         self._format = format or Format()
         self._cores = cores
         self._round_rows = round_rows
+        self._joins = join
+        self._join_s = self._began_s = time.monotonic()
         self._on_round = on_round
-        self._began_s = time.monotonic()
         self._cluster = PlainCluster(wanted.cluster, patience_s=wanted.patience_s)
         self._queues = ClusterQueues(self._cluster, wanted)
         self._turn = 0
@@ -157,6 +163,7 @@ class Archive:
         ends = self._queues.places(self.wanted.end, edges, ending=True)
         while self._round(starts, ends):
             starts = self._starts(edges)
+        self._join()
         return self.told()
 
     def follow(self, stopped: Callable[[float], bool], interval_s: float = 60.0) -> Summary:
@@ -177,6 +184,8 @@ class Archive:
                 pause_s = 0.0 if waiting > self._round_rows else min(POLL_S, interval_s)
             else:
                 pause_s = min(POLL_S, interval_s)
+                if time.monotonic() >= self._join_s:
+                    self._join()
             if stopped(pause_s):
                 return self.told()
 
@@ -284,6 +293,16 @@ class Archive:
             self._topic(name).missing += count
         self._report(stops)
 
+    def _join(self) -> None:
+        """Join small files. An archive that could not is as good as before."""
+        self._join_s = time.monotonic() + JOIN_EVERY_S
+        if not self._joins:
+            return
+        try:
+            self.summary.files_joined += self.destination.join(self._run, self._format)
+        except KeroloxError as error:
+            log.warning("small_files_not_joined error=%r", str(error))
+
     def _missing(self, wanted: Sequence[Range], files: Sequence[Written]) -> dict[str, int]:
         """By topic, how many messages of the ranges did not arrive. With a filter nobody can tell."""
         if self.wanted.expression != "*":
@@ -313,11 +332,11 @@ class Archive:
 def on_spark(context: SparkContext) -> Runner:
     """Lets the tasks run on Spark."""
 
-    def run(works: Sequence[Work]) -> Sequence[Done]:
+    def run(works: Sequence[Work | Join]) -> Sequence[Done]:
         from py4j.protocol import Py4JError
 
         try:
-            return context.parallelize(works, len(works)).map(write).collect()
+            return context.parallelize(works, len(works)).map(carry_out).collect()
         except Py4JError as error:
             raise ArchiveFailed(f"a task failed: {cause_of(error)}") from error
 

@@ -12,23 +12,24 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
 
 from kerolox.client.messages import Queue
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive_files import Format, Written
+from kerolox.pipeline.archive_joining import FILES_MIN, OVER_FOR_MS, end_ms
 from kerolox.pipeline.archive_log import OWN_FOLDER, Ranges, check_folder, take_lock
 from kerolox.spark.places import Places
 from kerolox.store.files import Files
 from kerolox.store.lock import StoreLock
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 PARTITIONS: Final = ["topic", "date", "hour"]
 
@@ -123,6 +124,26 @@ class DeltaArchive:
         self.number = self._table.version()
         self.places = dict(places)
 
+    def join(self, run: object, format: Format) -> int:
+        """Join small files of hours that are over; how many there were. The table does it itself."""
+        now_ms = self._clock.wall_ms()
+        counts: Counter[tuple[str, str, int]] = Counter()
+        actions = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        for action in actions:
+            if action["size_bytes"] * 2 <= format.bytes_max and action["num_records"] * 2 <= format.rows_max:
+                where = (action["partition.topic"], str(action["partition.date"]), action["partition.hour"])
+                counts[where] += 1
+        joined = 0
+        for (topic, date, hour), count in counts.items():
+            if count >= FILES_MIN and end_ms(date, hour) + OVER_FOR_MS <= now_ms:
+                hours = [("topic", "=", topic), ("date", "=", date), ("hour", "=", str(hour))]
+                told = self._table.optimize.compact(partition_filters=hours, target_size=format.bytes_max)
+                joined += told["numFilesRemoved"]
+        if joined:
+            self._table.update_incremental()
+            self.number = self._table.version()
+        return joined
+
     def discard(self, files: Iterable[Written]) -> None:
         for file in files:
             (self.root / file.path).unlink(missing_ok=True)
@@ -134,8 +155,6 @@ def application(queue: Queue) -> str:
 
 
 def table_schema(format: Format) -> pa.Schema:
-    import pyarrow as pa
-
     parts = [pa.field("topic", pa.string()), pa.field("date", pa.date32()), pa.field("hour", pa.int32())]
     return pa.schema([*parts, *format.schema()])
 

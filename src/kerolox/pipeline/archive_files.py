@@ -14,7 +14,7 @@ import os
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -80,6 +80,21 @@ class Work:
     staging: str | None  # below it; None: files are written where they stay
     stem: str  # what the names of files begin with
     format: Format
+
+
+class Target(Protocol):
+    """Where a file goes: what all kinds of tasks tell."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def root(self) -> str: ...
+    @property
+    def staging(self) -> str | None: ...
+    @property
+    def stem(self) -> str: ...
+    @property
+    def format(self) -> Format: ...
 
 
 @dataclass(frozen=True)
@@ -204,7 +219,7 @@ class HourFiles:
 class HourFile:
     """One Parquet file. Row groups are written when enough rows have come together."""
 
-    def __init__(self, work: Work, schema: pa.Schema, hour: int, number: int) -> None:
+    def __init__(self, work: Target, schema: pa.Schema, hour: int, number: int) -> None:
         began = datetime.fromtimestamp(hour * 3600, UTC)
         self._work = work
         self._schema = schema

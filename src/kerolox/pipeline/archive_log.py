@@ -2,9 +2,10 @@
 
 ::
 
-    DIR/_kerolox/archive.json                   what this is, and its columns
-    DIR/_kerolox/commits/00000000000000000007.json
-    DIR/_kerolox/staging/...                    files of the round that is being written
+    DIR/_kerolox/archive.json                       what this is, and its columns
+    DIR/_kerolox/commits/00000000000000000107.json  one for each round
+    DIR/_kerolox/files/00000000000000000100.json    all files up to a commit, so that not all need be read
+    DIR/_kerolox/staging/...                        files of the round that is being written
     DIR/topic=orders/date=2026-11-16/hour=03/0000000007-002-001.parquet
 
 A round of the archive ends with one commit: a numbered JSON document with its files, the offsets they cover
@@ -24,8 +25,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -34,7 +34,8 @@ import msgspec
 from kerolox.atomic_file import write_atomically
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline.archive_files import Format, Written
+from kerolox.pipeline.archive_files import Done, Format, Written
+from kerolox.pipeline.archive_joining import Join, small_files
 from kerolox.spark.places import Places, Tree, from_tree, to_tree
 from kerolox.store.errors import StoreLocked
 from kerolox.store.files import Files
@@ -42,6 +43,7 @@ from kerolox.store.lock import StoreLock
 
 FORM: Final = "kerolox-archive-1"
 OWN_FOLDER: Final = "_kerolox"
+SAVE_EVERY: Final = 100  # commits
 
 T = TypeVar("T")
 
@@ -225,11 +227,46 @@ class ParquetArchive:
     def files(self) -> dict[str, Written]:
         """The files that count, by their paths below the folder."""
         found: dict[str, Written] = {}
-        for commit in self.commits():
-            for path in commit.removed:
-                found.pop(path, None)
-            found.update((file.path, file) for file in commit.files)
+        saved = self._saved()
+        if saved:
+            found = {file.path: file for file in _decoded(self._saved_path(saved), list[Written])}
+        for number in self.numbers():
+            if number > saved:
+                commit = _decoded(self._path(number), Commit)
+                for path in commit.removed:
+                    found.pop(path, None)
+                found.update((file.path, file) for file in commit.files)
         return found
+
+    def join(self, run: Callable[[Sequence[Join]], Sequence[Done]], format: Format) -> int:
+        """Join small files of hours that are over; how many there were."""
+        if self.number - self._saved() >= SAVE_EVERY:
+            kept = sorted(self.files().values(), key=lambda file: file.path)
+            write_atomically(self._saved_path(self.number), msgspec.json.encode(kept))
+        sets = small_files(self.files().values(), self._clock.wall_ms(), format)
+        if not sets:
+            return 0
+        stem = self.stem()
+        works = [
+            Join(files[0].topic, tuple(files), str(self.root), self.staging, f"{stem}-{number:03d}", format)
+            for number, files in enumerate(sets)
+        ]
+        results = run(works)
+        made = [file for done in results for file in done.files]
+        failed = [done.error for done in results if done.error]
+        if failed:
+            self.discard(made)
+            raise KeroloxError(f"small files of {self.root} could not be joined: {failed[0]}")
+        gone = [file.path for files in sets for file in files]
+        self.commit("", {}, self.places, made, removed=gone)
+        return len(gone)
+
+    def _saved(self) -> int:
+        """The last commit whose files are listed; 0 without."""
+        return max((int(path.stem) for path in (self._own / "files").glob("[0-9]*.json")), default=0)
+
+    def _saved_path(self, number: int) -> Path:
+        return self._own / "files" / f"{number:020d}.json"
 
 
 # --- what both kinds of archive share -----------------------------------------------------------------
@@ -250,11 +287,6 @@ def take_lock(lock: StoreLock, root: Path) -> None:
         raise KeroloxError(
             f"another run archives to {root}: {error.holder}. Wait for its end, or give another folder"
         ) from None
-
-
-def in_place(file: Written) -> Written:
-    """The same file after it was published."""
-    return replace(file, staged=file.path)
 
 
 def sync_folder(folder: Path) -> None:

@@ -141,8 +141,16 @@ def _packaged() -> str | None:
 class SparkJvm:
     """A JVM that waits for PySpark. It ends when this process does, however that ends."""
 
-    def __init__(self, java: Java, spark_home: Path, conf: Mapping[str, str], log_level: str) -> None:
+    def __init__(
+        self,
+        java: Java,
+        spark_home: Path,
+        conf: Mapping[str, str],
+        log_level: str = "WARN",
+        python_path: Path | None = None,  # of Python processes it starts, beside the one of this process
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="kerolox-jvm-")
+        self._python_path = python_path
         try:
             self.port, self.secret = self._start(java, spark_home, conf, log_level)
         finally:
@@ -159,6 +167,9 @@ class SparkJvm:
             "SPARK_HOME": str(spark_home),
             "SPARK_CONNECT_MODE": "0",
         }
+        if self._python_path is not None:
+            paths = (os.environ.get("PYTHONPATH"), str(self._python_path))
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         command = java_command(java, spark_home, conf)
         if "SPARK_CONF_DIR" not in os.environ:
             logging = folder / "log4j2.properties"

@@ -125,7 +125,8 @@ def _started_jvm(conf: Mapping[str, str], log_level: str) -> Iterator[None]:
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         yield
         return
-    _jvm = SparkJvm(find_java(), Path(_find_spark_home()), conf, log_level)
+    parts = None if _shipment is None else _shipment.unpacked
+    _jvm = SparkJvm(find_java(), Path(_find_spark_home()), conf, log_level, parts)
     os.environ["PYSPARK_GATEWAY_PORT"] = str(_jvm.port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = _jvm.secret
     try:

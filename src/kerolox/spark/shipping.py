@@ -40,10 +40,14 @@ class Shipment:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="kerolox-shipment-")
         self.path = Path(self._folder.name, f"{FOLDER}.zip")
-        with zipfile.ZipFile(self.path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        # Spark plans with the Python of its executors, but does so here.
+        self.unpacked = Path(self._folder.name, FOLDER)
+        with zipfile.ZipFile(self.path, "x", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for package in PACKAGES:
                 for file, name in _files_of(package):
                     archive.write(file, name)
+        with zipfile.ZipFile(self.path) as archive:
+            archive.extractall(self.unpacked)
 
     def settings(self, given: Mapping[str, str]) -> dict[str, str]:
         """What Spark is to be told, beside what was given."""
