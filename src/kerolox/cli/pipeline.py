@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kerolox.cli import pipeline_archive, pipeline_replay
+from kerolox.cli import pipeline_archive, pipeline_audit, pipeline_replay
 
 _HELP = "Topics and files on Spark. Needs: pip install 'kerolox\\[spark]'."
 
@@ -21,4 +21,5 @@ def pipeline() -> None:
 
 
 app.command("archive", epilog=pipeline_archive.EXAMPLE)(pipeline_archive.archive)
+app.command("audit", epilog=pipeline_audit.EXAMPLE)(pipeline_audit.audit)
 app.command("replay", epilog=pipeline_replay.EXAMPLE)(pipeline_replay.replay)

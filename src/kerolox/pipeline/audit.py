@@ -33,6 +33,7 @@ from kerolox.pipeline.audit_judge import Judge, Where
 from kerolox.pipeline.audit_kinds import KINDS, Findings
 from kerolox.pipeline.audit_plan import SPAN_BYTES, StorePlan, check_topics, plan_stores, spans
 from kerolox.pipeline.audit_queues import Cover, Lonely, lonely_entries
+from kerolox.store.offline.layout import find_layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +105,7 @@ def audit(
     """Look at the stores and put the report in the directory ``to``, in place of one that is there."""
     began_s = clock.monotonic_s()
     target = Path(os.path.abspath(to))
-    _check_target(target)
+    check_request(roots, to)
     stores = plan_stores(roots, since_ms=since_ms, until_ms=until_ms)
     check_topics(stores, topics)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -121,6 +122,24 @@ def audit(
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return made
+
+
+def check_request(roots: Sequence[str | os.PathLike[str]], to: str | os.PathLike[str]) -> None:
+    """Refuse what is no store, and to put the report where something else is."""
+    for root in roots:
+        find_layout(root)
+    target = Path(os.path.abspath(to))
+    if not target.exists():
+        return
+    if target.is_dir():
+        if not any(target.iterdir()):
+            return
+        try:
+            if json.loads((target / "report.json").read_text(encoding="utf-8"))["form"] == FORM:
+                return
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+    raise KeroloxError(f"{target} is there and is no report of an audit. Give a new directory with --to.")
 
 
 # --- on Spark ----------------------------------------------------------------------------------------
@@ -372,21 +391,6 @@ def _labelled(made: Audit) -> pa.Table:
         "tag": table["tag"], "messages": table["messages"], "bytes": table["bytes"],
         "body_bytes": table["body_bytes"],
     })  # fmt: skip
-
-
-def _check_target(target: Path) -> None:
-    """Only a report, or nothing, is replaced."""
-    if not target.exists():
-        return
-    if target.is_dir():
-        if not any(target.iterdir()):
-            return
-        try:
-            if json.loads((target / "report.json").read_text(encoding="utf-8"))["form"] == FORM:
-                return
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-    raise KeroloxError(f"{target} is there and is no report of an audit. Give a new directory with --to.")
 
 
 def _replace(made: Path, target: Path) -> None:

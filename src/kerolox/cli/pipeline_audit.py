@@ -1,0 +1,144 @@
+"""``kerolox pipeline audit``"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kerolox.cli.output import JsonFlag, Table, output
+from kerolox.cli.times import parse_time
+from kerolox.errors import KeroloxError, OptionError
+
+if TYPE_CHECKING:
+    from kerolox.pipeline.audit import Audit
+
+EXAMPLE = (
+    "Example: kerolox pipeline audit /data/broker-a/store /data/broker-b/store --to report   "
+    "(exit code 0: no problems, 1: problems, 2: no answer)"
+)
+
+
+def audit(
+    stores: Annotated[
+        list[Path],
+        typer.Argument(help="Directories of stores, kerolox's or Apache's.", metavar="STORE_DIR..."),
+    ],
+    to: Annotated[Path, typer.Option(help="Where the report goes; an older report there is replaced.")],
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only messages stored at this time or later, such as 2h.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only messages stored before this time.")] = None,
+    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
+    conf: Annotated[
+        list[str] | None, typer.Option(help="A setting of Spark; may be repeated.", metavar="KEY=VALUE")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Check whole stores, and report on their traffic: one page for people, tables for programs.
+
+    Checked are the checksum of every message, every queue against the log in both directions, gaps,
+    duplicates by unique key, transactions left open, and dead letters. Told are rates, sizes and latencies by
+    topic, tag and minute. Nothing is changed, and a broker may be at work on the stores meanwhile.
+    """
+    from kerolox.clock import SYSTEM_CLOCK
+
+    try:
+        now_ms = SYSTEM_CLOCK.wall_ms()
+        choice: dict[str, Any] = {
+            "topics": sorted(set(topics or ())),
+            "since_ms": None if since is None else parse_time(since, now_ms, "--since"),
+            "until_ms": None if until is None else parse_time(until, now_ms, "--until"),
+        }
+        settings = dict(_setting(each) for each in conf or ())
+        made = _run(stores, to, master, settings, choice, quiet=json)
+    except (KeroloxError, OSError) as error:
+        typer.echo(f"kerolox: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(2) from error
+    from kerolox.pipeline.audit import document
+
+    out = output(json)
+    report = {"report": str(to.absolute() / "report.html"), **document(made)}
+    out.show(report, *_tables(made, to))
+    out.note(made.headline)
+    raise typer.Exit(1 if made.problems else 0)
+
+
+def _run(
+    stores: list[Path], to: Path, master: str, conf: dict[str, str], choice: dict[str, Any], *, quiet: bool
+) -> Audit:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from kerolox.spark import session
+
+    try:
+        from kerolox.pipeline.audit import audit, check_request
+    except ModuleNotFoundError as error:
+        raise session.SparkMissing(str(error.name)) from error
+    check_request(stores, to)  # before Spark is started for nothing
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
+        TimeRemainingColumn(), console=console, disable=quiet or not console.is_terminal, transient=True,
+    )  # fmt: skip
+    try:
+        with bar:
+            task = bar.add_task("Spark starts", total=None)
+            spark = session.session("kerolox-audit", master, conf=conf)
+
+            def progress(done: int, total: int) -> None:
+                words = "queues and keys are compared" if done == total else "the logs are read"
+                bar.update(task, description=words, completed=done, total=total)
+
+            return audit(spark, stores, to, progress=progress, **choice)
+    except KeyboardInterrupt:
+        _say("interrupted; there is no new report")
+        raise typer.Exit(130) from None
+    except (KeroloxError, OSError):
+        raise
+    except Exception as error:  # what Spark raises has many classes, and long texts
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        _say(f"no answer: {first}")
+        raise typer.Exit(2) from error
+    finally:
+        session.stop()
+
+
+def _tables(made: Audit, to: Path) -> list[Table]:
+    from kerolox.pipeline.audit_kinds import KINDS
+    from kerolox.pipeline.audit_report import size_text
+
+    rows = [
+        ("messages", f"{made.messages:,} in {len(made.topics)} topics, {size_text(made.bytes_read)} of log"),
+        ("checksums", f"{made.bodies:,}"),
+        ("queue entries", f"{made.entries:,} of {made.queues:,} queues are right"),
+        ("half messages", f"{made.halves:,}"),
+        ("time", f"{made.seconds:.1f} s"),
+        ("report", str(to.absolute() / "report.html")),
+    ]
+    tables = [Table(("audit", ", ".join(store.label for store in made.stores)), rows)]
+    found = [
+        (kind.title, made.findings.count(kind), (made.findings.problems(kind) or [{}])[0].get("what"))
+        for kind in KINDS
+        if made.findings.count(kind)
+    ]
+    if found:
+        tables.append(Table(("problems", "count", "the first one"), found, title="findings"))
+    return tables
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise OptionError("--conf", text, "KEY=VALUE, such as spark.driver.memory=2g")
+    return key, value
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"kerolox: {' '.join(text.split())}\n")
