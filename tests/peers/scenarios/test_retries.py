@@ -156,7 +156,7 @@ def test_a_consumer_may_choose_when_it_comes_again_or_that_it_does_not(
 
 
 def test_what_a_consumer_in_order_gives_up_it_sends_itself(
-    client: Client, topic: str, unique: Unique
+    cluster: Cluster, client: Client, topic: str, unique: Unique
 ) -> None:
     """The client sends it to the retry topic, and the broker knows what to do with it."""
     group = unique("group")
@@ -172,7 +172,8 @@ def test_what_a_consumer_in_order_gives_up_it_sends_itself(
     assert (letter["originTopic"], letter["body"], letter["keys"]) == (topic, "in order", ["k1"])
     # The client gives it a new unique key, and keeps the old id as its origin.
     assert letter["properties"]["ORIGIN_MESSAGE_ID"] in (sent["msgId"], sent["offsetMsgId"])
-    assert letter["properties"]["DELAY"] == "-1"
+    # Apache's 4.9 leaves the client's delay in the properties, and does not wait for it either.
+    assert letter["properties"]["DELAY"] == ("4" if cluster.is_apache_4 else "-1")
     fail(push, 0)
     before = push.count()
     assert dlq(client, "resend", group, "--id", letter["offsetMessageId"])["resent"] == 1
@@ -181,7 +182,7 @@ def test_what_a_consumer_in_order_gives_up_it_sends_itself(
 
 
 def test_what_cannot_be_given_back_the_client_sends_itself(
-    client: Client, topic: str, group: str, hasty: Broker
+    cluster: Cluster, client: Client, topic: str, group: str, hasty: Broker
 ) -> None:
     push = client.push(group, topic, body=True, options={"maxReconsumeTimes": 2})
 
@@ -208,9 +209,11 @@ def test_what_cannot_be_given_back_the_client_sends_itself(
         "k1",
         1,
     )
-    assert (again["properties"]["ORIGIN_MESSAGE_ID"], again["properties"]["DELAY"]) == ("AB" * 16, "3")
+    # 4.9's client loses the origin on the way: it notes it, then puts all properties in its place.
+    origin = None if client.driver.jars.is_4x else "AB" * 16
+    assert (again["properties"].get("ORIGIN_MESSAGE_ID"), again["properties"]["DELAY"]) == (origin, "3")
     give_back("too often", 2)
     (letter,) = dead(client, group)
     assert (letter["originTopic"], letter["body"], letter["reconsumeTimes"]) == (topic, "too often", 3)
-    assert letter["properties"]["DELAY"] == "-1"
+    assert letter["properties"]["DELAY"] == ("5" if cluster.is_apache_4 else "-1")
     push.stop()
