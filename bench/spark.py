@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.peers.jars import PeersUnavailable
 
@@ -140,12 +140,21 @@ class Bench:
             self.ours.configure(PULLS if way == SMALL else LARGE_PULLS)
         broker = self.kafka if way.startswith(KAFKA) else self.ours
         assert broker is not None
-        self.spark.sparkContext._jvm.System.gc()
+        if load.kind == SINK:
+            broker.new_target()
+        self._gc()
         broker_s, spark_s, began_s = machine.cpu_s(broker.pid), self._cpu_s(), time.monotonic()
         load.ways[way]()
         wall_s = time.monotonic() - began_s
         spark_s, broker_s = self._cpu_s() - spark_s, machine.cpu_s(broker.pid) - broker_s
+        if load.kind == SINK and way in (OURS, KAFKA) and broker.stored(broker.target) < load.data.rows:
+            raise RuntimeError(f"{broker.stored(broker.target)} of {load.data.rows} rows were written")
         return Run(load.data.rows, load.data.body_bytes, wall_s, spark_s, broker_s)
+
+    def _gc(self) -> None:
+        """So that nobody pays for the garbage of the round before."""
+        jvm: Any = self.spark.sparkContext._jvm
+        jvm.System.gc()
 
     def _cpu_s(self) -> float:
         return machine.cpu_s(self.jvm_pid, ended=True) + time.process_time()
@@ -281,6 +290,8 @@ def main(argv: list[str] | None = None) -> Result | None:
         spark = spark_session.session("bench", MASTER, conf=conf, memory=MEMORY, log_level="ERROR")
         stack.callback(spark_session.stop)
         bench = Bench(ours, kafka, spark)
+        if kafka is not None:
+            kafka.attach(spark)
         for place, data in enumerate(datas):
             if kafka is not None:
                 kafka.fill(data, spark)

@@ -34,7 +34,10 @@ CONNECTOR = (
     ("org.apache.kafka", "kafka-clients", CLIENTS_VERSION),
     ("org.apache.commons", "commons-pool2", POOL_VERSION),
 )
-BROKER = (("org.apache.kafka", "kafka_2.13", BROKER_VERSION),)
+BROKER = (
+    ("org.apache.kafka", "kafka_2.13", BROKER_VERSION),
+    ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),  # as in its distribution
+)
 
 # kafka-run-class.sh and kafka-server-start.sh, heap included.
 BROKER_FLAGS = (
@@ -176,6 +179,8 @@ class KafkaBroker:
             "transaction.state.log.min.isr": 1,
             "share.coordinator.state.topic.replication.factor": 1,
             "share.coordinator.state.topic.min.isr": 1,
+            # On a busy machine its own heartbeats come late; nobody else is there to take over.
+            "broker.session.timeout.ms": 600_000,
         }
 
     @property

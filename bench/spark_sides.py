@@ -8,10 +8,11 @@ import random
 import shutil
 import string
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.peers.wire import UPDATE_BROKER_CONFIG, request
 
@@ -88,6 +89,7 @@ class OurSide:
         self.broker = BenchBroker(OURS, None, {})
         self.folder = Path(tempfile.mkdtemp(prefix="kerolox-bench-spark-"))
         self._numbers = itertools.count()
+        self.target = ""
 
     @property
     def pid(self) -> int:
@@ -122,10 +124,12 @@ class OurSide:
 
             await asyncio.gather(*(work() for _ in range(IN_FLIGHT)))
 
-    def new_topic(self) -> str:
-        topic = f"written-{next(self._numbers)}"
-        self.broker.create_topic(topic)
-        return topic
+    def new_target(self) -> None:
+        self.target = f"written-{next(self._numbers)}"
+        self.broker.create_topic(self.target)
+
+    def stored(self, topic: str) -> int:
+        return self.broker.stored(topic)
 
     def new_folder(self) -> str:
         return str(self.folder / f"out-{next(self._numbers)}")
@@ -148,16 +152,10 @@ class OurSide:
         return (reader.schema(schema) if schema else reader).load()
 
     def write(self, rows: DataFrame) -> None:
-        """Rows as Data.generated makes them, to a new topic."""
+        """Rows as Data.generated makes them, to the newest target."""
         writer = rows.selectExpr("key as keys", f"'{TAG}' as tags", "cast(body as binary) as body").write
         writer = writer.format("rocketmq").option("nameserver", self.broker.nameserver.address)
-        topic = self.new_topic()
-        writer.option("topic", topic).mode("append").save()
-        self.last_written = topic
-
-    def written(self) -> int:
-        """How many rows the last writing brought."""
-        return self.broker.stored(self.last_written)
+        writer.option("topic", self.target).mode("append").save()
 
 
 class KafkaSide:
@@ -168,6 +166,8 @@ class KafkaSide:
     def __init__(self, jars: KafkaJars) -> None:
         self.broker = KafkaBroker(jars, QUEUES)
         self._numbers = itertools.count()
+        self._admin: Any = None
+        self.target = ""
 
     @property
     def pid(self) -> int:
@@ -176,8 +176,47 @@ class KafkaSide:
     def close(self) -> None:
         self.broker.close()
 
+    def attach(self, spark: SparkSession) -> None:
+        """Topics are made through the client in Spark's JVM."""
+        self._jvm: Any = spark.sparkContext._jvm
+        settings = self._jvm.java.util.HashMap()
+        settings.put("bootstrap.servers", self.broker.address)
+        self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(settings)
+
+    def create_topic(self, topic: str) -> None:
+        """And wait until it has its leaders: a topic that is made by sending to it may take messages out of
+        order at first, and then none at all from that producer."""
+        made = self._jvm.org.apache.kafka.clients.admin.NewTopic(topic, QUEUES, self._short(1))
+        self._admin.createTopics(self._jvm.java.util.Collections.singleton(made)).all().get()
+        deadline_s = time.monotonic() + 60.0
+        while True:
+            try:
+                self.stored(topic)
+                return
+            except Exception:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.1)
+
+    def stored(self, topic: str) -> int:
+        """Messages of a topic, by the ends of its partitions."""
+        wanted = self._jvm.java.util.HashMap()
+        latest = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.latest()
+        for partition in range(QUEUES):
+            wanted.put(self._jvm.org.apache.kafka.common.TopicPartition(topic, partition), latest)
+        ends = self._admin.listOffsets(wanted).all().get()
+        return sum(end.offset() for end in ends.values())
+
+    def _short(self, value: int) -> Any:
+        return self._jvm.java.lang.Short.parseShort(str(value))
+
     def fill(self, data: Data, spark: SparkSession) -> None:
+        self.create_topic(data.topic)
         self._write(data.generated(spark), data.topic)
+
+    def new_target(self) -> None:
+        self.target = f"written-{next(self._numbers)}"
+        self.create_topic(self.target)
 
     # --- ways -----------------------------------------------------------------------------------
 
@@ -190,8 +229,8 @@ class KafkaSide:
         return reader.option("subscribe", data.topic).option("startingOffsets", "earliest").load()
 
     def write(self, rows: DataFrame) -> None:
-        """To a new topic, which the broker makes when it is first heard of."""
-        self._write(rows, f"written-{next(self._numbers)}")
+        """Rows as Data.generated makes them, to the newest target."""
+        self._write(rows, self.target)
 
     def _write(self, rows: DataFrame, topic: str) -> None:
         writer = rows.selectExpr("cast(key as binary) as key", "cast(body as binary) as value").write
