@@ -16,7 +16,7 @@ import pytest
 from kerolox.client.messages import Message, Queue, Receipt
 from kerolox.client.plain import PlainCluster
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline import archive_files
+from kerolox.pipeline import archive_delta, archive_files, archive_joining, archive_log
 from kerolox.pipeline.archive import ArchiveFailed, bins
 from kerolox.pipeline.archive_files import Done, Format, Work, folder_of, write
 from kerolox.pipeline.archive_log import ArchiveDamaged, ParquetArchive
@@ -377,3 +377,92 @@ def test_work_travels() -> None:
     work = Work("t", (Range(Queue("t", "b", 0), 0, 9),), wanted, "/a", "_s", "x", Format())
     assert pickle.loads(pickle.dumps(work)) == work
     assert write.__module__ == "kerolox.pipeline.archive_files"
+
+
+# --- joining ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This hour counts as over."""
+    monkeypatch.setattr(archive_joining, "OVER_FOR_MS", -3_600_000)
+    monkeypatch.setattr(archive_delta, "OVER_FOR_MS", -3_600_000)
+
+
+def many_small_files(broker: BrokerThread, topic: str, send: Send, to: Path, kind: str) -> list[Message]:
+    sent = messages(topic, 40)
+    for first in range(0, 40, 4):
+        send(sent[first : first + 4])
+        archive(to, broker.nameserver_address, topic, kind=kind, join=False)
+    return sent
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_small_files_are_joined_when_their_hour_is_over(
+    kind: str, broker: BrokerThread, topic: str, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = many_small_files(broker, topic, send, tmp_path, kind)
+    assert archive(tmp_path, broker.nameserver_address, topic, kind=kind).files_joined == 0  # not over yet
+    before = rows(tmp_path, kind)
+    monkeypatch.setattr(archive_joining, "OVER_FOR_MS", -3_600_000)
+    monkeypatch.setattr(archive_delta, "OVER_FOR_MS", -3_600_000)
+    told = archive(tmp_path, broker.nameserver_address, topic, kind=kind)
+    assert told.files_joined >= 8
+    assert archive(tmp_path, broker.nameserver_address, topic, kind=kind).files_joined == 0
+    assert bodies(tmp_path, kind) == expected(*sent)
+
+    def place(row: dict[str, object]) -> str:
+        return f"{row['queue_id']} {row['queue_offset']}"
+
+    assert sorted(rows(tmp_path, kind), key=place) == sorted(before, key=place)
+    more = messages(topic, 5, 40)
+    send(more)
+    assert archive(tmp_path, broker.nameserver_address, topic, kind=kind).rows == 5
+    assert bodies(tmp_path, kind) == expected(*sent, *more)
+
+
+@pytest.mark.usefixtures("old")
+def test_a_joined_file_tells_what_it_covers(
+    broker: BrokerThread, topic: str, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many_small_files(broker, topic, send, tmp_path, "parquet")
+    archive(tmp_path, broker.nameserver_address, topic)
+    monkeypatch.setattr(archive_log, "SAVE_EVERY", 3)
+    archive(tmp_path, broker.nameserver_address, topic)
+    log = ParquetArchive(tmp_path)
+    files = log.files()
+    assert log._saved() == 11  # ten commits, and the one that joined
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("topic=*/*/*/*")} == set(files)
+    assert sum(file.rows for file in files.values()) == 40
+    parts = [part for file in files.values() for part in file.parts]
+    covered = sorted((part.queue_id, part.first, part.last, part.rows) for part in parts)
+    if len(files) == 1:  # unless the hour changed meanwhile
+        assert covered == [(queue, 0, 9, 10) for queue in range(4)]
+
+
+@pytest.mark.usefixtures("old")
+@pytest.mark.parametrize("where", ["unlink", "replace"])
+def test_joining_that_was_cut_short(
+    where: str, broker: BrokerThread, topic: str, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old files go before the new one comes: at no time is a message there twice."""
+    sent = many_small_files(broker, topic, send, tmp_path, "parquet")
+    owner, unlink = (archive_log.Path, Path.unlink) if where == "unlink" else (archive_log.os, None)
+
+    def cut(*args: object, **kwargs: object) -> None:
+        if unlink is not None and "_kerolox" in str(args[0]):
+            unlink(*args, **kwargs)  # type: ignore[arg-type]
+            return
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, where, cut)
+        with pytest.raises(KeyboardInterrupt):
+            archive(tmp_path, broker.nameserver_address, topic)
+        assert max(bodies(tmp_path).values(), default=1) == 1
+    last = ParquetArchive(tmp_path).last()
+    assert last is not None
+    assert len(last.removed) >= 8
+    assert (tmp_path / last.files[0].staged).exists()
+    archive(tmp_path, broker.nameserver_address, topic)
+    assert bodies(tmp_path) == expected(*sent)

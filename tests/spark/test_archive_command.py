@@ -39,12 +39,7 @@ def numbered(topic: str, numbers: range) -> list[Message]:
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_tasks_on_spark(
-    kind: str,
-    spark: SparkSession,
-    broker: BrokerThread,
-    new_topic: Callable[..., str],
-    send: Send,
-    tmp_path: Path,
+    kind: str, spark: SparkSession, broker: BrokerThread, topic: str, send: Send, tmp_path: Path
 ) -> None:
     """Spark reads what it wrote: no message twice, dates and hours as such, nothing of our log."""
     send(numbered(topic, range(100)))

@@ -89,6 +89,7 @@ class ParquetArchive:
         self._commits = self._own / "commits"
         self._lock = StoreLock(Files(), self._own)
         self.staging: str | None = None
+        self._is_published = True  # the last commit, with all it says
 
     # --- open and close -------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class ParquetArchive:
                 self._publish(last)
                 self.number = last.number
                 self.places = from_tree(last.offsets)
-            shutil.rmtree(self._own / "staging", ignore_errors=True)
+            self._clear_staging()
             self.staging = f"{OWN_FOLDER}/staging/{self._clock.wall_ms()}-{os.getpid()}"
             (self.root / self.staging).mkdir(parents=True)
         except BaseException:
@@ -115,8 +116,12 @@ class ParquetArchive:
 
     def close(self) -> None:
         if self._lock.held:
-            shutil.rmtree(self._own / "staging", ignore_errors=True)
+            if self._is_published:  # else the next start needs it
+                self._clear_staging()
             self._lock.release()
+
+    def _clear_staging(self) -> None:
+        shutil.rmtree(self._own / "staging", ignore_errors=True)
 
     def _check_head(self, format: Format) -> None:
         path = self._own / "archive.json"
@@ -164,10 +169,12 @@ class ParquetArchive:
             removed=sorted(removed),
             missing=missing or {},
         )
+        self._is_published = False
         self._write(made)
         self.number = made.number
         self.places = dict(places)
         self._publish(made)
+        self._is_published = True
         return made
 
     def discard(self, files: Iterable[Written]) -> None:
