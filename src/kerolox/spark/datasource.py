@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from kerolox.spark.columns import spark_schema
+from kerolox.spark.source_options import SOURCE
 
 
 class RocketMQ(DataSource):
@@ -19,7 +26,8 @@ class RocketMQ(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        return spark_schema(properties=self.options.get("properties", "map"))
+        # Options of batch and of streaming queries alike: which of them this is nobody knows here.
+        return spark_schema(properties=SOURCE.parse(self.options)["properties"])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from kerolox.spark.batch_source import BatchSource
@@ -30,3 +38,13 @@ class RocketMQ(DataSource):
         from kerolox.spark.stream_source import StreamSource
 
         return StreamSource(dict(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from kerolox.spark.sink import BatchSink
+
+        return BatchSink(dict(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from kerolox.spark.sink import StreamSink
+
+        return StreamSink(dict(self.options), schema, overwrite)

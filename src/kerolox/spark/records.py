@@ -198,6 +198,11 @@ class Pairs:
         split = _split(packed)
         return _split_slowly(packed) if split is None or split.has_repeated() else split
 
+    @property
+    def parts(self) -> tuple[npt.NDArray[np.int32], pa.Array, pa.Array]:
+        """Where each message's begin, all names, all values."""
+        return self._rows, self._keys, self._values
+
     def map(self) -> pa.Array:
         return pa.MapArray.from_arrays(pa.array(self._rows), self._keys, self._values)
 
