@@ -32,7 +32,7 @@ from kerolox.store.readable_log import store_timestamp_of
 
 logger = logging.getLogger(__name__)
 
-BLOCK_BYTES: Final = 4 << 20
+BLOCK_BYTES: Final = 2 << 20
 ROWS: Final = 8192  # of a batch at most
 ROWS_READ: Final = 4 * ROWS
 # Messages closer than this are read together with what lies between them: copying it costs less than a call.
@@ -88,6 +88,9 @@ class Reading:
         self._choice = choice
         self._schema = schema
         self._buffer = bytearray(BLOCK_BYTES)
+        # Whether lengths may be left to the decoder, which adds them up as well. Not where it comes late:
+        # the log is walked by them, and its topics are read before.
+        self._decoding_checks = split.queues is not None and not choice.report and not choice.verify_crc
 
     # --- along the log ---------------------------------------------------------------------------
 
@@ -238,18 +241,18 @@ class Reading:
         base: int | Positions,
     ) -> Mask:
         """Which records are none. ``base``: what to add to a position for a place in the log."""
-        if not len(positions):
-            return np.zeros(0, bool)
+        bad: Mask = (fixed["size"] != sizes) | (fixed["physical_offset"] != positions + base)
+        usual = _usual(fixed)
+        if not len(positions) or (self._decoding_checks and usual.all() and not bad.any()):
+            return bad
         bytes_ = np.frombuffer(block, np.uint8)
         last = len(block) - 1
         body_length = fixed["body_length"].astype(np.int64)
-        bad = (fixed["size"] != sizes) | (fixed["physical_offset"] != positions + base)
         bad |= (body_length < 0) | (body_length > sizes - RECORD_BYTES_MIN)
         body_end = np.minimum(positions + FIXED_BYTES + np.where(bad, 0, body_length), last)
         topic_end = np.minimum(body_end + 1 + bytes_[body_end], last - 1)
         packed_length = bytes_[topic_end].astype(np.int64) << 8 | bytes_[topic_end + 1]
         bad |= topic_end + 2 + packed_length != positions + sizes
-        usual = _usual(fixed)
         for number in np.flatnonzero(~usual).tolist():
             at = int(positions[number])
             # Edges lie elsewhere: ask the reader that knows all kinds.
@@ -260,7 +263,7 @@ class Reading:
             )
         if self._choice.verify_crc:
             self._check_bodies(block, positions, fixed, usual, bad)
-        return np.asarray(bad)
+        return bad
 
     def _check_bodies(
         self, block: memoryview, positions: Positions, fixed: npt.NDArray[np.void], usual: Mask, bad: Mask
@@ -316,10 +319,12 @@ class Reading:
                 batch = Columns(block, positions, fixed).batch(self._schema, broker)
             else:
                 batch = decode(block, positions, self._schema, broker)
-        except ProtocolError as error:  # a body that does not decompress: which?
+        except ProtocolError as error:  # lengths, or a body that does not decompress: of which?
             if len(positions) == 1:
                 place = int(places[0])
-                self._damaged(run, place, place + int(fixed["size"][0]), error.what)
+                with Log(run) as log:
+                    reason = log.fault_at(place, check=self._check) or error.what
+                self._damaged(run, place, place + int(fixed["size"][0]), reason)
                 return
             half = len(positions) // 2
             for part in (slice(0, half), slice(half, None)):
