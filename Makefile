@@ -21,8 +21,10 @@ $(STAMP): pyproject.toml setup.py src/kerolox/_core.c requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 
+# Everything once: a broker, clients, streaming queries on Spark. What they leave is in build/demo, to look at.
 demo: $(STAMP)
-	$(BIN)/kerolox demo
+	rm -rf build/demo
+	$(BIN)/kerolox demo --data build/demo
 
 # The stories with Java processes come alone, afterwards: they wait for others, who need the cores.
 test: $(STAMP)

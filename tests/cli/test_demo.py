@@ -11,6 +11,12 @@ import time
 from pathlib import Path
 
 import psutil
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from kerolox.cli import demo_spark
+from kerolox.cli.main import app
 
 DEMO = [sys.executable, "-m", "kerolox", "demo"]
 
@@ -21,7 +27,7 @@ def environment(temporary: Path) -> dict[str, str]:
 
 def run(temporary: Path, *args: str) -> str:
     done = subprocess.run(
-        [*DEMO, *args], env=environment(temporary), capture_output=True, text=True, timeout=60, check=False
+        [*DEMO, *args], env=environment(temporary), capture_output=True, text=True, timeout=200, check=False
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
@@ -29,13 +35,14 @@ def run(temporary: Path, *args: str) -> str:
 
 def test_everything_sent_is_consumed_and_nothing_is_kept(tmp_path: Path) -> None:
     began_s = time.monotonic()
-    told = json.loads(run(tmp_path, "--json", "--messages", "1000"))
+    told = json.loads(run(tmp_path, "--json", "--messages", "1000", "--no-spark"))
     assert time.monotonic() - began_s < 30
     assert (told["missing"], told["refusedOnce"]) == (0, 4)
     for part, count in (("sent", 1000), ("sentInBatches", 1000), ("consumed", 2000)):
         assert told[part]["messages"] == count
         assert told[part]["perSecond"] > 0
         assert 0 < told[part]["p99Ms"] >= told[part]["p50Ms"]
+    assert told["spark"] is None
     assert told["data"]["kept"] is False
     assert told["data"]["bytesOnDisk"] > 2000 * 200
     assert list(tmp_path.iterdir()) == []
@@ -43,30 +50,81 @@ def test_everything_sent_is_consumed_and_nothing_is_kept(tmp_path: Path) -> None
 
 def test_for_people_and_with_the_files_kept(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    shown = run(tmp_path, "--messages", "300", "--data", str(data))
+    shown = run(tmp_path, "--messages", "300", "--data", str(data), "--no-spark")
     assert "sent, 64 at a time" in shown
     assert "p99 ms" in shown
     assert f"The messages are in {data}" in shown
     assert (data / "demo-broker" / "commitlog").is_dir()
 
 
-def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
+def test_without_spark_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_spark, "is_installed", lambda: False)
+    result = CliRunner().invoke(app, ["demo", "--messages", "100"])
+    assert result.exit_code == 0, result.output
+    assert "pip install 'kerolox[spark]'" in result.output
+    assert "Spark starts" not in result.output
+
+
+@pytest.mark.xdist_group("spark")
+def test_spark_adds_all_orders_up_and_every_alert_comes_back(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    told = json.loads(run(tmp_path, "--json", "--messages", "1000", "--data", str(data)))
+    spark = told["spark"]
+    assert (told["missing"], spark["read"]) == (0, 2000)
+    # 7919 and 100000 have no common divisor: about one amount in a hundred is so large.
+    assert 5 < spark["alerts"] == spark["alertsReceived"] < 50
+    assert [row["region"] for row in spark["regions"]] == ["east", "north", "south", "west"]
+    assert sum(row["orders"] for row in spark["regions"]) == 2000
+    totals = pq.read_table(data / "totals")
+    assert sum(totals["orders"].to_pylist()) == 2000
+    assert abs(sum(totals["amount"].to_pylist()) - sum(row["amount"] for row in spark["regions"])) < 0.01
+    page = (data / "demo.html").read_text()
+    assert page.count("<svg") >= 2
+    assert "2,000 orders were read" in page
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("moment", ["3. A producer sends", "4. Spark starts", "5. Spark"])
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path, moment: str) -> None:
+    count = "1000000" if moment.startswith("3") else "2000"
     process = subprocess.Popen(
-        [*DEMO, "--messages", "1000000"],
+        [*DEMO, "--messages", count],
         env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         # Whoever runs the tests in the background has it ignored, which children inherit.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdout is not None
     try:
-        while "3. A producer sends" not in (line := process.stdout.readline()):
+        while moment not in (line := process.stdout.readline()):
             assert line, "it ended early"
+        if moment.startswith("4"):
+            wait_for_java(process.pid)
         children = psutil.Process(process.pid).children(recursive=True)
+        assert any("java" in name for name in names_of(children)) is not moment.startswith("3")
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=100)
     finally:
         process.kill()
         process.wait()
     assert (process.returncode, errors.strip()) == (130, "Stopped. Nothing is left running.")
-    assert not any(child.is_running() for child in children)
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
     assert list(tmp_path.iterdir()) == []
+
+
+def wait_for_java(pid: int) -> None:
+    deadline_s = time.monotonic() + 60
+    while not any("java" in name for name in names_of(psutil.Process(pid).children(recursive=True))):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def names_of(processes: list[psutil.Process]) -> list[str]:
+    """Of those that still are."""
+    found = []
+    for process in processes:
+        try:
+            found.append(process.name())
+        except psutil.NoSuchProcess:
+            pass
+    return found

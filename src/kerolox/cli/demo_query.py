@@ -1,0 +1,161 @@
+"""The streaming queries of ``kerolox demo``, in a process of their own.
+
+It tells what it does in lines of JSON, and ends when its stdin does: so the demo ends it, however the demo
+itself ends. Spark's Java goes with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+ORDER = "order INT, region STRING, amount DOUBLE"
+BATCHES = 4  # the orders are there already; in batches it is a stream all the same
+LOOK_EVERY_S = 0.2
+TRIES = 5
+
+
+class Stopped(BaseException):
+    """Nobody waits for it any more. Not an error that anybody may catch on the way."""
+
+
+def main(address: str, topic: str, alerts: str, limit: str, count: str, place: str) -> None:
+    from kerolox.cli.pipeline_archive import QUICK
+    from kerolox.spark.session import session, stop
+
+    threading.Thread(target=_wait_for_the_end, daemon=True).start()
+    signal.signal(signal.SIGTERM, _stopped)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        spark = session("kerolox-demo", conf=QUICK)
+        java = spark.sparkContext._jvm.java.lang.System.getProperty("java.version")  # type: ignore[union-attr]
+        tell("started", spark=spark.version, java=java)
+        run(spark, address, topic, alerts, float(limit), int(count), Path(place))
+    except Stopped:
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        stop()
+
+
+def run(
+    spark: SparkSession, address: str, topic: str, alerts: str, limit: float, count: int, place: Path
+) -> None:
+    from pyspark.sql import functions as f
+
+    stream = (
+        spark.readStream.format("rocketmq")
+        .option("nameserver", address)
+        .option("topic", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", max(1, -(-count // BATCHES)))
+        .schema("body BINARY, born_timestamp TIMESTAMP")  # what is not asked for is not decoded
+    )
+    order = f.from_json(f.col("body").cast("string"), ORDER).alias("order")
+
+    def orders(group: str) -> DataFrame:
+        return stream.option("group", group).load().select("born_timestamp", order)
+
+    def keep(batch: DataFrame, number: int) -> None:
+        # Written anew when a batch is repeated after a crash: every order counts once.
+        parts = batch.groupBy("order.region", f.date_trunc("second", "born_timestamp").alias("second"))
+        totals = parts.agg(f.count("*").alias("orders"), f.sum("order.amount").alias("amount"))
+        totals.write.mode("overwrite").parquet(str(place / "totals" / f"batch={number}"))
+
+    def add_up() -> StreamingQuery:
+        return (
+            orders("demo-statistics")
+            .writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(place / "checkpoints" / "totals"))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    def warn() -> StreamingQuery:
+        large = orders("demo-guard").filter(f.col("order.amount") >= limit)
+        return (
+            large.select(
+                f.to_json("order").cast("binary").alias("body"),
+                f.concat(f.lit("o-"), f.col("order.order")).alias("keys"),
+                f.col("order.region").alias("tags"),
+            )
+            .writeStream.format("rocketmq")
+            .option("nameserver", address)
+            .option("topic", alerts)
+            .option("deliveryGuarantee", "effectively-once")
+            .option("checkpointLocation", str(place / "checkpoints" / "alerts"))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    began_s = time.monotonic()
+    read, batches = run_to_end(add_up, "added")
+    seconds = time.monotonic() - began_s
+    run_to_end(warn, "searched")
+    totals = spark.read.parquet(str(place / "totals"))
+    regions = totals.groupBy("region").agg(f.sum("orders").alias("orders"), f.sum("amount").alias("amount"))
+    by_second = totals.groupBy(f.unix_millis("second").alias("ms"), "region").agg(
+        f.sum("orders").alias("orders")
+    )
+    tell(
+        "done",
+        read=read,
+        batches=batches,
+        seconds=round(seconds, 1),
+        regions=[row.asDict() for row in regions.orderBy("region").collect()],
+        bySecond=[row.asDict() for row in by_second.orderBy("ms", "region").collect()],
+    )
+
+
+def run_to_end(start: Callable[[], StreamingQuery], what: str) -> tuple[int, int]:
+    """How many rows it has read, and in how many batches."""
+    rows: dict[int, int] = {}
+    for left in reversed(range(TRIES)):
+        query = start()
+        while True:
+            is_over = not query.isActive
+            for each in query.recentProgress:
+                rows[each["batchId"]] = each["numInputRows"]
+            tell("progress", what=what, read=sum(rows.values()))
+            if is_over:
+                break
+            time.sleep(LOOK_EVERY_S)
+        error = query.exception()
+        if error is None:
+            return sum(rows.values()), sum(count > 0 for count in rows.values())
+        # Spark gives Python ten seconds to start, which a busy machine may not have.
+        if not left or "connect back" not in str(error):
+            tell("failed", why=str(error))
+            raise error
+    raise AssertionError("unreachable")
+
+
+def tell(event: str, **what: Any) -> None:
+    sys.stdout.write(json.dumps({"event": event, **what}) + "\n")
+    sys.stdout.flush()
+
+
+def _wait_for_the_end() -> None:
+    while os.read(0, 1):  # not through sys.stdin, which must not be in use when Python ends
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _stopped(*_: object) -> None:
+    raise Stopped
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,128 @@
+"""The second half of ``kerolox demo``: Spark reads the orders, adds them up, and sends alerts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from kerolox.cli.output import Table
+from kerolox.errors import KeroloxError
+
+MISSING = "Not shown: streaming queries on Spark. To see them: pip install 'kerolox[spark]'"
+STOP_S = 30.0
+BAR = 30
+
+
+def is_installed() -> bool:
+    return all(find_spec(package) is not None for package in ("pyspark", "pyarrow", "numpy"))
+
+
+class Queries:
+    """The process that runs them."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    async def started(self) -> dict[str, Any]:
+        return await self._next("started")
+
+    async def done(self, tick: Callable[[str, int], object]) -> dict[str, Any]:
+        while True:
+            told = await self._next("progress", "done")
+            if told["event"] == "done":
+                return told
+            tick(told["what"], told["read"])
+
+    async def _next(self, *events: str) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        why = ""
+        while line := await self._process.stdout.readline():
+            told: dict[str, Any] = json.loads(line)
+            if told["event"] in events:
+                return told
+            why = told.get("why", why)
+        await self._process.wait()
+        if not why:
+            lines = self._log.read_text(errors="replace").strip().splitlines()
+            why = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "")
+        raise KeroloxError(
+            f"the streaming queries ended early (exit code {self._process.returncode}): {why[:500]} ... "
+            "The demo without them: kerolox demo --no-spark; with --data DIR all they said is kept in "
+            "DIR/spark.log"
+        )
+
+
+@asynccontextmanager
+async def queries(*arguments: str, log: Path) -> AsyncIterator[Queries]:
+    """Start them. Nothing of them is left running afterwards, be it Python or Java."""
+    with log.open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "kerolox.cli.demo_query", *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,  # a Ctrl-C is for us, and we tell them
+        )  # fmt: skip
+    try:
+        yield Queries(process, log)
+    finally:
+        await asyncio.shield(_end(process))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        await asyncio.wait_for(process.wait(), STOP_S)
+    except TimeoutError:
+        process.kill()  # Java ends by itself then
+        await process.wait()
+
+
+# --- what came of it ------------------------------------------------------------------------------------
+
+
+def table(told: dict[str, Any]) -> Table:
+    most = max((row["amount"] for row in told["regions"]), default=1.0)
+    rows = [
+        (
+            row["region"],
+            f"{row['orders']:,}",
+            f"{row['amount']:,.2f}",
+            "█" * round(BAR * row["amount"] / most),
+        )
+        for row in told["regions"]
+    ]
+    return Table(("region", "orders", "amount", ""), rows)
+
+
+def page(told: dict[str, Any], words: list[str]) -> str:
+    """A page with plots: one file, nothing to load."""
+    from kerolox.pipeline.audit_style import STYLE
+    from kerolox.pipeline.charts import Series, bars, layers, legend
+
+    regions = [row["region"] for row in told["regions"]]
+    seconds = sorted({row["ms"] for row in told["bySecond"]})
+    first, last = seconds[0], seconds[-1]
+    count = {(row["ms"], row["region"]): row["orders"] for row in told["bySecond"]}
+    series = [
+        Series(region, [count.get((ms, region), 0) for ms in range(first, last + 1000, 1000)])
+        for region in regions
+    ]
+    amounts = [row["amount"] for row in told["regions"]]
+    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in words)
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>kerolox demo</title>'
+        f"<style>{STYLE}</style>"
+        f'<main><header class="good"><h1>kerolox demo</h1>{paragraphs}</header>'
+        f"<h2>Orders a second</h2>{legend(regions)}{layers(first, 1000, series, 'orders a second by region')}"
+        f"<h2>Amount by region</h2>{bars(regions, amounts, 'amount by region')}</main></html>\n"
+    )
