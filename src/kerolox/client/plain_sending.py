@@ -42,6 +42,7 @@ RETRIES = 5  # further tries after an answer that was an error, or none
 GIVE_UP_S = 120.0
 AGAIN_FIRST_S = 0.05  # before a broker is tried again; doubled each time
 AGAIN_MAX_S = 1.0
+ROOM_S = 0.01  # how often a connection with too many requests is looked at
 WAIT_S = 1.0  # at most, before deadlines are looked at again
 
 # What of a request whose answer was lost is not in the queue it went to; None when all of it is.
@@ -126,7 +127,12 @@ class PlainSender:
                 self._step()
             self._busy.add(queue)
         self._open += 1
-        self._begin(Sending(parcel, queue, time.monotonic()))
+        sending = Sending(parcel, queue, time.monotonic())
+        target = self._choose(sending)
+        while not self._has_room(target):
+            self._step()
+            target = self._choose(sending)
+        self._begin(sending, target)
         self._check()
 
     def queues(self, topic: str) -> Sequence[Queue]:
@@ -159,14 +165,12 @@ class PlainSender:
             lost, self._lost = self._lost, []
             raise NotAllSent(lost, self.stored)
 
-    def _begin(self, sending: Sending) -> None:
-        """Try it: at its queue, or at the next one whose broker is well and has room."""
-        while True:
-            target = self._choose(sending)
-            line = self._lines.get(target.address)
-            if line is None or len(line.waiting) < self._in_flight:
-                break
-            self._step()
+    def _has_room(self, target: Target) -> bool:
+        line = self._lines.get(target.address)
+        return line is None or len(line.waiting) < self._in_flight
+
+    def _begin(self, sending: Sending, target: Target) -> None:
+        """Try it at a queue."""
         sending.target = target
         now_s = time.monotonic()
         end_s = sending.began_s + self._give_up_s
@@ -189,6 +193,7 @@ class PlainSender:
                 self._break(line, error)
 
     def _choose(self, sending: Sending) -> Target:
+        """Its queue, or the next one whose broker is well and has room."""
         topic = sending.parcel.topic
         if sending.queue is not None:
             return self._targets.get(sending.queue) or sending.target or self._targets.in_turn(topic)[0]
@@ -198,15 +203,13 @@ class PlainSender:
         tried = {broker for broker, _ in sending.tried}
         if not tried and self._health.all_well:
             found = targets[turn % count]
-            line = self._lines.get(found.address)
-            if line is None or len(line.waiting) < self._in_flight:
+            if self._has_room(found):
                 return found
         in_turn = [targets[(turn + step) % count] for step in range(count)]
         untried = [target for target in in_turn if target.queue.broker not in tried] or in_turn
         well = [target for target in untried if self._health.is_available(target.queue.broker)] or untried
         for target in well:
-            line = self._lines.get(target.address)
-            if line is None or len(line.waiting) < self._in_flight:
+            if self._has_room(target):
                 return target
         return well[0]
 
@@ -335,6 +338,12 @@ class PlainSender:
             self._later.append(sending)
 
     def _again(self, sending: Sending) -> None:
+        """Its time has come to be tried again."""
+        target = self._choose(sending)
+        if not self._has_room(target):
+            sending.not_before_s = time.monotonic() + ROOM_S
+            self._later.append(sending)
+            return
         if sending.doubtful is not None:
             assert self.doubt is not None
             try:
@@ -344,15 +353,14 @@ class PlainSender:
                 self._lose(sending, "what was stored could not be found out")
                 return
             sending.doubtful = None
-            found = sending.parcel.count - (0 if rest is None else rest.count)
-            self.stored += found
+            self.stored += sending.parcel.count - (0 if rest is None else rest.count)
             if rest is None:
                 self._done(sending)
                 return
             sending.parcel = rest
-        elif not isinstance(sending.tried[-1][1], ConnectFailed):
+        elif _leaves_doubt(sending.tried[-1][1]):
             self.repeated += 1
-        self._begin(sending)
+        self._begin(sending, target)
 
     def _lose(self, sending: Sending, why: str) -> None:
         elapsed_s = time.monotonic() - sending.began_s
@@ -361,7 +369,7 @@ class PlainSender:
         self._done(sending)
 
 
-def _leaves_doubt(error: KeroloxError) -> bool:
+def _leaves_doubt(error: Exception) -> bool:
     """Whether the messages may be stored although an error came of it."""
     if isinstance(error, RequestFailed):
         return error.response_code == ResponseCode.SYSTEM_ERROR

@@ -20,6 +20,7 @@ from kerolox.protocol.flags import PERM_WRITE
 from kerolox.protocol.headers.route import RouteRequest
 
 TEMPLATE_QUEUES = 4
+ROUTE_S = 30.0  # how old a route may be
 REFRESH_GAP_S = 1.0  # routes are asked for no more often than this
 MISSING_PAUSES_S = (0.2, 0.4, 0.8, 1.6)  # before a topic is taken to be missing
 
@@ -34,10 +35,10 @@ class Targets:
         self._targets: dict[str, dict[Queue, Target]] = {}
         self._in_turn: dict[str, tuple[Target, ...]] = {}
         self._to_be_made: set[str] = set()  # topics that do not exist yet
-        self._refreshed_s: dict[str, float] = {}
+        self._asked_s: dict[str, float] = {}  # when the route was asked for
 
     def get(self, queue: Queue) -> Target | None:
-        """The target of one queue, if it can be written."""
+        """The target of one queue, if it could ever be written."""
         self.in_turn(queue.topic)
         return self._targets[queue.topic].get(queue)
 
@@ -50,6 +51,9 @@ class Targets:
         known = self._in_turn.get(topic)
         if known is None:
             known = self._publish(topic, self._find(topic))
+        elif time.monotonic() - self._asked_s[topic] > ROUTE_S:
+            self.refresh(topic)
+            known = self._in_turn[topic]
         return known
 
     def is_assumed(self, topic: str) -> bool:
@@ -131,16 +135,18 @@ class Targets:
                     template_queues=TEMPLATE_QUEUES,
                 )
             table[queue] = old
-        self._targets[topic] = table
+        self._asked_s[topic] = time.monotonic()
+        # A broker that starts again is gone from the route; who has to send to its queues waits for it.
+        self._targets[topic] = {**known, **table}
         self._in_turn[topic] = tuple(table.values())
         return self._in_turn[topic]
 
     def refresh(self, topic: str) -> None:
         """A broker failed: perhaps the route has changed. When nobody knows, the old one stands."""
         now_s = time.monotonic()
-        if now_s - self._refreshed_s.get(topic, -REFRESH_GAP_S) < REFRESH_GAP_S:
+        if now_s - self._asked_s.get(topic, -REFRESH_GAP_S) < REFRESH_GAP_S:
             return
-        self._refreshed_s[topic] = now_s
+        self._asked_s[topic] = now_s
         try:
             asked = RouteRequest(topic=topic, standard_json_only=True)
             answer = self._cluster.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)

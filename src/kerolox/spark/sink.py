@@ -18,6 +18,7 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -191,11 +192,13 @@ def write_rows(
         batch_count=settings.batch_rows,
         compress_from=settings.compress_from,
     )
+    # The same for the whole task: rows of a key stay in one queue although a broker comes or goes.
+    queues = lru_cache(maxsize=None)(sender.queues)
     try:
         for batch in iterator:
             if not batch.num_rows:
                 continue
-            for topic, queue, rows in encoder.groups(batch, sender.queues):
+            for topic, queue, rows in encoder.groups(batch, queues):
                 if again and stored is not None:
                     rows = stored.missing(topic, rows)
                 packer.add(topic, queue, rows)
