@@ -101,7 +101,7 @@ class Judge:
     def entries(self, wrong: Iterable[Row], covers: Mapping[Where, Cover]) -> int:
         """Entries that differ from their message. Gives the number of messages still on their way."""
         under_way = 0
-        for row in sorted(wrong, key=lambda row: (row["store"], row["topic"], row["queue_id"], row["first"])):
+        for row in _joined(wrong):
             store = self._stores[row["store"]]
             topic, queue_id, first, last = row["topic"], row["queue_id"], row["first"], row["last"]
             if row["physical_offset"] < covers[row["store"], topic, queue_id].begin_place:
@@ -255,6 +255,19 @@ class Judge:
             "broker": store.label, "topic": key[0], "queue_id": key[1], "queue_offset": offset, "file": path,
             "file_offset": at,
         }  # fmt: skip
+
+
+def _joined(wrong: Iterable[Row]) -> list[dict[str, Any]]:
+    """Ranges of wrong entries that go on in the next part of the log, as one."""
+    joined: list[dict[str, Any]] = []
+    same = ("store", "topic", "queue_id", "kind")
+    for row in sorted(wrong, key=lambda row: (row["store"], row["topic"], row["queue_id"], row["first"])):
+        last = joined[-1] if joined else None
+        if last is not None and last["last"] == row["first"] and all(last[n] == row[n] for n in same):
+            last["last"] = row["last"]
+        else:
+            joined.append(dict(row))
+    return joined
 
 
 def _holes(store: StorePlan) -> list[tuple[int, int]]:
