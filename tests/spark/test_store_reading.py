@@ -150,6 +150,20 @@ def test_times(maker: StoreMaker, way: str, pieces: str) -> None:
     assert found == expected(maker.messages[300:650])
 
 
+def test_damage_does_not_mislead_the_search_for_a_time(maker: StoreMaker) -> None:
+    path = fill(maker, 1000, queues=1).write()
+    for number in (498, 499, 500, 502, 749, 750):  # where the search looks first, and beside
+        maker.damage(maker.messages[number].physical_offset, b"\xff" * 60)
+    lost = {498, 499, 500, 502, 749, 750}
+    for after, before in ((100, 300), (499, 503), (505, 900), (0, 1000)):
+        found = rows(
+            path, onCorrupt="skip",
+            startingTimestamp=str(BORN_MS + after), endingTimestamp=str(BORN_MS + before),
+        )  # fmt: skip
+        wanted = [message for number, message in enumerate(maker.messages[:before]) if number >= after]
+        assert found == expected([message for message in wanted if maker.messages.index(message) not in lost])
+
+
 def test_deleted_log_files_and_blank_entries(maker: StoreMaker) -> None:
     """The log begins later than the queue, whose first entries are blank."""
     fill(maker, 1500, queues=1)

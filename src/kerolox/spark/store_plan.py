@@ -32,6 +32,7 @@ from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading
 _GUIDES: Final = 8  # queues asked for a place where a record begins
 _SAMPLES: Final = 64  # entries of a queue that stand for all of them
 _CHAIN: Final = 16  # records that must follow one found by its looks
+_CHAIN_BYTES: Final = 8 << 20  # more than a body may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +227,27 @@ def _offset(wanted: str | Places, store: Store, queue: QueueRange, key: str) -> 
 
 def _by_time(queue: QueueRange, log: Log, choice: Choice) -> QueueRange:
     """Without the entries whose messages are too old or too new: store times only grow."""
-
-    def first_from(moment_ms: int) -> int:
-        with QueueFiles(queue.run) as files:
-            return files.search(queue.first, queue.end, lambda place, _: log.stored_ms(place) >= moment_ms)
-
-    first = queue.first if choice.after_ms is None else first_from(choice.after_ms)
-    end = queue.end if choice.before_ms is None else first_from(choice.before_ms)
+    with QueueFiles(queue.run) as files:
+        first = queue.first if choice.after_ms is None else _first_from(queue, files, log, choice.after_ms)
+        end = queue.end if choice.before_ms is None else _first_from(queue, files, log, choice.before_ms)
     return replace(queue, first=first, end=max(first, end))
+
+
+def _first_from(queue: QueueRange, files: QueueFiles, log: Log, moment_ms: int) -> int:
+    """The first entry whose message was stored then or later."""
+    low, high = queue.first, queue.end
+    while low < high:
+        middle = probe = (low + high) // 2
+        step = 1
+        # Where damage hides the time, that of a later message says enough.
+        while (stored_ms := log.stored_ms(files.entry(probe)[0])) < 0 and probe + step < high:
+            probe += step
+            step *= 2
+        if 0 <= stored_ms < moment_ms:
+            low = probe + 1
+        else:
+            high = middle if stored_ms < 0 else probe
+    return low
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,14 +358,15 @@ def _record_near(log: Log, guides: Sequence[QueueRange], target: int, end: int) 
     # No queue knows. A body may hold what looks like a record, though hardly one that says it lies here,
     # followed by more of the kind.
     while (target := log.next_record(target, end)) < end:
-        chain = scan(log.read(target, 1 << 20), check=CHECK_BODY, count_max=_CHAIN).entries
+        chain = scan(log.read(target, _CHAIN_BYTES), check=CHECK_BODY, count_max=_CHAIN).entries
         place = target
-        for entry in chain:
-            if entry[PHYSICAL_OFFSET] != place:
+        for record in chain:
+            if record[PHYSICAL_OFFSET] != place:
                 break
-            place += entry[SIZE]
+            place += record[SIZE]
         else:
-            if len(chain) == _CHAIN or log.is_blank(place) or place >= end:
+            long = len(chain) == _CHAIN or place - target > _CHAIN_BYTES // 2
+            if long or log.is_blank(place) or place >= end:
                 return target
         target += 1
     return end
