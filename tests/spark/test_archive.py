@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -17,11 +18,13 @@ from kerolox.client.messages import Message, Queue, Receipt
 from kerolox.client.plain import PlainCluster
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline import archive_delta, archive_files, archive_joining, archive_log
-from kerolox.pipeline.archive import ArchiveFailed, bins
+from kerolox.pipeline.archive import Archive, ArchiveFailed, bins
 from kerolox.pipeline.archive_files import Done, Format, Work, folder_of, write
+from kerolox.pipeline.archive_joining import Join
 from kerolox.pipeline.archive_log import ArchiveDamaged, ParquetArchive
 from kerolox.spark.queues import DataLoss
 from kerolox.spark.ranges import Range
+from kerolox.spark.source_options import read_wanted
 from kerolox.testing.threads import BrokerThread
 
 from .archiving import KINDS, STEPS, archive, bodies, here, rows
@@ -193,7 +196,7 @@ def test_one_writer_at_a_time(
 ) -> None:
     send(messages(topic, 5))
 
-    def meanwhile(works: Sequence[Work]) -> list[Done]:
+    def meanwhile(works: Sequence[Work | Join]) -> list[Done]:
         with pytest.raises(KeroloxError, match="another run archives to"):
             archive(tmp_path, broker.nameserver_address, topic, kind=kind)
         return here(works)
@@ -219,7 +222,7 @@ def test_a_round_that_fails_leaves_nothing(
 ) -> None:
     send(messages(topic, 30))
 
-    def one_fails(works: Sequence[Work]) -> list[Done]:
+    def one_fails(works: Sequence[Work | Join]) -> list[Done]:
         done = here(works)
         done.append(Done(error="the disk is full"))
         return done
@@ -249,7 +252,7 @@ def test_tries_of_a_task_do_not_meet(broker: BrokerThread, topic: str, send: Sen
     sent = messages(topic, 30)
     send(sent)
 
-    def twice(works: Sequence[Work]) -> list[Done]:
+    def twice(works: Sequence[Work | Join]) -> list[Done]:
         here(works)
         return here(works)
 
@@ -343,9 +346,6 @@ def test_bins(count: int, tasks: int) -> None:
 
 def test_following(broker: BrokerThread, topic: str, send: Send, tmp_path: Path) -> None:
     """Commits come when it is time; full rounds come at once."""
-    from kerolox.pipeline.archive import Archive
-    from kerolox.spark.source_options import read_wanted
-
     options = {"nameserver": broker.nameserver_address, "topic": topic, "group": "archive"}
     sent = messages(topic, 10)
     send(sent)
@@ -362,6 +362,46 @@ def test_following(broker: BrokerThread, topic: str, send: Send, tmp_path: Path)
     assert bodies(tmp_path).total() == 30
 
 
+def test_following_waits_for_servers_that_are_away(
+    broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    send(messages(topic, 10))
+    options = {"nameserver": broker.nameserver_address, "topic": topic, "group": "archive"}
+    answers = iter([Done(error="no broker", retriable=True), None, Done(error="broken")])
+    pauses: list[float] = []
+
+    def sometimes(works: Sequence[Work | Join]) -> list[Done]:
+        answer = next(answers)
+        return here(works) if answer is None else [answer]
+
+    def stopped(seconds: float) -> bool:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            send(messages(topic, 10, 10))
+        return len(pauses) > 9
+
+    with Archive(read_wanted(options, "batch"), ParquetArchive(tmp_path), sometimes, round_rows=10) as made:
+        with pytest.raises(ArchiveFailed, match="broken"):
+            made.follow(stopped, interval_s=0.1)
+        assert made.told().rows == 10
+    assert pauses == [2.0, 0.1]
+
+
+def test_a_broker_that_is_not_there_is_told(
+    broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    send(messages(topic, 5))
+    before = ParquetArchive(tmp_path)
+    before.open(Format())
+    before.commit("archive", {}, {Queue(topic, "gone", 0): 7}, [])
+    before.close()
+    told = archive(tmp_path, broker.nameserver_address, topic)
+    assert (told.rows, told.unreachable) == (5, [f"{topic}/gone/0"])
+    last = ParquetArchive(tmp_path).last()
+    assert last is not None
+    assert last.offsets[topic]["gone"] == {"0": 7}  # where to go on when it comes back
+
+
 def test_bad_settings() -> None:
     for bad in ({"properties": "json"}, {"compression": "brotli?"}, {"rows_max": 0}):
         with pytest.raises(OptionError):
@@ -369,10 +409,6 @@ def test_bad_settings() -> None:
 
 
 def test_work_travels() -> None:
-    import pickle
-
-    from kerolox.spark.source_options import read_wanted
-
     wanted = read_wanted({"nameserver": "h:1", "topic": "t"}, "batch")
     work = Work("t", (Range(Queue("t", "b", 0), 0, 9),), wanted, "/a", "_s", "x", Format())
     assert pickle.loads(pickle.dumps(work)) == work
@@ -447,13 +483,16 @@ def test_joining_that_was_cut_short(
 ) -> None:
     """Old files go before the new one comes: at no time is a message there twice."""
     sent = many_small_files(broker, topic, send, tmp_path, "parquet")
-    owner, unlink = (archive_log.Path, Path.unlink) if where == "unlink" else (archive_log.os, None)
+    owner = Path if where == "unlink" else archive_log.os
+    usual = getattr(owner, where)
 
-    def cut(*args: object, **kwargs: object) -> None:
-        if unlink is not None and "_kerolox" in str(args[0]):
-            unlink(*args, **kwargs)  # type: ignore[arg-type]
-            return
-        raise KeyboardInterrupt
+    def cut(*args: object, **kwargs: object) -> object:
+        if (
+            tmp_path / "_kerolox" not in Path(str(args[-1])).parents
+            and tmp_path in Path(str(args[-1])).parents
+        ):
+            raise KeyboardInterrupt
+        return usual(*args, **kwargs)  # the log's own, and those of the broker beside us
 
     with monkeypatch.context() as patched:
         patched.setattr(owner, where, cut)

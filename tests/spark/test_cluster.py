@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Send = Callable[[Sequence[Message]], list[Receipt]]
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]  # seconds, but for a busy machine
 
 
 class Cluster(NamedTuple):
@@ -46,7 +46,7 @@ class Cluster(NamedTuple):
         return subprocess.run(
             [sys.executable, "-m", "kerolox", *words, "--master", self.address],
             env={**os.environ, **about, "SPARK_LOCAL_IP": "127.0.0.1", **variables},
-            capture_output=True, text=True, timeout=280,
+            capture_output=True, text=True, timeout=500,
         )  # fmt: skip
 
 

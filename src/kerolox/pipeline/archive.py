@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 ROUND_ROWS = 2_000_000
 TASK_ROWS_MIN = 50_000  # a task with fewer is not worth its start
 POLL_S = 1.0
+RETRY_S_MAX = 30.0
 
 JOIN_EVERY_S = 600.0
 
@@ -51,6 +52,10 @@ Runner = Callable[[Sequence[Work | Join]], Sequence[Done]]
 
 class ArchiveFailed(KeroloxError):
     """A round could not be carried out. What was committed before it stays."""
+
+    def __init__(self, why: str, *, retriable: bool = False) -> None:
+        self.retriable = retriable
+        super().__init__(why)
 
 
 class Destination(Protocol):
@@ -144,6 +149,7 @@ class Archive:
         self._cluster = PlainCluster(wanted.cluster, patience_s=wanted.patience_s)
         self._queues = ClusterQueues(self._cluster, wanted)
         self._turn = 0
+        self._has_reported = False
 
     def __enter__(self) -> Archive:
         self.destination.open(self._format)
@@ -158,7 +164,7 @@ class Archive:
     def once(self) -> Summary:
         """Archive what there is now; what comes meanwhile is for the next run."""
         edges = self._look()
-        self._report({queue: at for queue, at in self.destination.places.items() if queue in edges})
+        self._report_once(edges)
         starts = self._starts(edges)
         ends = self._queues.places(self.wanted.end, edges, ending=True)
         while self._round(starts, ends):
@@ -167,27 +173,40 @@ class Archive:
         return self.told()
 
     def follow(self, stopped: Callable[[float], bool], interval_s: float = 60.0) -> Summary:
-        """Archive what comes, until ``stopped(seconds)``, which waits so long, says that it is enough."""
+        """Archive what comes, until ``stopped(seconds)``, which waits so long, says that it is enough.
+
+        Servers that are away for a while are waited for.
+        """
         due_s = time.monotonic()
-        first = True
+        pause_s = POLL_S
         while True:
-            edges = self._look()
-            starts = self._starts(edges)
-            ends = {queue: edge.end for queue, edge in edges.items()}
-            if first:
-                self._report({queue: at for queue, at in self.destination.places.items() if queue in edges})
-                first = False
-            waiting = sum(max(0, ends[queue] - at) for queue, at in starts.items())
-            if waiting >= self._round_rows or (waiting and time.monotonic() >= due_s):
-                self._round(starts, ends)
-                due_s = time.monotonic() + interval_s
-                pause_s = 0.0 if waiting > self._round_rows else min(POLL_S, interval_s)
-            else:
-                pause_s = min(POLL_S, interval_s)
-                if time.monotonic() >= self._join_s:
+            try:
+                is_due = time.monotonic() >= due_s
+                done, left = self._step(is_due)
+                if done:
+                    due_s = time.monotonic() + interval_s
+                elif time.monotonic() >= self._join_s:
                     self._join()
+                pause_s = 0.0 if left >= self._round_rows else min(POLL_S, interval_s)
+            except KeroloxError as error:
+                if not error.retriable:
+                    raise
+                log.warning("archive_waits error=%r", str(error))
+                pause_s = min(RETRY_S_MAX, 2 * max(pause_s, POLL_S))
             if stopped(pause_s):
                 return self.told()
+
+    def _step(self, is_due: bool) -> tuple[bool, int]:
+        """A round, if there is enough for one or it is due; and what is left."""
+        edges = self._look()
+        self._report_once(edges)
+        starts = self._starts(edges)
+        ends = {queue: edge.end for queue, edge in edges.items()}
+        waiting = sum(max(0, ends[queue] - at) for queue, at in starts.items())
+        if waiting < self._round_rows and not (waiting and is_due):
+            return False, waiting
+        self._round(starts, ends)
+        return True, max(0, waiting - self._round_rows)
 
     def told(self) -> Summary:
         """What was done so far."""
@@ -238,10 +257,10 @@ class Archive:
             return False
         results = list(self._run(self._works(wanted)))
         files = [file for done in results for file in done.files]
-        failed = [done.error for done in results if done.error]
+        failed = [done for done in results if done.error]
         if failed:
             self.destination.discard(files)
-            raise ArchiveFailed(failed[0])
+            raise ArchiveFailed(failed[0].error, retriable=all(done.retriable for done in failed))
         self.is_committing = True
         try:
             self._commit(wanted, stops, files)
@@ -318,6 +337,12 @@ class Archive:
     def _topic(self, name: str) -> TopicCount:
         plain = without_namespace(self.wanted.cluster.namespace, name)
         return self.summary.topics.setdefault(plain, TopicCount())
+
+    def _report_once(self, edges: Mapping[Queue, Edges]) -> None:
+        """What an earlier run has committed and perhaps not told."""
+        if not self._has_reported:
+            self._has_reported = True
+            self._report({queue: at for queue, at in self.destination.places.items() if queue in edges})
 
     def _report(self, places: Places) -> None:
         """Tell the group's progress. That it is not known there costs nothing but the view of it."""

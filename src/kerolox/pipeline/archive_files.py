@@ -130,6 +130,7 @@ class Done:
 
     files: list[Written] = field(default_factory=list)
     error: str = ""
+    retriable: bool = False  # the same may succeed later
 
 
 def folder_of(topic: str, date: str, hour: int) -> str:
@@ -150,6 +151,7 @@ def write(work: Work) -> Done:
     except (KeroloxError, OSError) as error:
         files.discard()
         done.error = " ".join(str(error).split())
+        done.retriable = isinstance(error, KeroloxError) and error.retriable
     except BaseException:
         files.discard()
         raise
