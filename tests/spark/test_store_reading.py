@@ -12,7 +12,7 @@ import pytest
 from kerolox.protocol.compression import compress
 from kerolox.protocol.flags import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB
 from kerolox.protocol.message import StoredMessage
-from kerolox.spark import store_reading
+from kerolox.spark import store_files, store_reading
 from kerolox.spark.columns import arrow_schema
 from kerolox.spark.store_options import parse, read_choice
 from kerolox.spark.store_plan import plan
@@ -389,3 +389,22 @@ def test_random_damage_never_escapes(maker: StoreMaker, way: str) -> None:
         assert set(found) <= known
         assert len(found) > 400
         report(path, **{"from": way})
+
+
+@BOTH
+def test_a_wrong_size_does_not_make_it_read_all(maker: StoreMaker, way: str) -> None:
+    """Bodies full of what could be the head of a large record."""
+    head = (maker.file_bytes // 2).to_bytes(4, "big") + b"\xda\xa3\x20\xa7"
+    for number in range(40):
+        maker.add("orders", head * 500, number % 2)
+    path = maker.write()
+    maker.damage(maker.messages[3].physical_offset, b"\xff\xff\xff\xff")
+    left = maker.messages[:3] + maker.messages[4:]
+    read: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        whole = store_files.Log.read
+        patch.setattr(
+            store_files.Log, "read", lambda log, place, size: (read.append(size), whole(log, place, size))[1]
+        )
+        assert rows(path, **{"from": way}, onCorrupt="skip") == expected(left)
+    assert sum(size > 4096 and size < store_files.PIECE_BYTES for size in read) < 60

@@ -40,6 +40,7 @@ PIECE_BYTES = 1 << 20
 ENTRIES = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
 assert ENTRIES.itemsize == ENTRY_SIZE
 _CRC_MARK = b"__CRC32#\x01"
+_BESIDE_BODY_MAX = 1 << 17  # topic and properties have lengths of two bytes
 
 Entries = npt.NDArray[np.void]
 
@@ -199,7 +200,20 @@ class Log(OpenRun):
 
     def fault_at(self, place: int, *, check: int = CHECK_BODY) -> str:
         """Why no whole record begins here; empty when one does."""
-        data = self._record(place)
+        data = self.read(place, 4096)
+        size = int.from_bytes(data[:4], "big", signed=True)
+        if size > len(data) == 4096 and data[4:8] in MAGICS:
+            # Before much is read because of a wrong size: what is not body is small.
+            piece = self.run.piece_at(place)
+            at = 84 + 12 * (data[39] >> 4 & 1) + 12 * (data[39] >> 5 & 1)
+            body_length = int.from_bytes(data[at : at + 4], "big", signed=True)
+            if (
+                not 0 <= size - at - body_length < _BESIDE_BODY_MAX
+                or piece is None
+                or place + size > piece.end
+            ):
+                return f"record size {size} with a body of {body_length} bytes"
+            data = self.read(place, size)
         found = scan(data, check=check, count_max=1)
         if not found.entries:
             return found.what or ("the file is missing" if not data else "no record")
@@ -209,11 +223,6 @@ class Log(OpenRun):
         if check and entry[PROPERTIES][-20:-11] == _CRC_MARK and not record_crc_ok(data[: entry[SIZE]]):
             return "a record breaks its own CRC"
         return ""
-
-    def _record(self, place: int) -> bytes:
-        head = self.read(place, 4096)
-        size = int.from_bytes(head[:4], "big", signed=True)
-        return self.read(place, size) if size > len(head) and head[4:8] in MAGICS else head
 
     def is_blank(self, place: int) -> bool:
         """Whether the rest of the file is empty, so that the log goes on in the next one."""
