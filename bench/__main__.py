@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import broker, client, codec, later, nameserver, report, store
+from bench import broker, client, codec, later, nameserver, report, spark, store
 
 BENCHMARKS = {
     "codec": codec,
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "broker": broker,
     "later": later,
     "client": client,
+    "spark": spark,
 }
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from tests.peers.jars import PeersUnavailable
@@ -194,7 +195,7 @@ class Bench:
             "rows only generated": lambda: _to_nowhere(data.generated(spark)),
             OURS: lambda: ours.write(data.generated(spark)),
         }
-        archive: dict[str, Way] = {OURS: lambda: self._archive(data)}
+        archive: dict[str, Way] = {OURS: lambda: ours.archive(spark, data)}
         if kafka is not None:
             batch[KAFKA] = lambda: _to_nowhere(kafka.read(spark, data))
             stream[KAFKA] = lambda: self._stream_to_nowhere(kafka.stream(spark, data))
@@ -235,9 +236,6 @@ class Bench:
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
 
-    def _archive(self, data: Data) -> None:
-        raise NotImplementedError
-
 
 def _to_nowhere(rows: DataFrame) -> None:
     """Every row is made, and dropped."""
@@ -264,6 +262,9 @@ def main(argv: list[str] | None = None) -> Result | None:
     parser.add_argument("--no-kafka", action="store_true", help="our side only")
     parser.add_argument("--no-save", action="store_true", help="print the results only")
     arguments = parser.parse_args(argv)
+    if find_spec("pyspark") is None:
+        print("no benchmark of Spark without it: pip install 'kerolox[spark]'")
+        return None
     quick = arguments.quick
     rounds = arguments.rounds or ROUNDS[quick]
     share = 1.0 if arguments.rows is None else arguments.rows / DATA[quick][0][1]

@@ -157,6 +157,22 @@ class OurSide:
         writer = writer.format("rocketmq").option("nameserver", self.broker.nameserver.address)
         writer.option("topic", self.target).mode("append").save()
 
+    def archive(self, spark: SparkSession, data: Data) -> None:
+        """As ``kerolox pipeline archive --once`` does: Spark's tasks pull, and write the files themselves."""
+        from kerolox.pipeline.archive import Archive, on_spark
+        from kerolox.pipeline.archive_log import ParquetArchive
+        from kerolox.spark.source_options import read_wanted
+
+        options = {"nameserver": self.broker.nameserver.address, "topic": data.topic, "group": "archive"}
+        folder = self.new_folder()
+        runner = on_spark(spark.sparkContext)
+        cores = spark.sparkContext.defaultParallelism
+        with Archive(read_wanted(options, "batch"), ParquetArchive(folder), runner, cores=cores) as archive:
+            summary = archive.once()
+        if summary.rows != data.rows:
+            raise RuntimeError(f"{summary.rows} of {data.rows} rows were archived")
+        shutil.rmtree(folder)
+
 
 class KafkaSide:
     """A broker of Kafka's, and Spark through its own connector."""
