@@ -59,6 +59,8 @@ class Targets:
     def is_assumed(self, topic: str) -> bool:
         """Whether the topic does not exist yet: the first message makes it."""
         self.in_turn(topic)
+        if topic in self._to_be_made:  # it may have been made meanwhile
+            self._publish(topic, self._find(topic))
         return topic in self._to_be_made
 
     def _find(self, topic: str) -> Route:

@@ -126,7 +126,9 @@ class Stored:
             return
         self._topics.add(topic)
         if self._sender.is_assumed(topic):
-            return
+            time.sleep(self._settle_s)
+            if self._sender.is_assumed(topic):
+                return
         queues = self._sender.queues(topic)
         self._look_at(queues)
         while True:

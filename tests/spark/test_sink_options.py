@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from kerolox.errors import OptionError
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import types as kinds
+
+from kerolox.spark.sink import BatchSink, StreamSink
+from kerolox.spark.sink_options import COLUMNS, WrongColumns, check_columns, read_settings
+
+CLUSTER = {"nameserver": "127.0.0.1:9"}
+TEXT, NUMBER, TIME = kinds.StringType(), kinds.IntegerType(), kinds.TimestampType()
+BODY = kinds.StructType([kinds.StructField("body", TEXT)])
+
+
+def schema(**columns: kinds.DataType) -> kinds.StructType:
+    return kinds.StructType([kinds.StructField(name, kind) for name, kind in columns.items()])
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "said"),
+    [
+        (
+            {"body": TEXT, "price": NUMBER},
+            {},
+            "price is not one of a message: body (binary or string)",
+        ),
+        ({"text": TEXT}, {}, "no column body"),
+        ({"body": NUMBER}, {}, "column body is int; it has to be binary or string"),
+        ({"body": TEXT, "deliver_at": NUMBER}, {}, "column deliver_at is int; it has to be timestamp"),
+        ({"body": TEXT, "keys": kinds.ArrayType(NUMBER)}, {}, "it has to be string or array<string>"),
+        ({"body": TEXT}, {"topic": ""}, "no topic: give the option topic"),
+        ({"body": TEXT, "broker": TEXT}, {}, "give that column too"),
+        ({"body": TEXT, "delay_level": NUMBER}, {"deliveryGuarantee": "effectively-once"}, "before its time"),
+    ],
+)
+def test_columns_that_do_not_fit(
+    columns: dict[str, kinds.DataType], options: dict[str, str], said: str
+) -> None:
+    given = {name: value for name, value in {**CLUSTER, "topic": "t", **options}.items() if value}
+    with pytest.raises(WrongColumns) as told:
+        check_columns(schema(**columns), read_settings(given))
+    assert said in str(told.value)
+    for name in COLUMNS if "not one of" in said else ():
+        assert name in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topik": "t"}, "topic, perhaps"),
+        ({"kafka.bootstrap.servers": "x"}, "nameserver, which is its name in the rocketmq sink"),
+        ({"deliveryGuarantee": "exactly-once"}, "at-least-once or effectively-once"),
+        ({"batchBytes": "8m"}, "at most 1048576"),
+        ({"settleMs": "5"}, "effectively-once as well"),
+        ({"topic": "a b"}, "a name has letters"),
+        ({"group": "DEFAULT_PRODUCER"}, "a name of your own"),
+        ({"startingOffsets": "latest"}, "the options of the rocketmq sink are"),
+        ({"accessKey": "me"}, "secretKey"),
+    ],
+)
+def test_options_that_do_not_fit(options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError) as told:
+        read_settings({**CLUSTER, **options})
+    assert said in str(told.value)
+
+
+def test_nothing_is_replaced() -> None:
+    with pytest.raises(OptionError, match="messages in a topic cannot be replaced"):
+        BatchSink({**CLUSTER, "topic": "t"}, BODY, True)
+    with pytest.raises(OptionError, match="messages in a topic cannot be replaced"):
+        StreamSink({**CLUSTER, "topic": "t"}, BODY, True)
+
+
+def test_notes_need_a_checkpoint() -> None:
+    options = {**CLUSTER, "topic": "t", "deliveryGuarantee": "effectively-once"}
+    with pytest.raises(OptionError, match=r"not told of spark\.sql\.streaming\.checkpointLocation"):
+        StreamSink(options, BODY, False)
