@@ -27,7 +27,7 @@ def environment(temporary: Path) -> dict[str, str]:
 
 def run(temporary: Path, *args: str) -> str:
     done = subprocess.run(
-        [*DEMO, *args], env=environment(temporary), capture_output=True, text=True, timeout=200, check=False
+        [*DEMO, *args], env=environment(temporary), capture_output=True, text=True, timeout=280, check=False
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
@@ -102,7 +102,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, moment: str) -> None:
         children = psutil.Process(process.pid).children(recursive=True)
         assert any("java" in name for name in names_of(children)) is not moment.startswith("3")
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=100)
+        _, errors = process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 ORDER = "order INT, region STRING, amount DOUBLE"
-BATCHES = 4  # the orders are there already; in batches it is a stream all the same
+BATCHES = 3  # the orders are there already; in batches it is a stream all the same
 LOOK_EVERY_S = 0.2
 TRIES = 5
 

@@ -1,0 +1,93 @@
+"""What tests of replays share: rows of an archive, and a lane of a replay without Spark around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from kerolox.client.plain import PlainCluster
+from kerolox.errors import ConnectionLost
+from kerolox.pipeline import replay_lane
+from kerolox.pipeline.replay_watch import Watched
+from kerolox.protocol.codes import RequestCode
+from kerolox.spark.columns import arrow_schema
+
+T0 = 1_700_000_000_000
+
+
+def message(queue_id: int, offset: int, *, topic: str = "orders", **columns: Any) -> dict[str, Any]:
+    """A row of an archive."""
+    number = f"{topic}-{queue_id}-{offset}"
+    at_us = (T0 + offset * 1000) * 1000
+    row = dict.fromkeys(arrow_schema().names) | {
+        "topic": topic,
+        "broker": "broker-x",
+        "queue_id": queue_id,
+        "queue_offset": offset,
+        "msg_id": f"ID{number}",
+        "keys": f"k-{number} k-all",
+        "tags": "even" if offset % 2 == 0 else "odd",
+        "body": f"body of {number}".encode(),
+        "born_timestamp": at_us - 5_000,
+        "store_timestamp": at_us,
+        "flag": offset,
+    }
+    row["properties"] = [
+        ("KEYS", row["keys"]), ("TAGS", row["tags"]), ("UNIQ_KEY", f"ID{number}"), ("region", "north"),
+        ("MSG_REGION", "DefaultRegion"), ("TRACE_ON", "true"), ("RECONSUME_TIME", "3"), ("DELAY", "3"),
+        ("CLUSTER", "other"),
+    ]  # fmt: skip
+    return row | columns
+
+
+class Quiet(Watched):
+    """A line to nobody."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    def check(self) -> None:
+        pass
+
+    def tell(self, done: int) -> None:
+        self.told.append(done)
+
+
+class Forgetful(PlainCluster):
+    """Loses the answer to every second send: one that was stored, one that was not, in turn."""
+
+    sends = 0
+
+    def line(self, address: str) -> Any:
+        line = super().line(address)
+        if not hasattr(line, "really_ask"):
+            line.really_ask = line.ask  # type: ignore[attr-defined]
+            line.ask = lambda *args, **how: self.ask_or_not(line, *args, **how)  # type: ignore[method-assign]
+        return line
+
+    def ask_or_not(self, line: Any, code: int, *args: Any, **how: Any) -> Any:
+        if code not in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2):
+            return line.really_ask(code, *args, **how)
+        self.sends += 1
+        if self.sends % 4 == 3:
+            raise ConnectionLost(line.address, "a test")
+        answer = line.really_ask(code, *args, **how)
+        if self.sends % 4 == 1:
+            raise ConnectionLost(line.address, "a test")
+        return answer
+
+
+def lane_rows(rows: Sequence[dict[str, Any]]) -> list[pa.RecordBatch]:
+    """As a lane takes them."""
+    names = [column.split()[0] for column in replay_lane.COLUMNS.split(", ")]
+    made = [row | {"lane": 0, "source": row["queue_id"], "born_ms": None} for row in rows]
+    columns = [[row[name] for row in made] for name in names]
+    table = pa.table(
+        {
+            name: pa.array(c, arrow_schema().field(name).type if name in arrow_schema().names else None)
+            for name, c in zip(names, columns, strict=True)
+        }
+    )
+    return table.to_batches(max_chunksize=70)
