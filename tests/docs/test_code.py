@@ -41,6 +41,7 @@ class Piece:
     line: int
     code: str
     notes: dict[str, str]
+    kind: str = "python"
 
     @property
     def padded(self) -> str:
@@ -56,20 +57,22 @@ class Section:
     pieces: list[Piece] = field(default_factory=list)
 
 
-def sections(path: Path) -> list[Section]:
+def sections(path: Path, *kinds: str) -> list[Section]:
+    """Those with code of these kinds."""
     found = [Section("head")]
     notes: dict[str, str] = {}
     code: list[str] | None = None
+    kind = ""
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if code is not None:
             if line == "```":
                 source = "\n".join(code) + "\n"
-                found[-1].pieces.append(Piece(path.name, number - len(code), source, notes))
+                found[-1].pieces.append(Piece(path.name, number - len(code), source, notes, kind))
                 code, notes = None, {}
             else:
                 code.append(line)
-        elif line == "```python":
-            code = []
+        elif line.startswith("```") and line[3:] in (kinds or ("python",)):
+            kind, code = line[3:], []
         elif line.startswith("#"):
             found.append(Section(line.strip("# ")))
         elif note := NOTE.match(line):
