@@ -341,9 +341,9 @@ def test_a_missing_file(maker: StoreMaker, way: str) -> None:
         rows(path, **{"from": way})
     left = [m for m in maker.messages if m.physical_offset // maker.file_bytes != 1]
     assert rows(path, **{"from": way}, onCorrupt="skip") == expected(left)
-    found = report(path, **{"from": way})
-    assert {row["path"] for row in found} == {str(gone)}
-    assert found[0]["reason"] == "the file is missing"
+    (found,) = report(path, **{"from": way})
+    assert (found["path"], found["offset"], found["reason"]) == (str(gone), 0, "the file is missing")
+    assert maker.file_bytes - 300 < found["bytes"] <= maker.file_bytes
 
 
 def test_damaged_queue_entries(maker: StoreMaker) -> None:
@@ -370,9 +370,24 @@ def test_damaged_queue_entries(maker: StoreMaker) -> None:
 
 def test_a_missing_queue_file(maker: StoreMaker) -> None:
     path = fill(maker, 300, queues=1).write()
-    (maker.root / "consumequeue" / "orders" / "0" / f"{2000:020d}").unlink()
+    gone = maker.root / "consumequeue" / "orders" / "0" / f"{2000:020d}"
+    gone.unlink()
     assert rows(path, onCorrupt="skip") == expected(maker.messages[:100] + maker.messages[200:])
-    assert len(report(path)) == 100
+    (found,) = report(path)
+    assert (found["path"], found["offset"], found["bytes"]) == (str(gone), 0, 2000)
+    assert found["reason"] == "there is no entry: orders queue 0 offset 100"
+
+
+def test_much_damage_is_not_told_at_length(
+    maker: StoreMaker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_reading, "WARNINGS_MAX", 3)
+    path = fill(maker, 100).write()
+    for message in maker.messages[1::10]:
+        maker.damage(message.physical_offset + 4, b"\0")
+    assert len(rows(path, onCorrupt="skip")) == 90
+    assert caplog.text.count("corrupt_region_skipped") == 3
+    assert "corrupt_regions_skipped more=7" in caplog.text
 
 
 @BOTH

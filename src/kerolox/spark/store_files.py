@@ -36,6 +36,7 @@ from kerolox.store.readable_log import store_timestamp_of
 MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 BLANK_MAGIC = b"\xcb\xd4\x31\x94"
 PIECE_BYTES = 1 << 20
+MISSING = "the file is missing"
 # See store/FORMAT.md, "Consume queue entry".
 ENTRIES = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
 assert ENTRIES.itemsize == ENTRY_SIZE
@@ -216,7 +217,7 @@ class Log(OpenRun):
             data = self.read(place, size)
         found = scan(data, check=check, count_max=1)
         if not found.entries:
-            return found.what or ("the file is missing" if not data else "no record")
+            return found.what or (MISSING if not data else "no record")
         entry = found.entries[0]
         if entry[PHYSICAL_OFFSET] != place:
             return f"a record says it lies at {entry[PHYSICAL_OFFSET]}"

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from kerolox.errors import ProtocolError
 from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE, scan
 from kerolox.spark.records import FIXED, FIXED_BYTES, IPV6_HOSTS, MAGIC, Columns, Positions, decode
-from kerolox.spark.store_files import Log, QueueFiles, Run
+from kerolox.spark.store_files import MISSING, Log, QueueFiles, Run
 from kerolox.spark.store_options import Choice
 from kerolox.spark.store_plan import QueueRange, Split
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY_SIZE, HOLE_TAGS
@@ -38,6 +38,8 @@ ROWS_READ: Final = 4 * ROWS
 # Messages closer than this are read together with what lies between them: copying it costs less than a call.
 NEAR_BYTES: Final = 16 << 10
 RECORD_BYTES_MIN: Final = 91
+WARNINGS_MAX: Final = 100  # of a task
+NO_ENTRY: Final = "there is no entry"
 
 REPORT: Final = pa.schema([
     ("broker", pa.string()), ("path", pa.string()), ("offset", pa.int64()), ("bytes", pa.int64()),
@@ -63,12 +65,12 @@ def read_split(split: Split, choice: Choice, schema: pa.Schema) -> Iterator[pa.R
     reading = Reading(split, choice, schema)
     with Log(split.log) as log:
         walk = reading.by_log(log) if split.queues is None else reading.by_queues(log, split.queues)
-        if not choice.report:
-            yield from walk
-            return
-        for _ in walk:
-            pass
-    if reading.regions:
+        try:
+            yield from walk  # nothing, with a report
+        finally:
+            if not choice.report:
+                reading.warn()
+    if choice.report and reading.regions:
         rows = [(split.broker, *region) for region in reading.regions]
         yield pa.RecordBatch.from_arrays(
             [
@@ -87,6 +89,7 @@ class Reading:
         self._split = split
         self._choice = choice
         self._schema = schema
+        self._kind = ""  # of the last region
         self._buffer = bytearray(BLOCK_BYTES)
         # Whether lengths may be left to the decoder, which adds them up as well. Not where it comes late:
         # the log is walked by them, and its topics are read before.
@@ -101,7 +104,7 @@ class Reading:
             piece = log.run.piece_at(place)
             if piece is None:
                 following = min(log.run.next_start(place), end)
-                self._damaged(log.run, place, following if following > place else end, "the file is missing")
+                self._damaged(log.run, place, following if following > place else end, MISSING)
                 place = following if following > place else end
                 continue
             limit = min(piece.end, end)
@@ -176,11 +179,12 @@ class Reading:
             for number in np.flatnonzero(real & ~good).tolist():
                 at = (queue.first + number) * ENTRY_SIZE
                 if not sizes[number]:
-                    what = "there is no entry"
+                    what = NO_ENTRY
                 else:
                     what = f"the entry points at {sizes[number]} bytes at {places[number]} of the log"
                 reason = f"{what}: {queue.topic} queue {queue.queue_id} offset {queue.first + number}"
-                self._damaged(queue.run, at, at + ENTRY_SIZE, reason)
+                kind = reason if sizes[number] else NO_ENTRY
+                self._damaged(queue.run, at, at + ENTRY_SIZE, reason, kind)
             parts.append((places[real & good], sizes[real & good]))
         places = np.concatenate([part[0] for part in parts])
         sizes = np.concatenate([part[1] for part in parts])
@@ -362,7 +366,7 @@ class Reading:
         keep: Mask = named & ~fill if mask is None else mask & named & ~fill
         return keep
 
-    def _damaged(self, run: Run, start: int, end: int, reason: str) -> None:
+    def _damaged(self, run: Run, start: int, end: int, reason: str, kind: str = "") -> None:
         path, offset = run.where(start)
         if not self._choice.skip:
             raise CorruptRecord(
@@ -371,13 +375,25 @@ class Reading:
                 path=path,
                 offset=offset,
             )
-        region = Region(path, offset, end - start, reason)
-        if not self._choice.report:
+        kind = kind or reason
+        if self.regions:
+            last = self.regions[-1]
+            near = kind == MISSING or last.offset + last.bytes == offset
+            if last.path == path and self._kind == kind and near:
+                self.regions[-1] = last._replace(bytes=offset + end - start - last.offset)
+                return
+        self._kind = kind
+        self.regions.append(Region(path, offset, end - start, reason))
+
+    def warn(self) -> None:
+        """Say what was skipped."""
+        for region in self.regions[:WARNINGS_MAX]:
             logger.warning(
                 "corrupt_region_skipped path=%s offset=%d bytes=%d reason=%r next='kerolox store verify'",
                 *region,
             )
-        self.regions.append(region)
+        if (more := len(self.regions) - WARNINGS_MAX) > 0:
+            logger.warning("corrupt_regions_skipped more=%d next='read with report=corrupt'", more)
 
 
 def _usual(fixed: npt.NDArray[np.void]) -> Mask:
