@@ -11,6 +11,7 @@ import platform
 import re
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -99,18 +100,56 @@ def _threads(pid: int) -> list[int]:
 # --- CPU time -------------------------------------------------------------------------------------
 
 
-def cpu_s(pid: int, *, ended: bool = False) -> float:
-    """CPU seconds of a process, all its threads (ended ones too) and its living children.
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process, all its threads (ended ones too) and its living children."""
+    return sum(_own_cpu_s(each) for each in family(pid))
 
-    ``ended``: its ended children as well, if their parents waited for them.
+
+class FamilyCpu:
+    """CPU seconds of a process and its children, those that have ended too.
+
+    It looks every so often by itself: what a process has used is told to its parent at most, and only if
+    that one waits for it. So what an ended one has used since the last look is not in it.
     """
-    found = 0.0
-    for each in family(pid):
+
+    def __init__(self, pid: int, every_s: float = 0.25) -> None:
+        self._pid = pid
+        self._seen: dict[int, float] = {}
+        self._ended_s = 0.0
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._every_s = every_s
+        self.cost_s = 0.0  # CPU time of the looking itself
+        threading.Thread(target=self._look_often, daemon=True).start()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def now_s(self) -> float:
+        with self._lock:
+            self._look()
+            return self._ended_s + sum(self._seen.values())
+
+    def _look_often(self) -> None:
+        while not self._closed.wait(self._every_s):
+            with self._lock:
+                began_s = time.thread_time()
+                self._look()
+                self.cost_s += time.thread_time() - began_s
+
+    def _look(self) -> None:
+        now: dict[int, float] = {}
         try:
-            found += _own_cpu_s(each) + (_ended_children_cpu_s(each) if ended else 0.0)
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended just now; its parent has its time
-    return found
+            for each in family(self._pid):
+                now[each] = _own_cpu_s(each)
+        except OSError:
+            pass  # one ended just now; the others are seen the next time
+        for pid, used_s in self._seen.items():
+            if (pid not in now and not Path(f"/proc/{pid}").exists()) or now.get(pid, used_s) < used_s:
+                self._ended_s += used_s
+            else:
+                now.setdefault(pid, used_s)
+        self._seen = now
 
 
 def family(pid: int) -> list[int]:
@@ -134,18 +173,8 @@ def _own_cpu_s(pid: int) -> float:
         # The kernel's clock of another process: nanoseconds, where /proc counts in ticks.
         return time.clock_gettime_ns((~pid << 3) | 2) / 1e9
     except OSError:
-        fields = _stat(pid)
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND
-
-
-def _ended_children_cpu_s(pid: int) -> float:
-    fields = _stat(pid)
-    return (int(fields[13]) + int(fields[14])) / TICKS_A_SECOND
-
-
-def _stat(pid: int) -> list[str]:
-    """From the state on: what comes before it is a name that may have blanks in it."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -103,9 +103,12 @@ class Bench:
         self.spark = spark
         jvm = spark_session._jvm
         assert jvm is not None
-        self.jvm_pid = jvm.process.pid
+        self._jvm_cpu = machine.FamilyCpu(jvm.process.pid)
         self.found: dict[str, dict[str, dict[str, list[Run]]]] = {}
         self.notes: list[str] = []
+
+    def close(self) -> None:
+        self._jvm_cpu.close()
 
     # --- measuring ------------------------------------------------------------------------------
 
@@ -120,9 +123,9 @@ class Bench:
                 done = self._round(load, way)
             except Exception as error:
                 del working[way]
-                line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-                self.notes.append(f"{load.name}, {way} failed: {line}")
-                print(self.notes[-1], flush=True)
+                lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+                self.notes.append(f"{load.name}, {way} failed: {lines[0]}")
+                print(f"{self.notes[-1]} ... {lines[-1]}", flush=True)
                 return
             if counts:
                 runs.setdefault(way, []).append(done)
@@ -158,7 +161,7 @@ class Bench:
         jvm.System.gc()
 
     def _cpu_s(self) -> float:
-        return machine.cpu_s(self.jvm_pid, ended=True) + time.process_time()
+        return self._jvm_cpu.now_s() + time.process_time() - self._jvm_cpu.cost_s
 
     # --- the rows are the same ------------------------------------------------------------------
 
@@ -291,6 +294,7 @@ def main(argv: list[str] | None = None) -> Result | None:
         spark = spark_session.session("bench", MASTER, conf=conf, memory=MEMORY, log_level="ERROR")
         stack.callback(spark_session.stop)
         bench = Bench(ours, kafka, spark)
+        stack.callback(bench.close)
         if kafka is not None:
             kafka.attach(spark)
         for place, data in enumerate(datas):
