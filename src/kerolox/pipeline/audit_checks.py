@@ -344,7 +344,10 @@ class PartAudit:
         if writer is None:
             path = self._path(name)
             path.parent.mkdir(parents=True, exist_ok=True)
-            writer = self._writers[name] = pq.ParquetWriter(f"{path}.part", TABLES[name], compression="lz4")
+            few = [field.name for field in TABLES[name] if field.name in _FEW]
+            writer = self._writers[name] = pq.ParquetWriter(
+                f"{path}.part", TABLES[name], compression="lz4", use_dictionary=few, write_statistics=False
+            )
         writer.write_table(table)
 
     def _path(self, name: str) -> Path:
@@ -370,6 +373,7 @@ class PartAudit:
         self._stream(name, **{column: table[column] for column in table.column_names if column != "store"})
 
 
+_FEW = ("topic", "tag", "kind", "group", "producer_group", "real_topic")  # columns of few different texts
 _SUMS = {
     "volume": ("messages", "bytes", "body_bytes"),
     "latency": ("messages",),

@@ -6,6 +6,7 @@ and explains its words, because whoever gets it by mail has seen none of this be
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 ROWS_SHOWN = 50
 STEPS_MAX = 240  # along a time axis
 _WIDTHS_MIN = (1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 2880, 10_080)
+
+# Characters no page may have; names of topics and tags can have any.
+_NOT_ALLOWED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 Row = dict[str, Any]
 Cell = Callable[[Row], str]
@@ -43,12 +47,13 @@ def page(made: Audit) -> str:
         _explained(made),
     ]
     body = "\n".join(section for section in sections if section)
-    return (
+    text = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
         f'<meta name="color-scheme" content="light dark"/><title>{escape(made.headline)}</title>'
         f"<style>{STYLE}</style></head>\n<body><main>\n{body}\n</main></body></html>\n"
     )
+    return _NOT_ALLOWED.sub("·", text)
 
 
 # --- the verdict --------------------------------------------------------------------------------------
@@ -358,19 +363,14 @@ def _table(heads: Sequence[tuple[str, Cell]], rows: Sequence[Row]) -> str:
 
 
 def _text(value: object) -> str:
-    return "" if value is None else escape(_printable(str(value)))
-
-
-def _printable(text: str) -> str:
-    """Without the characters no page may have."""
-    return "".join(each if each.isprintable() else "·" for each in text)
+    return "" if value is None else escape(str(value))
 
 
 def size_text(size_bytes: float) -> str:
     for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size_bytes >= size:
-            return f"{size_bytes / size:.3g} {unit}"
-    return f"{size_bytes:.3g} B"
+            return f"{charts.three_digits(size_bytes / size)} {unit}"
+    return f"{charts.three_digits(size_bytes)} B"
 
 
 def time_text(ms: int) -> str:

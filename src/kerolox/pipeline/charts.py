@@ -69,8 +69,13 @@ def short(number: float) -> str:
     """1234567 as 1.23M."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.3g}"
+            return f"{three_digits(number / size)}{unit}"
+    return three_digits(number)
+
+
+def three_digits(number: float) -> str:
+    """0.123, 12.3, 1234."""
+    return f"{number:.3g}" if abs(number) < 999.5 else f"{number:.0f}"
 
 
 def layers(start_ms: int, step_ms: int, series: Sequence[Series], title: str, text: Text = short) -> str:
