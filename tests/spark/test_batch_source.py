@@ -228,6 +228,26 @@ def test_a_group_that_was_reset_still_reads_its_range(
     assert batch_read(broker, topic, group="was-reset") == bodies(0, 50)
 
 
+@pytest.mark.parametrize("from_slave", ["false", "true"])
+def test_a_range_longer_than_its_queue(
+    broker: BrokerThread, new_topic: NewTopic, send: Send, from_slave: str
+) -> None:
+    """A queue that was cut short after the query was planned: what is there is read, or it is an error."""
+    topic = new_topic(queues=1)
+    fill(send, topic, 0, 50)
+    task = Range(Queue(topic, "broker-a", 0), 0, 60)
+
+    def read(fail: str) -> list[str]:
+        given = {"nameserver": broker.nameserver_address, "topic": topic, "readfromslave": from_slave}
+        wanted = read_wanted({**given, "failondataloss": fail}, "batch")
+        batches = read_range(wanted, chosen_columns(schema("body")), task)
+        return [row["body"].decode() for batch in batches for row in batch.to_pylist()]
+
+    assert read("false") == bodies(0, 50)
+    with pytest.raises(DataLoss, match=r"offset 50 .*ends at 50"):
+        read("true")
+
+
 def test_a_task_that_is_left_early_spoils_nothing(
     broker: BrokerThread, new_topic: NewTopic, send: Send
 ) -> None:

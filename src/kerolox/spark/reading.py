@@ -18,6 +18,7 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.plain import Edges, OffsetGone, PlainCluster
 from kerolox.client.routes import MASTER
 from kerolox.errors import OptionError
+from kerolox.protocol.subscription import ALL
 from kerolox.spark.columns import COLUMNS, SPARK_TYPES, arrow_schema
 from kerolox.spark.queues import DataLoss
 from kerolox.spark.ranges import Range
@@ -72,15 +73,19 @@ def read_range(wanted: Wanted, columns: pa.Schema, task: Range) -> Iterator[pa.R
     if wanted.tags and "tags" not in columns.names:
         needed = columns.append(pa.field("tags", COLUMNS["tags"]))
     start = task.start
+    broker_id = SLAVE if wanted.from_slave else MASTER
     while start < task.end:
         try:
-            for block, positions in _gathered(cluster, wanted, task, start):
+            for block, positions in _gathered(cluster, wanted, task, start, broker_id):
                 batch = decode(block, positions, needed, queue.broker)
                 batch = _without_namespace(_tagged(batch, wanted.tags), wanted.cluster.namespace)
                 yield batch if needed is columns else batch.select(columns.names)
             return
         except OffsetGone as gone:
             edges = Edges(gone.first, gone.end)
+            if broker_id != MASTER:  # a replica that is behind, or was not asked to keep as much
+                start, broker_id = gone.asked, MASTER
+                continue
             if wanted.fail_on_data_loss:
                 raise DataLoss.outside(queue, gone.asked, edges) from None
             if gone.asked >= gone.first:
@@ -106,12 +111,13 @@ def _without_namespace(batch: pa.RecordBatch, namespace: str) -> pa.RecordBatch:
 
 
 def _gathered(
-    cluster: PlainCluster, wanted: Wanted, task: Range, start: int
+    cluster: PlainCluster, wanted: Wanted, task: Range, start: int, broker_id: int
 ) -> Iterator[tuple[bytes, Positions]]:
     """Several pulls in one piece: columns are made for thousands of rows at once, or they cost too much."""
     blocks: list[bytes] = []
     size = 0
-    for pulled in cluster.blocks(
+    gone: OffsetGone | None = None
+    pulls = cluster.blocks(
         task.queue,
         start,
         task.end,
@@ -120,21 +126,28 @@ def _gathered(
         expression=wanted.expression,
         kind=wanted.expression_kind,
         ahead=wanted.pulls_ahead,
-        broker_id=SLAVE if wanted.from_slave else MASTER,
-    ):
-        if pulled.block:
+        broker_id=broker_id,
+    )
+    while gone is None:
+        try:
+            pulled = next(pulls, None)
+        except OffsetGone as error:  # what came before it is handed over first
+            pulled, gone = None, error
+        if pulled is not None and pulled.block:
             blocks.append(pulled.block)
             size += len(pulled.block)
-        last = pulled.next_offset >= task.end
-        if not blocks or (size < BATCH_BYTES and not last):
-            continue
-        block = b"".join(blocks)
-        positions = positions_of(block)
-        if pulled.next_offset > task.end:
-            positions = positions[queue_offsets(block, positions) < task.end]
-        for low in range(0, len(positions), BATCH_ROWS_MAX):
-            yield block, positions[low : low + BATCH_ROWS_MAX]
-        blocks, size = [], 0
+        if blocks and (pulled is None or size >= BATCH_BYTES):
+            block = b"".join(blocks)
+            positions = positions_of(block)
+            if wanted.expression != ALL:  # a filtered pull does not know where the range ends
+                positions = positions[queue_offsets(block, positions) < task.end]
+            for low in range(0, len(positions), BATCH_ROWS_MAX):
+                yield block, positions[low : low + BATCH_ROWS_MAX]
+            blocks, size = [], 0
+        if pulled is None:
+            break
+    if gone is not None:
+        raise gone
 
 
 def queue_offsets(block: bytes, positions: Positions) -> Positions:

@@ -121,6 +121,7 @@ class Offsets:
         self._missing: dict[Queue, float] = {}  # since when
         self._batch_s = time.monotonic()  # when there was something to read last
         self._turn = 0
+        self._pause_s = IDLE_PAUSE_S
 
     def _mark(self, places: Places, begins: Places | None = None, *, first: bool = False) -> dict[str, Any]:
         wanted = self._wanted
@@ -170,18 +171,19 @@ class Offsets:
         """
         mark = Mark.decode(start)
         deadline_s = time.monotonic() + (0.0 if self._target is not None else self._wanted.idle_wait_s)
-        pause_s = IDLE_PAUSE_S
         while True:
             found = self._next(mark, unlimited=unlimited)
+            if found is not None:
+                self._pause_s = IDLE_PAUSE_S
+                return found
             left_s = deadline_s - time.monotonic()
-            if found is not None or left_s <= 0:
-                return start if found is None else found
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 2, IDLE_PAUSE_MAX_S)
+            if left_s <= 0:
+                return start
+            time.sleep(min(self._pause_s, left_s))
+            self._pause_s = min(self._pause_s * 2, IDLE_PAUSE_MAX_S)
 
     def _next(self, mark: Mark, *, unlimited: bool) -> dict[str, Any] | None:
-        edges = self._look()
-        self._look_for_missing(mark.places, edges)
+        edges = self._look_for_missing(mark.places, self._look())
         begins = dict(mark.places) if mark.first else {}
         starts = dict(mark.places)
         for queue, edge in edges.items():
@@ -229,24 +231,31 @@ class Offsets:
             backlog = shares(backlog, wanted.bytes_max, sizes=sizes, turn=self._turn)
         return backlog
 
-    def _look_for_missing(self, places: Places, edges: Mapping[Queue, Edges]) -> None:
-        """Queues that were read and are not there now: their broker may come back."""
+    def _look_for_missing(self, places: Places, edges: Mapping[Queue, Edges]) -> Mapping[Queue, Edges]:
+        """Queues that were read and are not there now: their broker may come back.
+
+        Until then the others are read. A query of Trigger.AvailableNow waits: it ends when nothing is left to
+        read, and cannot come back to them.
+        """
         wanted = self._wanted
-        now_s = time.monotonic()
-        gone = [queue for queue in places if queue not in edges and self._is_wanted(queue)]
-        self._missing = {queue: self._missing.get(queue, now_s) for queue in gone}
-        if not gone:
-            return
-        if wanted.fail_on_data_loss:
+        while True:
+            now_s = time.monotonic()
+            gone = [queue for queue in places if queue not in edges and self._is_wanted(queue)]
+            self._missing = {queue: self._missing.get(queue, now_s) for queue in gone}
+            if not gone:
+                return edges
+            # Look for them every second.
+            self._looked_s = min(self._looked_s, now_s - wanted.discovery_s + GONE_PAUSE_S)
+            if not wanted.fail_on_data_loss:
+                return edges
             for queue, since_s in self._missing.items():
                 if now_s - since_s >= wanted.patience_s:
                     raise DataLoss.gone(queue, places[queue], wanted.patience_s)
-        self._looked_s = min(self._looked_s, now_s - wanted.discovery_s + GONE_PAUSE_S)
-        if self._target is not None and wanted.fail_on_data_loss:
-            # This query ends when nothing is left to read, so it cannot come back to them.
+            if self._target is None:
+                return edges
             time.sleep(GONE_PAUSE_S)
-            self._target |= {queue: edge.end for queue, edge in self._look().items() if queue in gone}
-            self._look_for_missing(places, self._edges)
+            edges = self._look()
+            self._target |= {queue: edges[queue].end for queue in gone if queue in edges}
 
     def _is_wanted(self, queue: Queue) -> bool:
         """A query may be started anew with fewer topics or queues."""
