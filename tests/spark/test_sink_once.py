@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -158,19 +158,3 @@ def test_at_least_once_a_batch_run_again_is_sent_twice(
     assert sorted(found) == wanted
     assert Counter(found.values()) == {1: 200, 2: 200}
     assert len({message.msg_id for message in stored(broker.nameserver_address, topic)}) == len(wanted)
-
-
-def test_effectively_once_has_conditions(
-    trapped: SparkSession, broker: BrokerThread, topic: str, tmp_path: Path
-) -> None:
-    chosen: dict[str, Any] = {
-        "nameserver": broker.nameserver_address, "topic": topic, "deliveryGuarantee": ONCE,
-    }  # fmt: skip
-    frame = trapped.sql("select 'x' as body")
-    trapped.sparkContext.setLocalProperty("spark.speculation", "true")
-    try:
-        with pytest.raises(Exception, match=r"spark\.speculation = false"):
-            frame.write.format("rocketmq").mode("append").options(**chosen).save()
-    finally:
-        trapped.sparkContext.setLocalProperty("spark.speculation", None)  # type: ignore[arg-type]
-    assert texts(broker.nameserver_address, topic) == []

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from kerolox.errors import OptionError
@@ -8,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import types as kinds
 
-from kerolox.spark.sink import BatchSink, StreamSink
+from kerolox.spark.sink import BatchSink, StreamSink, check_attempts
 from kerolox.spark.sink_options import COLUMNS, WrongColumns, check_columns, read_settings
 
 CLUSTER = {"nameserver": "127.0.0.1:9"}
@@ -79,3 +82,24 @@ def test_notes_need_a_checkpoint() -> None:
     options = {**CLUSTER, "topic": "t", "deliveryGuarantee": "effectively-once"}
     with pytest.raises(OptionError, match=r"not told of spark\.sql\.streaming\.checkpointLocation"):
         StreamSink(options, BODY, False)
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({}, ""),
+        ({"spark.master": "local[2,2]", "spark.speculation": "false"}, ""),
+        ({"spark.master": "yarn", "spark.stage.maxConsecutiveAttempts": "1"}, ""),
+        ({"spark.speculation": "true"}, "spark.speculation = false"),
+        ({"spark.master": "spark://host:7077"}, "spark.stage.maxConsecutiveAttempts = 1 on a cluster"),
+        ({"spark.master": "local-cluster[2,1,1024]"}, "spark.stage.maxConsecutiveAttempts = 1 on a cluster"),
+    ],
+)
+def test_every_row_once_has_conditions(conf: dict[str, str], said: str) -> None:
+    task: Any = SimpleNamespace(getLocalProperty=conf.get)
+    if not said:
+        check_attempts(task)
+        return
+    with pytest.raises(OptionError) as told:
+        check_attempts(task)
+    assert said in str(told.value)

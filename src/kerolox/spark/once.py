@@ -11,10 +11,10 @@ rows, but may get them in another order, as it does behind a shuffle. When it ge
 
 What this does not cover, because a broker has nothing to fence a sender off with:
 
-* Two attempts of one task at the same time. Speculative execution is refused (spark.speculation). When an
-  executor is only cut off from the driver, its tasks go on while they are started elsewhere, and likewise
-  when a stage is run again because shuffle files were lost (spark.stage.maxConsecutiveAttempts = 1 makes
-  the batch fail instead, and be run again from its note).
+* Two attempts of one task at the same time. Speculative execution is refused (spark.speculation), and on a
+  cluster so are stages that are run again because shuffle files were lost: spark.stage.maxConsecutiveAttempts
+  = 1 makes the batch fail instead, and be run again from its note. What remains: an executor that is cut off
+  from the driver, but not from the brokers, goes on with tasks that are started elsewhere meanwhile.
 * A request of a killed attempt that is stored after the next attempt looked. The look is repeated until for
   ``settleMs`` nothing more of the task has appeared, so such a request would have to be longer than that on
   its way: through the network, or in a broker that stands still.
@@ -81,8 +81,8 @@ class Beginning(msgspec.Struct, frozen=True):
         """From where on messages of this write can lie in a queue."""
         known = self.offsets.get(queue.topic)
         if known is not None:
-            # A queue that came later began empty.
-            return known.get(queue.broker, {}).get(str(queue.queue_id), 0)
+            noted = known.get(queue.broker, {}).get(str(queue.queue_id))
+            return cluster.min_offset(queue) if noted is None else noted  # one that came later
         try:
             return cluster.offset_at(queue, self.started_ms - CLOCK_SKEW_MS)
         except TopicUnknownAtBroker:
@@ -190,15 +190,20 @@ class Stored:
                 continue
             key = names.find(packed, names.AT_UNIQUE_KEY) or b""
             if key in self._keys:  # the rows came in another order, and another one has this id
-                fresh = b"%b%08X%b" % (key[:12], self._fresh, key[20:])
-                self._fresh += 1
-                item, renamed = item.replace(key, fresh), True
+                item, renamed = item.replace(key, self._fresh_key(key)), True
             places.append(place)
             items.append(item)
         if len(places) == len(rows.items) and not renamed:
             return rows
         lonely = None if rows.lonely is None else rows.lonely[np.array(places, np.int64)]
         return Rows(pa.array(items, pa.binary()), lonely)
+
+    def _fresh_key(self, key: bytes) -> bytes:
+        while True:
+            fresh = b"%b%08X%b" % (key[:12], self._fresh, key[20:])
+            self._fresh += 1
+            if fresh not in self._keys:  # an attempt before may have needed some too
+                return fresh
 
     def check(self, partition: int) -> None:
         """After the last row: nothing may be left over. Raises NotTheSameRows."""

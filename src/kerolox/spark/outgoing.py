@@ -51,6 +51,10 @@ class Rows:
         ]
         self.data = memoryview(items.buffers()[2]) if len(items) else memoryview(b"")
 
+    def slice(self, start: int, stop: int) -> Rows:
+        lonely = None if self.lonely is None else self.lonely[start:stop]
+        return Rows(self.items.slice(start, stop - start), lonely)
+
     def take(self, chosen: Numbers) -> Rows:
         lonely = None if self.lonely is None else self.lonely[chosen]
         return Rows(self.items.take(pa.array(chosen)), lonely)
@@ -270,8 +274,7 @@ class Encoder:
             edges = np.flatnonzero(np.diff(places, prepend=places[0] - 1))
             for start, stop in zip(edges, [*edges[1:], len(places)], strict=True):
                 place = int(places[start])
-                group = part if stop - start == len(places) else part.take(np.arange(start, stop))
-                yield wire, None if place < 0 else known[place], group
+                yield wire, None if place < 0 else known[place], part.slice(int(start), int(stop))
 
     def _wire_topic(self, topic: str) -> str:
         wire = self._wire_topics.get(topic)

@@ -168,12 +168,7 @@ def write_rows(
     """Send the rows of one task, and wait until all are stored. ``again``: some may be there already."""
     partition = task.partitionId()
     if settings.once:
-        if (task.getLocalProperty("spark.speculation") or "").lower() == "true":
-            raise OptionError(
-                "deliveryGuarantee",
-                EFFECTIVELY_ONCE,
-                "spark.speculation = false: of two attempts of a task at the same time, both would send",
-            )
+        check_attempts(task)
         if beginning.done:  # only Spark's own note of the batch was missing
             return Sent(there=sum(batch.num_rows for batch in iterator))
     ids = RowIds(beginning.write, partition, beginning.started_ms)
@@ -215,6 +210,26 @@ def write_rows(
         sender.requests - asked_before,
         sender.repeated - repeated_before,
     )
+
+
+def check_attempts(task: TaskContext) -> None:
+    """Refuse what would start a second attempt of a task beside the first, or one that cannot be told."""
+    if (task.getLocalProperty("spark.speculation") or "").lower() == "true":
+        raise OptionError(
+            "deliveryGuarantee",
+            EFFECTIVELY_ONCE,
+            "spark.speculation = false: of two attempts of a task at the same time, both would send",
+        )
+    master = task.getLocalProperty("spark.master") or "local"
+    stages = task.getLocalProperty("spark.stage.maxConsecutiveAttempts")
+    if master != "local" and not master.startswith("local[") and stages != "1":
+        raise OptionError(
+            "deliveryGuarantee",
+            EFFECTIVELY_ONCE,
+            "spark.stage.maxConsecutiveAttempts = 1 on a cluster: when shuffle files are lost, the tasks of "
+            "a stage are started again beside those that still run, and do not know that they are repeated. "
+            "With it the batch fails, and what is missing is sent when it is run again",
+        )
 
 
 # Workers are used for many tasks, one at a time: connections stay open from one to the next.
