@@ -153,7 +153,9 @@ def _run(
         interrupts.check()
 
     with progress, _interrupts() as interrupts:
-        spark = session.session("kerolox-archive", _with_retries(master), conf={**QUICK, **conf})
+        spark = session.session(
+            "kerolox-archive", _with_retries(master), conf={**QUICK, **conf}, sources=False
+        )
         try:
             context = spark.sparkContext
             interrupts.install()  # PySpark has put its own in place

@@ -86,8 +86,13 @@ def session(
     memory: str = "1g",
     ui: bool = False,
     log_level: str = "WARN",
+    sources: bool = True,
 ) -> SparkSession:
-    """A session, with the sources registered. If this process has one already, that one."""
+    """A session. If this process has one already, that one.
+
+    ``sources``: register our formats, with the listener that tells progress. What uses no tables can do
+    without, and spares the start of Spark's SQL part.
+    """
     global _shipment
     for package in ("pyspark", "pyarrow", "numpy"):
         if find_spec(package) is None:
@@ -109,9 +114,10 @@ def session(
     spark = SparkSession.builder.getOrCreate()
     if on_cluster:
         check_executors(spark)
-    from kerolox.spark import register
+    if sources:
+        from kerolox.spark import register
 
-    register(spark)
+        register(spark)
     return spark
 
 
