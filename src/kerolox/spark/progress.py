@@ -30,24 +30,41 @@ from kerolox.spark.places import Mark, Places, is_marked
 log = logging.getLogger(__name__)
 
 _TABLE = OptionTable("the progress of rocketmq sources", *CLUSTER)
-_listening: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+AFTER_ERROR = "the next batch tries again; for keys and TLS: kerolox.spark.register(spark, accessKey=...)"
+
+_listening: weakref.WeakKeyDictionary[SparkSession, GroupProgress] = weakref.WeakKeyDictionary()
+_warned: set[str] = set()  # groups; a warning for every batch would help nobody
 
 
 def report_progress(spark: SparkSession, options: Mapping[str, str]) -> None:
-    """Add the listener to a session, once."""
-    if spark not in _listening:
-        spark.streams.addListener(GroupProgress(options))
-        _listening.add(spark)
+    """Add the listener to a session, once; options given later are used from then on."""
+    known = _listening.get(spark)
+    if known is None:
+        known = _listening[spark] = GroupProgress()
+        spark.streams.addListener(known)
+    if options:
+        known.use(options)
 
 
 class GroupProgress(StreamingQueryListener):
-    """Reports the offsets of the session's rocketmq sources. ``options``: keys and the like, if needed."""
+    """Reports the offsets of the session's rocketmq sources."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = dict(options)
-        _TABLE.parse(self._options)  # complains now rather than in the middle of a query
+    def __init__(self) -> None:
+        self._options: dict[str, str] = {}
         self._clusters: dict[str, PlainCluster] = {}
         self._lock = threading.Lock()
+
+    def use(self, options: Mapping[str, str]) -> None:
+        """How to speak to brokers that ask for keys or TLS: offsets do not tell."""
+        _TABLE.parse(options)  # complains now rather than in the middle of a query
+        with self._lock:
+            self._options = dict(options)
+            self._close()
+
+    def _close(self) -> None:
+        for cluster in self._clusters.values():
+            cluster.close()
+        self._clusters.clear()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
@@ -68,8 +85,7 @@ class GroupProgress(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         with self._lock:
-            for cluster in self._clusters.values():
-                cluster.close()
+            self._close()
 
     def _cluster(self, nameserver: str) -> PlainCluster:
         found = self._clusters.get(nameserver)
@@ -94,10 +110,11 @@ def tell_group(cluster: PlainCluster, mark: Mark) -> None:
                 raise
             _make_group(cluster, mark.group, ahead)
             cluster.commit_all(ahead, mark.group)
+        _warned.discard(mark.group)
     except KeroloxError as error:
-        log.warning(
-            "progress_not_reported group=%s error=%r next='the next batch does'", mark.group, str(error)
-        )
+        level = logging.DEBUG if mark.group in _warned else logging.WARNING
+        log.log(level, "progress_not_reported group=%s error=%r next=%r", mark.group, str(error), AFTER_ERROR)
+        _warned.add(mark.group)
     finally:
         cluster.patience_s, cluster.tries = patience_s, tries
 

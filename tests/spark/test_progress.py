@@ -1,0 +1,72 @@
+"""What the listener tells a group, without Spark."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kerolox.client.messages import Message, Queue
+from kerolox.client.plain import PlainCluster
+from kerolox.errors import OptionError
+from kerolox.spark import progress
+from kerolox.spark.places import Mark
+from kerolox.spark.progress import GroupProgress, report_progress
+from kerolox.testing.threads import BrokerThread
+
+
+@pytest.fixture
+def listener() -> Iterator[GroupProgress]:
+    made = GroupProgress()
+    yield made
+    made.onQueryTerminated(SimpleNamespace())  # type: ignore[arg-type]
+    progress._warned.clear()
+
+
+def event(*ends: object) -> Any:
+    sources = [SimpleNamespace(endOffset=json.dumps(end)) for end in ends]
+    return SimpleNamespace(progress=SimpleNamespace(sources=sources))
+
+
+def test_places_of_our_sources_are_reported(
+    broker: BrokerThread,
+    new_topic: Callable[..., str],
+    send: Callable[[Sequence[Message]], Any],
+    listener: GroupProgress,
+) -> None:
+    topic = new_topic(queues=1)
+    send([Message(topic, f"{n}") for n in range(5)])
+    queue = Queue(topic, "broker-a", 0)
+    mark = Mark("heard", broker.nameserver_address, {queue: 3})
+    listener.onQueryProgress(event({"offset": 7}, None, mark.encode(), 12))
+    with PlainCluster(broker.nameserver_address) as cluster:
+        assert cluster.committed(queue, "heard") == 3
+
+
+def test_a_broker_that_is_away_is_no_error_and_said_once(
+    listener: GroupProgress, caplog: pytest.LogCaptureFixture
+) -> None:
+    mark = Mark("unheard", "127.0.0.1:1", {Queue("t", "broker-a", 0): 3})
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            listener.onQueryProgress(event(mark.encode()))
+    assert len([record for record in caplog.records if "progress_not_reported" in record.message]) == 1
+
+
+def test_one_listener_for_a_session_and_options_that_come_later() -> None:
+    class Session:
+        def __init__(self) -> None:
+            self.added: list[GroupProgress] = []
+            self.streams = SimpleNamespace(addListener=self.added.append)
+
+    session: Any = Session()
+    report_progress(session, {})
+    report_progress(session, {"accessKey": "me", "secretKey": "s"})
+    (listener,) = session.added
+    assert listener._cluster("127.0.0.1:1").options.access_key == "me"
+    with pytest.raises(OptionError, match="accessKey"):
+        report_progress(session, {"accesKey": "me"})
