@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
+import trustme
 
 from kerolox.client import plain_targets
 from kerolox.client.errors import InvalidMessage, TopicNotFound
@@ -20,9 +23,11 @@ from kerolox.client.plain_lines import Parcel, Sending, SendLine
 from kerolox.client.plain_sending import NotAllSent, PlainSender
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import ConnectionLost
+from kerolox.net.tls import ClientTls
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command
+from kerolox.protocol.frame import BINARY
 from kerolox.testing.threads import BrokerThread, broker_in_thread
 
 
@@ -225,3 +230,38 @@ def test_a_peer_that_stops_reading_blocks_nobody_for_ever() -> None:
                 sender.finish()
             assert told.value.count == 9
             assert 3 <= told.value.may_be_stored <= 9
+
+
+def send_many(sender: PlainSender, topic: str) -> None:
+    for number in range(40):
+        sender.send(batch(topic, [f"{number} {place} " + "x" * 9_000 for place in range(20)]))
+    sender.finish()
+    assert sender.stored == 800
+
+
+@pytest.mark.parametrize("how", ["signed", "binary"])
+def test_other_ways_to_speak(broker: BrokerThread, how: str) -> None:
+    broker.create_topic(f"spoken-{how}")
+    options = {
+        "signed": ClientOptions(broker.nameserver_address, access_key="me", secret_key="12345678"),
+        "binary": ClientOptions(broker.nameserver_address, encoding=BINARY),
+    }[how]
+    with PlainCluster(options) as cluster, PlainSender(cluster, "g") as sender:
+        send_many(sender, f"spoken-{how}")
+        assert len({message.text for message in stored(cluster, f"spoken-{how}")}) == 800
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "chain.pem")
+    files = {"tls_certificate": str(tmp_path / "chain.pem"), "tls_key": str(tmp_path / "key.pem")}
+    with broker_in_thread(**files) as secured:
+        secured.create_topic("secret")
+        with PlainCluster(secured.nameserver_address) as cluster, PlainSender(cluster, "g") as sender:
+            sender.queues("secret")  # the name server of this test speaks no TLS
+            tls = ClientTls(ca=str(tmp_path / "ca.pem"), check_host=True)
+            cluster.options = dataclasses.replace(cluster.options, tls=tls)
+            send_many(sender, "secret")
