@@ -29,7 +29,7 @@ demo: $(STAMP)
 # The stories with Java processes come alone, afterwards: they wait for others, who need the cores.
 test: $(STAMP)
 	$(PYTEST) -m "not long" --ignore=tests/peers $(ARGS)
-	$(BIN)/python -m pytest -m "not long and not both_sides" tests/peers $(ARGS)
+	$(BIN)/python -m pytest -m "not long and not full" tests/peers $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -42,7 +42,7 @@ fuzz: $(STAMP)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/fuzz.lock
 	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS_EACH),60) --result docs/results/fuzz.json
 
-# The tests with Apache's programs, every story told to our servers and to Apache's; then against the 4.9 line.
+# All tests with Apache's programs, every story told to our servers and to Apache's; and against the 4.9 line.
 peers: $(STAMP)
 	KEROLOX_REQUIRE_PEERS=1 $(BIN)/python -m pytest tests/peers -m "not long" $(ARGS)
 

@@ -34,7 +34,7 @@ from ..conftest import Factory
 from ..processes import JavaBroker
 from .conftest import SETTINGS, now
 
-pytestmark = pytest.mark.both_sides  # half a minute, for what only Apache's brokers have
+pytestmark = pytest.mark.full  # half a minute, for what only Apache's brokers have
 
 Unique = Callable[[str], str]
 USERS_5X = "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
