@@ -46,8 +46,8 @@ AT_APACHE_STAYS = {
     "test_the_other_kind_takes_its_share", "test_our_broker_registers_over_tls", "test_all_kinds_of_messages",
     "test_all_of_a_topic_and_on_from_there", "test_java_reads_what_python_sends",
 }  # fmt: skip
-# Second, stores that change hands: each start of Apache's broker takes half a minute of a core. Logs and delays
-# stay, and of those after a kill and after a stop the one after a kill.
+# Second, stores that change hands: each start of Apache's broker takes half a minute of a core. Logs and
+# delays stay, and of those after a kill and after a stop the one after a kill.
 HAND_OVERS = {"test_delays", "test_timers", "test_transactions"}
 LEFT_OUT = {
     "test_messages_survive_kill_and_clean_restart", "test_extensions_in_turns",
