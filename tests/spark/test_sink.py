@@ -140,6 +140,7 @@ def test_a_stream_is_written_batch_by_batch(
         .option("nameserver", broker.nameserver_address)
         .option("topic", topic)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .queryName("written")
         .trigger(availableNow=True)
         .start()
     )

@@ -61,6 +61,7 @@ def test_columns_that_do_not_fit(
         ({"settleMs": "5"}, "effectively-once as well"),
         ({"topic": "a b"}, "a name has letters"),
         ({"group": "DEFAULT_PRODUCER"}, "a name of your own"),
+        ({"path": "orders"}, "topic, which is its name in the rocketmq sink"),
         ({"startingOffsets": "latest"}, "the options of the rocketmq sink are"),
         ({"accessKey": "me"}, "secretKey"),
     ],

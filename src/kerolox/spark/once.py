@@ -94,8 +94,9 @@ def ends_of(sender: PlainSender, topics: Iterable[str]) -> Offsets:
     found: Offsets = {}
     for topic in topics:
         table = found[topic] = {}
+        to_be_made = sender.is_assumed(topic)
         for queue in sender.queues(topic):
-            end = 0 if sender.is_assumed(topic) else sender.cluster.max_offset(queue)
+            end = 0 if to_be_made else sender.cluster.max_offset(queue)
             table.setdefault(queue.broker, {})[str(queue.queue_id)] = end
     return found
 

@@ -59,7 +59,7 @@ SINK: Final = OptionTable(
            default=2_000),
 )  # fmt: skip
 # Given to the writer by Spark, or meant for it.
-SPARKS_OWN: Final = ("checkpointlocation", "path", "queryname")
+SPARKS_OWN: Final = ("checkpointlocation", "queryname")
 
 
 @dataclass(frozen=True)
