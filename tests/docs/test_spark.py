@@ -26,7 +26,7 @@ from kerolox.testing import BrokerThread, broker_in_thread
 from tests.docs import option_tables
 from tests.docs.test_code import ADDRESS, Section, sections
 from tests.spark.conftest import spark  # noqa: F401
-from tests.spark.store_maker import StoreMaker, fill
+from tests.spark.store_maker import StoreMaker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def names(spark: SparkSession, broker: BrokerThread, folder: Path) -> dict[str, Any]:  # noqa: F811
     """What the pieces of the page share, as its reader's session would."""
+    from pyspark.sql import functions
 
     def send(topic: str, count: int) -> None:
         broker.create_topic(topic)
@@ -63,7 +64,11 @@ def names(spark: SparkSession, broker: BrokerThread, folder: Path) -> dict[str, 
             )
 
     def store_files(path: str, count: int) -> None:
-        fill(StoreMaker(Path(path)), count, ("orders", "refunds"), queues=2).write()
+        maker = StoreMaker(Path(path))
+        for number in range(count):
+            topic = ("orders", "refunds")[number % 2]
+            maker.add(topic, b"%d" % number, number % 3, properties={"KEYS": f"k-{number}"})
+        maker.write()
 
     def wait_drained(topic: str, group: str) -> None:
         deadline_s = time.monotonic() + 20
@@ -76,6 +81,7 @@ def names(spark: SparkSession, broker: BrokerThread, folder: Path) -> dict[str, 
     return {
         "__name__": "guide",
         "spark": spark,
+        "f": functions,
         "send": send,
         "create": broker.create_topic,
         "store_files": store_files,

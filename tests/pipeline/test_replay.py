@@ -33,22 +33,13 @@ from kerolox.pipeline.replay_watch import NoLongerWanted, Watch, Watched
 from kerolox.spark.columns import arrow_schema
 from kerolox.spark.source_options import read_wanted
 from kerolox.testing import BrokerThread
-from tests.pipeline.replaying import T0, Forgetful, Quiet, lane_rows, message
+from tests.pipeline.replaying import T0, Forgetful, Quiet, archive, lane_rows, message
 from tests.spark.store_maker import StoreMaker, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 numbers = itertools.count(7)
-
-
-def archive(folder: Path, rows: Sequence[dict[str, Any]], files: int = 3) -> str:
-    """Rows as Parquet files, in no good order."""
-    folder.mkdir(exist_ok=True)
-    for number in range(files):
-        part = list(reversed(rows[number::files]))
-        pq.write_table(pa.Table.from_pylist(part, arrow_schema()), folder / f"{number}.parquet")
-    return str(folder)
 
 
 @pytest.fixture
@@ -356,6 +347,15 @@ def test_a_message_no_broker_takes_ends_its_lane_and_is_named(
     sources = {0: Source(Queue("orders", "broker-x", 0), 0, 9, 10, target, 0)}
     done = Lane(cluster, "big", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
     assert "message orders/broker-x/0/6: with the marks its properties take 32" in (done[0].error or "")
+
+
+def test_two_messages_at_one_place_are_not_taken_for_one(cluster: PlainCluster, topic: str) -> None:
+    target = cluster.route(topic).writable[0]
+    sources = {0: Source(Queue("orders", "broker-x", 0), 0, 2, 5, target, 0)}
+    rows = [message(0, 0), message(0, 1), message(0, 1), message(0, 2), message(0, 2, body=b"another")]
+    done = Lane(cluster, "anew", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
+    assert "orders/broker-x/0/2 is the place of two messages" in (done[0].error or "")
+    assert done[0].repeated == 1
 
 
 def test_what_a_replay_had_sent_and_was_deleted_is_not_sent_again(cluster: PlainCluster, topic: str) -> None:

@@ -18,11 +18,13 @@ import pytest
 
 from kerolox.blocking import Producer
 from kerolox.client.messages import Message, Receipt
+from kerolox.client.plain import PlainCluster
 from kerolox.spark import shipping
 from kerolox.spark.java import find_java
 from kerolox.spark.shipping import ExecutorsLack, Shipment, check_executors
 from kerolox.testing.process import broker_process
 from kerolox.testing.threads import BrokerThread
+from tests.pipeline.replaying import archive, message
 
 from .archiving import bodies
 from .standalone import bare_python, driver_settings, spark_cluster
@@ -90,6 +92,24 @@ def test_an_audit_by_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert json.loads(done.stdout)["problems"] == 0
     assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_a_replay_by_a_cluster(
+    cluster: Cluster, broker: BrokerThread, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    rows = [message(queue, offset) for queue in range(3) for offset in range(100)]
+    topic = new_topic()
+    done = cluster.run(
+        "pipeline", "replay", archive(tmp_path / "a", rows), "-n", broker.nameserver_address, "--to-topic",
+        topic, "--state", str(tmp_path / "state"), "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["sent"], told["complete"]) == (300, True)
+    with PlainCluster(broker.nameserver_address) as plain:
+        for queue in plain.route(topic).readable:
+            part = [m.body for m in plain.read(queue, 0, plain.max_offset(queue), group="TOOLS_CONSUMER")]
+            assert part == [row["body"] for row in rows if row["queue_id"] == queue.queue_id]
 
 
 @pytest.mark.long

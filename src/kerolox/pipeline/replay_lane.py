@@ -185,7 +185,7 @@ class Lane:
     def run(self, batches: Iterable[pa.RecordBatch]) -> dict[int, Done]:
         part: list[Copy] = []
         number, size_bytes = -1, 0
-        behind = -1  # the offset before, to see repetitions
+        behind, known = -1, None  # the message before, to see repetitions
         try:
             for batch in batches:
                 for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -194,11 +194,16 @@ class Lane:
                         self._flush(number, part)
                         number, part, size_bytes, behind = following, [], 0, -1
                         self._begin(number)
+                    source = self._sources[number]
                     if offset == behind:
+                        if (body, born_ms) != known:
+                            raise ReplayError(
+                                f"{source.name}/{offset} is the place of two messages: the topic was made "
+                                "anew in between. Replay one after the other, by --since and --until"
+                            )
                         self._done[number].repeated += 1
                         continue
-                    behind = offset
-                    source = self._sources[number]
+                    behind, known = offset, (body, born_ms)
                     if offset <= self._last.get(source.name, -1):
                         self._done[number].before += 1
                         continue
