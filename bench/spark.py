@@ -21,11 +21,27 @@ from tests.peers.jars import PeersUnavailable
 
 from bench import machine
 from bench.broker_peers import OURS, QUEUES
-from bench.results import Result, Table, number, ratio
-from bench.rounds import take_turns, typical_cost, typical_rate
+from bench.results import Result
+from bench.rounds import take_turns
 from bench.spark_kafka import BROKER_FLAGS, BROKER_VERSION, CLIENTS_VERSION, CONNECTOR_VERSION, get_kafka_jars
 from bench.spark_sides import KAFKA, LIKE_KAFKA, LIKE_KAFKA_NAMES, Data, KafkaSide, OurSide
+from bench.spark_tables import (
+    ARCHIVE,
+    BATCH,
+    FEW,
+    LARGE,
+    SINK,
+    SMALL,
+    STORE,
+    STREAM,
+    Found,
+    Run,
+    aims,
+    start_table,
+    table,
+)
 from kerolox.spark import session as spark_session
+from kerolox.spark.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,36 +63,8 @@ LARGE_PULLS = {
     "maxTransferCountOnMessageInDisk": 4096,
     "maxTransferBytesOnMessageInDisk": 1 << 20,
 }
-BATCH, STREAM, SINK, STORE, ARCHIVE = (
-    "live batch read", "live streaming read", "sink", "store read", "archive to Parquet",
-)  # fmt: skip
-SMALL = f"{OURS}, pulls of 32 (default)"
-LARGE = f"{OURS}, large pulls"
+GENERATED = "rows only generated"
 ALL_COLUMNS = f"{OURS}, large pulls, all columns, properties as map"
-
-
-@dataclass
-class Run:
-    """What one round saw."""
-
-    rows: int
-    body_bytes: int
-    wall_s: float
-    spark_cpu_s: float
-    broker_cpu_s: float
-
-    @property
-    def rate(self) -> float:
-        return self.rows / self.wall_s
-
-    @property
-    def cpu_us(self) -> float:
-        return self.spark_cpu_s * 1e6 / self.rows
-
-    @property
-    def broker_cpu_us(self) -> float:
-        return self.broker_cpu_s * 1e6 / self.rows
-
 
 Way = Callable[[], object]
 
@@ -91,7 +79,8 @@ class Load:
 
     @property
     def name(self) -> str:
-        return f"{self.kind}, {self.data.size_name}"
+        rows = f"{self.data.rows} rows of " if self.data is FEW else ""
+        return f"{self.kind}, {rows}{self.data.size_name}"
 
 
 class Bench:
@@ -104,7 +93,7 @@ class Bench:
         jvm = spark_session._jvm
         assert jvm is not None
         self._jvm_cpu = machine.FamilyCpu(jvm.process.pid)
-        self.found: dict[str, dict[str, dict[str, list[Run]]]] = {}
+        self.found: dict[Data, Found] = {}
         self.notes: list[str] = []
 
     def close(self) -> None:
@@ -130,14 +119,14 @@ class Bench:
             if counts:
                 runs.setdefault(way, []).append(done)
             print(
-                f"{load.name}: {way}: {done.rate:,.0f} rows/s, {done.cpu_us:.2f} CPU µs a row, "
-                f"broker {done.broker_cpu_us:.2f}{'' if counts else ' (warm-up)'}",
+                f"{load.name}: {way}: {done.wall_s:.2f} s, {done.rate:,.0f} rows/s, {done.cpu_us:.2f} CPU µs "
+                f"a row, broker {done.broker_cpu_us:.2f}{'' if counts else ' (warm-up)'}",
                 flush=True,
             )
 
         take_turns({way: partial(attempt, way, counts=False) for way in load.ways}, warm)
         take_turns({way: partial(attempt, way) for way in load.ways}, rounds)
-        self.found.setdefault(load.data.size_name, {})[load.kind] = runs
+        self.found.setdefault(load.data, {})[load.kind] = runs
 
     def _round(self, load: Load, way: str) -> Run:
         if OURS in way:
@@ -195,15 +184,20 @@ class Bench:
             LARGE: lambda: self._stream_to_nowhere(ours.stream(spark, data, **narrow)),
         }
         sink: dict[str, Way] = {
-            "rows only generated": lambda: _to_nowhere(data.generated(spark)),
+            GENERATED: lambda: _to_nowhere(data.generated(spark)),
             OURS: lambda: ours.write(data.generated(spark)),
         }
-        archive: dict[str, Way] = {OURS: lambda: ours.archive(spark, data)}
+        archive: dict[str, Way] = {LARGE: lambda: ours.archive(spark, data)}
         if kafka is not None:
             batch[KAFKA] = lambda: _to_nowhere(kafka.read(spark, data))
             stream[KAFKA] = lambda: self._stream_to_nowhere(kafka.stream(spark, data))
             sink[KAFKA] = lambda: kafka.write(data.generated(spark))
             archive[f"{KAFKA}, Spark's Parquet writer"] = lambda: self._to_parquet(kafka.read(spark, data))
+        if data is FEW:
+            for ways in (batch, stream, sink):
+                for way in (SMALL, ALL_COLUMNS, GENERATED):
+                    ways.pop(way, None)
+            return [Load(BATCH, data, batch), Load(STREAM, data, stream), Load(SINK, data, sink)]
         parquet = f"{ours.folder}/parquet-{data.size}"
         store: dict[str, Way] = {
             f"{OURS}, Kafka's columns": lambda: _to_nowhere(ours.store(spark, data, **narrow)),
@@ -279,7 +273,7 @@ def main(argv: list[str] | None = None) -> Result | None:
         except PeersUnavailable as missing:
             print(f"no comparison without Kafka's programs: {missing}")
     conf = {} if jars is None else {"spark.driver.extraClassPath": jars.connector_classpath}
-    facts = machine.describe(spark_session.find_java().path) | _spark_facts()
+    facts = machine.describe(find_java().path) | _spark_facts()
     flags = _flags(datas, rounds)
     machine.show(facts | flags)
     with ExitStack() as stack:
@@ -289,7 +283,7 @@ def main(argv: list[str] | None = None) -> Result | None:
         if jars is not None:
             kafka = KafkaSide(jars)
             stack.callback(kafka.close)
-        for data in datas:
+        for data in (FEW, *datas):
             ours.fill(data)
         spark = spark_session.session("bench", MASTER, conf=conf, memory=MEMORY, log_level="ERROR")
         stack.callback(spark_session.stop)
@@ -297,14 +291,15 @@ def main(argv: list[str] | None = None) -> Result | None:
         stack.callback(bench.close)
         if kafka is not None:
             kafka.attach(spark)
-        for place, data in enumerate(datas):
+        for place, data in enumerate((*datas, FEW)):
             if kafka is not None:
                 kafka.fill(data, spark)
             bench.check(data)
-            bench.write_parquet(data)
+            if data is not FEW:
+                bench.write_parquet(data)
             for load in bench.loads(data):
                 if arguments.only in load.name:
-                    # Compiled code serves the second size as well.
+                    # Compiled code serves the later ones as well.
                     bench.measure(load, rounds, warm=2 if place == 0 else 1)
     result = Result(
         "spark",
@@ -312,13 +307,17 @@ def main(argv: list[str] | None = None) -> Result | None:
         [ABOUT, *bench.notes],
         facts,
         flags,
-        [*(table(data, bench.found[data.size_name]) for data in datas), aims(bench.found)],
+        [
+            *(table(data, found) for data, found in bench.found.items() if data is not FEW),
+            start_table(bench.found.get(FEW, {})),
+            aims(bench.found),
+        ],
         {
-            size: {
+            data.title: {
                 kind: {way: [asdict(run) for run in runs] for way, runs in ways.items()}
                 for kind, ways in kinds.items()
             }
-            for size, kinds in bench.found.items()
+            for data, kinds in bench.found.items()
         },
     )
     result.show()
@@ -362,102 +361,6 @@ def _flags(datas: list[Data], rounds: int) -> dict[str, str]:
 
 def _shown(options: dict[str, int]) -> str:
     return ", ".join(f"{key}={value}" for key, value in options.items())
-
-
-# --- tables ---------------------------------------------------------------------------------------
-
-Found = dict[str, dict[str, list[Run]]]  # by load, way
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Of a way's rounds, the better ones."""
-
-    rate: float
-    cpu_us: float
-    all_cpu_us: float
-    broker_cpu_us: float
-
-    @classmethod
-    def of(cls, runs: list[Run]) -> Figures:
-        return cls(
-            typical_rate([run.rate for run in runs]),
-            typical_cost([run.cpu_us for run in runs]),
-            typical_cost([run.cpu_us + run.broker_cpu_us for run in runs]),
-            typical_cost([run.broker_cpu_us for run in runs]),
-        )
-
-
-def beside(found: Found, kind: str) -> Figures | None:
-    """What Kafka's side did of the same; the store is compared with its live read, as it has no other."""
-    for way, runs in found.get(BATCH if kind == STORE else kind, {}).items():
-        if way.startswith(KAFKA) and runs:
-            return Figures.of(runs)
-    return None
-
-
-def table(data: Data, found: Found) -> Table:
-    rows = []
-    for kind, ways in found.items():
-        other = beside(found, kind)
-        for way, runs in ways.items():
-            if not runs:
-                continue
-            mine = Figures.of(runs)
-            ratios = ["", "", ""]
-            if other is not None and way.startswith(OURS):
-                ratios = [
-                    ratio(mine.rate / other.rate),
-                    ratio(other.cpu_us / mine.cpu_us),
-                    ratio(other.all_cpu_us / mine.all_cpu_us),
-                ]
-            rows.append([
-                kind, way, number(mine.rate), ratios[0], number(mine.rate * data.size / 1e6),
-                number(1e6 / mine.cpu_us), ratios[1], number(mine.cpu_us),
-                number(mine.broker_cpu_us), ratios[2],
-            ])  # fmt: skip
-    return Table(
-        f"{data.rows:,} rows, bodies of {data.size_name}",
-        [
-            "load",
-            "way",
-            "rows/s",
-            "to Kafka's",
-            "MB/s",
-            "rows per CPU second of Spark",
-            "to Kafka's",
-            "CPU µs a row, Spark",
-            "CPU µs a row, broker",
-            "to Kafka's, Spark and broker together",
-        ],
-        rows,
-        [
-            "Kafka has no table of its files: the store read is compared with its connector's live batch "
-            "read. The Parquet scan is what Spark's own format does with the same rows, written by Spark."
-        ],
-    )
-
-
-def aims(found: dict[str, Found]) -> Table:
-    """What was wanted of this part, and what it came to."""
-    rows = []
-    for size, kinds in found.items():
-        for kind, way in ((BATCH, LARGE), (BATCH, SMALL), (STREAM, LARGE), (SINK, OURS)):
-            other, runs = beside(kinds, kind), kinds.get(kind, {}).get(way)
-            if other is not None and runs:
-                value = other.cpu_us / Figures.of(runs).cpu_us
-                aim = f"{kind}, {size}, {way}: rows per CPU second to Kafka's"
-                rows.append([aim, ratio(1.0), ratio(value), _met(value >= 1.0)])
-        runs = kinds.get(STORE, {}).get(f"{OURS}, properties as string")
-        if runs:
-            rate = Figures.of(runs).rate
-            aim = f"{STORE}, {size}, properties as string: rows/s"
-            rows.append([aim, number(1e6), number(rate), _met(rate >= 1e6)])
-    return Table("Aims", ["aim", "at least", "found", "met"], rows)
-
-
-def _met(yes: bool) -> str:
-    return "yes" if yes else "no"
 
 
 if __name__ == "__main__":

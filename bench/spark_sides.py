@@ -48,11 +48,15 @@ class Data:
 
     @property
     def topic(self) -> str:
-        return f"rows-{self.size}"
+        return f"rows-{self.size}-{self.rows}"
 
     @property
     def size_name(self) -> str:
         return f"{self.size} B" if self.size < 1024 else f"{self.size // 1024} KiB"
+
+    @property
+    def title(self) -> str:
+        return f"{self.rows:,} rows, bodies of {self.size_name}"
 
     @property
     def body_bytes(self) -> int:
@@ -182,6 +186,7 @@ class KafkaSide:
     def __init__(self, jars: KafkaJars) -> None:
         self.broker = KafkaBroker(jars, QUEUES)
         self._numbers = itertools.count()
+        self._jvm: Any = None
         self._admin: Any = None
         self.target = ""
 
@@ -194,7 +199,7 @@ class KafkaSide:
 
     def attach(self, spark: SparkSession) -> None:
         """Topics are made through the client in Spark's JVM."""
-        self._jvm: Any = spark.sparkContext._jvm
+        self._jvm = spark.sparkContext._jvm
         settings = self._jvm.java.util.HashMap()
         settings.put("bootstrap.servers", self.broker.address)
         self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(settings)
