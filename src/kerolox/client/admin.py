@@ -239,13 +239,16 @@ class Admin:
         asked = offset_headers.ResetOffsetRequest(topic=topic, group=group, timestamp=time_ms, is_force=True)
         found: dict[MessageQueue, int] = {}
         for name, address in (await self.brokers_of(topic)).items():
-            answer = await self.ask(
-                address,
-                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-                asked,
-                ok=(0, ResponseCode.CONSUMER_NOT_ONLINE),
-                timeout_s=10.0,
-            )
+            code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+            ok: tuple[int, ...] = (0, ResponseCode.CONSUMER_NOT_ONLINE)
+            answer = await self.ask(address, code, asked, ok=(*ok, ResponseCode.SYSTEM_ERROR), timeout_s=10.0)
+            if answer.code == ResponseCode.SYSTEM_ERROR:
+                # Where members are told to reset themselves, as before 5.0, a group without progress in all
+                # queues "does not exist".
+                if "not exist" not in (answer.remark or "") or group not in await self.groups(address):
+                    raise failure(answer, address=address, code=code)
+                await self._commit_by_time(name, address, group, topic, time_ms)
+                answer = await self.ask(address, code, asked, ok=ok, timeout_s=10.0)
             if answer.code == 0 and answer.body:
                 found |= ResetOffsets.decode(answer.body).offset_table
             else:  # before 5.0, and nobody of the group is there: commit for it
