@@ -38,6 +38,7 @@ class Twice:
     def __init__(self, driver: JavaDriver, *pairs: tuple[str, str]) -> None:
         self.driver = driver
         self.pairs = pairs  # name server, broker: ours, then theirs
+        self.is_4x = driver.jars.is_4x  # whose tool, and broker, have less to say
 
     def each(self, command: str, *words: str) -> list[str]:
         """What it prints of ours and of theirs, or the error of each."""
@@ -100,7 +101,7 @@ def test_cluster_and_figures(twice: Twice) -> None:
     lines = [text.splitlines() for text in twice.each("clusterList", "-n", "N")]
     assert lines[0][0] == lines[1][0]
     assert len(lines[0][1].split()) == len(lines[1][1].split())  # every column has its figure
-    assert lines[0][1].rstrip().endswith("true")
+    assert twice.is_4x or lines[0][1].rstrip().endswith("true")
     mine, theirs = (
         dict(re.findall(r"^(\S+?)\s*: (.*)$", text, re.MULTILINE))
         for text in twice.each("brokerStatus", "-n", "N", "-b", "B")
@@ -112,9 +113,10 @@ def test_cluster_and_figures(twice: Twice) -> None:
 def test_topics(twice: Twice, unique: Unique) -> None:
     topic = made(twice, unique("topic"))
     twice("topicRoute", "-n", "N", "-t", topic)
-    twice("updateTopic", "-n", "N", "-b", "B", "-t", topic, "-r", "3", "-w", "2", "-a", "+message.type=FIFO")
+    attributes = [] if twice.is_4x else ["-a", "+message.type=FIFO"]
+    twice("updateTopic", "-n", "N", "-b", "B", "-t", topic, "-r", "3", "-w", "2", *attributes)
     assert '"readQueueNums":3' in twice("topicRoute", "-n", "N", "-t", topic)
-    for wrong in ("+nonsense=1", "+queue.type=BatchCQ", "-reserve.time"):
+    for wrong in () if twice.is_4x else ("+nonsense=1", "+queue.type=BatchCQ", "-reserve.time"):
         twice.differing_ends("updateTopic", "-n", "N", "-b", "B", "-t", topic, "-a", wrong)
     twice.differing_ends("updateTopic", "-n", "N", "-b", "B", "-t", "TBW102")
     twice("sendMessage", "-n", "N", "-t", topic, "-p", "body", "-b", "broker-a", "-i", "1")
@@ -142,7 +144,8 @@ def test_messages(twice: Twice, unique: Unique) -> None:
         assert re.search(r"Tags: +\[?tagA", shown), shown
         facts = dict(re.findall(r"^(Store Host|CommitLog Offset): +(\S+)", shown, re.MULTILINE))
         place = offset_id(host_bytes(facts["Store Host"]), int(facts["CommitLog Offset"]))
-        by_id = twice.driver.mqadmin("queryMsgById", "-n", nameserver, "-t", topic, "-i", place)
+        of_topic = [] if twice.is_4x else ["-t", topic]
+        by_id = twice.driver.mqadmin("queryMsgById", "-n", nameserver, *of_topic, "-i", place)
         assert re.search(r"Keys: +\[?key1", by_id), by_id
     entries = twice("queryCq", "-n", "N", "-t", topic, "-q", "1", "-i", "0", "-c", "5", "-b", "B")
     assert "max: 1, min: 0" in entries
@@ -169,7 +172,7 @@ def test_groups_and_progress(twice: Twice, unique: Unique) -> None:
     # group has pulled anything, and what is in flight afterwards is what it pulled.
     wait_until(
         lambda: all(
-            re.search(r"broker-a +0 +3 +3 +0 +0 ", text)
+            re.search(r"broker-a +0 +3 +3 +0 " if twice.is_4x else r"broker-a +0 +3 +3 +0 +0 ", text)
             for text in twice.each("consumerProgress", "-n", "N", "-g", group)
         ),
         60,
@@ -185,13 +188,14 @@ def test_groups_and_progress(twice: Twice, unique: Unique) -> None:
     progress = twice("consumerProgress", "-n", "N", "-g", group)
     assert "Diff Total: 3" in progress
     # Where the group pulled last stays what it was, whatever is reset.
-    assert "Inflight Total: 3" in progress
+    assert twice.is_4x or "Inflight Total: 3" in progress
     assert "Diff Total: 3" in twice("consumerProgress", "-n", "N", "-g", group, "-t", topic)
     twice.differing_ends("consumerConnection", "-n", "N", "-g", group)
     twice.differing_ends("producerConnection", "-n", "N", "-g", "nobody", "-t", topic)
     stats = twice.each("statsAll", "-n", "N", "-t", topic)
     assert group in stats[0], stats
-    twice("setConsumeMode", "-n", "N", "-b", "B", "-t", topic, "-g", group, "-m", "POP", "-q", "8")
+    if not twice.is_4x:
+        twice("setConsumeMode", "-n", "N", "-b", "B", "-t", topic, "-g", group, "-m", "POP", "-q", "8")
     twice("deleteSubGroup", "-n", "N", "-b", "B", "-g", group, "-r", "true")
     twice("updateSubGroup", "-n", "N", "-b", "B", "-g", group)
 
@@ -210,7 +214,7 @@ def test_settings(twice: Twice) -> None:
     assert "success" in said
     assert [found["slaveReadEnable"] for found in settings()] == ["true", "true"]
     twice("updateBrokerConfig", "-n", "N", "-b", "B", "-k", "slaveReadEnable", "-v", "false")
-    for key in ("brokerConfigPath", "rocketmqHome", "configBlackList"):
+    for key in () if twice.is_4x else ("brokerConfigPath", "rocketmqHome", "configBlackList"):
         refused = twice.differing_ends("updateBrokerConfig", "-n", "N", "-b", "B", "-k", key, "-v", "x")
         assert "CODE: 16" in refused
 
@@ -218,8 +222,9 @@ def test_settings(twice: Twice) -> None:
 def test_orders(twice: Twice) -> None:
     for command in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
         assert "success" in twice(command, "-n", "N", "-b", "B")
-    mine, _ = twice.each("haStatus", "-n", "N", "-b", "B")
-    assert "#SlaveNum\t0" in mine
+    if not twice.is_4x:
+        mine, _ = twice.each("haStatus", "-n", "N", "-b", "B")
+        assert "#SlaveNum\t0" in mine
     mine, _ = twice.each("brokerConsumeStats", "-n", "N", "-b", "B")
     assert "Diff Total" in mine
 

@@ -71,7 +71,7 @@ def test_outcomes(cluster: Cluster, impatient: Broker, client: Client, unique: U
         for number in range(3):
             sent = send(producer, topic, f"{name} {number}")
             assert sent["status"] == "SEND_OK"
-            assert sent["transactionId"] == sent["msgId"]
+            assert sent["transactionId"] == (None if cluster.is_apache_4 else sent["msgId"])
             assert sent["localState"] == ("UNKNOW" if local == "throw" else local)
     wanted = {
         f"{name} {number}" for name in ("commit", "check-commit", "throw-commit") for number in range(3)
@@ -88,7 +88,7 @@ def test_outcomes(cluster: Cluster, impatient: Broker, client: Client, unique: U
         assert (properties["TRAN_MSG"], properties["PGROUP"]) == ("true", groups[name])
         if not cluster.is_apache_4:
             assert not {"REAL_TOPIC", "REAL_QID"} & set(properties)
-        assert properties["__transactionId__"] == properties["UNIQ_KEY"]
+            assert properties["__transactionId__"] == properties["UNIQ_KEY"]
         assert properties.get("TRANSACTION_CHECK_TIMES") == (None if name == "commit" else "1")
     asked = client.driver.events("transaction.check")
     assert all(each["message"]["topic"] == topic for each in asked)
@@ -106,7 +106,7 @@ def test_a_producer_is_asked_until_it_knows(
     consumer = client.push(unique("group"), topic, body=True)
     for state in ("UNKNOW", "UNKNOW", "COMMIT_MESSAGE"):
         asked = client.driver.wait_event("transaction.check", where=lambda each: each["token"] is not None)
-        assert asked["message"]["transactionId"] == sent["transactionId"]
+        assert asked["message"]["transactionId"] == sent["msgId"]
         client.driver.call("transaction.decide", token=asked["token"], state=state)
     records: list[Record] = []
     collect(consumer, {"pay"}, records)
@@ -194,5 +194,11 @@ def test_open_transactions_change_hands(
     wanted = {f"{word} {number}" for word in ("asked", "told") for number in range(3)}
     collect(client.push(unique("group"), topic, body=True), wanted, records)
     # What the old one committed but had not noted, ours finds in the log; Apache's would ask again.
-    assert texts(records) == dict.fromkeys(wanted, 1)
+    arrived = texts(records)
+    if cluster.kind == "ours" and client.driver.jars.is_4x:
+        # 4.9 reads one ended transaction per note; ours, as those of 5.x, have several. It asks again.
+        assert arrived.keys() == wanted
+        assert set(arrived.values()) <= {1, 2}
+    else:
+        assert arrived == dict.fromkeys(wanted, 1)
     after.stop()
