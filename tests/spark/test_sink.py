@@ -156,7 +156,6 @@ def test_a_stream_is_written_batch_by_batch(
     ("columns", "options", "said"),
     [
         ("'x' as body, 1 as price", {}, "price is not one of a message: body (binary or string), topic"),
-        ("'x' as body", {"topik": "t"}, "topic, perhaps"),
         ("cast(null as string) as body", {}, "have no body"),
     ],
 )
@@ -166,10 +165,3 @@ def test_what_is_wrong_is_refused_with_a_reason(
     with pytest.raises(Exception) as raised:
         write(spark.sql(f"select {columns}"), broker, **{"topic": topic, **options})
     assert said in str(raised.value)
-
-
-def test_overwriting_is_refused(spark: SparkSession, broker: BrokerThread, topic: str) -> None:
-    with pytest.raises(Exception, match="cannot be replaced"):
-        spark.sql("select 'x' as body").write.format("rocketmq").mode("overwrite").option(
-            "nameserver", broker.nameserver_address
-        ).option("topic", topic).save()
