@@ -47,6 +47,12 @@ def test_ticks_are_round(high: float, ticks: list[float]) -> None:
     assert charts.nice_ticks(high) == pytest.approx(ticks)
 
 
+def test_ticks_of_bytes_are_round_in_their_unit() -> None:
+    assert charts.byte_ticks(3_900_000) == [number << 20 for number in range(5)]
+    assert charts.byte_ticks(700) == [0, 200, 400, 600, 800]
+    assert charts.byte_ticks(0) == [0, 1]
+
+
 @given(st.floats(1e-9, 1e15))
 @settings(max_examples=100)
 def test_ticks_reach_the_highest_value(high: float) -> None:
@@ -87,9 +93,11 @@ def test_layers_lie_on_each_other_without_a_gap() -> None:
 
 
 def test_lines_are_on_a_scale_of_powers_and_break_where_nothing_is() -> None:
-    svg = parsed(charts.lines(START, HOUR, [Series("p99", [1, 100, None, 1000, 0])], "latency", str))
+    values = [1, 100, None, 1000, None, 0]
+    svg = parsed(charts.lines(START, HOUR, [Series("p99", values)], "latency", str))
     (path,) = [each for each in svg.iter("path") if each.attrib["class"] == "l0"]
-    assert path.attrib["d"].count("M") == 2
+    assert path.attrib["d"].count("M") == 3
+    assert path.attrib["d"].count("h") == 2  # dots
     y = Scale(0, 3, HEIGHT - BOTTOM, TOP)
     places = [place for _, place in corners(path.attrib["d"])]
     assert places == pytest.approx([y(0), y(2), y(3), y(0)], abs=0.06)
@@ -99,6 +107,8 @@ def test_lines_are_on_a_scale_of_powers_and_break_where_nothing_is() -> None:
 
 def test_columns_stand_on_the_floor() -> None:
     svg = parsed(charts.columns(["≤ 1", "≤ 2", "≤ 4"], [1, 4, 2], "sizes"))
+    few = parsed(charts.columns(["many", "few", "none"], [1e6, 1, 0], "sizes"))
+    assert [float(each.attrib["height"]) for each in few.iter("rect")][1:] == [1, 0]
     rects = [
         {key: float(value) for key, value in each.attrib.items() if key != "class"}
         for each in svg.iter("rect")

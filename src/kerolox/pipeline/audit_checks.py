@@ -148,7 +148,7 @@ class PartAudit:
         known: list[str] = encoded.dictionary.to_pylist()
         wanted = np.array([not self._topics or name in self._topics for name in known])[codes]
         self._note_times(heads)
-        self._check_sums(block, topic, pairs)
+        self._check_sums(block, topic, pairs, wanted)
         self._queues.check(heads, codes, known, pairs)
         self._sums["messages"] += int(wanted.sum())
         self._sums["bytes"] += int(heads.size[wanted].sum())
@@ -168,9 +168,9 @@ class PartAudit:
         self._first_ms = self._first_ms or int(stored[0])
         self._last_ms = int(reached[-1])
 
-    def _check_sums(self, block: Block, topic: pa.Array, pairs: Pairs) -> None:
+    def _check_sums(self, block: Block, topic: pa.Array, pairs: Pairs, wanted: npt.NDArray[np.bool_]) -> None:
         heads, view = block.heads, block.bytes.data
-        filled = np.flatnonzero(heads.body_length)
+        filled = np.flatnonzero((heads.body_length > 0) & wanted)
         begins = heads.body_at[filled]
         cuts = map(slice, begins.tolist(), (begins + heads.body_length[filled]).tolist())
         sums = np.fromiter(map(crc32, map(view.__getitem__, cuts)), np.int64, len(filled))
@@ -179,7 +179,7 @@ class PartAudit:
         self._note_faults("body checksum", block, bad, topic, pairs, "the body breaks its checksum")
         # Records may carry a checksum of the whole, as their last property.
         marks = every_byte(block.bytes, "V9")[np.maximum(heads.end - 20, 0)]
-        own = np.flatnonzero(marks == np.void(b"__CRC32#\x01"))
+        own = np.flatnonzero((marks == np.void(b"__CRC32#\x01")) & wanted)
         broken = [
             row for row in own.tolist() if not record_crc_ok(view[heads.positions[row] : heads.end[row]])
         ]

@@ -185,12 +185,14 @@ def _rates(made: Audit) -> str:
     shown = [name or "all others" for name in names]
     per = "minute" if width == 1 else f"minute, mean of {width} minutes"
     start, step = first * 60_000, width * 60_000
-    charts_ = "".join(
-        f"<h3>{title} per {per}</h3>"
-        + charts.layers(start, step, [charts.Series(n or "all others", table[n]) for n in names], title, text)
-        for title, table, text in (("Messages", messages, charts.short), ("Bytes stored", sizes, size_text))
-    )
-    return f"<section><h2>Rates</h2>{charts.legend(shown)}{charts_}</section>"
+    parts = []
+    for title, table, text, ticks in (
+        ("Messages", messages, charts.short, charts.nice_ticks),
+        ("Bytes stored", sizes, size_text, charts.byte_ticks),
+    ):
+        series = [charts.Series(label, table[name]) for label, name in zip(shown, names, strict=True)]
+        parts.append(f"<h3>{title} per {per}</h3>{charts.layers(start, step, series, title, text, ticks)}")
+    return f"<section><h2>Rates</h2>{charts.legend(shown)}{''.join(parts)}</section>"
 
 
 def _latency(made: Audit) -> str:

@@ -57,6 +57,12 @@ def nice_ticks(high: float, count: int = 4) -> list[float]:
     return [step * number for number in range(math.ceil(high / step - 1e-9) + 1)]
 
 
+def byte_ticks(high: float) -> list[float]:
+    """The same, for amounts that are told in KiB, MiB and so on."""
+    unit = 1024.0 ** max(0, math.floor(math.log(max(1.0, high), 1024)))
+    return [tick * unit for tick in nice_ticks(high / unit)]
+
+
 def time_ticks(low_ms: float, high_ms: float, count: int = 7) -> list[int]:
     """Round times between two others."""
     wanted = (high_ms - low_ms) / count
@@ -78,13 +84,20 @@ def three_digits(number: float) -> str:
     return f"{number:.3g}" if abs(number) < 999.5 else f"{number:.0f}"
 
 
-def layers(start_ms: int, step_ms: int, series: Sequence[Series], title: str, text: Text = short) -> str:
+def layers(
+    start_ms: int,
+    step_ms: int,
+    series: Sequence[Series],
+    title: str,
+    text: Text = short,
+    ticks_to: Callable[[float], list[float]] = nice_ticks,
+) -> str:
     """Amounts over time, laid on top of each other. Value ``n`` holds from ``start + n * step`` on."""
     count = max((len(each.values) for each in series), default=0)
     if not count:
         return ""
     totals = [sum(each.values[at] or 0 for each in series) for at in range(count)]
-    ticks = nice_ticks(max(totals))
+    ticks = ticks_to(max(totals))
     x = Scale(start_ms, start_ms + count * step_ms, LEFT, WIDTH - RIGHT)
     y = Scale(0, ticks[-1], HEIGHT - BOTTOM, TOP)
     parts = [_frame(x, [(y(tick), text(tick)) for tick in ticks])]
@@ -120,9 +133,9 @@ def lines(start_ms: int, step_ms: int, series: Sequence[Series], title: str, tex
                 continue
             place = x(start_ms + (at + 0.5) * step_ms)
             path += f"{pen}{_n(place)},{_n(y(math.log10(max(1.0, value))))}"
+            if pen == "M" and (at + 1 == count or each.values[at + 1] is None):
+                path += "h0.01"  # alone, it is no line: a dot, since ends are round
             pen = "L"
-        if path.count("L") == 0:  # one point is no line
-            path += "h0.01"
         parts.append(
             f'<path class="l{number % COLOURS}" d="{path}"><title>{escape(each.name)}</title></path>'
         )
@@ -140,10 +153,11 @@ def columns(labels: Sequence[str], values: Sequence[float], title: str, text: Te
     every = math.ceil(len(labels) / (room and (WIDTH - LEFT - RIGHT) / 54))
     for number, (label, value) in enumerate(zip(labels, values, strict=True)):
         left = LEFT + room * number
-        height = y(0) - y(value)
+        height = max(1.0, y(0) - y(value)) if value else 0.0  # few are not none
         parts.append(
-            f'<rect class="f0" x="{_n(left + room * 0.08)}" y="{_n(y(value))}" width="{_n(room * 0.84)}" '
-            f'height="{_n(height)}"><title>{escape(label)}: {escape(f"{value:,.0f}")}</title></rect>'
+            f'<rect class="f0" x="{_n(left + room * 0.08)}" y="{_n(y(0) - height)}" '
+            f'width="{_n(room * 0.84)}" height="{_n(height)}">'
+            f"<title>{escape(label)}: {value:,.0f}</title></rect>"
         )
         if number % every == 0:
             parts.append(_label(left + room / 2, HEIGHT - 8, label, "middle"))
