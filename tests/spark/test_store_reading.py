@@ -423,3 +423,24 @@ def test_a_wrong_size_does_not_make_it_read_all(maker: StoreMaker, way: str) -> 
         )
         assert rows(path, **{"from": way}, onCorrupt="skip") == expected(left)
     assert sum(size > 4096 and size < store_files.PIECE_BYTES for size in read) < 60
+
+
+def test_files_of_any_bytes(tmp_path: Path) -> None:
+    """Nothing but damage: no rows, and nothing escapes."""
+    rng = random.Random(3)
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    queue = tmp_path / "consumequeue" / "orders" / "0" / f"{0:020d}"
+    log.parent.mkdir()
+    queue.parent.mkdir(parents=True)
+    for number in range(30):
+        log.write_bytes(b"\xda\xa3\x20\xa7".join(rng.randbytes(rng.randrange(100)) for _ in range(40)))
+        entries = [
+            ENTRY.pack(
+                *(rng.getrandbits(63) >> rng.choice((0, 40, 55)), rng.getrandbits(rng.choice((8, 31))), 0)
+            )
+            for _ in range(20)
+        ]
+        queue.write_bytes(b"".join(entries) + rng.randbytes(number))
+        for way in ("queues", "log"):
+            assert rows(str(tmp_path), **{"from": way}, onCorrupt="skip", minPartitions="3") == []
+            report(str(tmp_path), **{"from": way})

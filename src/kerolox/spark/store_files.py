@@ -238,6 +238,8 @@ class Log(OpenRun):
             place = first
             while place < min(last, high):
                 data = self.read(place, min(PIECE_BYTES, last - place))
+                if not data:
+                    break  # it was there a moment ago
                 at = -1
                 while True:
                     hits = (data.find(magic, at + 1) for magic in MAGICS)
@@ -317,7 +319,10 @@ class QueueFiles(OpenRun):
         at = low * ENTRY_SIZE
         while at < high * ENTRY_SIZE:
             got = self.read_into(view[at - low * ENTRY_SIZE :], at)
-            at = at + got if got else min(self.run.next_start(at), high * ENTRY_SIZE)
+            following = at + got if got else self.run.next_start(at)
+            if following == at:
+                break  # the last file was cut off inside of an entry
+            at = following
         return np.frombuffer(data, ENTRIES)
 
     def entry(self, number: int) -> tuple[int, int]:
@@ -340,7 +345,8 @@ class QueueFiles(OpenRun):
                     start = max(low_entry, entry - 4096)
                     found = self.entries(start, entry)
                     ends = found["place"] + found["size"].astype(np.int64)
-                    good = (found["size"] > 0) & (found["place"] >= 0) & (ends <= log_end)
+                    good = (found["size"] > 0) & (found["place"] >= 0)
+                    good &= (found["place"] < log_end) & (ends <= log_end)
                     good &= found["size"] != BLANK_SIZE
                     hits = np.flatnonzero(good)
                     if len(hits):
