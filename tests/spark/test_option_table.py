@@ -114,6 +114,11 @@ def test_what_spark_adds_can_be_passed_over() -> None:
     assert table.parse({"a": "3", "checkpointlocation": "x"}, ignore=["checkpointlocation"])["a"] == 3
 
 
+def test_tables_are_refused_with_what_works() -> None:
+    """CREATE TABLE is told everything, but its SELECT nothing: better said when the table is made."""
+    assert "CREATE TEMPORARY VIEW" in refused(**{"own": "1", "option.topic": "orders"})
+
+
 def test_the_cluster() -> None:
     values = OptionTable("x", *CLUSTER).parse(
         {"nameserver": "h:1", "tls": "true", "tlsca": "ca.pem", "accesskey": "me", "secretkey": "s",

@@ -20,6 +20,9 @@ from kerolox.errors import OptionError
 HIDDEN: Final = "********"
 SECRETIVE: Final = ("secret", "password", "token", "key")  # a misspelt one is not shown either
 
+OF_TABLES: Final = "option."  # what Spark puts before the options of CREATE TABLE
+NO_TABLES: Final = "Spark does not hand the options of a table to its readers, as of 4.3"
+
 Reading = Callable[[str], Any]  # raises ValueError
 
 # What people write who come from elsewhere.
@@ -103,6 +106,9 @@ class OptionTable:
         """
         ignored = set(ignore)
         values: dict[str, Any] = {}
+        for name in given:
+            if name.lower().startswith(OF_TABLES):
+                raise OptionError(name, HIDDEN, "CREATE TEMPORARY VIEW ... USING instead: " + NO_TABLES)
         for name, text in given.items():
             if name.lower() in ignored:
                 continue
