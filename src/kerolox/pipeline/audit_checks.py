@@ -91,12 +91,9 @@ TAGS_MAX = 5000  # told apart in one block
 OTHER_TAGS = "(other tags)"
 # Messages on these ways are stored long after they were born, and by wish.
 _DELAYED = (
-    names.DELAY,
-    names.TIMER_DELAY_S,
-    names.TIMER_DELAY_MS,
-    names.TIMER_DELIVER_MS,
-    names.TIMER_OUT_MS,
-)
+    names.DELAY, names.TIMER_DELAY_S, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS,
+    names.REAL_TOPIC,
+)  # fmt: skip
 
 
 class PartAudit:
