@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from kerolox.blocking import Producer
 from kerolox.client.errors import TopicNotFound
 from kerolox.client.messages import Message, Queue
-from kerolox.client.plain import PlainCluster
-from kerolox.errors import KeroloxError, OptionError, ProtocolError
+from kerolox.client.plain import Edges, PlainCluster
+from kerolox.errors import ConnectionLost, KeroloxError, OptionError, ProtocolError
 from kerolox.spark.queues import DataLoss
 from kerolox.testing.threads import BrokerThread, broker_in_thread
 from tests.spark.source_kit import Query, close_all, schema, through_json
@@ -396,13 +396,39 @@ def test_brokers_come_and_go() -> None:
         with Producer(broker.nameserver_address, group="p") as producer:
             producer.send_many(texts("spread", 5, 7), queue=Queue("spread", "broker-a", 0))
         assert query.next() == easy.next() == names(5, 7)  # the others are read meanwhile
-        with pytest.raises(DataLoss, match=r"spread/broker-b/0: offset 2 .*no broker has this queue"):
+        with pytest.raises(
+            DataLoss, match=r"spread/broker-b/0: offset 2 .*its broker is gone or does not answer"
+        ):
             until_there_is_something(query)
         assert easy.next() == []
         broker.start(1)
         with Producer(broker.nameserver_address, group="p") as producer:
             producer.send_many(texts("spread", 7, 8), queue=Queue("spread", "broker-b", 0))
         assert until_there_is_something(easy) == names(7, 8)
+
+
+def test_a_broker_that_dies_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name server still names it: it did not say goodbye."""
+    with broker_in_thread(2) as broker:
+        broker.create_topic("spread", queues=1)
+        query = Query(broker, "spread", startingOffsets="earliest")
+        assert query.next() == []
+        plain = query.source.offsets.cluster
+        ask = plain.edges
+
+        def edges(queues: Sequence[Queue]) -> dict[Queue, Edges]:
+            if any(queue.broker == "broker-b" for queue in queues):
+                raise ConnectionLost("broker-b", "it is dead")
+            return ask(queues)
+
+        with Producer(broker.nameserver_address, group="p") as producer:
+            producer.send_many(texts("spread", 0, 2), queue=Queue("spread", "broker-a", 0))
+            producer.send_many(texts("spread", 2, 4), queue=Queue("spread", "broker-b", 0))
+        with monkeypatch.context() as patch:
+            patch.setattr(plain, "edges", edges)
+            assert query.next() == names(0, 2)
+            assert query.next() == []
+        assert query.next() == names(2, 4)
 
 
 def until_there_is_something(query: Query) -> list[str]:

@@ -13,6 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Self, TypeVar
 
 from kerolox.client.errors import BrokerNotRegistered, NameServerUnreachable, TopicNotFound, failure
@@ -271,6 +272,16 @@ class PlainCluster:
 
     def attempts(self) -> Attempts:
         return Attempts(self)
+
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """Within the block nothing is tried again."""
+        before = self.tries, self.patience_s
+        self.tries, self.patience_s = 1, None
+        try:
+            yield
+        finally:
+            self.tries, self.patience_s = before
 
     def retried(self, work: Callable[[], T]) -> T:
         """Do it again when another try may help: a broker restarts, a connection breaks."""

@@ -98,25 +98,22 @@ class GroupProgress(StreamingQueryListener):
 def tell_group(cluster: PlainCluster, mark: Mark) -> None:
     """Report the places of a mark that are further than what the group has. Never fails: it is for show."""
     places = {queue: at for queue, at in mark.places.items() if at > 0}
-    patience_s, tries = cluster.patience_s, cluster.tries
-    cluster.patience_s, cluster.tries = None, 1
     try:
-        known = cluster.all_committed(list(places), mark.group)
-        ahead = {queue: at for queue, at in places.items() if at > known.get(queue, -1)}
-        try:
-            cluster.commit_all(ahead, mark.group)
-        except RequestFailed as error:
-            if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-                raise
-            _make_group(cluster, mark.group, ahead)
-            cluster.commit_all(ahead, mark.group)
+        with cluster.once():
+            known = cluster.all_committed(list(places), mark.group)
+            ahead = {queue: at for queue, at in places.items() if at > known.get(queue, -1)}
+            try:
+                cluster.commit_all(ahead, mark.group)
+            except RequestFailed as error:
+                if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    raise
+                _make_group(cluster, mark.group, ahead)
+                cluster.commit_all(ahead, mark.group)
         _warned.discard(mark.group)
     except KeroloxError as error:
         level = logging.DEBUG if mark.group in _warned else logging.WARNING
         log.log(level, "progress_not_reported group=%s error=%r next=%r", mark.group, str(error), AFTER_ERROR)
         _warned.add(mark.group)
-    finally:
-        cluster.patience_s, cluster.tries = patience_s, tries
 
 
 def _make_group(cluster: PlainCluster, group: str, places: Places) -> None:

@@ -45,7 +45,7 @@ class DataLoss(KeroloxError):
 
     @classmethod
     def gone(cls, queue: Queue, asked: int, patience_s: float) -> DataLoss:
-        return cls(queue, asked, f"no broker has this queue any more (looked for it for {patience_s:g} s)")
+        return cls(queue, asked, f"its broker is gone or does not answer (for {patience_s:g} s)")
 
 
 class ClusterQueues:

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from kerolox.client.messages import Queue
 from kerolox.client.plain import Edges, PlainCluster
+from kerolox.errors import KeroloxError
 from kerolox.spark.places import Mark, Places
 from kerolox.spark.progress import tell_group
 from kerolox.spark.queues import ClusterQueues, DataLoss
@@ -129,8 +130,9 @@ class Offsets:
 
     # --- what there is --------------------------------------------------------------------------------
 
-    def _look(self) -> dict[Queue, Edges]:
-        """The edges of all queues, now."""
+    def _look(self, *, all_of_them: bool = False) -> dict[Queue, Edges]:
+        """The edges of the queues, now. Those of a broker that does not answer are left out, unless all are
+        wanted or nobody answers: then it is waited for."""
         now_s = time.monotonic()
         if not self._known and not self._wanted.pattern:
             self._known = self._queues.find()
@@ -138,11 +140,24 @@ class Offsets:
         elif now_s - self._looked_s >= self._wanted.discovery_s:
             self._known = self._queues.look_again()
             self._looked_s = now_s
-        self._edges = self.cluster.edges(self._known)
+        brokers: dict[str, list[Queue]] = {}
+        for queue in self._known:
+            brokers.setdefault(queue.broker, []).append(queue)
+        found: dict[Queue, Edges] = {}
+        if len(brokers) > 1 and not all_of_them:
+            for broker, queues in brokers.items():
+                try:
+                    with self.cluster.once():
+                        found |= self.cluster.edges(queues)
+                except KeroloxError as error:
+                    if not error.retriable:
+                        raise
+                    log.info("broker_away broker=%s error=%r", broker, str(error))
+        self._edges = found or self.cluster.edges(self._known)
         return self._edges
 
     def prepare_available_now(self) -> None:
-        self._target = {queue: edges.end for queue, edges in self._look().items()}
+        self._target = {queue: edges.end for queue, edges in self._look(all_of_them=True).items()}
 
     def reported(self) -> dict[str, Any] | None:
         if not self._edges:
@@ -153,7 +168,7 @@ class Offsets:
         """Where a new query begins. Asked for twice, and again after a crash in the first batch."""
         if self._initial is None:
             wanted = self._wanted
-            edges = self._look()
+            edges = self._look(all_of_them=True)
             if self._target is not None:  # what came later is not there yet
                 edges = {
                     queue: edge._replace(end=min(edge.end, self._target.get(queue, 0)))
