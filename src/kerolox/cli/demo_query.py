@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kerolox.errors import KeroloxError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -45,6 +47,9 @@ def main(address: str, topic: str, alerts: str, limit: str, count: str, place: s
         run(spark, address, topic, alerts, float(limit), int(count), Path(place))
     except Stopped:
         sys.exit(130)
+    except KeroloxError as error:  # no Java, for instance
+        tell("failed", why=str(error))
+        sys.exit(1)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         stop()
