@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from pathlib import Path
@@ -115,6 +116,7 @@ def test_paths_and_names(tmp_path: Path) -> None:
     both = [("broker-a", a), ("broker-b", b)]
     assert find_paths(parse({"path": f"{a}, {b}"})) == both
     assert find_paths(parse({"paths": f"{tmp_path}/*/store"})) == both
+    assert find_paths(parse({"paths": json.dumps([a, b])})) == both  # load([a, b])
     assert find_paths(parse({"path": f"file://{a}"})) == both[:1]
     assert find_paths(parse({"path": f"{a},{b}", "broker": "x,y"})) == [("x", a), ("y", b)]
     assert {split.broker for split in splits(f"{tmp_path}/*/store")} == {"broker-a", "broker-b"}

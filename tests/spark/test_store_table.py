@@ -73,6 +73,16 @@ def test_nothing_there(load: Load) -> None:
     assert load(startingTimestamp=str(BORN_MS + 10**6)).count() == 0
 
 
+def test_several_directories(spark: SparkSession, tmp_path: Path) -> None:
+    paths = [fill(StoreMaker(tmp_path / name / "store"), 10).write() for name in ("a", "b")]
+    reader = spark.read.format("rocketmq-store").schema("broker string, queue_offset bigint")
+    for frame in (reader.load(paths), reader.load(f"{tmp_path}/*/store")):
+        assert {row.broker: row["count"] for row in frame.groupBy("broker").count().collect()} == {
+            "a": 10,
+            "b": 10,
+        }
+
+
 def test_by_sql(spark: SparkSession, maker: StoreMaker) -> None:
     options = f"path '{maker.write()}', topic 'orders'"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW stored USING `rocketmq-store` OPTIONS ({options})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -21,7 +22,6 @@ from kerolox.spark.option_table import (
     numbers,
     one_of,
     size,
-    text,
     words,
 )
 from kerolox.spark.places import Places, read_offsets
@@ -45,10 +45,17 @@ def _pattern(value: str) -> str:
         raise ValueError(str(error)) from None
 
 
+def _paths(value: str) -> tuple[str, ...]:
+    # Spark writes load(["/a", "/b"]) as a list in JSON.
+    if value.startswith("["):
+        return tuple(str(path) for path in json.loads(value))
+    return words(value)
+
+
 OPTIONS: Final = OptionTable(
     "the format rocketmq-store",
-    Option("path", text, "a store directory, several with commas, or a pattern", "directories to read"),
-    Option("paths", text, "like path", "the same under another name"),
+    Option("path", _paths, "a store directory, several with commas, or a pattern", "directories to read"),
+    Option("paths", _paths, "like path", "the same under another name"),
     Option("broker", words, "a name for each path", "the broker column; else the directory's name"),
     Option("commitLog", words, "directories", "where the log of the only path lies, if not in commitlog/"),
     Option("from", one_of("queues", LOG), "queues or log", "by queues, or all of the log", default="queues"),
@@ -123,7 +130,7 @@ def find_paths(values: Values) -> list[tuple[str, str]]:
     """Broker names and store directories."""
     key = values.exactly_one("path", "paths")
     paths: list[str] = []
-    for word in words(values[key]):
+    for word in values[key]:
         path = word.removeprefix("file://") if word.startswith("file:///") else word.removeprefix("file:")
         if "://" in path:
             raise OptionError(key, word, "a path of the local file system, mounted on every worker")

@@ -163,7 +163,7 @@ def _within(queue: QueueRange, log_start: int, log_end: int) -> QueueRange:
 
 def _choose(stores: Sequence[Store], choice: Choice, values: Values) -> list[list[QueueRange]]:
     """The queues of each store that are wanted, with the entries that are."""
-    _check_topics(stores, choice, str(values["path"] or values["paths"]))
+    _check_topics(stores, choice, ", ".join(values["path"] or values["paths"]))
     ids = None if values["queueIds"] is None else frozenset(values["queueIds"])
     start, end = values["startingOffsets"], values["endingOffsets"]
     chosen = []
