@@ -24,9 +24,9 @@ from kerolox.spark.java import find_java
 from kerolox.spark.shipping import ExecutorsLack, Shipment, check_executors
 from kerolox.testing.process import broker_process
 from kerolox.testing.threads import BrokerThread
+from tests.pipeline.archiving import bodies
 from tests.pipeline.replaying import archive, message
 
-from .archiving import bodies
 from .standalone import bare_python, driver_settings, spark_cluster
 
 if TYPE_CHECKING:

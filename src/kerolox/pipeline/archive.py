@@ -178,7 +178,7 @@ class Archive:
         Servers that are away for a while are waited for.
         """
         due_s = time.monotonic()
-        pause_s = POLL_S
+        pause_s, trouble = POLL_S, ""
         while True:
             try:
                 is_due = time.monotonic() >= due_s
@@ -187,11 +187,13 @@ class Archive:
                     due_s = time.monotonic() + interval_s
                 elif time.monotonic() >= self._join_s:
                     self._join()
-                pause_s = 0.0 if left >= self._round_rows else min(POLL_S, interval_s)
+                pause_s, trouble = 0.0 if left >= self._round_rows else min(POLL_S, interval_s), ""
             except KeroloxError as error:
                 if not error.retriable:
                     raise
-                log.warning("archive_waits error=%r", str(error))
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("archive_waits error=%r", trouble)
                 pause_s = min(RETRY_S_MAX, 2 * max(pause_s, POLL_S))
             if stopped(pause_s):
                 return self.told()
@@ -233,10 +235,18 @@ class Archive:
         starts = {queue: self._queues.within(queue, at, edges[queue]) for queue, at in known.items()}
         for queue, at in starts.items():
             self._note_missing(queue, known[queue], at)
+        return starts | self._begin(fresh)
+
+    def _begin(self, fresh: Mapping[Queue, Edges]) -> Places:
+        """Where queues begin that the archive does not know."""
         given = self.wanted.start
         if given.offsets is not None:  # they may name queues that have begun since
             given = replace(given, offsets={q: at for q, at in given.offsets.items() if q in fresh})
-        return starts | self._queues.places(given, fresh)
+        begun = self._queues.places(given, fresh)
+        if begun and given.word != "earliest":
+            # Written down at once: the latest of today is not the latest of the next look.
+            self.destination.commit(self.wanted.group, {}, self.destination.places | begun, ())
+        return begun
 
     def _note_missing(self, queue: Queue, expected: int, found: int) -> None:
         if found > expected:

@@ -109,7 +109,7 @@ class _Second:
         return getattr(self._module, name)
 
 
-if __name__ == "__main__":  # python -m tests.spark.archiving STEP KIND DIR NAMESERVER TOPIC...
+if __name__ == "__main__":  # python -m tests.pipeline.archiving STEP KIND DIR NAMESERVER TOPIC...
     step, kind, to, nameserver, *topics = sys.argv[1:]
     kill_at(step)
     archive(Path(to), nameserver, *topics, kind=kind, format=Format(rows_max=40), round_rows=150)

@@ -106,7 +106,7 @@ def test_a_run_that_is_killed_goes_on(
     send(sent)
     if (step, kind) == ("between the moves", "delta"):
         return  # a Delta table moves nothing
-    command = [sys.executable, "-m", "tests.spark.archiving", step, kind, str(tmp_path)]
+    command = [sys.executable, "-m", "tests.pipeline.archiving", step, kind, str(tmp_path)]
     command += [broker.nameserver_address, first, second]
     killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
     assert killed.returncode == -9, killed.stderr
@@ -360,6 +360,20 @@ def test_following(broker: BrokerThread, topic: str, send: Send, tmp_path: Path)
     # The first at once; 20 of 30 because a round is full; the others would come an hour later.
     assert told.rows == 30
     assert bodies(tmp_path).total() == 30
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_begin_at_the_latest_is_written_down(
+    kind: str, broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    """What comes between two looks, or two runs, is not passed over."""
+    latest = {"kind": kind, "options": {"startingOffsets": "latest"}}
+    send(messages(topic, 10))
+    assert archive(tmp_path, broker.nameserver_address, topic, **latest).rows == 0
+    more = messages(topic, 7, 10)
+    send(more)
+    assert archive(tmp_path, broker.nameserver_address, topic, **latest).rows == 7
+    assert bodies(tmp_path, kind) == expected(*more)
 
 
 def test_following_waits_for_servers_that_are_away(
