@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 MASTER = "local[2]"
 MEMORY = "1g"
 DATA = {False: ((128, 1_000_000), (1024, 400_000)), True: ((128, 200_000), (1024, 100_000))}
-ROUNDS = {False: 5, True: 3}
+ROUNDS = {False: 4, True: 2}
 # What a pull may bring at most: as by default, and when the operator lets it bring more.
 PULLS = {
     "maxTransferCountOnMessageInMemory": 32,
@@ -299,8 +299,8 @@ def main(argv: list[str] | None = None) -> Result | None:
                 bench.write_parquet(data)
             for load in bench.loads(data):
                 if arguments.only in load.name:
-                    # Compiled code serves the later ones as well.
-                    bench.measure(load, rounds, warm=2 if place == 0 else 1)
+                    # A JVM compiles what runs often; that serves the later ones as well.
+                    bench.measure(load, rounds, warm=2 if place == 0 and not quick else 1)
     result = Result(
         "spark",
         "Spark",
