@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from kerolox.blocking import Message, Producer
-from kerolox.client.admin import Queue
+from kerolox.client.messages import Queue
 from kerolox.client.options import ProducerOptions
 from kerolox.client.plain import PlainCluster
 from kerolox.errors import KeroloxError
@@ -158,6 +158,10 @@ class Query:
         if self._process is not None:
             self._process.kill()
             self._process.wait(30)
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with suppress(OSError):
+                        pipe.close()
 
     def tail(self) -> str:
         return self._log.read_text(encoding="utf-8")[-4000:] if self._log.exists() else ""
