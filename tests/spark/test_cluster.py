@@ -1,7 +1,7 @@
 """The same commands on a cluster: processes that have nothing of ours but what is sent to them.
 
-Part of the gate, although it takes a while: shipping is what breaks unseen, since everything else runs where
-the package is installed.
+The archive is part of the gate, although it takes a while: shipping is what breaks unseen, since everything
+else runs where the package is installed. The audit is sent the same way, and is tested with the long ones.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ def test_an_archive_by_a_cluster(
     assert sorted(bodies(tmp_path).elements()) == sorted(message.body_bytes() for message in sent)
 
 
+@pytest.mark.long
 def test_an_audit_by_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     with broker_process(directory=tmp_path / "data") as broker:
         with Producer(broker.nameserver_address, group="cluster") as producer:
@@ -94,6 +95,7 @@ def test_an_audit_by_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     assert (tmp_path / "report" / "report.html").exists()
 
 
+@pytest.mark.long
 def test_a_replay_by_a_cluster(
     cluster: Cluster, broker: BrokerThread, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
