@@ -1235,6 +1235,39 @@ static PyObject *read_records(PyObject *module, PyObject *const *args, Py_ssize_
     Py_RETURN_NONE;
 }
 
+/* --- where records begin ----------------------------------------------------------------------------------- */
+
+static PyObject *record_starts(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
+    if (arg_count != 3) {
+        PyErr_SetString(PyExc_TypeError, "record_starts takes a block, where records begin, and where they end");
+        return NULL;
+    }
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]), end = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred()) return NULL;
+    Py_buffer block;
+    if (PyObject_GetBuffer(args[0], &block, PyBUF_SIMPLE) < 0) return NULL;
+    if (at < 0 || end > block.len) {
+        PyBuffer_Release(&block);
+        PyErr_SetString(PyExc_ValueError, "record_starts: not within the block");
+        return NULL;
+    }
+    const unsigned char *bytes = block.buf;
+    Py_ssize_t room = 256, found = 0;
+    PyObject *starts = PyBytes_FromStringAndSize(NULL, room * 8);
+    while (starts && end - at >= 4) {
+        int32_t size = (int32_t)((uint32_t)bytes[at] << 24 | (uint32_t)bytes[at + 1] << 16 |
+                                 (uint32_t)bytes[at + 2] << 8 | (uint32_t)bytes[at + 3]);
+        if (size <= 0) break;
+        if (found == room && _PyBytes_Resize(&starts, (room *= 4) * 8) < 0) break;
+        int64_t place = (int64_t)at;
+        memcpy(PyBytes_AS_STRING(starts) + found++ * 8, &place, 8);
+        at += size;
+    }
+    PyBuffer_Release(&block);
+    if (!starts || _PyBytes_Resize(&starts, found * 8) < 0) return NULL;
+    return Py_BuildValue("(Nn)", starts, at);
+}
+
 /* --- the module ------------------------------------------------------------------------------------------ */
 
 static PyMethodDef methods[] = {
@@ -1244,6 +1277,7 @@ static PyMethodDef methods[] = {
     {"queue_runs", (PyCFunction)(void (*)(void))queue_runs, METH_FASTCALL, "See dispatch/queues.py."},
     {"key_items", key_items, METH_O, "See dispatch/keys.py."},
     {"index_entries", (PyCFunction)(void (*)(void))index_entries, METH_FASTCALL, "See store/index_file.py."},
+    {"record_starts", (PyCFunction)(void (*)(void))record_starts, METH_FASTCALL, "See spark/records.py."},
     {NULL, NULL, 0, NULL},
 };
 

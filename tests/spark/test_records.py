@@ -5,6 +5,8 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kerolox.errors import ProtocolError
 from kerolox.protocol import properties as names
@@ -12,6 +14,7 @@ from kerolox.protocol.compression import compress
 from kerolox.protocol.flags import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_records, encode_message
+from kerolox.spark import records
 from kerolox.spark.columns import COLUMNS, arrow_schema
 from kerolox.spark.records import decode, positions_of
 
@@ -155,3 +158,19 @@ def test_a_cut_off_record_is_an_error() -> None:
     block = b"".join(encode_message(each) for each in messages(4, 3, strange=False))
     with pytest.raises(ProtocolError, match=r"cut off|beyond"):
         decode(block[:-1], positions_of(block), arrow_schema())
+
+
+@given(st.lists(st.integers(-5, 300), max_size=300), st.integers(0, 3))
+def test_where_records_begin_compiled_and_not(sizes: list[int], cut: int) -> None:
+    """Blocks of nothing but sizes: good ones, ones that cannot be, and a last one that is cut off."""
+    block = b"".join(size.to_bytes(4, signed=True) + bytes(max(0, size - 4)) for size in sizes)
+    end = max(0, len(block) - cut)
+    expected = records._record_starts(block, 0, end)
+    assert records.record_starts(block, 0, end) == expected
+    assert records.record_starts(memoryview(block), 0, end) == expected
+    starts, stop = expected
+    if stop < end:
+        with pytest.raises(ProtocolError, match="no record begins here"):
+            records.positions_of(block, 0, end)
+    else:
+        assert records.positions_of(block, 0, end).tobytes() == starts

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kerolox.compiled import compiled
 from kerolox.errors import ProtocolError
 from kerolox.protocol import properties as names
 from kerolox.protocol.compression import decompress
@@ -46,15 +47,27 @@ _size = struct.Struct(">i").unpack_from
 
 def positions_of(block: Block, at: int = 0, end: int | None = None) -> Positions:
     """Where the records of a block begin that lie back to back, as in a pull's answer."""
-    found = []
     end = len(block) if end is None else end
-    while at < end:
-        found.append(at)
-        (size,) = _size(block, at) if at + 4 <= end else (0,)
+    starts, stop = record_starts(block, at, end)
+    if stop < end:
+        size = int.from_bytes(block[stop : stop + 4], signed=True) if stop + 4 <= end else 0
+        raise ProtocolError(f"no record begins here: its size would be {size}", at=stop)
+    return np.frombuffer(starts, np.int64)
+
+
+def _record_starts(block: Block, at: int, end: int) -> tuple[bytes, int]:
+    """The first bytes of records as a packed array, and where they stop: at the end, or where none begins."""
+    found = []
+    while end - at >= 4:
+        (size,) = _size(block, at)
         if size <= 0:
-            raise ProtocolError(f"no record begins here: its size would be {size}", at=at)
+            break
+        found.append(at)
         at += size
-    return np.array(found, np.int64)
+    return np.array(found, np.int64).tobytes(), at
+
+
+record_starts = compiled("record_starts", _record_starts)
 
 
 def decode(
@@ -108,9 +121,12 @@ class Columns:
         edges[-1] = packed_end[-1]
         self._edges = edges
         self._packed: pa.Array | None = None
+        self._cuts: Cuts | None = None
         self._pairs: Pairs | None = None
 
     def batch(self, schema: pa.Schema, broker: str | None) -> pa.RecordBatch:
+        if "properties" in schema.names and schema.field("properties").type == MAP:
+            self._pairs = Pairs.of(self.packed)  # first: then single ones are at hand as well
         return pa.RecordBatch.from_arrays([self.column(field, broker) for field in schema], schema=schema)
 
     def column(self, field: pa.Field, broker: str | None) -> pa.Array:
@@ -125,11 +141,11 @@ class Columns:
         if name == "properties":
             return self.packed if field.type == pa.string() else self.pairs.map()
         if name == "keys":
-            return self.pairs.pick(names.KEYS)
+            return self._pick(names.KEYS)
         if name == "tags":
-            return self.pairs.pick(names.TAGS)
+            return self._pick(names.TAGS)
         if name == "msg_id":
-            unique = self.pairs.pick(names.UNIQUE_KEY)
+            unique = self._pick(names.UNIQUE_KEY)
             return pc.coalesce(unique, self._offset_ids()) if unique.null_count else unique
         if name == "offset_msg_id":
             return self._offset_ids()
@@ -151,6 +167,14 @@ class Columns:
         if self._pairs is None:
             self._pairs = Pairs.of(self.packed)
         return self._pairs
+
+    def _pick(self, name: str) -> pa.Array:
+        """One property, null where a message has none."""
+        if self._pairs is None:
+            self._cuts = self._cuts or Cuts.of(self.packed)
+            if self._cuts is not None:
+                return self._cuts.pick(name)
+        return self.pairs.pick(name)
 
     def _pieces(self, first: int, kind: pa.DataType) -> pa.Array:
         whole = pa.Array.from_buffers(kind, 6 * self._count, [None, pa.py_buffer(self._edges), self._data])
@@ -195,8 +219,9 @@ class Pairs:
 
     @classmethod
     def of(cls, packed: pa.Array) -> Pairs:
-        split = _split(packed)
-        return _split_slowly(packed) if split is None or split.has_repeated() else split
+        cuts = Cuts.of(packed)
+        pairs = None if cuts is None else cuts.pairs()
+        return _split_slowly(packed) if pairs is None or pairs.has_repeated() else pairs
 
     @property
     def parts(self) -> tuple[npt.NDArray[np.int32], pa.Array, pa.Array]:
@@ -229,37 +254,83 @@ class Pairs:
         return bool((np.add.reduceat(bits, filled) != np.bitwise_or.reduceat(bits, filled)).any())
 
 
-def _split(packed: pa.Array) -> Pairs | None:
-    r"""``name \x01 value \x02 ...``; None when one of them is not like that."""
-    count = len(packed)
-    _, offsets, data = packed.buffers()
-    rows = np.frombuffer(offsets, np.int32)[packed.offset : packed.offset + count + 1]
-    low, high = int(rows[0]), int(rows[-1])
-    if low == high:
-        nothing = pa.array([], pa.string())
-        return Pairs(np.zeros(count + 1, np.int32), nothing, nothing)
-    text = np.frombuffer(data, np.uint8)[:high]
-    equals = np.flatnonzero(text[low:] == 1).astype(np.int32) + np.int32(low)
-    begins = np.zeros(high + 1, bool)
-    begins[low + 1 :] = text[low:] == 2  # after every \x02
-    begins[rows[:-1][rows[:-1] < rows[1:]]] = True  # and where a message's properties begin
-    begins[high] = False
-    starts = np.flatnonzero(begins).astype(np.int32)
-    if len(starts) != len(equals) or (equals < starts).any() or (equals[:-1] >= starts[1:]).any():
-        return None
-    ends = np.append(starts[1:], np.int32(high)).astype(np.int32)
-    ends -= text[ends - 1] == 2
-    if (ends < equals + 1).any() or (ends == equals + 1).any() or (equals == starts).any():
-        return None  # an empty name or value, which readers drop
-    edges = np.empty(4 * len(starts) + 1, np.int32)
-    for place, edge in enumerate((starts, equals, equals + 1, ends)):
-        edges[place:-1:4] = edge
-    edges[-1] = ends[-1]
-    whole = pa.Array.from_buffers(pa.string(), 4 * len(starts), [None, pa.py_buffer(edges), data])
-    keys, values = (
-        whole.take(pa.array(np.arange(first, 4 * len(starts), 4, dtype=np.int32))) for first in (0, 2)
-    )
-    return Pairs(np.searchsorted(starts, rows).astype(np.int32), keys, values)
+class Cuts:
+    """Where names and values lie in packed properties. No text is made before it is asked for."""
+
+    def __init__(
+        self,
+        data: pa.Buffer,
+        rows: npt.NDArray[np.int32],
+        starts: npt.NDArray[np.int32],
+        equals: npt.NDArray[np.int32],
+        ends: npt.NDArray[np.int32],
+    ) -> None:
+        self._data = data
+        self._rows = rows
+        self._starts = starts
+        self._equals = equals
+        self._ends = ends
+
+    @classmethod
+    def of(cls, packed: pa.Array) -> Cuts | None:
+        r"""``name \x01 value \x02 ...``; None when one of them is not like that."""
+        count = len(packed)
+        _, offsets, data = packed.buffers()
+        rows = np.frombuffer(offsets, np.int32)[packed.offset : packed.offset + count + 1]
+        low, high = int(rows[0]), int(rows[-1])
+        if low == high:
+            nothing = np.empty(0, np.int32)
+            return cls(data, rows, nothing, nothing, nothing)
+        text = np.frombuffer(data, np.uint8)[:high]
+        equals = np.flatnonzero(text[low:] == 1).astype(np.int32) + np.int32(low)
+        begins = np.zeros(high + 1, bool)
+        begins[low + 1 :] = text[low:] == 2  # after every \x02
+        begins[rows[:-1][rows[:-1] < rows[1:]]] = True  # and where a message's properties begin
+        begins[high] = False
+        starts = np.flatnonzero(begins).astype(np.int32)
+        if len(starts) != len(equals) or (equals < starts).any() or (equals[:-1] >= starts[1:]).any():
+            return None
+        ends = np.append(starts[1:], np.int32(high)).astype(np.int32)
+        ends -= text[ends - 1] == 2
+        if (ends <= equals + 1).any() or (equals == starts).any():
+            return None  # an empty name or value, which readers drop
+        return cls(data, rows, starts, equals, ends)
+
+    def pick(self, name: str) -> pa.Array:
+        """One property, null where a message has none. Of several of one name the last counts."""
+        count = len(self._rows) - 1
+        raw = name.encode()
+        hits = np.flatnonzero(self._equals - self._starts == len(raw))
+        if len(hits):
+            hits = hits[_every_byte(self._data, f"S{len(raw)}")[self._starts[hits]] == raw]
+        if not len(hits):
+            return pa.nulls(count, pa.string())
+        edges = np.empty(2 * len(hits) + 1, np.int32)
+        edges[:-1:2] = self._equals[hits] + 1
+        edges[1::2] = self._ends[hits]
+        edges[-1] = edges[-2]
+        whole = pa.Array.from_buffers(pa.string(), 2 * len(hits), [None, pa.py_buffer(edges), self._data])
+        chosen = np.full(count, -1, np.int32)
+        owners = np.searchsorted(self._rows, self._starts[hits], "right") - 1
+        chosen[owners] = np.arange(0, 2 * len(hits), 2, dtype=np.int32)
+        missing = chosen < 0
+        return whole.take(pa.array(chosen, mask=missing) if missing.any() else pa.array(chosen))
+
+    def pairs(self) -> Pairs:
+        """All of them."""
+        count = len(self._starts)
+        if not count:
+            nothing = pa.array([], pa.string())
+            return Pairs(np.zeros(len(self._rows), np.int32), nothing, nothing)
+        edges = np.empty(4 * count + 1, np.int32)
+        for place, edge in enumerate((self._starts, self._equals, self._equals + 1, self._ends)):
+            edges[place:-1:4] = edge
+        edges[-1] = self._ends[-1]
+        whole = pa.Array.from_buffers(pa.string(), 4 * count, [None, pa.py_buffer(edges), self._data])
+        keys, values = (
+            whole.take(pa.array(np.arange(first, 4 * count, 4, dtype=np.int32))) for first in (0, 2)
+        )
+        return Pairs(np.searchsorted(self._starts, self._rows).astype(np.int32), keys, values)
 
 
 def _split_slowly(packed: pa.Array) -> Pairs:

@@ -36,6 +36,7 @@ from kerolox.store.readable_log import store_timestamp_of
 MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 BLANK_MAGIC = b"\xcb\xd4\x31\x94"
 PIECE_BYTES = 1 << 20
+ENTRIES_AT_ONCE = 1 << 16
 MISSING = "the file is missing"
 # See store/FORMAT.md, "Consume queue entry".
 ENTRIES = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
@@ -342,8 +343,10 @@ class QueueFiles(OpenRun):
             for low, high in reversed(list(self.written(piece.start, piece.end))):
                 low_entry, entry = low // ENTRY_SIZE, -(-high // ENTRY_SIZE)
                 while entry > low_entry:
-                    start = max(low_entry, entry - 4096)
+                    start = max(low_entry, entry - ENTRIES_AT_ONCE)
                     found = self.entries(start, entry)
+                    # Files are made full of zeros: most of the last one is passed over at once.
+                    found = found[: -(-len(found.tobytes().rstrip(b"\0")) // ENTRY_SIZE)]
                     ends = found["place"] + found["size"].astype(np.int64)
                     good = (found["size"] > 0) & (found["place"] >= 0)
                     good &= (found["place"] < log_end) & (ends <= log_end)
