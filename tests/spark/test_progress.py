@@ -45,6 +45,7 @@ def test_places_of_our_sources_are_reported(
     listener.onQueryProgress(event({"offset": 7}, None, mark.encode(), 12))
     with PlainCluster(broker.nameserver_address) as cluster:
         assert cluster.committed(queue, "heard") == 3
+        assert cluster.route("%RETRY%heard").readable  # by which tools find groups
 
 
 def test_a_broker_that_is_away_is_no_error_and_said_once(

@@ -21,9 +21,13 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from kerolox.client.errors import TopicNotFound
+from kerolox.client.names import TEMPLATE_TOPIC, retry_topic
 from kerolox.client.plain import OffsetGone, PlainCluster
 from kerolox.errors import KeroloxError, RequestFailed
-from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.flags import PERM_READ_WRITE
+from kerolox.protocol.headers.topic import CreateTopicRequest
 from kerolox.spark.option_table import CLUSTER, OptionTable, cluster_options
 from kerolox.spark.places import Mark, Places, is_marked
 
@@ -33,6 +37,7 @@ _TABLE = OptionTable("the progress of rocketmq sources", *CLUSTER)
 AFTER_ERROR = "the next batch tries again; for keys and TLS: kerolox.spark.register(spark, accessKey=...)"
 
 _listening: weakref.WeakKeyDictionary[SparkSession, GroupProgress] = weakref.WeakKeyDictionary()
+_visible: set[tuple[str, str]] = set()  # name servers and group
 _warned: set[str] = set()  # groups; a warning for every batch would help nobody
 
 
@@ -109,6 +114,7 @@ def tell_group(cluster: PlainCluster, mark: Mark) -> None:
                     raise
                 _make_group(cluster, mark.group, ahead)
                 cluster.commit_all(ahead, mark.group)
+            _make_visible(cluster, mark.group, places)
         _warned.discard(mark.group)
     except KeroloxError as error:
         level = logging.DEBUG if mark.group in _warned else logging.WARNING
@@ -123,3 +129,26 @@ def _make_group(cluster: PlainCluster, group: str, places: Places) -> None:
             next(cluster.blocks(queue, at, at + 1, group=group, count=1, ahead=1), None)
         except OffsetGone:
             pass
+
+
+def _make_visible(cluster: PlainCluster, group: str, places: Places) -> None:
+    """Apache's tools and dashboard find groups by their retry topics, which brokers make when a consumer
+    says hello. A query is no consumer and says nothing, so it makes the topic, where it may."""
+    key = (";".join(cluster.options.addresses()), group)
+    if key in _visible:
+        return
+    _visible.add(key)
+    retry = retry_topic(group)
+    try:
+        cluster.route(retry)
+        return
+    except TopicNotFound:
+        pass
+    asked = CreateTopicRequest(
+        topic=retry, default_topic=TEMPLATE_TOPIC, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ_WRITE
+    )
+    for queue in {queue.broker: queue for queue in places}.values():
+        try:
+            cluster.ask(queue, RequestCode.UPDATE_AND_CREATE_TOPIC, asked)
+        except RequestFailed as error:  # only administrators may
+            log.debug("group_not_visible group=%s error=%r", group, str(error))
