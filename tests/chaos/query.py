@@ -82,6 +82,7 @@ def main(plan: dict[str, Any]) -> None:
         plan["master"],
         conf={
             "spark.sql.shuffle.partitions": "2",
+            "spark.stage.maxConsecutiveAttempts": "1",  # effectively once asks for it
             "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",

@@ -213,6 +213,8 @@ def export(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
 ) -> None:
     """Write dead letters to a file: a JSON document a line, or raw records back to back."""
+    from kerolox.protocol.record import encode_message
+
     chosen = Chosen(group, ids, key, begin, end)
     written = 0
     last: StoredMessage | None = None
@@ -224,7 +226,7 @@ def export(
         progress = Progress(lambda: f"{written} of {chosen.total}")
         async for page in chosen.pages(admin):
             for message in page:
-                file.write(_raw(message) if raw else _line(message))
+                file.write(encode_message(message) if raw else _line(message))
                 written, last = written + 1, message
                 progress.tell()
 
@@ -336,27 +338,6 @@ def _line(message: StoredMessage) -> bytes:
     import json
 
     return json.dumps(_document(message), ensure_ascii=False).encode() + b"\n"
-
-
-def _raw(message: StoredMessage) -> bytes:
-    from kerolox.protocol.record import encode_record, topic_field
-
-    return encode_record(
-        message.queue_id,
-        message.flag,
-        message.queue_offset,
-        message.physical_offset,
-        message.sys_flag,
-        message.born_timestamp,
-        message.born_host,
-        message.store_timestamp,
-        message.store_host,
-        message.reconsume_times,
-        message.prepared_offset,
-        message.body,
-        topic_field(message.topic),
-        message.packed_properties,
-    )
 
 
 def _row(message: StoredMessage) -> tuple[object, ...]:

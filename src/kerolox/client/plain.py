@@ -43,6 +43,7 @@ from kerolox.protocol.headers.offset import (
 from kerolox.protocol.headers.route import RouteRequest
 
 RECEIVE_BYTES = 1 << 18
+UNKNOWN_TOPIC_S = 3.0  # for which a topic nobody knows is asked about again
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
 
@@ -236,14 +237,18 @@ class PlainCluster:
         if known is not None and not fresh:
             return known
         asked = RouteRequest(topic=topic, standard_json_only=True)
+        began_s = time.monotonic()
 
         def once() -> Command:
             try:
                 return self.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)
             except RequestFailed as error:
-                if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
-                    raise TopicNotFound(topic, error.address) from None
-                raise
+                if error.response_code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                missing = TopicNotFound(topic, error.address)
+                # Its only broker may be about to register. But most often the name is wrong.
+                missing.retriable = time.monotonic() - began_s < UNKNOWN_TOPIC_S
+                raise missing from None
 
         try:
             answer = self.retried(once)

@@ -32,8 +32,7 @@ from kerolox.pipeline.audit_queues import QueueCheck
 from kerolox.protocol import properties as names
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from kerolox.protocol.record import record_crc_ok
-from kerolox.spark.records import Pairs
-from kerolox.spark.records import _checked as checked_text
+from kerolox.spark.records import Pairs, checked_text
 
 _STORE = ("store", pa.int32())
 _TOPIC = ("topic", pa.string())

@@ -137,7 +137,7 @@ class Columns:
         if name == "body":
             return self._bodies()
         if name == "topic":
-            return _checked(self._pieces(2, pa.string()))
+            return checked_text(self._pieces(2, pa.string()))
         if name == "properties":
             return self.packed if field.type == pa.string() else self.pairs.map()
         if name == "keys":
@@ -159,7 +159,7 @@ class Columns:
     def packed(self) -> pa.Array:
         """The properties as the record holds them."""
         if self._packed is None:
-            self._packed = _checked(self._pieces(4, pa.string()))
+            self._packed = checked_text(self._pieces(4, pa.string()))
         return self._packed
 
     @property
@@ -360,7 +360,7 @@ def _hosts(column: npt.NDArray[np.void]) -> pa.Array:
     return texts.take(pa.array(place.reshape(-1)))
 
 
-def _checked(column: pa.Array) -> pa.Array:
+def checked_text(column: pa.Array) -> pa.Array:
     """A text column that was made of raw bytes; what is not UTF-8 is replaced."""
     try:
         column.validate(full=True)
