@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side; those with Java processes one by one.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test check bench crash chaos soak fuzz peers peers-4x lock clean install
+.PHONY: demo test check bench crash chaos spark soak fuzz peers peers-4x lock clean install
 
 install: $(STAMP)
 
@@ -64,6 +64,10 @@ crash: $(STAMP)
 # A streaming query with its executors, driver, broker and name server killed at random, at each guarantee.
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),30) --out docs/results/chaos-spark.json $(ARGS)
+
+# The slow tests on Spark: kills at every step, a cluster's audit and replay, the Java of PyPI.
+spark: $(STAMP)
+	$(BIN)/python -m pytest -m long tests/spark tests/pipeline $(ARGS)
 
 # Mixed load for minutes: whether memory, descriptors and delays stay bounded. `make soak MINUTES=60`.
 soak: $(STAMP)
