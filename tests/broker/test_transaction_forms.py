@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kerolox.broker.drafts import Draft
+from kerolox.broker.log_writes import LogWrites
+from kerolox.broker.transactions import fresh as fresh_module
 from kerolox.broker.transactions import half_messages
+from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.ended import op_bodies, read_op
-from kerolox.broker.transactions.half_messages import Fate
+from kerolox.broker.transactions.fresh import Fresh
+from kerolox.broker.transactions.half_messages import Fate, Open
+from kerolox.errors import KeroloxError
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack, unpack
+from kerolox.store.commit_log import CommitLog
+from kerolox.store.errors import StoreError
 from kerolox.store.files import Files
 from kerolox.store.tables.transaction_counts import TransactionCounts
 from kerolox.testing.clock import ManualClock
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 NOW_MS = 1_700_000_000_000
+GROUP = "payers"
 
 
 def op(body: bytes, tag: str = "d") -> StoredMessage:
@@ -90,9 +99,9 @@ def test_fates() -> None:
 def test_an_immunity_is_at_least_the_usual_one_for_its_producer() -> None:
     for wish, limit_ms in (("10", 10_000), ("1", 6000), ("soon", 6000), ("-1", 6000)):
         properties = {"CHECK_IMMUNITY_TIME_IN_SECONDS": wish}
-        assert not half_messages.is_too_late(half(limit_ms, **properties), NOW_MS, 6000)
-        assert half_messages.is_too_late(half(limit_ms + 1, **properties), NOW_MS, 6000)
-    assert not half_messages.is_too_late(half(10**9), NOW_MS, 6000)
+        assert not half_messages.opened(half(limit_ms, **properties)).is_too_late(NOW_MS, 6000)
+        assert half_messages.opened(half(limit_ms + 1, **properties)).is_too_late(NOW_MS, 6000)
+    assert not half_messages.opened(half(10**9)).is_too_late(NOW_MS, 6000)
 
 
 def test_a_copy_counts_and_remembers() -> None:
@@ -117,6 +126,89 @@ def test_a_half_message_that_is_sent_again_says_anew_where_it_belongs() -> None:
         "REAL_TOPIC": "t", "REAL_QID": "1", "UNIQ_KEY": "U", "__transactionId__": "U"
     }  # fmt: skip
     assert (draft.topic, draft.queue_id, draft.sys_flag) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 1)
+
+
+_WORDS = st.text("ab\x01=", max_size=4)
+_NAMES = st.sampled_from(
+    [
+        "a",
+        "UNIQ_KEY",
+        "PGROUP",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "__transactionId__",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+    ]
+)
+
+
+@given(st.lists(st.tuples(_NAMES, _WORDS), max_size=6), st.booleans(), st.integers(0, 15), st.integers(0, 99))
+def test_what_is_remembered_of_a_half_message_is_what_it_says(
+    own: list[tuple[str, str]], ends: bool, sys_flag: int, queue_id: int
+) -> None:
+    properties = "".join(f"{name}\x01{value}\x02" for name, value in own).encode()
+    if not ends:
+        properties = properties.removesuffix(b"\x02")
+    draft = Draft("t", queue_id, b"body", properties, NOW_MS, HOST, 7, sys_flag, 3)
+    home = half_messages.park(draft)
+    stored = StoredMessage(
+        draft.topic, draft.body, draft.queue_id, 5, 500, draft.properties, flag=7, sys_flag=draft.sys_flag,
+        born_timestamp=NOW_MS, born_host=HOST, store_host=HOST, reconsume_times=3,
+    )  # fmt: skip
+    read = half_messages.opened(stored)
+    known = half_messages.just_parked(draft, home, (500, 5, 200))
+    assert known.draft is not None
+    known.draft.store_host = HOST  # this broker's own, if nothing is said
+    assert known == read
+
+
+class Log:
+    """Of which only the outcome of a write matters."""
+
+    failure: KeroloxError | None = None
+
+    def write(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+
+def fresh(tmp_path: Path) -> tuple[Fresh, LogWrites, Log, Counts]:
+    log = Log()
+    writes = LogWrites(cast(CommitLog, log))
+    counts = Counts(TransactionCounts(Files(), tmp_path, clock=ManualClock(NOW_MS)))
+    return Fresh(writes, counts), writes, log, counts
+
+
+def remembered(place: int) -> Open:
+    return Open("t", place, place, GROUP, NOW_MS, None, None)
+
+
+async def test_only_what_was_written_is_remembered(tmp_path: Path) -> None:
+    halves, writes, log, counts = fresh(tmp_path)
+    halves.add("t", remembered(1), 100)
+    assert halves.find(1) is None
+    writes.write()
+    assert halves.find(1) == remembered(1)
+    log.failure = StoreError("no")
+    halves.add("t", remembered(2), 100)
+    writes.write()
+    log.failure = None
+    halves.add("t", None, 100)
+    writes.write()
+    assert halves.find(2) is None
+    assert counts.table.counts["t"].count == 2
+    halves.forget(1)
+    assert halves.find(1) is None
+
+
+@pytest.mark.parametrize("bound", ["COUNT_MAX", "BYTES_MAX"])
+async def test_the_oldest_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(fresh_module, bound, 3 if bound == "COUNT_MAX" else 3 * 1100)
+    halves, writes, _, _ = fresh(tmp_path)
+    for place in range(5):
+        halves.add("t", remembered(place), 100)
+        writes.write()
+    assert [place for place in range(5) if halves.find(place) is not None] == [2, 3, 4]
 
 
 def test_counts_as_the_original_writes_them(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kerolox.broker import names
+from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.transaction import ResumeCheckRequest
 from kerolox.protocol.record import decode_record
@@ -162,15 +164,24 @@ async def test_a_slave_ends_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flush_mode", list(FlushMode))
-@pytest.mark.parametrize("is_cold", [False, True], ids=["in memory", "on disk"])
+@pytest.mark.parametrize("where", ["known", "in memory", "on disk"])
 async def test_half_messages_are_found_wherever_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cold: bool, flush_mode: FlushMode
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, flush_mode: FlushMode
 ) -> None:
+    def not_read(offset: int, size: int) -> bytes:
+        raise AssertionError("it is known, and read nevertheless")
+
     async with scene(tmp_path, flush_mode=flush_mode) as s:
         producer = await s.producer()
-        first, second, third = [await producer.prepare(b"%d" % number) for number in range(3)]
+        halves = [await producer.prepare(b"%d" % number) for number in range(3)]
+        first, second, third = halves
         with monkeypatch.context() as patch:
-            if is_cold:
+            if where == "known":
+                patch.setattr(s.broker.store.log, "read_hot", not_read)
+            else:
+                for half in halves:
+                    s.broker.transactions.fresh.forget(half.place)
+            if where == "on disk":
                 patch.setattr(s.broker.store.log, "read_hot", lambda offset, size: None)
             assert (await producer.end(first)).code == 0
             assert (await producer.end(second, ROLLBACK)).code == 0
@@ -179,6 +190,44 @@ async def test_half_messages_are_found_wherever_they_are(
             assert (await producer.end(third)).code == ResponseCode.SERVICE_NOT_AVAILABLE
             s.broker.store.state.clear(Obstacle.DISK_FULL)
         assert [order.body for order in await producer.orders()] == [b"0"]
+
+
+@pytest.mark.parametrize("record_crc", [False, True])
+async def test_what_is_committed_is_the_same_whether_its_half_message_was_known_or_read(
+    tmp_path: Path, record_crc: bool
+) -> None:
+    async with scene(tmp_path, record_crc=record_crc) as s:
+        producer = await s.producer()
+        own = {"UNIQ_KEY": "U", "TAGS": "t", "DELAYED": "0", "REAL_TOPIC": "elsewhere"}
+        for is_read in (False, True):
+            half = await producer.prepare(b"pay", own, flag=9, sys_flag=4 | 1, reconsume_times=2)
+            if is_read:
+                s.broker.transactions.fresh.forget(half.place)
+            assert (await producer.end(half)).code == 0
+        known, read = [
+            msgspec.structs.replace(
+                each,
+                queue_offset=0,
+                physical_offset=0,
+                prepared_offset=0,
+                packed_properties=packed.remove(each.packed_properties, packed.AT_CRC32),
+            )
+            for each in await producer.orders()
+        ]
+        assert known == read
+        assert known.tag == "t"
+
+
+async def test_a_half_message_whose_file_is_gone_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path) as s:
+        producer = await s.producer()
+        half = await producer.prepare(b"pay")
+        monkeypatch.setattr(type(s.broker.store.log), "min_offset", half.place + 1)
+        monkeypatch.setattr(s.broker.store.log, "read_hot", lambda offset, size: None)
+        answer = await producer.end(half)
+        assert (answer.code, answer.remark) == (1, "Find prepared transaction message failed")
 
 
 async def test_an_outcome_counts_once(tmp_path: Path) -> None:

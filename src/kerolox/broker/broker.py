@@ -415,7 +415,6 @@ class Broker(PeerEvents):
         self.replies.on_stored.append(stats.stored)
         transactions = self.transactions
         sends.rewrites.append(transactions.prepare)
-        sends.on_stored.append(transactions.stored)
         transactions.endings.on_stored.append(stats.stored)
         topics.on_removed.append(transactions.counts.forget_topic)
         self.saver.keep(self.transaction_counts, lambda: self.options.save_transaction_counts_ms)

@@ -38,9 +38,11 @@ from kerolox.store.flush import LogFlusher, Safe
 from kerolox.store.options import FlushMode
 from kerolox.store.state import StoreState
 
+# Told where a message was parked.
+Parked = Callable[[Draft, Place], None]
 # What another part of the broker (retries, transactions) makes of a message before it is stored. It may
-# refuse by raising.
-Rewrite = Callable[[Request[SendRequest], Draft], None]
+# refuse by raising, and ask to be told where the message was parked.
+Rewrite = Callable[[Request[SendRequest], Draft], Parked | None]
 
 
 class Sends:
@@ -123,10 +125,13 @@ class Sends:
                 sys_flag=sys_flag,
                 reconsume_times=header.reconsume_times or 0,
             )
+            parked: Parked | None = None
             for rewrite in self.rewrites:
-                rewrite(request, draft)
+                parked = rewrite(request, draft) or parked
             place = self._drafts.put(draft)
             topic, recall_handle = draft.topic, draft.recall_handle  # counted where it was parked
+            if parked is not None:
+                parked(draft, place)
         self._count(topic, 1, place[2])
         self._answer_later(request, [place], queue_id, unique, properties, recall_handle)
         return None

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from kerolox.broker import names
 from kerolox.broker.drafts import Draft, Drafts
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.members import Members
 from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.sends import Parked
 from kerolox.broker.topics import Topics
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.check_backs import CheckBacks
 from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.ended import Ended
 from kerolox.broker.transactions.endings import Endings
+from kerolox.broker.transactions.fresh import Fresh
+from kerolox.broker.transactions.half_messages import Home
 from kerolox.clock import Clock
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import Refused
@@ -21,6 +23,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.send import SendRequest
 from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCheckRequest
+from kerolox.store.commit_log import Place
 from kerolox.store.tables.offsets import ConsumerOffsets
 from kerolox.store.tables.transaction_counts import TransactionCounts
 
@@ -43,10 +46,13 @@ class Transactions:
         clock: Clock,
     ) -> None:
         self._options = options
-        self._preparing = ""  # the topic of the half message that is being stored
+        self._home: Home = "", 0, b""  # of the half message that is being stored
+        # What all messages get makes a half message in the log differ from what came.
+        self._remembers = not options.record_crc and not options.multi_dispatch
         self.counts = Counts(table)
+        self.fresh = Fresh(writes, self.counts)
         self.ended = Ended(store, drafts, writes, offsets, options, clock)
-        self.endings = Endings(store, drafts, writes, self.ended, self.counts, options, clock)
+        self.endings = Endings(store, drafts, writes, self.ended, self.fresh, self.counts, options, clock)
         self.check_backs = CheckBacks(
             store, drafts, writes, self.ended, self.counts, members, topics, options, clock
         )
@@ -69,19 +75,20 @@ class Transactions:
     def admin_rows(self) -> list[Row]:
         return [(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.endings.resume, ResumeCheckRequest)]
 
-    def prepare(self, request: Request[SendRequest], draft: Draft) -> None:
+    def prepare(self, request: Request[SendRequest], draft: Draft) -> Parked | None:
         """Of sends, before a message is stored: make it a half message if it is to be one."""
         if not half_messages.is_half(draft):
-            return
+            return None
         if self._options.reject_transactions:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._options.advertised_host}] sending transaction message is forbidden",
             )
-        self._preparing = draft.topic
-        half_messages.park(draft)
+        self._home = half_messages.park(draft)
+        return self._parked
 
-    def stored(self, topic: str, messages: int, size_bytes: int) -> None:
+    def _parked(self, draft: Draft, place: Place) -> None:
         """Of sends, right after that."""
-        if topic == names.HALF_TOPIC:
-            self.counts.prepared(self._preparing)
+        home = self._home
+        half = half_messages.just_parked(draft, home, place) if self._remembers else None
+        self.fresh.add(home[0], half, place[2])

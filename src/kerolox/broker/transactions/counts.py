@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -23,17 +24,18 @@ class Counts:
         self._rolled_back: Counter[str] = Counter()
         self._latency: dict[str, list[int]] = {}  # by step of LATENCY_S, one more for the rest, the sum
 
-    def prepared(self, topic: str) -> None:
-        self.table.add(topic, 1)
+    def prepared(self, topic: str, count: int = 1) -> None:
+        self.table.add(topic, count)
 
-    def committed(self, topic: str, latency_ms: int) -> None:
-        self.table.add(topic, -1)
-        self._committed[topic] += 1
-        latency_s = max(0, latency_ms) // 1000
+    def committed(self, topic: str, latencies_ms: list[int]) -> None:
+        """Several at once, that one write brought."""
+        self.table.add(topic, -len(latencies_ms))
+        self._committed[topic] += len(latencies_ms)
         found = self._latency.setdefault(topic, [0] * (len(LATENCY_S) + 2))
-        step = next((number for number, most in enumerate(LATENCY_S) if latency_s <= most), len(LATENCY_S))
-        found[step] += 1
-        found[-1] += latency_s
+        for latency_ms in latencies_ms:
+            latency_s = max(0, latency_ms) // 1000
+            found[bisect_left(LATENCY_S, latency_s)] += 1
+            found[-1] += latency_s
 
     def rolled_back(self, topic: str) -> None:
         self.table.add(topic, -1)

@@ -116,9 +116,8 @@ class Ended:
 
     # --- notes ---------------------------------------------------------------------------------------
 
-    def end(self, half: StoredMessage) -> None:
+    def end(self, offset: int) -> None:
         """Its producer has ended it. Counts with the next write, together with what was appended for it."""
-        offset = half.queue_offset
         transaction = self._put_back.get(offset)
         if transaction is not None:
             transaction.ended = True

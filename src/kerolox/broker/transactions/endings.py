@@ -13,6 +13,8 @@ from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.ended import Ended
+from kerolox.broker.transactions.fresh import Fresh
+from kerolox.broker.transactions.half_messages import Open
 from kerolox.clock import Clock
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError, Overloaded, Refused
@@ -41,6 +43,7 @@ class Endings:
         drafts: Drafts,
         writes: LogWrites,
         ended: Ended,
+        fresh: Fresh,
         counts: Counts,
         options: BrokerOptions,
         clock: Clock,
@@ -49,12 +52,14 @@ class Endings:
         self._drafts = drafts
         self._writes = writes
         self._ended = ended
+        self._fresh = fresh
         self._counts = counts
         self._options = options
         self._clock = clock
-        self._waiting: list[tuple[Request[EndTransactionRequest], StoredMessage, tuple[str, int] | None]] = []
+        self._waiting: list[tuple[Request[EndTransactionRequest], Open, tuple[str, int] | None]] = []
         self._cold: set[asyncio.Task[None]] = set()
-        self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
+        # Topic, messages, bytes, times: for statistics.
+        self.on_stored: list[Callable[[str, int, int, int], None]] = []
 
     def end(self, request: Request[EndTransactionRequest]) -> Answer | None:
         told = request.header
@@ -67,9 +72,13 @@ class Endings:
                 request.command.remark,
             )  # fmt: skip
             return None
-        half = self._read_hot(told.commit_log_offset)
+        place = told.commit_log_offset
+        known = self._fresh.find(place)
+        if known is not None and place >= self._store.log.min_offset:
+            return self._carry_out(request, known)
+        half = self._read_hot(place)
         if half is not None:
-            return self._carry_out(request, half)
+            return self._carry_out(request, _opened(half))
         if len(self._cold) >= COLD_MAX:
             raise Overloaded(
                 f"{COLD_MAX} half messages are being read from the disk: this one is asked for later"
@@ -82,21 +91,19 @@ class Endings:
     async def _end_cold(self, request: Request[EndTransactionRequest]) -> None:
         half = await self._read(request.header.commit_log_offset)
         try:
-            answer = self._carry_out(request, half)
+            answer = self._carry_out(request, _opened(half))
         except KeroloxError as error:
             answer = Answer(code=error.code, remark=str(error))
         if answer is not None:
             request.answer(answer)
 
-    def _carry_out(
-        self, request: Request[EndTransactionRequest], half: StoredMessage | None
-    ) -> Answer | None:
+    def _carry_out(self, request: Request[EndTransactionRequest], half: Open | None) -> Answer | None:
         """Commit or roll back; answered when that is written."""
         told = request.header
-        if half is None or half.topic != names.HALF_TOPIC:
+        if half is None:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark="Find prepared transaction message failed")
-        if not told.from_transaction_check and half_messages.is_too_late(
-            half, self._clock.wall_ms(), self._options.transaction_timeout_ms
+        if not told.from_transaction_check and half.is_too_late(
+            self._clock.wall_ms(), self._options.transaction_timeout_ms
         ):
             return Answer(code=ResponseCode.ILLEGAL_OPERATION)
         wrong = _mismatch(half, told)
@@ -110,11 +117,14 @@ class Endings:
             return Answer()
         self._store.state.check_writable()
         stored: tuple[str, int] | None = None
+        self._fresh.forget(half.physical_offset)  # whatever comes of this, its draft is used up
         if told.commit_or_rollback == TRANSACTION_COMMIT:
-            draft = half_messages.committed(half)
+            draft = half.draft
+            if draft is None:
+                raise Refused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it belongs")
             _, _, size = self._drafts.put(draft)
             stored = draft.topic, size
-        self._ended.end(half)
+        self._ended.end(half.queue_offset)
         if not self._waiting:
             self._writes.soon(self._written)
         self._waiting.append((request, half, stored))
@@ -128,18 +138,24 @@ class Endings:
                 request.answer(refused)
             return
         now_ms = self._clock.wall_ms()
+        latencies: dict[str, list[int]] = {}
+        sizes: dict[str, list[int]] = {}
         for _, half, stored in waiting:
-            topic = half_messages.real_topic(half)
             if stored is None:
-                self._counts.rolled_back(topic)
+                self._counts.rolled_back(half.topic)
                 continue
-            self._counts.committed(topic, now_ms - half.born_timestamp)
+            latencies.setdefault(half.topic, []).append(now_ms - half.born_timestamp)
+            sizes.setdefault(stored[0], []).append(stored[1])
+        for topic, found in latencies.items():
+            self._counts.committed(topic, found)
+        for topic, found in sizes.items():
             for note in self.on_stored:
-                note(stored[0], 1, stored[1])
+                note(topic, len(found), sum(found), len(found))
 
         def answer(_: object = None) -> None:  # not flushed in time is good enough, as in the original
+            done = Answer()
             for request, _, _ in waiting:
-                request.answer(Answer())
+                request.answer(done)
 
         if self._options.flush_mode is FlushMode.SYNC:
             self._store.flusher.wait_safe(self._store.progress.appended, answer)
@@ -183,9 +199,14 @@ class Endings:
             return None
 
 
-def _mismatch(half: StoredMessage, told: EndTransactionRequest) -> str | None:
+def _opened(half: StoredMessage | None) -> Open | None:
+    """What was read, if it is a half message."""
+    return None if half is None or half.topic != names.HALF_TOPIC else half_messages.opened(half)
+
+
+def _mismatch(half: Open, told: EndTransactionRequest) -> str | None:
     """What is wrong with what a producer tells of a half message; the words are the original's."""
-    if half_messages.producer_group(half) != told.producer_group:
+    if half.producer_group != told.producer_group:
         return "The producer group wrong"
     if half.queue_offset != told.tran_state_table_offset:
         return "The transaction state table offset wrong"

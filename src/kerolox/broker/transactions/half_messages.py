@@ -8,14 +8,14 @@ and ours with its.
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 
 from kerolox.broker import names
 from kerolox.broker.drafts import Draft
-from kerolox.errors import Refused
 from kerolox.protocol import properties as packed
-from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_NONE, with_transaction_state
 from kerolox.protocol.message import StoredMessage
+from kerolox.store.commit_log import Place
 
 GROUP = "CID_RMQ_SYS_TRANS"  # by whose progress the half messages are gone through
 QUEUE = 0  # half messages have one queue only
@@ -44,28 +44,86 @@ def is_half(draft: Draft) -> bool:
     return not (draft.reconsume_times > 0 and delay > 0)
 
 
-def park(draft: Draft) -> None:
+# Where a half message belongs: topic, queue, and the properties it has there.
+Home = tuple[str, int, bytes]
+
+
+def park(draft: Draft) -> Home:
     """Make it a half message."""
-    properties = draft.properties
+    topic, queue_id, properties = draft.topic, draft.queue_id, draft.properties
     for mark in (_AT_TRANSACTION_ID, _AT_REAL_TOPIC, _AT_REAL_QUEUE):
         properties = packed.remove(properties, mark)
+    if properties and not properties.endswith(packed.VALUE_END):
+        properties += packed.VALUE_END
     unique = packed.find(properties, packed.AT_UNIQUE_KEY)
-    added = {packed.REAL_TOPIC: draft.topic, packed.REAL_QUEUE_ID: str(draft.queue_id)}
-    if unique is not None:
-        added[packed.TRANSACTION_ID] = unique.decode("utf-8", "replace")
-    draft.properties = packed.append(properties, packed.pack(added))
+    own = b"" if unique is None else b"__transactionId__\x01%b\x02" % unique
+    draft.properties = b"%bREAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02%b" % (
+        properties, topic.encode(), queue_id, own,
+    )  # fmt: skip
     draft.topic, draft.queue_id = names.HALF_TOPIC, QUEUE
     draft.sys_flag = with_transaction_state(draft.sys_flag, TRANSACTION_NONE)
     draft.is_parked = True
+    return topic, queue_id, properties + own
 
 
-def committed(half: StoredMessage) -> Draft:
+@dataclass(slots=True)
+class Open:
+    """What the end of a transaction needs to know of its half message."""
+
+    topic: str  # where it belongs
+    queue_offset: int
+    physical_offset: int
+    producer_group: str
+    born_timestamp: int
+    immunity_s: bytes | None  # how long its producer said it would need
+    draft: Draft | None  # the message consumers get; None: it does not say where it belongs
+
+    def is_too_late(self, now_ms: int, usual_ms: int) -> bool:
+        """Whether its producer must wait to be asked: it had said how long it would need."""
+        if self.immunity_s is None:
+            return False
+        return now_ms - self.born_timestamp > max((_number(self.immunity_s) or 0) * 1000, usual_ms)
+
+
+def opened(half: StoredMessage) -> Open:
+    """Of one that was read back."""
+    return Open(
+        real_topic(half),
+        half.queue_offset,
+        half.physical_offset,
+        producer_group(half),
+        half.born_timestamp,
+        packed.find(half.packed_properties, _AT_IMMUNITY),
+        committed(half),
+    )
+
+
+def just_parked(draft: Draft, home: Home, place: Place) -> Open:
+    """Of one that was stored just now. Its draft becomes the one of the message consumers get."""
+    properties = draft.properties
+    group = packed.find(properties, _AT_PRODUCER_GROUP)
+    draft.topic, draft.queue_id, draft.properties = home
+    draft.sys_flag |= TRANSACTION_COMMIT
+    draft.prepared_offset = place[0]
+    draft.is_parked = False
+    return Open(
+        home[0],
+        place[1],
+        place[0],
+        "" if group is None else group.decode("utf-8", "replace"),
+        draft.born_timestamp,
+        packed.find(properties, _AT_IMMUNITY),
+        draft,
+    )
+
+
+def committed(half: StoredMessage) -> Draft | None:
     """The message consumers get. As in 5.5 it keeps the properties of the half message, but for where it
-    belongs; before, it kept these too."""
+    belongs; before, it kept these too. None: it does not say where it belongs."""
     queue_id = _number(packed.find(half.packed_properties, _AT_REAL_QUEUE))
     topic = real_topic(half)
     if not topic or queue_id is None or queue_id < 0:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it belongs")
+        return None
     properties = packed.remove(packed.remove(half.packed_properties, _AT_REAL_TOPIC), _AT_REAL_QUEUE)
     return Draft(
         topic,
@@ -167,14 +225,6 @@ def immunity_ms(half: StoredMessage, usual_ms: int) -> int:
     """How old it must be before anybody asks: its own wish, if it has a readable one."""
     wish_s = _number(packed.find(half.packed_properties, _AT_IMMUNITY))
     return usual_ms if wish_s is None or wish_s == -1 else wish_s * 1000
-
-
-def is_too_late(half: StoredMessage, now_ms: int, usual_ms: int) -> bool:
-    """Whether its producer must wait to be asked: it had said how long it would need."""
-    if not has_immunity(half):
-        return False
-    wish_s = _number(packed.find(half.packed_properties, _AT_IMMUNITY)) or 0
-    return now_ms - half.born_timestamp > max(wish_s * 1000, usual_ms)
 
 
 class Fate(enum.Enum):
