@@ -88,7 +88,8 @@ class PlainSends:
 
     def take(self, peer: Peer, frames: list[Frame], at: int) -> int:
         """Take the plain sends of one topic from a place on; how many."""
-        if not self._open():
+        # Such a word in the header is nearly always a property's: then it is not read twice.
+        if b"TRAN_MSG" in frames[at][1] or not self._open():
             return 0
         born_host: bytes | None = peer.data.get("born_host")
         if born_host is None:
