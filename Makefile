@@ -67,7 +67,7 @@ chaos: $(STAMP)
 
 # The slow tests on Spark: kills at every step, a cluster's audit and replay, the Java of PyPI.
 spark: $(STAMP)
-	$(BIN)/python -m pytest -m long tests/spark tests/pipeline $(ARGS)
+	$(BIN)/python -m pytest -m long tests/spark tests/pipeline tests/cli/test_demo.py $(ARGS)
 
 # Mixed load for minutes: whether memory, descriptors and delays stay bounded. `make soak MINUTES=60`.
 soak: $(STAMP)

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kerolox.spark.session import session, stop
 
 WINDOW_MS = 20
-LATE = "8 seconds"  # of the orders' time: more than what lies between the queues at the end of a batch
-ROWS_PER_TRIGGER = 2000
+LATE = "3 seconds"  # of the orders' time: more than what lies between the queues at the end of a batch
+ROWS_PER_TRIGGER = 1000
 # Windows leave a task in the order of their keys, each time it runs: what effectively once asks for.
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 

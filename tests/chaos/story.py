@@ -35,7 +35,8 @@ ROOT = Path(__file__).parents[2]
 ORDERS, TOTALS = "orders", "totals"
 GROUP = "chaos"
 QUEUES = 4
-BATCH = 40
+BATCH = 10
+PAUSE_S = 0.03  # between batches: as much as the query can take on two cores
 FAR = 10**9  # the number of the last order: every window before it is complete
 START_S = 180.0
 END_S = 240.0
@@ -196,7 +197,7 @@ class Sender:
                     except KeroloxError:
                         time.sleep(0.1)  # all of them again: some may be there twice
                 self.sent = first + BATCH
-                self._ended.wait(0.02)
+                self._ended.wait(PAUSE_S)
 
 
 class Story:

@@ -98,7 +98,14 @@ def test_spark_adds_all_orders_up_and_every_alert_comes_back(tmp_path: Path) -> 
 
 
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("moment", ["3. A producer sends", "4. Spark starts", "5. Spark"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "3. A producer sends",
+        pytest.param("4. Spark starts", marks=pytest.mark.long),
+        pytest.param("5. Spark", marks=pytest.mark.long),
+    ],
+)
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path, moment: str) -> None:
     count = "1000000" if moment.startswith("3") else "2000"
     process = subprocess.Popen(

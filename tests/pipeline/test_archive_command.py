@@ -78,7 +78,8 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 
 
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("end", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_a_following_run(end: int, broker: BrokerThread, topic: str, send: Send, tmp_path: Path) -> None:
     """It archives what comes. When it ends, by Ctrl-C or a kill, nothing of it keeps running."""
     send(numbered(topic, range(50)))

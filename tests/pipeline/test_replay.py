@@ -286,6 +286,7 @@ def test_a_replay_cut_short_goes_on_and_sends_nothing_twice(
     assert len(bodies(cluster, topic)) == 600
 
 
+@pytest.mark.long
 def test_a_program_killed_midway_leaves_nothing_running_and_its_replay_goes_on(
     play: Callable[..., Replayed],
     topic: str,
