@@ -11,6 +11,7 @@ import argparse
 import itertools
 import json
 import os
+import signal
 import socket
 import struct
 import time
@@ -430,7 +431,20 @@ def main(argv: list[str] | None = None) -> Result | None:
 def _both(
     run: Callable[[BenchBroker], T], brokers: dict[str, BenchBroker], rounds: int
 ) -> dict[str, list[T]]:
-    return take_turns({kind: partial(run, broker) for kind, broker in brokers.items()}, rounds)
+    return take_turns({kind: partial(_alone, run, kind, brokers) for kind in brokers}, rounds)
+
+
+def _alone(run: Callable[[BenchBroker], T], kind: str, brokers: dict[str, BenchBroker]) -> T:
+    """One broker's turn. The others hold still: a JVM that has nothing to do any more goes on compiling and
+    collecting, on the very core that is measured."""
+    others = [broker.pid for name, broker in brokers.items() if name != kind]
+    try:
+        for pid in others:
+            os.kill(pid, signal.SIGSTOP)
+        return run(brokers[kind])
+    finally:
+        for pid in others:
+            os.kill(pid, signal.SIGCONT)
 
 
 def _progress(name: str, found: dict[str, list[Delayed]] | dict[str, list[Flow]]) -> None:
