@@ -14,6 +14,7 @@ from kerolox.protocol.record import (
     MAGIC_V1,
     MAGIC_V2,
     body_crc_ok,
+    decode_each,
     decode_record,
     decode_records,
     encode_blank,
@@ -355,3 +356,13 @@ def test_round_trip(message: StoredMessage) -> None:
     message.sys_flag = back.sys_flag
     message.size, message.body_crc = back.size, back.body_crc
     assert back == message
+
+
+def test_records_are_decoded_one_for_one_whatever_lies_between() -> None:
+    first, second = (encode_message(StoredMessage("T", body, 0, 0, 0)) for body in (b"one", b"two"))
+    both = [decode_record(first), decode_record(second)]
+    assert decode_each([first, second]) == both
+    assert decode_each([first, b"", second, second[:-1], b"junk"]) == [both[0], None, both[1], None, None]
+    # Bytes behind a record belong to nobody.
+    assert decode_each([first + second, second]) == both
+    assert decode_each([]) == []

@@ -18,7 +18,8 @@ from kerolox.broker.timer_messages import (
     NEVER_ENTERED_MS,
     delete_key,
     due,
-    out_ms,
+    goal,
+    is_parked,
     own_key,
     parked,
     real_topic,
@@ -28,6 +29,7 @@ from kerolox.clock import Clock
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError
 from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.record import decode_each
 from kerolox.store.commit_log import Place
 from kerolox.store.errors import StoreError
 from kerolox.store.tables.timer_counts import TimerCounts
@@ -70,7 +72,8 @@ class TimerDelivery:
     ) -> None:
         self.delivered: Counter[str] = Counter()  # by topic, since the start
         self.late: Counter[str] = Counter()  # of them, those that never were entered
-        self.on_stored: list[Callable[[str, int, int], None]] = []
+        # For statistics: topic, messages, bytes, times.
+        self.on_stored: list[Callable[[str, int, int, int], None]] = []
         self.partly: tuple[int, int, int] | None = None
         self.left: tuple[int, int] | None = None  # a moment, and its first unit that is left
         self.last: Place | None = None  # of what was stored
@@ -174,7 +177,7 @@ class TimerDelivery:
                     continue
             draft = self._restored(moment, unit, message, wall_ms)
             if draft is not None:
-                drafts.append((draft, real_topic(properties)))
+                drafts.append((draft, real_topic(properties) if unit.magic & ROLL else draft.topic))
         return drafts
 
     def _count_unused(self, unused: dict[bytes, str]) -> None:
@@ -184,7 +187,7 @@ class TimerDelivery:
     def _restored(self, moment: int, unit: Unit, message: StoredMessage, wall_ms: int) -> Draft | None:
         if unit.magic & ROLL:
             return rolled(message, unit.entered_ms, wall_ms)
-        due_ms = out_ms(message.packed_properties)
+        due_ms = goal(message.packed_properties).out_ms
         if due_ms is None or due_ms // self._precision_ms != moment:
             log.warning("timer_message_skipped at=%d reason='another message lies there'", unit.physical)
             return None
@@ -194,17 +197,33 @@ class TimerDelivery:
 
     def _messages(self, places: array[int]) -> list[_Found]:
         """Units and their messages. Waits for the disk."""
-        return [(unit, self._record(unit.physical, unit.size)) for unit in self._files.log.units(places)]
+        units = self._files.log.units(places)
+        try:
+            # Sent one after the other they lie so in the log: in this order it takes few reads.
+            records = self._store.reader.parts(
+                [(unit.physical, unit.physical + unit.size) for unit in reversed(units)], True
+            )
+        except StoreError:
+            return [(unit, self._record(unit.physical, unit.size)) for unit in units]
+        messages = decode_each(records)
+        messages.reverse()
+        return [
+            (
+                unit,
+                message
+                if message is not None and is_parked(message, unit.physical)
+                else _skipped(unit.physical),
+            )
+            for unit, message in zip(units, messages, strict=True)
+        ]
 
     def _record(self, physical: int, size: int) -> StoredMessage | None:
         try:
-            message = parked(self._store.log.read(physical, size), physical)
+            record = self._store.log.read(physical, size)
         except StoreError as error:
             log.warning("timer_message_gone at=%d error=%r", physical, str(error))
             return None
-        if message is None:
-            log.warning("timer_message_skipped at=%d reason='no timer message lies there'", physical)
-        return message
+        return parked(record, physical) or _skipped(physical)
 
     async def _put(self, drafts: list[tuple[Draft, str]], *, counted: bool = False) -> None:
         """Store them, whatever it takes. Raises Stopped when the timer is to close before that."""
@@ -249,16 +268,28 @@ class TimerDelivery:
                 raise Stopped
 
     def _stored(self, placed: list[tuple[Draft, str, Place]], counted: bool) -> None:
+        by_topic: Counter[str] = Counter()
+        sizes: dict[str, list[int]] = {}
         for draft, topic, place in placed:
-            self.last = place
-            self.delivered[topic] += 1
+            by_topic[topic] += 1
+            sizes.setdefault(draft.topic, []).append(place[2])
+        if placed:
+            self.last = placed[-1][2]
+        for topic, count in by_topic.items():
+            self.delivered[topic] += count
             if counted:
-                self._counts.add(topic, -1)
-            for note in self.on_stored:
-                note(draft.topic, 1, place[2])
+                self._counts.add(topic, -count)
+        for note in self.on_stored:
+            for topic, stored in sizes.items():
+                note(topic, len(stored), sum(stored), len(stored))
 
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
+
+
+def _skipped(physical: int) -> StoredMessage | None:
+    log.warning("timer_message_skipped at=%d reason='no timer message lies there'", physical)
+    return None
 
 
 async def pause(clock: Clock, closing: asyncio.Event, delay_s: float) -> None:

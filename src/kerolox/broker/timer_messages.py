@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple
+
 from kerolox.broker import names
 from kerolox.broker.drafts import Draft
 from kerolox.errors import ProtocolError
@@ -18,15 +21,42 @@ _AT_REAL_QUEUE = packed.marker(packed.REAL_QUEUE_ID)
 _AT_ENTERED = packed.marker(packed.TIMER_ENQUEUE_MS)
 _AT_LEFT = packed.marker(packed.TIMER_DEQUEUE_MS)
 _AT_ROLLS = packed.marker(packed.TIMER_ROLL_TIMES)
+_TAIL_BYTES_MAX = 512
 
 
-def out_ms(properties: bytes) -> int | None:
-    """When the message is due; None when that cannot be read."""
-    return _number(packed.find(properties, AT_OUT))
+class Goal(NamedTuple):
+    """When a message is due and where it goes then; None for what cannot be read."""
+
+    out_ms: int | None
+    topic: str | None
+    queue_id: int | None
+
+
+def goal(properties: bytes) -> Goal:
+    # This broker writes all of it last, so messages of one moment and queue end alike. Of a name given twice
+    # the last value counts, so what the end says holds for the whole.
+    at = properties.rfind(AT_OUT)
+    if at > 0 and len(properties) - at <= _TAIL_BYTES_MAX:
+        found = _known_goal(properties[at:])
+        if None not in found:
+            return found
+    return _read_goal(properties)
+
+
+def _read_goal(properties: bytes) -> Goal:
+    topic = packed.find(properties, AT_REAL_TOPIC)
+    return Goal(
+        _number(packed.find(properties, AT_OUT)),
+        None if topic is None else topic.decode("utf-8", "replace"),
+        _number(packed.find(properties, _AT_REAL_QUEUE)),
+    )
+
+
+_known_goal = lru_cache(1024)(_read_goal)
 
 
 def real_topic(properties: bytes) -> str:
-    return (packed.find(properties, AT_REAL_TOPIC) or b"").decode("utf-8", "replace")
+    return goal(properties).topic or ""
 
 
 def delete_key(properties: bytes) -> bytes | None:
@@ -46,21 +76,21 @@ def parked(record: bytes, physical: int) -> StoredMessage | None:
         message = decode_record(record)
     except ProtocolError:
         return None
-    if message.topic != names.TIMER_TOPIC or message.physical_offset != physical:
-        return None
-    return message
+    return message if is_parked(message, physical) else None
+
+
+def is_parked(message: StoredMessage, physical: int) -> bool:
+    """Whether it is the timer message that was stored there."""
+    return message.topic == names.TIMER_TOPIC and message.physical_offset == physical
 
 
 def due(message: StoredMessage, entered_ms: int, now_ms: int) -> Draft | None:
     """The message as it is delivered; None when it does not say where to."""
     properties = message.packed_properties
-    queue_id = _number(packed.find(properties, _AT_REAL_QUEUE))
-    topic = packed.find(properties, AT_REAL_TOPIC)
-    if topic is None or queue_id is None or queue_id < 0:
+    _, topic, queue_id = goal(properties)
+    if topic is None or queue_id is None:
         return None
-    return _draft(
-        message, topic.decode("utf-8", "replace"), queue_id, _marked(properties, entered_ms, now_ms)
-    )
+    return _draft(message, topic, queue_id, _marked(properties, entered_ms, now_ms))
 
 
 def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> Draft:
@@ -73,9 +103,10 @@ def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> Draft:
 
 
 def _marked(properties: bytes, entered_ms: int, now_ms: int) -> bytes:
-    # A rolled message has these from before; remove() finds that out quickly.
-    for mark in (_AT_ENTERED, _AT_LEFT, packed.AT_CRC32):
-        properties = packed.remove(properties, mark)
+    # A rolled message has these from before.
+    if _AT_ENTERED[1:] in properties or _AT_LEFT[1:] in properties or packed.AT_CRC32[1:] in properties:
+        for mark in (_AT_ENTERED, _AT_LEFT, packed.AT_CRC32):
+            properties = packed.remove(properties, mark)
     return packed.append(
         properties, b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (entered_ms, now_ms)
     )

@@ -27,7 +27,7 @@ from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.timer_arrivals import Arrival, Arrivals
 from kerolox.broker.timer_delivery import DELIVER_MAX, RETRY_S, Stopped, TimerDelivery, pause
-from kerolox.broker.timer_messages import delete_key, out_ms, parked, real_topic
+from kerolox.broker.timer_messages import delete_key, goal, parked
 from kerolox.clock import Clock, TimerHandle
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import ProtocolError
@@ -308,14 +308,14 @@ class Timers:
         entering: list[tuple[Entering, str]] = []
         late: list[Arrival] = []
         for arrival in arrivals:
-            due_ms = None if arrival.properties is None else out_ms(arrival.properties)
+            due_ms, topic, _ = (None, None, None) if arrival.properties is None else goal(arrival.properties)
             if arrival.properties is None or due_ms is None:
                 log.warning("timer_message_skipped offset=%d reason='no time'", arrival.queue_offset)
                 continue
             if arrival.physical in self._seen:
                 self._seen.discard(arrival.physical)
                 continue
-            topic = real_topic(arrival.properties)
+            topic = topic or ""
             if leads and due_ms < now_ms:
                 late.append(arrival)
             elif leads or due_ms >= self._read_ms:
@@ -366,9 +366,12 @@ class Timers:
             if not files.log.room:
                 await self._in_thread(files.log.roll)
             count = files.enter([message for message, _ in entering], now_ms)
+            changed: Counter[str] = Counter()
             for message, topic in entering[:count]:
                 self.entered[topic] += 1
-                self.counts.add(topic, -1 if message.deletes else 1)
+                changed[topic] += -1 if message.deletes else 1
+            for topic, more in changed.items():
+                self.counts.add(topic, more)
             del entering[:count]
 
     # --- delivering ------------------------------------------------------------------------------------

@@ -353,6 +353,22 @@ def _read_records(data: bytes, at: int, make: type[M], broker: str) -> tuple[lis
 read_records = compiled("read_records", _read_records)
 
 
+def decode_each(records: list[bytes]) -> list[StoredMessage | None]:
+    """The message of each record; None for what does not read."""
+    found = read_records(b"".join(records), 0, StoredMessage, "")
+    # One that is shorter than its bytes would shift those behind it.
+    if found is not None and [message.size for message in found[0]] == [*map(len, records)]:
+        return [*found[0]]
+    return [_decoded(record) for record in records]
+
+
+def _decoded(record: bytes) -> StoredMessage | None:
+    try:
+        return decode_record(record)
+    except ProtocolError:
+        return None
+
+
 def body_crc_ok(message: StoredMessage) -> bool:
     """Whether the body is the one the record was made with. An empty body has no CRC to check."""
     return not message.body or crc32(message.body) & CRC_MASK == message.body_crc

@@ -67,7 +67,7 @@ class Chain(NamedTuple):
     deletes: array[int]
 
 
-def encode_unit(unit: Unit) -> bytes:
+def encode_unit(unit: Unit | tuple[int, int, int, int, int, int, int]) -> bytes:
     return _UNIT.pack(UNIT_BYTES, *unit, 0)
 
 

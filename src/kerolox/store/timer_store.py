@@ -15,7 +15,7 @@ from kerolox.store.errors import StoreError
 from kerolox.store.files import Files, PathLike
 from kerolox.store.segment import OpenFiles
 from kerolox.store.timer_checkpoint import TimerCheckpoint
-from kerolox.store.timer_log import DELETE, PLAIN, ROLL, TimerLog, Unit, encode_unit
+from kerolox.store.timer_log import DELETE, PLAIN, ROLL, UNIT_BYTES, TimerLog, Unit, encode_unit
 from kerolox.store.timer_wheel import SLOTS, Change, TimerWheel
 
 log = logging.getLogger(__name__)
@@ -96,21 +96,14 @@ class TimerStore:
             first, last, count = slots.get(moment) or self.wheel.get(moment) or (-1, -1, 0)
             if message.deletes:
                 magic |= DELETE
+            ahead_ms = moment * precision_ms - now_ms
             units.append(
                 encode_unit(
-                    Unit(
-                        last,
-                        magic,
-                        now_ms,
-                        moment * precision_ms - now_ms,
-                        message.physical,
-                        message.size,
-                        message.topic_hash,
-                    )
+                    (last, magic, now_ms, ahead_ms, message.physical, message.size, message.topic_hash)
                 )
             )
             slots[moment] = (at if first < 0 else first, at, count - 1 if message.deletes else count + 1)
-            at += len(units[-1])
+            at += UNIT_BYTES
         if units:
             self.log.append(units)
             for moment, slot in slots.items():
