@@ -546,7 +546,7 @@ static int read_send(int encoding, const char *header, Py_ssize_t length, char *
 
 /* A queue that got messages in this run: they are given their numbers here, and the cursor hears of it at the end. */
 typedef struct {
-    PyObject *cursor; /* borrowed from the target, which the caller holds */
+    PyObject *cursor;
     int32_t queue_id;
     int64_t first, next;
 } Queue;
@@ -558,11 +558,13 @@ typedef struct {
     Py_ssize_t store_host_length, born_host_length, added_length, id_prefix_length, json_after_length,
         json_end_length, binary_head_length, binary_tail_length;
     PyObject *stops; /* words in properties that others have to look at */
+    PyObject *park;  /* who says where messages go that are to come later; or None */
     int wait_matters;
     int64_t bytes_max, file_end, now_ms;
     PyObject *now;
     /* of the topic */
     PyObject *topic_name, *field, *cursors;
+    PyObject *stored_name; /* of the topic the messages are stored under: that, or where they are parked */
     /* made */
     int64_t end;
     Buffer records, answers;
@@ -574,6 +576,17 @@ typedef struct {
 
 static PyObject *next_offset_name;
 
+static Queue *add_queue(Run *run, int32_t queue_id, PyObject *cursor) {
+    PyObject *next = PyObject_GetAttr(cursor, next_offset_name);
+    if (!next) return NULL;
+    long long offset = PyLong_AsLongLong(next);
+    Py_DECREF(next);
+    if (offset == -1 && PyErr_Occurred()) return NULL;
+    Queue *queue = &run->queues[run->queue_count++];
+    *queue = (Queue){Py_NewRef(cursor), queue_id, offset, offset};
+    return queue;
+}
+
 /* The queue of a send; NULL when it is not among those known, or (with an exception) an error. */
 static Queue *queue_of(Run *run, int32_t queue_id) {
     for (int i = 0; i < run->queue_count; i++)
@@ -584,14 +597,7 @@ static Queue *queue_of(Run *run, int32_t queue_id) {
     PyObject *cursor = PyDict_GetItemWithError(run->cursors, key);
     Py_DECREF(key);
     if (!cursor) return NULL;
-    PyObject *next = PyObject_GetAttr(cursor, next_offset_name);
-    if (!next) return NULL;
-    long long offset = PyLong_AsLongLong(next);
-    Py_DECREF(next);
-    if (offset == -1 && PyErr_Occurred()) return NULL;
-    Queue *queue = &run->queues[run->queue_count++];
-    *queue = (Queue){cursor, queue_id, offset, offset};
-    return queue;
+    return add_queue(run, queue_id, cursor);
 }
 
 static Py_ssize_t record_overhead(const Run *run) {
@@ -655,10 +661,10 @@ static int put_record(Run *run, Queue *queue, const Send *send, int32_t message_
 /* The answer to a send whose messages begin at these places in the log (sizes of all but the last are known from the
  * records). */
 static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text unique, const int64_t *places,
-                      Py_ssize_t count) {
+                      Py_ssize_t count, Text handle) {
     if (send->flag & FLAG_ONE_WAY) return 1;
     Py_ssize_t ids = count * (run->id_prefix_length + 17) - 1;
-    char *start = reserve(&run->answers, 512 + ids + unique.length + run->json_after_length + run->json_end_length +
+    char *start = reserve(&run->answers, 512 + ids + unique.length + handle.length + run->json_after_length + run->json_end_length +
                                              run->binary_head_length + run->binary_tail_length);
     if (!start) return 0;
     char *header = start + 8, *to = header;
@@ -669,7 +675,8 @@ static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text uni
         to = put32(to, FLAG_ANSWER);
         to = put32(to, 0); /* no remark */
         to = put32(to, (uint32_t)(7 + 4 + ids + 9 + 4 + decimal_length(send->queue_id) + 13 + 4 +
-                                  decimal_length(queue_offset) + 15 + 4 + unique.length + run->binary_tail_length));
+                                  decimal_length(queue_offset) + 15 + 4 + unique.length +
+                                  (handle.length ? 14 + 4 + handle.length : 0) + run->binary_tail_length));
         to = PUT_LITERAL(to, "\x00\x05msgId");
         to = put32(to, (uint32_t)ids);
     }
@@ -685,6 +692,10 @@ static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text uni
         to = put_decimal(to, queue_offset);
         to = PUT_LITERAL(to, "\",\"transactionId\":\"");
         to = put_bytes(to, unique.at, unique.length);
+        if (handle.length) {
+            to = PUT_LITERAL(to, "\",\"recallHandle\":\"");
+            to = put_bytes(to, handle.at, handle.length);
+        }
         to = put_bytes(to, run->json_after, run->json_after_length);
         to = put_decimal(to, send->opaque);
         to = put_bytes(to, run->json_end, run->json_end_length);
@@ -698,6 +709,11 @@ static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text uni
         to = PUT_LITERAL(to, "\x00\x0dtransactionId");
         to = put32(to, (uint32_t)unique.length);
         to = put_bytes(to, unique.at, unique.length);
+        if (handle.length) {
+            to = PUT_LITERAL(to, "\x00\x0crecallHandle");
+            to = put32(to, (uint32_t)handle.length);
+            to = put_bytes(to, handle.at, handle.length);
+        }
         to = put_bytes(to, run->binary_tail, run->binary_tail_length);
     }
     put32(start, (uint32_t)(4 + (to - header)));
@@ -706,12 +722,24 @@ static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text uni
     return 1;
 }
 
-static int is_alphanumeric(Text text) {
+/* Whether a key needs no escapes: letters, digits and what else is usual in names. */
+static int is_simple(Text text) {
     for (Py_ssize_t i = 0; i < text.length; i++) {
         char c = text.at[i];
-        if (!((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'))) return 0;
+        if (!((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '-' || c == '_'))
+            return 0;
     }
     return text.length > 0;
+}
+
+/* Whether messages stored under this topic belong into the run: all of a run are stored under one. */
+static int goes_on(Run *run, PyObject *topic) {
+    if (!run->stored_name) {
+        run->stored_name = Py_NewRef(topic);
+        return 1;
+    }
+    return PyBytes_GET_SIZE(topic) == PyBytes_GET_SIZE(run->stored_name) &&
+           memcmp(PyBytes_AS_STRING(topic), PyBytes_AS_STRING(run->stored_name), (size_t)PyBytes_GET_SIZE(topic)) == 0;
 }
 
 /* 1 taken, 0 left to others, -1 an error. */
@@ -723,11 +751,68 @@ static int take_single(Run *run, const Send *send, Text body, Text unique) {
     if (!body.length || properties_length > PROPERTIES_MAX || size > run->bytes_max ||
         run->end + size + BLANK_BYTES > run->file_end)
         return 0;
+    if (!goes_on(run, run->topic_name)) return 0;
     Queue *queue = queue_of(run, send->queue_id);
     if (!queue) return PyErr_Occurred() ? -1 : 0;
     int64_t place = run->end, offset = queue->next;
+    Text no_handle = {"", 0};
     if (!put_record(run, queue, send, send->message_flag, body, own, separated, added)) return -1;
-    return put_answer(run, send, offset, unique, &place, 1) ? 1 : -1;
+    return put_answer(run, send, offset, unique, &place, 1, no_handle) ? 1 : -1;
+}
+
+/* Put a message where those wait that are to come later; parked says where. */
+static int put_parked(Run *run, const Send *send, Text body, Text unique, PyObject *parked) {
+    PyObject *topic_name, *field, *cursor, *properties, *handle;
+    int queue_id;
+    if (!PyTuple_Check(parked) ||
+        !PyArg_ParseTuple(parked, "SSiOSS", &topic_name, &field, &queue_id, &cursor, &properties, &handle)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "what is parked is a tuple");
+        return -1;
+    }
+    Text own = {PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties)}, nothing = {"", 0};
+    int64_t size = (int64_t)record_overhead(run) - PyBytes_GET_SIZE(run->field) + PyBytes_GET_SIZE(field) + body.length +
+                   own.length;
+    if (own.length > PROPERTIES_MAX || size > run->bytes_max || run->end + size + BLANK_BYTES > run->file_end) return 0;
+    if (!goes_on(run, topic_name)) return 0;
+    Queue *queue = NULL;
+    for (int i = 0; i < run->queue_count && !queue; i++)
+        if (run->queues[i].cursor == cursor) queue = &run->queues[i];
+    if (!queue) {
+        if (run->queue_count == QUEUES_MAX) return 0;
+        queue = add_queue(run, queue_id, cursor);
+        if (!queue) return -1;
+    }
+    int64_t place = run->end, offset = queue->next;
+    Text said = {PyBytes_AS_STRING(handle), PyBytes_GET_SIZE(handle)};
+    PyObject *own_name = run->topic_name, *own_field = run->field;
+    run->topic_name = topic_name;
+    run->field = field;
+    int good = put_record(run, queue, send, send->message_flag, body, own, 0, nothing) &&
+               put_answer(run, send, offset, unique, &place, 1, said);
+    run->topic_name = own_name;
+    run->field = own_field;
+    return good ? 1 : -1;
+}
+
+/* A message that is to come later, or something else for others. */
+static int take_later(Run *run, const Send *send, Text body, Text unique) {
+    if (run->park == Py_None || send->code != SEND || !body.length) return 0;
+    PyObject *key = PyLong_FromLong(send->queue_id);
+    int known = key ? PyDict_Contains(run->cursors, key) : -1;
+    Py_XDECREF(key);
+    if (known <= 0) return known;
+    Text own = send->properties;
+    int separated = own.length && run->added_length && own.at[own.length - 1] != 2;
+    PyObject *whole = PyBytes_FromStringAndSize(NULL, own.length + separated + run->added_length);
+    if (!whole) return -1;
+    char *to = put_bytes(PyBytes_AS_STRING(whole), own.at, own.length);
+    if (separated) *to++ = 2;
+    put_bytes(to, run->added, run->added_length);
+    PyObject *parked = PyObject_CallFunction(run->park, "OiN", run->topic_name, (int)send->queue_id, whole);
+    if (!parked) return -1;
+    int took = parked == Py_None ? 0 : put_parked(run, send, body, unique, parked);
+    Py_DECREF(parked);
+    return took;
 }
 
 /* The item of a batch that begins at at: its flag, body and properties, and where the next begins; 0 if broken. */
@@ -760,6 +845,7 @@ static int take_batch(Run *run, const Send *send, Text batch, Text unique) {
         if (++count > BATCH_COUNT_MAX) return 0;
     }
     if (!count || total > run->bytes_max || run->end + total + BLANK_BYTES > run->file_end) return 0;
+    if (!goes_on(run, run->topic_name)) return 0;
     Queue *queue = queue_of(run, send->queue_id);
     if (!queue) return PyErr_Occurred() ? -1 : 0;
     int64_t offset = queue->next;
@@ -775,7 +861,7 @@ static int take_batch(Run *run, const Send *send, Text batch, Text unique) {
         places[i] = run->end;
         good = put_record(run, queue, send, flag, body, properties, 0, nothing);
     }
-    good = good && put_answer(run, send, offset, unique, places, count);
+    good = good && put_answer(run, send, offset, unique, places, count, nothing);
     PyMem_Free(places);
     return good ? 1 : -1;
 }
@@ -812,10 +898,11 @@ static int take_frame(Run *run, PyObject *frame, PyObject *targets, Buffer *scra
     if (!same_text(send.topic, PyBytes_AS_STRING(run->topic_name), PyBytes_GET_SIZE(run->topic_name))) return 0;
     Properties found;
     read_properties(send.properties.at, send.properties.length, &found);
-    if (!is_alphanumeric(found.unique_key) || has_any(send.properties.at, send.properties.length, run->stops))
-        return 0;
+    if (!is_simple(found.unique_key)) return 0;
     if (run->wait_matters && IS_LITERAL(found.wait, "false")) return 0;
     Text body = {PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content)};
+    if (has_any(send.properties.at, send.properties.length, run->stops))
+        return take_later(run, &send, body, found.unique_key);
     return (send.code == SEND ? take_single : take_batch)(run, &send, body, found.unique_key);
 }
 
@@ -839,11 +926,11 @@ static PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t 
     run.now = args[8];
     run.now_ms = PyLong_AsLongLong(run.now);
     if (PyErr_Occurred()) return NULL;
-    if (!PyArg_ParseTuple(setting, "y#y#y#y#y#y#y#O!pOO", &run.store_host, &run.store_host_length, &run.added,
+    if (!PyArg_ParseTuple(setting, "y#y#y#y#y#y#y#O!pOOO", &run.store_host, &run.store_host_length, &run.added,
                           &run.added_length, &run.id_prefix, &run.id_prefix_length, &run.json_after,
                           &run.json_after_length, &run.json_end, &run.json_end_length, &run.binary_head,
                           &run.binary_head_length, &run.binary_tail, &run.binary_tail_length, &PyTuple_Type,
-                          &run.stops, &run.wait_matters, &region_id, &trace_on))
+                          &run.stops, &run.wait_matters, &region_id, &trace_on, &run.park))
         return NULL;
     run.born_host = PyBytes_AS_STRING(born_host);
     run.born_host_length = PyBytes_GET_SIZE(born_host);
@@ -892,6 +979,8 @@ static PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t 
         Py_DECREF(next);
     }
 done:
+    for (int i = 0; i < run.queue_count; i++) Py_DECREF(run.queues[i].cursor);
+    Py_XDECREF(run.stored_name);
     Py_XDECREF(taken);
     Py_XDECREF(run.entries);
     PyMem_Free(run.records.data);

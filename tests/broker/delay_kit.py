@@ -53,7 +53,7 @@ class DelayRig:
         self.writes = LogWrites(self.store.log)
         self.offsets = DelayOffsets(self.store.files, self.store.path("config"), clock=self.clock)
         self.offsets.load()
-        self.delays = Delays(self.store, self.drafts, self.writes, self.offsets, options, self.clock)
+        self.delays = Delays(self.store, self.writes, self.offsets, options, self.clock)
         self.drafts.rewrites.append(self.delays.park)
         await self.delays.start()
         await self.clock.advance(0)

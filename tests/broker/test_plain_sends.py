@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kerolox.broker.names import TIMER_TOPIC
 from kerolox.net.dialer import Dialer
 from kerolox.net.requests import Hook
 from kerolox.protocol.batch import encode_batch
@@ -19,6 +21,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.frame import BINARY, JSON
 from kerolox.protocol.headers.send import SendRequestV2
+from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.errors import disk_error
 from kerolox.store.options import FlushMode
 from kerolox.store.state import Obstacle
@@ -109,6 +112,57 @@ async def test_answers_and_messages_are_those_of_the_handlers(talk: Plain) -> No
     keys = talk.running.broker.store
     assert len(await keys.find_by_key("T", "a")) == 2
     assert len(await keys.find_by_key("T", "k2")) == 2
+
+
+async def test_messages_that_come_later_are_those_of_the_handlers(talk: Plain) -> None:
+    far = str(int(time.time()) * 1000 + 3_600_000 + 17)
+    asking: list[dict[str, str]] = [
+        {"DELAY": "3"},
+        {"x": "1", "DELAY": "2", "TIMER_DELIVER_MS": far, "REAL_TOPIC": "Other", "REAL_QID": "7"},
+        {"DELAY": "99"},
+        {"TIMER_DELIVER_MS": far},
+        {"TIMER_DELIVER_MS": far, "TIMER_OUT_MS": "", "REAL_QID": "7", "x": 'ü"'},
+        # These are left to the handlers.
+        {"DELAY": "0"},
+        {"DELAY": "many"},
+        {"x": "DELAY"},
+        {"TIMER_DELIVER_MS": "1"},
+        {"TIMER_DELIVER_MS": "9" * 18},
+    ]
+
+    async def ask() -> list[Command]:
+        return [await talk.send("T", b"later", own, queue_id=number % 4) for number, own in enumerate(asking)]
+
+    await talk.send("T")
+    fast = await ask()
+    assert talk.taken == 1 + 5
+    assert [topic for topic, _, _, _ in talk.runs[1:]] == [SCHEDULE_TOPIC] * 3 + [TIMER_TOPIC] * 2
+    talk.handle_all()
+    slow = await ask()
+    assert talk.taken == 1 + 5
+    for one, other in zip(fast, slow, strict=True):
+        assert (one.code, one.remark) == (other.code, other.remark)
+        if not one.code:
+            placed = {"msgId": other.fields["msgId"], "queueOffset": other.fields["queueOffset"]}
+            assert {**one.fields, **placed} == other.fields
+    assert [one.code for one in fast] == [0, 0, 0, 0, 0, 0, 1, 0, 0, 13]
+    assert ["recallHandle" in one.fields for one in fast[:5]] == [False, False, False, True, True]
+    for topic, queue_id, count in (
+        (SCHEDULE_TOPIC, 2, 1), (SCHEDULE_TOPIC, 1, 1), (SCHEDULE_TOPIC, 17, 1), (TIMER_TOPIC, 0, 2),
+    ):  # fmt: skip
+        stored = await talk.messages(topic, queue_id)
+        assert len(stored) == 2 * count
+        for one_message, other_message in zip(stored[:count], stored[count:], strict=True):
+            for name in (
+                "body",
+                "packed_properties",
+                "flag",
+                "sys_flag",
+                "reconsume_times",
+                "body_crc",
+                "size",
+            ):
+                assert getattr(one_message, name) == getattr(other_message, name)
 
 
 async def test_a_pass_with_plain_and_other_sends_keeps_their_order(talk: Plain) -> None:

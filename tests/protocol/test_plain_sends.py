@@ -16,7 +16,7 @@ from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.command import Command, decode_command
 from kerolox.protocol.frame import BINARY, JSON, Frame, FrameSplitter
 from kerolox.protocol.headers.send import SendAnswer
-from kerolox.protocol.plain_sends import SendSetting, Taken, send_setting
+from kerolox.protocol.plain_sends import Park, Parked, SendSetting, Taken, send_setting
 from kerolox.protocol.record import body_crc_ok, decode_records, topic_field
 
 CORE = load()
@@ -42,9 +42,39 @@ if CORE is not None:
 
 
 def setting(
-    *, wait_matters: bool = False, store_host: bytes = STORE, region: str = "DefaultRegion"
+    *,
+    wait_matters: bool = False,
+    store_host: bytes = STORE,
+    region: str = "DefaultRegion",
+    park: Park | None = None,
 ) -> SendSetting:
-    return send_setting(store_host, ADDED, region, trace_on=True, stops=STOPS, wait_matters=wait_matters)
+    return send_setting(
+        store_host, ADDED, region, trace_on=True, stops=STOPS, wait_matters=wait_matters, park=park
+    )
+
+
+class Waiting:
+    """Where messages wait: one topic of two queues for levels, another for times, nothing for the rest."""
+
+    def __init__(self) -> None:
+        self.levels = [Queue(10), Queue(20)]
+        self.times = Queue(30)
+        self.asked: list[tuple[bytes, int, bytes]] = []
+
+    def park(self, topic: bytes, queue_id: int, properties: bytes) -> Parked | None:
+        self.asked.append((topic, queue_id, properties))
+        level = names.find(properties, names.AT_DELAY)
+        real = b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (topic, queue_id)
+        if level in (b"1", b"2"):
+            number = int(level) - 1
+            return b"LEVELS", topic_field(b"LEVELS"), number, self.levels[number], properties + real, b""
+        if b"TIMER_" in properties:
+            return b"TIMES", topic_field(b"TIMES"), 0, self.times, properties + real, b"djEgVCBi"
+        return None
+
+    @property
+    def queues(self) -> list[Queue]:
+        return [*self.levels, self.times]
 
 
 def fields(**changes: str | None) -> dict[str, str]:
@@ -88,6 +118,8 @@ def run(
         given["file_end"], NOW,
     )  # fmt: skip
     queues = [queue for _, _, by_number in known.values() for queue in by_number.values()]
+    if given["setting"].park is not None:
+        queues += given["setting"].park.__self__.queues
     after = [queue.next_offset for queue in queues]
     if taken is None:
         return None, after
@@ -224,6 +256,82 @@ def test_who_does_not_wait_for_the_flush_is_left_where_that_matters(take: Take) 
 
 
 @pytest.mark.parametrize("take", TAKERS)
+@pytest.mark.parametrize("encoding", [JSON, BINARY])
+def test_what_comes_later_is_stored_where_it_waits(take: Take, encoding: int) -> None:
+    waiting = Waiting()
+    usual = {"setting": setting(park=waiting.park)}
+    delayed = [
+        frame(fields(e=str(queue), i=f"UNIQ_KEY\x01a-{queue}_b\x02DELAY\x01{level}"), encoding=encoding)
+        for queue, level in ((3, 2), (1, 1), (2, 2))
+    ]
+    timed = frame(fields(i=f"UNIQ_KEY\x01{KEY}\x02TIMER_DELAY_SEC\x013\x02"), encoding=encoding)
+    frames = [*delayed, timed, frame(encoding=encoding), delayed[0]]
+    (count, records, entries, answers, moved, messages), after = run(take, frames, **usual)
+    # Behind the four queues of the topic: those where messages wait.
+    assert (count, messages, moved, after) == (3, 3, [(5, 20), (4, 10)], [0, 1, 2, 3, 11, 22, 30])
+    stored = decode_records(records)
+    assert [(m.topic, m.queue_id, m.queue_offset) for m in stored] == [
+        ("LEVELS", 1, 20),
+        ("LEVELS", 0, 10),
+        ("LEVELS", 1, 21),
+    ]
+    assert [m.packed_properties for m in stored] == [
+        b"UNIQ_KEY\x01a-%d_b\x02DELAY\x01%d\x02%bREAL_TOPIC\x01T\x02REAL_QID\x01%d\x02"
+        % (queue, level, ADDED, queue)
+        for queue, level in ((3, 2), (1, 1), (2, 2))
+    ]
+    assert [(e[2], e[3], e[7], e[8]) for e in entries] == [
+        (m.queue_id, m.queue_offset, b"LEVELS", m.packed_properties) for m in stored
+    ]
+    told = [decode_command(*one).header(SendAnswer) for one in FrameSplitter().feed(answers)]
+    assert [(one.queue_id, one.queue_offset, one.transaction_id, one.recall_handle) for one in told] == [
+        (3, 20, "a-3_b", None),
+        (1, 10, "a-1_b", None),
+        (2, 21, "a-2_b", None),
+    ]
+    # Each run is of one topic.
+    (count, _, entries, answers, moved, _), _ = run(take, frames, at=3, **usual)
+    assert (count, moved, entries[0][7]) == (1, [(6, 30)], b"TIMES")
+    (told_later,) = [decode_command(*one).header(SendAnswer) for one in FrameSplitter().feed(answers)]
+    assert (told_later.queue_id, told_later.queue_offset, told_later.recall_handle) == (0, 30, "djEgVCBi")
+    assert run(take, frames, at=4, **usual)[0][0] == 1
+    assert run(take, frames, at=5, **usual)[0][0] == 1
+
+
+@pytest.mark.parametrize("take", TAKERS)
+def test_of_what_comes_later_nobody_is_asked_without_need(take: Take) -> None:
+    waiting = Waiting()
+    usual = {"setting": setting(park=waiting.park)}
+    own = f"UNIQ_KEY\x01{KEY}\x02DELAY\x011\x02"
+    for left in (
+        frame(fields(e="4", i=own)),
+        frame(fields(i=own), b""),
+        frame(fields(i=own), encode_batch([(0, b"b", b"")]), code=320),
+        frame(fields(b="U", i=own)),
+    ):
+        assert run(take, [left], **usual)[0] is None
+    assert waiting.asked == []
+    assert run(take, [frame(fields(i=own.replace("DELAY\x011", "DELAY\x019")))], **usual)[0] is None
+    assert len(waiting.asked) == 1
+    size = len(run(take, [frame(fields(i=own))], **usual)[0][1])
+    assert run(take, [frame(fields(i=own))], bytes_max=size, **usual)[0][0] == 1
+    assert run(take, [frame(fields(i=own))], bytes_max=size - 1, **usual)[0] is None
+    assert run(take, [frame(fields(i=own))], file_end=END + size + 7, **usual)[0] is None
+
+
+@pytest.mark.skipif(CORE is None, reason="the core is not compiled")
+@pytest.mark.parametrize(
+    "answer", [7, (), (b"T", b"T", 0, None, "text", b""), (b"T", b"T", 0, None, b"", b"")]
+)
+def test_compiled_refuses_wrong_places_to_wait(answer: object) -> None:
+    assert CORE is not None
+    wrong: Any = lambda *_: answer  # noqa: E731
+    frames = [frame(fields(i=f"UNIQ_KEY\x01{KEY}\x02DELAY\x011\x02"))]
+    with pytest.raises((TypeError, AttributeError)):
+        CORE.take_sends(frames, 0, targets(), setting(park=wrong), BORN, 1 << 22, END, FILE_END, NOW)
+
+
+@pytest.mark.parametrize("take", TAKERS)
 def test_more_queues_than_a_run_may_have(take: Take) -> None:
     frames = [frame(fields(e=str(number))) for number in range(70)]
     assert run(take, frames, targets(queues=70))[0][0] == 64
@@ -231,7 +339,11 @@ def test_more_queues_than_a_run_may_have(take: Take) -> None:
 
 text = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=6)
 packed = st.lists(
-    st.tuples(st.sampled_from(["UNIQ_KEY", "TAGS", "KEYS", "WAIT", "x", ""]), text | st.just(KEY)), max_size=5
+    st.tuples(
+        st.sampled_from(["UNIQ_KEY", "TAGS", "KEYS", "WAIT", "DELAY", "TIMER_DELAY_SEC", "x", ""]),
+        text | st.sampled_from([KEY, "1", "2"]),
+    ),
+    max_size=5,
 ).map(lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs))
 numbers = st.integers(-3, 5).map(str) | st.sampled_from(
     [
@@ -293,23 +405,28 @@ def damaged(draw: st.DrawFn) -> Frame:
     wait_matters=st.booleans(),
     wide=st.booleans(),
     topic=st.sampled_from([b"T", b"T" * 130]),
+    parks=st.booleans(),
 )
 def test_compiled_takes_what_python_takes_and_makes_the_same_of_it(
-    frames: list[Frame], wait_matters: bool, wide: bool, topic: bytes
+    frames: list[Frame], wait_matters: bool, wide: bool, topic: bytes, parks: bool
 ) -> None:
     assert CORE is not None
     store_host = STORE_V6 if wide else STORE
-    changes = {"setting": setting(wait_matters=wait_matters, store_host=store_host)}
+
+    def usual() -> dict[str, Any]:
+        park = Waiting().park if parks else None
+        return {"setting": setting(wait_matters=wait_matters, store_host=store_host, park=park)}
+
     frames = [
         (encoding, header.replace(b'"b":"T"', b'"b":"%b"' % topic), body) for encoding, header, body in frames
     ]
     for at in range(len(frames)):
-        compiled = run(CORE.take_sends, frames, targets(topic=topic), at, **changes)
+        compiled = run(CORE.take_sends, frames, targets(topic=topic), at, **usual())
         if compiled[0] is not None:
             # Python may take more: it reads spellings that nobody writes.
             count = compiled[0][0]
             assert compiled == run(
-                plain_sends._take_sends, frames[: at + count], targets(topic=topic), at, **changes
+                plain_sends._take_sends, frames[: at + count], targets(topic=topic), at, **usual()
             )
 
 

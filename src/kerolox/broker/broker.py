@@ -275,7 +275,7 @@ class Broker(PeerEvents):
         self.waiting = WaitingPulls(clock)
         self.writes = LogWrites(store.log)
         self.drafts = Drafts(store.log)
-        self.delays = Delays(store, self.drafts, self.writes, self.delay_offsets, options, clock)
+        self.delays = Delays(store, self.writes, self.delay_offsets, options, clock)
         self.sends = Sends(
             store.log,
             self.drafts,
@@ -287,15 +287,6 @@ class Broker(PeerEvents):
             self.unique_keys,
             clock,
         )
-        self.plain_sends = PlainSends(
-            self.sends,
-            store.log,
-            self.writes,
-            store.flusher,
-            store.state,
-            self.topics,
-            options,
-        )
         self.timers = Timers(
             store,
             self.drafts,
@@ -305,6 +296,17 @@ class Broker(PeerEvents):
             clock,
         )
         self.timer_sends = TimerSends(options, clock, self.timers.waiting_at)
+        self.plain_sends = PlainSends(
+            self.sends,
+            store.log,
+            self.writes,
+            store.flusher,
+            store.state,
+            self.topics,
+            self.delays,
+            self.timer_sends,
+            options,
+        )
         self.recalls = Recalls(store, self.drafts, self.writes, self.topics, options, clock)
         self.replies = Replies(
             store, self.sends, self.drafts, self.writes, self.members, options, clock, address=self.address
@@ -477,9 +479,9 @@ class Broker(PeerEvents):
             self.topics.table.bump()
             self.registrations.register_all()
 
-    def _count_delayed(self, queue_id: int, topic: str, size_bytes: int) -> None:
+    def _count_delayed(self, queue_id: int, topic: str, size_bytes: int, messages: int) -> None:
         if self.options.delay_stats:
-            self.stats.delivered_later(SCHEDULE_GROUP, SCHEDULE_TOPIC, queue_id, topic, size_bytes)
+            self.stats.delivered_later(SCHEDULE_GROUP, SCHEDULE_TOPIC, queue_id, topic, size_bytes, messages)
 
     def closed(self, peer: Peer, reason: str) -> None:
         if not self._closed:

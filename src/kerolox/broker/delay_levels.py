@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
+from functools import lru_cache
 from typing import Final
 
 from kerolox.broker.drafts import Draft
@@ -25,6 +26,7 @@ AT_REAL_TOPIC: Final = packed.marker(packed.REAL_TOPIC)
 AT_REAL_QUEUE_ID: Final = packed.marker(packed.REAL_QUEUE_ID)
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,10}")
 _INT_MAX = 2**31 - 1
+_TAIL_BYTES_MAX = 512
 
 
 class Unrestorable(KeroloxError):
@@ -46,18 +48,12 @@ def level_of(properties: bytes) -> int:
 def restore(message: StoredMessage) -> Draft:
     """What was parked, as it is delivered. Its properties stay as they are: those of the real queue and
     the level too, as in the original."""
-    properties = message.packed_properties
-    topic = packed.find(properties, AT_REAL_TOPIC)
-    queue_id = packed.find(properties, AT_REAL_QUEUE_ID)
-    if topic is None or queue_id is None or not _NUMBER.fullmatch(queue_id):
-        raise Unrestorable(f"its properties name no real queue: topic {topic!r}, queue {queue_id!r}")
-    if packed.AT_CRC32[1:] in properties:
-        properties = packed.remove(properties, packed.AT_CRC32)  # of the record as it was
+    topic, queue_id = real_queue_of(message.packed_properties)
     return Draft(
-        topic.decode("utf-8", "replace"),
-        int(queue_id),
+        topic,
+        queue_id,
         message.body,
-        properties,
+        restored_properties(message.packed_properties),
         message.born_timestamp,
         message.born_host,
         flag=message.flag,
@@ -65,6 +61,36 @@ def restore(message: StoredMessage) -> Draft:
         reconsume_times=message.reconsume_times,
         store_host=message.store_host,
     )
+
+
+def restored_properties(properties: bytes) -> bytes:
+    if packed.AT_CRC32[1:] in properties:
+        return packed.remove(properties, packed.AT_CRC32)  # of the record as it was
+    return properties
+
+
+def real_queue_of(properties: bytes) -> tuple[str, int]:
+    """Where a parked message is to go."""
+    # This broker writes it last, so messages of one queue end alike. The last value counts anyway.
+    at = properties.rfind(AT_REAL_TOPIC)
+    found = _known_queue(properties[at:]) if at > 0 and len(properties) - at <= _TAIL_BYTES_MAX else None
+    return _read_queue(properties) if found is None else found
+
+
+@lru_cache(1024)
+def _known_queue(tail: bytes) -> tuple[str, int] | None:
+    try:
+        return _read_queue(tail)
+    except Unrestorable:
+        return None
+
+
+def _read_queue(properties: bytes) -> tuple[str, int]:
+    topic = packed.find(properties, AT_REAL_TOPIC)
+    queue_id = packed.find(properties, AT_REAL_QUEUE_ID)
+    if topic is None or queue_id is None or not _NUMBER.fullmatch(queue_id):
+        raise Unrestorable(f"its properties name no real queue: topic {topic!r}, queue {queue_id!r}")
+    return topic.decode("utf-8", "replace"), int(queue_id)
 
 
 class Level:

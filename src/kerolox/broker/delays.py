@@ -21,10 +21,12 @@ from kerolox.broker.delay_levels import (
     Level,
     Unrestorable,
     level_of,
+    real_queue_of,
     restore,
+    restored_properties,
 )
 from kerolox.broker.delay_marks import DelayMark, DelayMarks
-from kerolox.broker.drafts import Draft, Drafts
+from kerolox.broker.drafts import Draft, real_queue
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.metrics import MetricText
 from kerolox.broker.names import HALF_TOPIC
@@ -33,9 +35,10 @@ from kerolox.clock import Clock, TimerHandle
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError, ProtocolError
 from kerolox.protocol import properties as packed
-from kerolox.protocol.record import decode_record
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.record import decode_each, decode_record
 from kerolox.protocol.record_scan import Entry
-from kerolox.store.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT, MessageRefused
+from kerolox.store.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT, MessageRefused, QueueCursor
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, HOLE_TAGS, ConsumeQueue
 from kerolox.store.delay_table import SCHEDULE_TOPIC, parse_levels
 from kerolox.store.errors import FileMissing, OffsetOutOfRange, StoreError
@@ -64,14 +67,12 @@ class Delays:
     def __init__(
         self,
         store: MessageStore,
-        drafts: Drafts,
         writes: LogWrites,
         offsets: DelayOffsets,
         options: BrokerOptions,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._drafts = drafts
         self._writes = writes
         self._offsets = offsets
         self._options = options
@@ -83,8 +84,8 @@ class Delays:
         self.delivered = 0  # since the start
         self.passed_over = 0  # that could not be read, or not be given back their topic
         self.batches = 0
-        # Level's queue, real topic, size of the delivered record: for statistics.
-        self.on_delivered: list[Callable[[int, str, int], None]] = []
+        # Level's queue, real topic, size of the delivered records, how many: for statistics.
+        self.on_delivered: list[Callable[[int, str, int, int], None]] = []
         self._parked: dict[Level, int] = {}  # the newest offset that is not yet dispatched
         self._delivering = False
         self._turn = asyncio.Lock()  # one batch a turn of the loop, whichever level's
@@ -96,29 +97,44 @@ class Delays:
 
     def park(self, draft: Draft) -> None:
         """A rewrite of drafts: one that asks for a delay goes into the queue of its level."""
+        if self.rewrite(draft):
+            cursor = self._store.log.cursor(SCHEDULE_TOPIC, draft.queue_id)
+            self._store.log.renew_time()  # the delay counts from now
+            self._note_parked(draft.queue_id, cursor.next_offset, cursor.next_offset)
+
+    def rewrite(self, draft: Draft) -> bool:
+        """The same for a draft alone: whether it asks for a delay."""
         if packed.AT_DELAY[1:] not in draft.properties:
-            return
+            return False
         if draft.sys_flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT):
-            return
+            return False
         wanted = level_of(draft.properties)
         if wanted <= 0:
-            return
+            return False
         level = self.levels[min(wanted, len(self.levels)) - 1]
         properties = draft.properties
-        for mark in _AT_TIMERS:  # a level wins over any other time
-            properties = packed.remove(properties, mark)
+        if b"TIMER_" in properties:
+            for mark in _AT_TIMERS:  # a level wins over any other time
+                properties = packed.remove(properties, mark)
         if wanted != level.number:
             properties = packed.replace(properties, packed.DELAY, str(level.number))
-        for mark in (AT_REAL_TOPIC, AT_REAL_QUEUE_ID):
-            properties = packed.remove(properties, mark)
-        real = packed.pack({packed.REAL_TOPIC: draft.topic, packed.REAL_QUEUE_ID: str(draft.queue_id)})
-        draft.properties = packed.append(properties, real)
+        if b"REAL_" in properties:
+            for mark in (AT_REAL_TOPIC, AT_REAL_QUEUE_ID):
+                properties = packed.remove(properties, mark)
+        draft.properties = packed.append(properties, real_queue(draft.topic, draft.queue_id))
         draft.topic = SCHEDULE_TOPIC
         draft.queue_id = level.queue_id
-        offset = self._store.log.cursor(SCHEDULE_TOPIC, level.queue_id).next_offset
-        level.note_parked(offset, self._clock.monotonic_s())
-        self._store.log.renew_time()  # the delay counts from now
-        self._parked[level] = offset
+        return True
+
+    def parked(self, queues: list[tuple[QueueCursor, int]]) -> None:
+        """Messages were appended to queues of levels, each from an offset on."""
+        for cursor, first in queues:
+            self._note_parked(cursor.queue_id, first, cursor.next_offset - 1)
+
+    def _note_parked(self, queue_id: int, first: int, last: int) -> None:
+        level = self.levels[queue_id]
+        level.note_parked(first, self._clock.monotonic_s())
+        self._parked[level] = last
 
     # --- life ----------------------------------------------------------------------------------------
 
@@ -341,28 +357,41 @@ class Delays:
         """Store these under their own topics; False when not all of them could be."""
         self._store.state.check_writable()
         self._store.log.renew_time()  # nobody shall read of a time before it was due
-        stored: list[tuple[str, int]] = []
-        mark: DelayMark | None = None
+        stored: dict[str, list[int]] = {}  # sizes by topic
+        last: tuple[int, int, int] | None = None
         refused: KeroloxError | None = None
         next_offset = level.next_offset
-        for offset, physical, record in due:
-            draft = self._restored(level, offset, physical, record)
-            if draft is not None:
+        append = self._store.log.append
+        messages = decode_each([record or b"" for _, _, record in due])
+        for (offset, physical, record), message in zip(due, messages, strict=True):
+            queue = self._real_queue(level, offset, physical, record, message)
+            if queue is not None and message is not None:
+                # Not as a draft: it must not be parked again, and there are many of them.
                 try:
-                    place = self._drafts.store(draft)
+                    place = append(
+                        queue,
+                        message.body,
+                        restored_properties(message.packed_properties),
+                        flag=message.flag,
+                        sys_flag=message.sys_flag,
+                        born_timestamp=message.born_timestamp,
+                        born_host=message.born_host,
+                        reconsume_times=message.reconsume_times,
+                        store_host=message.store_host,
+                    )
                 except KeroloxError as error:
                     refused = error
                     break
-                stored.append((draft.topic, place[2]))
-                mark = DelayMark(offset + 1, physical, place[0])
+                stored.setdefault(queue.topic, []).append(place[2])
+                last = (offset + 1, physical, place[0])
             next_offset = offset + 1
         done: asyncio.Future[KeroloxError | None] = asyncio.get_running_loop().create_future()
 
         def written(error: KeroloxError | None) -> None:
             if error is None:
                 # At once: what a kill finds between the write and this note comes twice.
-                if mark is not None:
-                    self._marks.note(level.number, mark)
+                if last is not None:
+                    self._marks.note(level.number, DelayMark(*last))
                 self._count(level, next_offset, stored)
             done.set_result(error)
 
@@ -375,15 +404,19 @@ class Delays:
             raise failed
         return True
 
-    def _restored(self, level: Level, offset: int, physical: int, record: bytes | None) -> Draft | None:
-        """The message as it is delivered; None when it is passed over."""
+    def _real_queue(
+        self, level: Level, offset: int, physical: int, record: bytes | None, message: StoredMessage | None
+    ) -> QueueCursor | None:
+        """Where the message is delivered; None when it is passed over."""
         try:
             if record is None:
                 raise Unrestorable("its record is gone")
-            draft = restore(decode_record(record))
-            if draft.topic == HALF_TOPIC:
+            if message is None:
+                message = decode_record(record)  # which says why it cannot be read
+            topic, queue_id = real_queue_of(message.packed_properties)
+            if topic == HALF_TOPIC:
                 raise Unrestorable(f"its real topic is {HALF_TOPIC}")
-            self._store.log.cursor(draft.topic, draft.queue_id)
+            return self._store.log.cursor(topic, queue_id)
         except (Unrestorable, ProtocolError, MessageRefused) as error:
             self.passed_over += 1
             log.error(
@@ -391,18 +424,17 @@ class Delays:
                 level.number, offset, physical, str(error),
             )  # fmt: skip
             return None
-        return draft
 
-    def _count(self, level: Level, next_offset: int, stored: list[tuple[str, int]]) -> None:
+    def _count(self, level: Level, next_offset: int, stored: dict[str, list[int]]) -> None:
         level.next_offset = next_offset
         level.failures = 0
         level.forget_parked(next_offset)
         self._offsets.update(level.number, next_offset)
-        self.delivered += len(stored)
+        self.delivered += sum(map(len, stored.values()))
         self.batches += 1
         for note in self.on_delivered:
-            for topic, size in stored:
-                note(level.queue_id, topic, size)
+            for topic, sizes in stored.items():
+                note(level.queue_id, topic, sum(sizes), len(sizes))
 
     def _warn(self, level: Level, error: KeroloxError) -> None:
         level.failures += 1

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
+from kerolox.protocol import properties as packed
 from kerolox.store.commit_log import CommitLog, Place
 
 
@@ -33,6 +35,12 @@ class Draft:
 
 
 Rewrite = Callable[[Draft], None]
+
+
+@lru_cache(4096)
+def real_queue(topic: str, queue_id: int) -> bytes:
+    """The properties that say where a parked message is to go."""
+    return packed.pack({packed.REAL_TOPIC: topic, packed.REAL_QUEUE_ID: str(queue_id)})
 
 
 class Drafts:

@@ -1,8 +1,8 @@
 """Plain sends, in runs: no objects for their requests and answers.
 
 Everything here could be done by :mod:`kerolox.broker.sends`, which does whatever is not plain: a new topic, a
-queue to be chosen, a message that comes later, a broker that takes nothing just now. Both append to the same
-log in the order in which the frames came.
+queue to be chosen, a transaction, a broker that takes nothing just now. Both append to the same log in the
+order in which the frames came. Messages that come later go the same way, to where they wait.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kerolox.broker import names
+from kerolox.broker.delays import Delays
+from kerolox.broker.drafts import Draft
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.sends import Sends
+from kerolox.broker.timer_sends import TimerSends
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
 from kerolox.net.lanes import Lane
 from kerolox.net.peer import Peer
@@ -24,9 +27,10 @@ from kerolox.protocol.frame import Frame, split_frames
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.limits import FRAME_BYTES_MAX
-from kerolox.protocol.plain_sends import PLAIN_STARTS, Target, send_setting
+from kerolox.protocol.plain_sends import PLAIN_STARTS, Parked, Target, send_setting
 from kerolox.protocol.record_scan import TOPIC
 from kerolox.store.commit_log import CommitLog
+from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.flush import LogFlusher, Safe
 from kerolox.store.options import FlushMode
 from kerolox.store.state import StoreState
@@ -35,7 +39,8 @@ if TYPE_CHECKING:
     from kerolox.broker.topics import Topics
 
 TOPICS_MAX = 10_000  # known at once; past that they are learned anew
-# Words in properties that make a message something for the handlers.
+# Words in properties that make a message something for the handlers, or one that comes later.
+_SCHEDULE = SCHEDULE_TOPIC.encode()
 STOPS = (b"DELAY", b"TIMER_", b"TRAN_MSG", b"POP_CK")
 
 # Of a run: who sent it, the frames, from which on, how many, and their answers.
@@ -53,6 +58,8 @@ class PlainSends:
         flusher: LogFlusher,
         state: StoreState,
         topics: Topics,
+        delays: Delays,
+        timer_sends: TimerSends,
         options: BrokerOptions,
     ) -> None:
         self._sends = sends
@@ -61,6 +68,8 @@ class PlainSends:
         self._flusher = flusher
         self._state = state
         self._topics = topics
+        self._delays = delays
+        self._timer_sends = timer_sends
         self._options = options
         # For statistics: topic, messages, bytes, requests.
         self.on_stored: list[Callable[[str, int, int, int], None]] = []
@@ -74,6 +83,7 @@ class PlainSends:
             trace_on=options.trace_on,
             stops=STOPS,
             wait_matters=options.flush_mode is FlushMode.SYNC,
+            park=self._park,
         )
         # What all messages need makes none of them plain.
         self._possible = (
@@ -88,9 +98,12 @@ class PlainSends:
 
     def take(self, peer: Peer, frames: list[Frame], at: int) -> int:
         """Take the plain sends of one topic from a place on; how many."""
-        # Such a word in the header is nearly always a property's: then it is not read twice.
-        if b"TRAN_MSG" in frames[at][1] or not self._open():
+        # Such a word in the header is nearly always a property's.
+        header = frames[at][1]
+        if b"TRAN_MSG" in header or not self._open():
             return 0
+        if b"DELAY" in header or b"TIMER_" in header:
+            self._log.renew_time()  # the delay counts from now
         born_host: bytes | None = peer.data.get("born_host")
         if born_host is None:
             born_host = peer.data["born_host"] = host_bytes(peer.address)
@@ -101,7 +114,9 @@ class PlainSends:
             taken = self._log.append_sends(frames, at, self._targets, self._setting, born_host)
             if taken is None:
                 return 0
-        count, records, entries, answers, _, messages = taken
+        count, records, entries, answers, queues, messages = taken
+        if entries[0][TOPIC] == _SCHEDULE:
+            self._delays.parked(queues)
         topic = entries[0][TOPIC].decode()
         for note in self.on_stored:
             note(topic, messages, len(records), count)
@@ -164,6 +179,23 @@ class PlainSends:
             target = self._targets[name] = (cursor.topic_name, cursor.field, {})
         target[2][queue_id] = cursor
         return True
+
+    def _park(self, topic: bytes, queue_id: int, properties: bytes) -> Parked | None:
+        """Where a message waits that is to come later; None when it does not, or something else is asked."""
+        if b"TRAN_MSG" in properties or b"POP_CK" in properties:
+            return None
+        name = topic.decode()
+        draft = Draft(name, queue_id, b"", properties, 0, b"")
+        try:
+            if not self._delays.rewrite(draft):
+                self._timer_sends.park(draft)
+            if draft.topic == name:
+                return None
+            cursor = self._log.cursor(draft.topic, draft.queue_id)
+        except KeroloxError:
+            return None  # the handlers say why
+        handle = (draft.recall_handle or "").encode()
+        return cursor.topic_name, cursor.field, cursor.queue_id, cursor, draft.properties, handle
 
     # --- answers -------------------------------------------------------------------------------------
 

@@ -156,9 +156,11 @@ class Statistics:
         topic = LIGHT_PREFIX if topic.startswith(LIGHT_PREFIX) else topic
         self.served(group, topic, queue_id, messages, size_bytes, behind_bytes)
 
-    def delivered_later(self, group: str, level_topic: str, queue_id: int, topic: str, size: int) -> None:
-        """A delayed message left the queue of its level for its own topic. The broker's total of messages
-        handed out does not count it: nobody got it yet."""
+    def delivered_later(
+        self, group: str, level_topic: str, queue_id: int, topic: str, size: int, messages: int = 1
+    ) -> None:
+        """Delayed messages left the queue of their level for their own topic. The broker's total of messages
+        handed out does not count them: nobody got them yet."""
         queue = self.queue_gets.get((level_topic, queue_id, group))
         if queue is None:
             queue = self.queue_gets[level_topic, queue_id, group] = self._flow()
@@ -166,10 +168,10 @@ class Statistics:
         if whole is None:
             whole = self.gets[level_topic, group] = self._flow()
         for flow in (queue, whole):
-            flow.messages += 1
+            flow.messages += messages
             flow.size_bytes += size
-            flow.times += 1
-        self.stored(topic, 1, size)
+            flow.times += messages
+        self.stored(topic, messages, size, messages)
 
     def caught_up(self, group: str, topic: str, queue_id: int) -> None:
         """A group found nothing more in a queue: it is not behind there."""

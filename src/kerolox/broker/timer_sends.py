@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 
 from kerolox.broker import names
-from kerolox.broker.drafts import Draft
+from kerolox.broker.drafts import Draft, real_queue
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.errors import Refused
@@ -22,6 +22,8 @@ from kerolox.store.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT
 _AT_OUT = packed.marker(packed.TIMER_OUT_MS)
 _AT_DELETE = packed.marker(packed.TIMER_DELETE_UNIQUE_KEY)
 _ASKING = (packed.AT_TIMER_DELAY_S, packed.AT_TIMER_DELAY_MS, packed.AT_TIMER_DELIVER_MS)
+_WORDS = tuple((mark, mark[1:]) for mark in _ASKING)
+_OWN = (_AT_OUT, packed.marker(packed.REAL_TOPIC), packed.marker(packed.REAL_QUEUE_ID))
 _LONG_MAX = 2**63 - 1
 _HANDLE_VERSION = "v1"
 
@@ -44,14 +46,16 @@ class TimerSends:
         ):
             return
         properties = draft.properties
-        if (delay_level(properties) or 0) > 0:
+        # What is looked for is mostly not there, and that is quickly seen.
+        if packed.AT_DELAY[1:] in properties and (delay_level(properties) or 0) > 0:
             for mark in _ASKING:
                 properties = packed.remove(properties, mark)
             draft.properties = properties
             return
-        if packed.find(properties, _AT_OUT) is not None:
+        has_out = _AT_OUT[1:] in properties
+        if has_out and packed.find(properties, _AT_OUT) is not None:
             return
-        asked = [packed.find(properties, mark) for mark in _ASKING]
+        asked = [packed.find(properties, mark) if word in properties else None for mark, word in _WORDS]
         if not any(asked):
             return
         options = self._options
@@ -69,12 +73,12 @@ class TimerSends:
             raise self._illegal()
         out_ms = rounded(deliver_ms, options.timer_precision_ms)
         self._check_crowd(out_ms)
-        for name, value in (
-            (packed.TIMER_OUT_MS, str(out_ms)),
-            (packed.REAL_TOPIC, draft.topic),
-            (packed.REAL_QUEUE_ID, str(draft.queue_id)),
-        ):
-            properties = packed.replace(properties, name, value)
+        if has_out or b"REAL_" in properties:
+            for mark in _OWN:
+                properties = packed.remove(properties, mark)
+        properties = packed.append(
+            properties, b"TIMER_OUT_MS\x01%d\x02%b" % (out_ms, real_queue(draft.topic, draft.queue_id))
+        )
         if not draft.topic.startswith(names.RETRY_PREFIX):
             unique = packed.find(properties, packed.AT_UNIQUE_KEY) or b""
             draft.recall_handle = make_handle(

@@ -1,13 +1,15 @@
 """Sends that nobody has anything to say about: from frames to records, entries and answers in one call.
 
 Nearly all messages are plain: sent with one-letter fields, to a queue that is known, with a unique key,
-without delay or transaction. A run of such frames needs no objects for its requests and answers. What is not
-plain is left to the handlers, which decide everything once more: taking less than could be taken is never
-wrong.
+without transaction. A run of such frames needs no objects for its requests and answers. Of a message that is
+to come later somebody else says where it waits until then. What is not plain is left to the handlers, which
+decide everything once more: taking less than could be taken is never wrong.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kerolox.compiled import compiled
@@ -25,6 +27,7 @@ from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.record import encode_record
 from kerolox.protocol.record_scan import Entry
 
+_SIMPLE = re.compile(rb"[0-9A-Za-z_-]+")  # a unique key that needs no escapes
 QUEUES_MAX: Final = 64  # different queues in one run
 BLANK_BYTES: Final = 8
 SYS_FLAGS_PLAIN: Final = 0x703  # compressed, many tags, which compression: nothing that changes the way
@@ -43,6 +46,13 @@ PLAIN_STARTS: Final = (
 Target: TypeAlias = "tuple[bytes, bytes, dict[int, Any]]"
 
 
+# Where a message waits that is to come later: topic as bytes, its field in records, number of the queue, the
+# queue, the message's properties there, and the handle by which it can be taken back (may be empty).
+Parked: TypeAlias = "tuple[bytes, bytes, int, Any, bytes, bytes]"
+# Asked with topic, queue and properties; None when others have to look at it. Must not change anything.
+Park = Callable[[bytes, int, bytes], "Parked | None"]
+
+
 class SendSetting(NamedTuple):
     """What is the same for all sends of a broker. Made by :func:`send_setting`."""
 
@@ -57,6 +67,7 @@ class SendSetting(NamedTuple):
     wait_matters: bool  # leave out those that ask not to wait for the flush
     region_id: str
     trace_on: bool
+    park: Park | None  # asked about messages with such words
 
 
 class Taken(NamedTuple):
@@ -78,6 +89,7 @@ def send_setting(
     trace_on: bool,
     stops: tuple[bytes, ...],
     wait_matters: bool,
+    park: Park | None = None,
 ) -> SendSetting:
     trace = "true" if trace_on else "false"
     return SendSetting(
@@ -92,6 +104,7 @@ def send_setting(
         wait_matters,
         region_id,
         trace_on,
+        park,
     )
 
 
@@ -153,6 +166,7 @@ class _Run:
         self._file_end = file_end
         self._now_ms = now_ms
         self._target: Target | None = None
+        self._stored_name: bytes | None = None
         self.records: list[bytes] = []
         self.entries: list[Entry] = []
         self.answers: list[bytes] = []
@@ -175,11 +189,14 @@ class _Run:
         unique = names.find(properties, names.AT_UNIQUE_KEY)
         if (
             unique is None
-            or not unique.isalnum()
-            or any(word in properties for word in setting.stops)
+            or not _SIMPLE.fullmatch(unique)
             or (setting.wait_matters and names.find(properties, names.AT_WAIT) == b"false")
         ):
             return False
+        if any(word in properties for word in setting.stops):
+            if batch:
+                return False
+            return self._take_later(command, said, target, names.append(properties, setting.added), unique)
         items = split_batch(body) if batch else [(said.flag, body, names.append(properties, setting.added))]
         beside = 74 + len(self._born_host) + len(setting.store_host) + len(target[1])
         total = sum([beside + len(content) + len(own) for _, content, own in items])
@@ -191,22 +208,57 @@ class _Run:
             or total > self._bytes_max
             or self._end + total + BLANK_BYTES > self._file_end
             or (queue not in self.queues and len(self.queues) == QUEUES_MAX)
+            or not self._goes_on(topic)
         ):
             return False
-        self._put(command, said, items, target, queue, unique)
+        self._put(command, said, items, (topic, target[1], said.queue_id), queue, unique)
+        self._target = target
         return True
+
+    def _take_later(
+        self, command: Command, said: SendRequestV2, target: Target, properties: bytes, unique: bytes
+    ) -> bool:
+        """A message that is to come later, or something else for others."""
+        park = self._setting.park
+        if park is None or not command.body or said.queue_id not in target[2]:
+            return False
+        parked = park(target[0], said.queue_id, properties)
+        if parked is None:
+            return False
+        topic, field, queue_id, queue, properties, handle = parked
+        hosts = len(self._born_host) + len(self._setting.store_host)
+        total = 74 + hosts + len(field) + len(command.body) + len(properties)
+        if (
+            len(properties) > PROPERTIES_BYTES_MAX
+            or total > self._bytes_max
+            or self._end + total + BLANK_BYTES > self._file_end
+            or (queue not in self.queues and len(self.queues) == QUEUES_MAX)
+            or not self._goes_on(topic)
+        ):
+            return False
+        items = [(said.flag, command.body, properties)]
+        self._put(command, said, items, (topic, field, queue_id), queue, unique, handle.decode() or None)
+        self._target = target
+        return True
+
+    def _goes_on(self, topic: bytes) -> bool:
+        """All of a run are stored under one topic."""
+        if self._stored_name is None:
+            self._stored_name = topic
+        return self._stored_name == topic
 
     def _put(
         self,
         command: Command,
         said: SendRequestV2,
         items: list[tuple[int, bytes, bytes]],
-        target: Target,
+        where: tuple[bytes, bytes, int],
         queue: Any,
         unique: bytes,
+        handle: str | None = None,
     ) -> None:
         setting = self._setting
-        topic, field, _ = target
+        topic, field, queue_id = where
         first, offset = self.queues.get(queue, (queue.next_offset, queue.next_offset))
         begin = offset
         end = self._end
@@ -214,7 +266,7 @@ class _Run:
         entries: list[Entry] = []
         for flag, content, own in items:
             record = encode_record(
-                said.queue_id,
+                queue_id,
                 flag,
                 offset,
                 end,
@@ -230,13 +282,10 @@ class _Run:
                 own,
             )
             records.append(record)
-            entries.append(
-                (len(record), 0, said.queue_id, offset, end, said.sys_flag, self._now_ms, topic, own)
-            )
+            entries.append((len(record), 0, queue_id, offset, end, said.sys_flag, self._now_ms, topic, own))
             offset += 1
             end += len(record)
         # Nothing can fail any more.
-        self._target = target
         self._end = end
         self.queues[queue] = (first, offset)
         self.records += records
@@ -251,6 +300,7 @@ class _Run:
             transaction_id=unique.decode(),
             region_id=setting.region_id,
             trace_on=setting.trace_on,
+            recall_handle=handle,
         )
         self.answers.append(encode_answer(command.encoding, command.opaque, 0, answer))
 
