@@ -79,6 +79,7 @@ def test_spark_that_cannot_start_does_not_hide_the_messages(tmp_path: Path) -> N
     assert "kerolox demo --no-spark" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("spark")
 def test_spark_adds_all_orders_up_and_every_alert_comes_back(tmp_path: Path) -> None:
     data = tmp_path / "data"
