@@ -28,7 +28,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     except BaseException:
         _remove(temporary)
         raise
-    _sync_directory(target.parent)
+    sync_directory(target.parent)
 
 
 class LatestSave:
@@ -87,7 +87,7 @@ def _mode_of(target: Path) -> int:
         return 0o644
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
     if os.name != "posix":  # Windows cannot open directories; its rename is in the journal
         return
     handle = os.open(directory, os.O_RDONLY)

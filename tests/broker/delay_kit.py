@@ -16,8 +16,8 @@ from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import decode_record
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.consume_queue import ENTRY
-from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.files import Files
 from kerolox.store.tables.offsets import DelayOffsets
 from kerolox.testing.clock import ManualClock

@@ -13,7 +13,6 @@ import pytest
 from kerolox.broker import delay_marks
 from kerolox.broker.delay_levels import restore
 from kerolox.broker.delays import BATCH_MAX
-from kerolox.broker.names import HALF_TOPIC
 from kerolox.broker.options import BrokerRole
 from kerolox.errors import Refused
 from kerolox.net.dialer import Dialer
@@ -21,8 +20,9 @@ from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack, unpack
+from kerolox.protocol.reserved import HALF_TOPIC, SCHEDULE_TOPIC
 from kerolox.store.consume_queue import ENTRY, HOLE_TAGS
-from kerolox.store.delay_table import DEFAULT_LEVELS, SCHEDULE_TOPIC, parse_levels
+from kerolox.store.delay_table import DEFAULT_LEVELS, parse_levels
 from kerolox.store.errors import DiskFull
 from kerolox.store.options import FlushMode
 from kerolox.store.state import Obstacle

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from kerolox.broker.names import TIMER_TOPIC
 from kerolox.net.dialer import Dialer
 from kerolox.net.requests import Hook
 from kerolox.protocol.batch import encode_batch
@@ -21,7 +20,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.frame import BINARY, JSON
 from kerolox.protocol.headers.send import SendRequestV2
-from kerolox.store.delay_table import SCHEDULE_TOPIC
+from kerolox.protocol.reserved import SCHEDULE_TOPIC, TIMER_TOPIC
 from kerolox.store.errors import disk_error
 from kerolox.store.options import FlushMode
 from kerolox.store.state import Obstacle

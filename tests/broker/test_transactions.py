@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kerolox.broker import names
 from kerolox.protocol import properties as packed
+from kerolox.protocol import reserved
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.transaction import ResumeCheckRequest
 from kerolox.protocol.record import decode_record
@@ -32,7 +32,12 @@ async def test_a_half_message_is_stored_apart(tmp_path: Path) -> None:
         assert half.transaction_id == "U1"
         assert await producer.messages(TOPIC, 2) == []
         (stored,) = await producer.halves()
-        assert (stored.topic, stored.queue_id, stored.body, stored.flag) == (names.HALF_TOPIC, 0, b"pay", 7)
+        assert (stored.topic, stored.queue_id, stored.body, stored.flag) == (
+            reserved.HALF_TOPIC,
+            0,
+            b"pay",
+            7,
+        )
         assert (stored.queue_offset, stored.physical_offset) == (half.queue_offset, half.place)
         assert stored.sys_flag & 0xC == 0
         assert stored.properties.items() >= {
@@ -91,7 +96,7 @@ async def test_a_committed_message_arrives(tmp_path: Path) -> None:
         assert (order.born_timestamp, order.born_host) == (stored.born_timestamp, stored.born_host)
         assert stored.properties == {**order.properties, "REAL_TOPIC": TOPIC, "REAL_QID": "0"}
         assert await producer.ops() == [b"%d," % half.queue_offset]
-        (op,) = await producer.messages(names.HALF_DONE_TOPIC)
+        (op,) = await producer.messages(reserved.HALF_DONE_TOPIC)
         assert op.properties == {"TAGS": "d", "WAIT": "true"}
         assert s.broker.transaction_counts.counts[TOPIC].count == 0
 
@@ -280,7 +285,7 @@ async def test_a_producer_is_asked_about_a_copy(tmp_path: Path) -> None:
         await until(lambda: producer.asked)
         (asked,) = producer.asked
         told = asked.header
-        assert (told.topic, told.tran_state_table_offset) == (names.HALF_TOPIC, 1)
+        assert (told.topic, told.tran_state_table_offset) == (reserved.HALF_TOPIC, 1)
         assert told.commit_log_offset > half.place
         assert (told.msg_id, told.transaction_id, told.broker_name) == ("U1", "U1", "broker-a")
         assert told.offset_msg_id is not None
@@ -341,7 +346,7 @@ async def test_a_transaction_is_given_up_after_too_many_questions(tmp_path: Path
             await s.round()
             await until(lambda count=count: len(producer.asked) == count)
         await s.round()
-        (given_up,) = await producer.messages(names.CHECKED_TOO_OFTEN_TOPIC)
+        (given_up,) = await producer.messages(reserved.CHECKED_TOO_OFTEN_TOPIC)
         assert (given_up.body, given_up.flag) == (b"pay", 3)
         assert given_up.properties.items() >= {"REAL_TOPIC": TOPIC, "TRANSACTION_CHECK_TIMES": "2"}.items()
         assert s.broker.transaction_counts.counts[TOPIC].count == 0
@@ -367,7 +372,7 @@ async def test_messages_older_than_the_log_keeps_them_are_given_up(tmp_path: Pat
         producer = await s.producer()
         await producer.prepare(born_timestamp=BORN_MS - 3_600_000)
         await s.round()
-        assert len(await producer.messages(names.CHECKED_TOO_OFTEN_TOPIC)) == 1
+        assert len(await producer.messages(reserved.CHECKED_TOO_OFTEN_TOPIC)) == 1
         assert producer.asked == []
 
 
@@ -520,8 +525,8 @@ async def test_progress_beyond_the_queue_is_taken_back(tmp_path: Path) -> None:
     async with scene(tmp_path, clock) as s:
         producer = await s.producer()
         await producer.prepare(b"first")
-        s.broker.offsets.commit(names.HALF_TOPIC, "CID_RMQ_SYS_TRANS", 0, 1000)
-        s.broker.offsets.commit(names.HALF_DONE_TOPIC, "CID_RMQ_SYS_TRANS", 0, 1000)
+        s.broker.offsets.commit(reserved.HALF_TOPIC, "CID_RMQ_SYS_TRANS", 0, 1000)
+        s.broker.offsets.commit(reserved.HALF_DONE_TOPIC, "CID_RMQ_SYS_TRANS", 0, 1000)
     async with scene(tmp_path, clock) as s:
         producer = await s.producer()
         half = await producer.prepare(b"second")

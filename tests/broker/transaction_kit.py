@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kerolox.broker import names
 from kerolox.net.dialer import Dialer
 from kerolox.net.lanes import Lane
 from kerolox.net.requests import Handlers, Request
+from kerolox.protocol import reserved
 from kerolox.protocol.bodies.heartbeat import HeartbeatData, ProducerData
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command
@@ -93,10 +93,10 @@ class Producer(Talk):
         return await self.messages(TOPIC)
 
     async def halves(self) -> list[StoredMessage]:
-        return await self.messages(names.HALF_TOPIC)
+        return await self.messages(reserved.HALF_TOPIC)
 
     async def ops(self) -> list[bytes]:
-        return [op.body for op in await self.messages(names.HALF_DONE_TOPIC)]
+        return [op.body for op in await self.messages(reserved.HALF_DONE_TOPIC)]
 
 
 class Scene:
@@ -124,8 +124,8 @@ class Scene:
     def progress(self) -> tuple[int, int]:
         offsets, group = self.broker.offsets, "CID_RMQ_SYS_TRANS"
         return (
-            offsets.offset(names.HALF_TOPIC, group, 0),
-            offsets.offset(names.HALF_DONE_TOPIC, group, 0),
+            offsets.offset(reserved.HALF_TOPIC, group, 0),
+            offsets.offset(reserved.HALF_DONE_TOPIC, group, 0),
         )
 
 

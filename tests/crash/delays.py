@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kerolox.clock import Clock, TimerHandle
-from kerolox.store.delay_table import SCHEDULE_TOPIC, parse_levels
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.store.delay_table import parse_levels
 
 from . import lives
 from .verify import Violation

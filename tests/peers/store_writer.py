@@ -19,7 +19,7 @@ from typing import Any
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol import properties as names
 from kerolox.protocol.hosts import host_bytes
-from kerolox.store.delay_table import SCHEDULE_TOPIC
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.options import StoreOptions
 
 ROOT = Path(__file__).parents[2]

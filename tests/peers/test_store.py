@@ -20,7 +20,7 @@ from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.record_scan import PROPERTIES, TOPIC, Entry
-from kerolox.store.delay_table import SCHEDULE_TOPIC
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.files import Files
 from kerolox.store.index_file import ENTRY, HEADER
 from kerolox.store.key_index import hash_key

@@ -9,8 +9,9 @@ from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import encode_blank, encode_message
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.consume_queue import ENTRY
-from kerolox.store.delay_table import DEFAULT_LEVELS, SCHEDULE_TOPIC, due_ms, parse_levels
+from kerolox.store.delay_table import DEFAULT_LEVELS, due_ms, parse_levels
 
 BORN_MS = 1_700_000_000_000
 HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"

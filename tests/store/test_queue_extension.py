@@ -12,9 +12,9 @@ from tests.dispatch.kit import Rig, messages, props, rig_at
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.dispatch.queue_units import UnitFiller
 from kerolox.protocol.java import java_hash
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.consume_queue import ENTRY
 from kerolox.store.consume_queues import ConsumeQueues, flush
-from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.extended_queue import ExtendedQueue
 from kerolox.store.files import Files
 from kerolox.store.queue_extension import UNIT_BYTES_MAX, Unit

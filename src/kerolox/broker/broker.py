@@ -55,7 +55,7 @@ from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.headers.send import SendRequest, SendRequestV2
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys
-from kerolox.store.delay_table import SCHEDULE_TOPIC
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.errors import StoreError
 from kerolox.store.files import Files
 from kerolox.store.state import Obstacle

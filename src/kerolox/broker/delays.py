@@ -29,7 +29,6 @@ from kerolox.broker.delay_marks import DelayMark, DelayMarks
 from kerolox.broker.drafts import Draft, real_queue
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.metrics import MetricText
-from kerolox.broker.names import HALF_TOPIC
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.clock import Clock, TimerHandle
 from kerolox.dispatch.message_store import MessageStore
@@ -38,9 +37,10 @@ from kerolox.protocol import properties as packed
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_each, decode_record
 from kerolox.protocol.record_scan import Entry
+from kerolox.protocol.reserved import HALF_TOPIC, SCHEDULE_TOPIC
 from kerolox.store.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT, MessageRefused, QueueCursor
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, HOLE_TAGS, ConsumeQueue
-from kerolox.store.delay_table import SCHEDULE_TOPIC, parse_levels
+from kerolox.store.delay_table import parse_levels
 from kerolox.store.errors import FileMissing, OffsetOutOfRange, StoreError
 from kerolox.store.reading import Cold
 from kerolox.store.tables.offsets import DelayOffsets

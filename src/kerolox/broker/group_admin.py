@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
-from kerolox.broker import names
 from kerolox.broker.groups import Groups, check_group
 from kerolox.broker.lag import store_time_ms
 from kerolox.broker.members import Members
@@ -18,6 +17,7 @@ from kerolox.clock import Clock
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import InvalidRequest
 from kerolox.net.requests import Answer, Request
+from kerolox.protocol import reserved
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.groups import (
     GroupConfig,
@@ -162,7 +162,7 @@ class GroupAdmin:
         topic, group = mode.topic, mode.consumer_group
         if topic is None or group is None:
             raise InvalidRequest("a request mode is for one topic and one consumerGroup: name both")
-        if topic.startswith(names.RETRY_PREFIX):
+        if topic.startswith(reserved.RETRY_PREFIX):
             return Answer(code=ResponseCode.NO_PERMISSION, remark="retry topic is not allowed to set mode")
         self._topics.known(topic, f"topic[{topic}] not exist")
         if self._groups.config(group) is None:

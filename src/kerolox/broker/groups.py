@@ -9,7 +9,6 @@ import msgspec
 
 from kerolox.broker import names
 from kerolox.broker.members import ConsumerMembers, Members
-from kerolox.broker.names import SYSTEM_GROUPS
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import InvalidRequest, Refused
@@ -17,6 +16,7 @@ from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import PERM_READ
 from kerolox.protocol.limits import GROUP_LENGTH_MAX
+from kerolox.protocol.reserved import SYSTEM_GROUPS
 from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.tables.groups import GroupTable
 

@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from kerolox.broker import names
 from kerolox.broker.groups import SYSTEM_GROUP_PREFIX, Groups
 from kerolox.broker.http import Page
 from kerolox.broker.lag import QueueLag, queue_lags, waiting_since_ms
@@ -21,6 +20,7 @@ from kerolox.broker.topics import Topics
 from kerolox.clock import Clock, TimerHandle
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.net.lanes import Lane
+from kerolox.protocol import reserved
 from kerolox.protocol.bodies.heartbeat import ConsumeType
 from kerolox.protocol.codes import version_name
 from kerolox.store.errors import StoreError
@@ -272,7 +272,7 @@ class Metrics:
         since = waiting_since_ms(self._store, lags)
         rows = [
             (
-                {**self._group_labels(group, topic), "is_retry": topic.startswith(names.RETRY_PREFIX)},
+                {**self._group_labels(group, topic), "is_retry": topic.startswith(reserved.RETRY_PREFIX)},
                 total,
                 [max(0, now_ms - ms) if ms else 0 for ms in since[topic, group]],
             )

@@ -3,37 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Final
 
 from kerolox.errors import InvalidRequest
 from kerolox.protocol.limits import GROUP_LENGTH_MAX, RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
-from kerolox.store.delay_table import SCHEDULE_TOPIC
-
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
-SYSTEM_PREFIX: Final = "rmq_sys_"
-
-TEMPLATE_TOPIC: Final = "TBW102"  # new topics are made after it
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-HALF_DONE_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
-OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
-BENCHMARK_TOPIC: Final = "BenchmarkTest"
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-
-SYSTEM_TOPICS: Final = frozenset({
-    TEMPLATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, HALF_TOPIC, TRACE_TOPIC, HALF_DONE_TOPIC,
-    CHECKED_TOO_OFTEN_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, "CHECKPOINT_TOPIC",
-})  # fmt: skip
-NOT_FOR_SENDING: Final = frozenset({
-    SCHEDULE_TOPIC, HALF_TOPIC, HALF_DONE_TOPIC, CHECKED_TOO_OFTEN_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
-})  # fmt: skip
-SYSTEM_GROUPS: Final = (
-    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_RMQ_SYS_TRANS",
-)  # fmt: skip
+from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kerolox.broker import names
 from kerolox.broker.delays import Delays
 from kerolox.broker.drafts import Draft
 from kerolox.broker.log_writes import LogWrites
@@ -21,6 +20,7 @@ from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
 from kerolox.net.lanes import Lane
 from kerolox.net.peer import Peer
 from kerolox.net.requests import Answer, Handlers, Request
+from kerolox.protocol import reserved
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command, decode_command, encode_answer
 from kerolox.protocol.frame import Frame, split_frames
@@ -29,8 +29,8 @@ from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.limits import FRAME_BYTES_MAX
 from kerolox.protocol.plain_sends import PLAIN_STARTS, Parked, Target, send_setting
 from kerolox.protocol.record_scan import TOPIC
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.commit_log import CommitLog
-from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.flush import LogFlusher, Safe
 from kerolox.store.options import FlushMode
 from kerolox.store.state import StoreState
@@ -160,8 +160,8 @@ class PlainSends:
             config is None
             or config.order
             or config.topic_filter_type != "SINGLE_TAG"
-            or topic in names.NOT_FOR_SENDING
-            or topic.startswith(names.RETRY_PREFIX)
+            or topic in reserved.NOT_FOR_SENDING
+            or topic.startswith(reserved.RETRY_PREFIX)
             or not 0 <= queue_id < max(config.write_queue_nums, config.read_queue_nums)
         ):
             return False

@@ -28,6 +28,7 @@ from kerolox.dispatch.message_store import MessageStore, NotSafe
 from kerolox.errors import KeroloxError, Refused
 from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol import properties as packed
+from kerolox.protocol import reserved
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -36,8 +37,8 @@ from kerolox.protocol.header import Header
 from kerolox.protocol.headers.send import SendBackRequest, SendRequest
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.cursors import MessageRefused
-from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.options import FlushMode
 
 log = logging.getLogger(__name__)
@@ -150,7 +151,7 @@ class Retries:
 
     def redirect(self, request: Request[SendRequest], draft: Draft) -> None:
         """A send to a retry topic: for a group that exists, and to its dead letters if that is the end."""
-        if not draft.topic.startswith(names.RETRY_PREFIX):
+        if not draft.topic.startswith(reserved.RETRY_PREFIX):
             return
         name = names.group_of_retry_topic(draft.topic)
         group = self._group(name)

@@ -10,7 +10,7 @@ from kerolox.clock import Clock
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.net.lanes import Lane
 from kerolox.protocol.codes import VERSION, version_name
-from kerolox.store.delay_table import SCHEDULE_TOPIC
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.errors import StoreError
 from kerolox.store.tables.offsets import DelayOffsets
 

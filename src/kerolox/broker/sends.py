@@ -26,6 +26,7 @@ from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, ProtocolError, Refused
 from kerolox.net.requests import Answer, Request
 from kerolox.protocol import properties as packed
+from kerolox.protocol import reserved
 from kerolox.protocol.batch import split_batch
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
@@ -140,7 +141,7 @@ class Sends:
         """Many messages of one topic and queue in one request: all or none."""
         header = request.header
         config = self._topic(header)
-        if header.topic.startswith(names.RETRY_PREFIX):
+        if header.topic.startswith(reserved.RETRY_PREFIX):
             return Answer(
                 code=ResponseCode.MESSAGE_ILLEGAL,
                 remark=f"batch request does not support retry group {header.topic}",
@@ -241,7 +242,7 @@ class Sends:
                 f"the broker[{options.advertised_host}] sending message is forbidden: its brokerPermission "
                 f"is {options.permission} and the topic is ordered",
             )
-        if topic in names.NOT_FOR_SENDING:
+        if topic in reserved.NOT_FOR_SENDING:
             raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         if stored:
             self._state.check_writable()
@@ -373,7 +374,7 @@ def _is_plain(topic: str, properties: bytes) -> bool:
         b"DELAY" in properties
         or b"TIMER_" in properties
         or b"TRAN_MSG" in properties
-        or topic.startswith(names.RETRY_PREFIX)
+        or topic.startswith(reserved.RETRY_PREFIX)
     )
 
 

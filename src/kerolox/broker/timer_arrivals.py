@@ -8,9 +8,9 @@ from collections import deque
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from kerolox.broker import names
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import ProtocolError
+from kerolox.protocol import reserved
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.record_scan import Entry
 from kerolox.store.consume_queue import ENTRY, ConsumeQueue
@@ -19,7 +19,7 @@ from kerolox.store.errors import StoreError
 log = logging.getLogger(__name__)
 
 HANDED_MAX = 20_000  # more than these are read from the files again
-_TOPIC = names.TIMER_TOPIC.encode()
+_TOPIC = reserved.TIMER_TOPIC.encode()
 
 
 class Arrival(NamedTuple):
@@ -44,7 +44,7 @@ class Arrivals:
 
     @property
     def queue(self) -> ConsumeQueue | None:
-        return self._store.queues.find(names.TIMER_TOPIC, 0)
+        return self._store.queues.find(reserved.TIMER_TOPIC, 0)
 
     @property
     def behind(self) -> int:
@@ -108,7 +108,7 @@ class Arrivals:
                 log.warning("timer_message_unreadable offset=%d at=%d error=%r", number, physical, str(error))
                 found.append(Arrival(number, physical, size, None))
                 continue
-            whole = message.topic == names.TIMER_TOPIC and message.physical_offset == physical
+            whole = message.topic == reserved.TIMER_TOPIC and message.physical_offset == physical
             found.append(
                 Arrival(
                     number,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from kerolox.broker import names
 from kerolox.broker.drafts import Draft
 from kerolox.errors import ProtocolError
 from kerolox.protocol import properties as packed
+from kerolox.protocol import reserved
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
 
@@ -81,7 +81,7 @@ def parked(record: bytes, physical: int) -> StoredMessage | None:
 
 def is_parked(message: StoredMessage, physical: int) -> bool:
     """Whether it is the timer message that was stored there."""
-    return message.topic == names.TIMER_TOPIC and message.physical_offset == physical
+    return message.topic == reserved.TIMER_TOPIC and message.physical_offset == physical
 
 
 def due(message: StoredMessage, entered_ms: int, now_ms: int) -> Draft | None:
@@ -98,7 +98,7 @@ def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> Draft:
     properties = _marked(message.packed_properties, entered_ms, now_ms)
     times = (_number(packed.find(properties, _AT_ROLLS)) or 0) + 1
     return _draft(
-        message, names.TIMER_TOPIC, 0, packed.replace(properties, packed.TIMER_ROLL_TIMES, str(times))
+        message, reserved.TIMER_TOPIC, 0, packed.replace(properties, packed.TIMER_ROLL_TIMES, str(times))
     )
 
 

@@ -10,12 +10,12 @@ import base64
 import random
 from collections.abc import Callable
 
-from kerolox.broker import names
 from kerolox.broker.drafts import Draft, real_queue
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.errors import Refused
 from kerolox.protocol import properties as packed
+from kerolox.protocol import reserved
 from kerolox.protocol.codes import ResponseCode
 from kerolox.store.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT
 
@@ -42,7 +42,7 @@ class TimerSends:
             return
         if (
             draft.sys_flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT)
-            or draft.topic == names.TIMER_TOPIC
+            or draft.topic == reserved.TIMER_TOPIC
         ):
             return
         properties = draft.properties
@@ -79,13 +79,13 @@ class TimerSends:
         properties = packed.append(
             properties, b"TIMER_OUT_MS\x01%d\x02%b" % (out_ms, real_queue(draft.topic, draft.queue_id))
         )
-        if not draft.topic.startswith(names.RETRY_PREFIX):
+        if not draft.topic.startswith(reserved.RETRY_PREFIX):
             unique = packed.find(properties, packed.AT_UNIQUE_KEY) or b""
             draft.recall_handle = make_handle(
                 draft.topic, options.broker_name, out_ms + 1, unique.decode("utf-8", "replace")
             )
         draft.properties = properties
-        draft.topic = names.TIMER_TOPIC
+        draft.topic = reserved.TIMER_TOPIC
         draft.queue_id = 0
 
     def _deliver_ms(self, asked: list[bytes | None], now_ms: int) -> int:

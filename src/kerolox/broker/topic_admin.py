@@ -17,6 +17,7 @@ from kerolox.broker.topics import Topics
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import InvalidRequest, KeroloxError, Refused
 from kerolox.net.requests import Answer, Handler, Request
+from kerolox.protocol import reserved
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import GroupList
 from kerolox.protocol.bodies.routes import TopicList
@@ -152,7 +153,7 @@ class TopicAdmin:
         self._check_not_system(topic)
         # With it go the topics where its messages wait to be popped again.
         retries = [
-            names.RETRY_PREFIX + retry
+            reserved.RETRY_PREFIX + retry
             for group in self._offsets.groups_of(topic)
             for retry in (f"{group}+{topic}", f"{group}_{topic}")
         ]

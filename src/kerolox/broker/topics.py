@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kerolox.broker import names
 from kerolox.broker.options import BrokerOptions
 from kerolox.errors import Refused
+from kerolox.protocol import reserved
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import PERM_INHERIT, PERM_READ_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUBSCRIBED
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.cursors import LIGHT_PREFIX
-from kerolox.store.delay_table import SCHEDULE_TOPIC, parse_levels
+from kerolox.store.delay_table import parse_levels
 from kerolox.store.tables.topics import TopicTable
 
 
@@ -25,7 +26,7 @@ class Topics:
         self.on_removed: list[Callable[[str], None]] = []
         self._options = options
         self._light = options.light_queues
-        self.system = names.SYSTEM_TOPICS | {options.cluster, options.broker_name}
+        self.system = reserved.SYSTEM_TOPICS | {options.cluster, options.broker_name}
 
     def find(self, topic: str) -> TopicConfig | None:
         config = self.table.topics.get(topic)
@@ -41,31 +42,31 @@ class Topics:
         return config
 
     def is_system(self, topic: str) -> bool:
-        return topic in self.system or topic.startswith(names.SYSTEM_PREFIX)
+        return topic in self.system or topic.startswith(reserved.SYSTEM_PREFIX)
 
     def create_system_topics(self) -> None:
         """The topics every broker has. What the table already says of them stays."""
         options = self._options
         inherit_all = PERM_READ_WRITE | PERM_INHERIT
         wanted: list[tuple[str, int, int]] = [
-            (names.SELF_TEST_TOPIC, 1, PERM_READ_WRITE),
-            (names.BENCHMARK_TOPIC, 1024, PERM_READ_WRITE),
+            (reserved.SELF_TEST_TOPIC, 1, PERM_READ_WRITE),
+            (reserved.BENCHMARK_TOPIC, 1024, PERM_READ_WRITE),
             (options.cluster, 16, inherit_all if options.cluster_topic else PERM_INHERIT),
             (options.broker_name, 1, inherit_all if options.broker_topic else PERM_INHERIT),
-            (names.OFFSET_MOVED_TOPIC, 1, PERM_READ_WRITE),
+            (reserved.OFFSET_MOVED_TOPIC, 1, PERM_READ_WRITE),
             (SCHEDULE_TOPIC, len(parse_levels(options.delay_levels)), PERM_READ_WRITE),
             (f"{options.cluster}_REPLY_TOPIC", 1, PERM_READ_WRITE),
             (f"rmq_sys_REVIVE_LOG_{options.cluster}", options.revive_queues, PERM_READ_WRITE),
             (f"rmq_sys_SYNC_BROKER_MEMBER_{options.broker_name}", 1, PERM_INHERIT),
-            (names.HALF_TOPIC, 1, PERM_READ_WRITE),
-            (names.HALF_DONE_TOPIC, 1, PERM_READ_WRITE),
+            (reserved.HALF_TOPIC, 1, PERM_READ_WRITE),
+            (reserved.HALF_DONE_TOPIC, 1, PERM_READ_WRITE),
         ]
         if options.auto_create_topics:
-            wanted.append((names.TEMPLATE_TOPIC, options.default_topic_queues, inherit_all))
+            wanted.append((reserved.TEMPLATE_TOPIC, options.default_topic_queues, inherit_all))
         if options.trace_topic:
             wanted.append((options.trace_topic_name, 1, PERM_READ_WRITE))
         if options.timer_wheel:
-            wanted.append((names.TIMER_TOPIC, 1, PERM_READ_WRITE))
+            wanted.append((reserved.TIMER_TOPIC, 1, PERM_READ_WRITE))
         for topic, queues, perm in wanted:
             self.system |= {topic}
             if self.find(topic) is None:
@@ -79,7 +80,7 @@ class Topics:
         if config is not None:
             return config
         config = self._after_template(topic, template, template_queues, unit)
-        if config is None and topic.startswith(names.RETRY_PREFIX):
+        if config is None and topic.startswith(reserved.RETRY_PREFIX):
             config = _config(topic, 1, PERM_READ_WRITE, TOPIC_UNIT_SUBSCRIBED if unit else 0)
         if config is not None:
             self.put(config)
@@ -114,7 +115,7 @@ class Topics:
 
     def _after_template(self, topic: str, template: str, queues: int, unit: bool) -> TopicConfig | None:
         model = self.find(template)
-        if model is None or (not self._options.auto_create_topics and template == names.TEMPLATE_TOPIC):
+        if model is None or (not self._options.auto_create_topics and template == reserved.TEMPLATE_TOPIC):
             return None
         if not model.perm & PERM_INHERIT:
             return None

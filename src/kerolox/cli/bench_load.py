@@ -15,7 +15,6 @@ from kerolox.client.admin import TEMPLATE_TOPIC, Admin, Queue
 from kerolox.client.client import Client
 from kerolox.client.ids import unique_keys
 from kerolox.client.messages import Message as SentMessage
-from kerolox.client.names import TRACE_TOPIC
 from kerolox.client.options import ClientOptions
 from kerolox.client.tracing import TraceKind, Tracer
 from kerolox.clock import SYSTEM_CLOCK
@@ -32,6 +31,7 @@ from kerolox.protocol.flags import (
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.message import Message
 from kerolox.protocol.properties import pack
+from kerolox.protocol.reserved import TRACE_TOPIC
 
 STORED = (0, 10, 11, 12)  # the last three: stored, but not as safe as promised
 TIMEOUT_S = 3.0

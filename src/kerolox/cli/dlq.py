@@ -11,7 +11,7 @@ import typer
 
 from kerolox.cli.messages import body_text, document
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.output import JsonFlag, Table, one_line_errors, output, say
 from kerolox.cli.times import parse_time, time_text
 from kerolox.errors import KeroloxError, OptionError
 
@@ -105,7 +105,7 @@ def show(
         Table(columns, rows),
     )
     if cut:
-        _say(f"not all: {cut}")
+        say(f"not all: {cut}")
 
 
 @app.command("resend", epilog="Example: kerolox dlq resend billing --all --rate 50 --dry-run")
@@ -166,7 +166,7 @@ def resend(
 
     stopped = _run(nameserver, work)
     if stopped and not chosen.total:
-        _say(stopped)
+        say(stopped)
         raise typer.Exit(1)
     done = sending[0] if sending else None
     resent, passed = (done.resent, done.passed_over) if done else (0, 0)
@@ -186,11 +186,11 @@ def resend(
     columns = ("group", "found", "would be resent" if dry_run else "resent", "resent before")
     output(json).show(shown, Table(columns, [row]))
     if chosen.cut:
-        _say(f"not all were found: {chosen.cut}")
+        say(f"not all were found: {chosen.cut}")
     if stopped:
         where = "" if at is None else f" at {_place(at)}, stored {time_text(at.store_timestamp)}"
         unsure = " This one may have been sent." if at is not None and not dry_run else ""
-        _say(
+        say(
             f"cut short{where}: {stopped}. {resent + passed} of {chosen.total} were done.{unsure} "
             "Go on with the same command: what was sent is passed over"
         )
@@ -241,18 +241,18 @@ def export(
     if stopped and last is None:
         if str(out) != "-":
             out.unlink()
-        _say(stopped)
+        say(stopped)
         raise typer.Exit(1)
     if stopped and last is not None:
-        _say(
+        say(
             f"cut short: {stopped}. {written} of {chosen.total} were written, the last from {_place(last)}. "
             f"Go on with --from {last.store_timestamp}"
         )
         raise typer.Exit(1)
     if chosen.cut:
-        _say(f"not all were found: {chosen.cut}. {written} were written")
+        say(f"not all were found: {chosen.cut}. {written} were written")
         raise typer.Exit(1)
-    _say(f"{written} of {chosen.total} written, that is all")
+    say(f"{written} of {chosen.total} written, that is all")
 
 
 class Chosen:
@@ -357,7 +357,3 @@ def _row(message: StoredMessage) -> tuple[object, ...]:
 
 def _place(message: StoredMessage) -> str:
     return f"{message.broker_name or message.store_address}/{message.queue_id}@{message.queue_offset}"
-
-
-def _say(text: str) -> None:
-    typer.echo(f"kerolox: {' '.join(text.split())}", err=True)

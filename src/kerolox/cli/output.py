@@ -83,6 +83,11 @@ def output(json: bool) -> Output:
     return JsonOutput() if json else TableOutput()
 
 
+def say(text: object) -> None:
+    """One line to whoever watches; stdout stays the result's."""
+    typer.echo(f"kerolox: {' '.join(str(text).split())}", err=True)
+
+
 def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
     """What goes wrong on purpose is one line on stderr and exit code 1, not a stack trace."""
 
@@ -91,7 +96,7 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except (KeroloxError, OSError) as error:
-            typer.echo(f"kerolox: {' '.join(str(error).split())}", err=True)
+            say(error)
             raise typer.Exit(1) from error
 
     return run

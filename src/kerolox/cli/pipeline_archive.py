@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.output import JsonFlag, Table, one_line_errors, output, say
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
@@ -118,11 +117,11 @@ def archive(
         shown.show(document, Table(("topic", "messages", "files", "size", "missing"), rows))
     shown.note(_sentence(summary, rate, to))
     if summary.missing:
-        _say(f"{summary.missing} messages were gone before they were read; the commits tell of which topics")
+        say(f"{summary.missing} messages were gone before they were read; the commits tell of which topics")
     if summary.unreachable:
-        _say(f"not reachable now, archived when they are: {', '.join(summary.unreachable)}")
+        say(f"not reachable now, archived when they are: {', '.join(summary.unreachable)}")
     if stopped and once:
-        _say("interrupted. What is committed stays; the same command goes on")
+        say("interrupted. What is committed stays; the same command goes on")
         raise typer.Exit(INTERRUPTED)
 
 
@@ -297,7 +296,7 @@ class Progress:
         self._bar.update(self._task, completed=summary.rows, total=summary.rows + left, rate=rate)
         if self._lines and now_s - self._said_s >= LINES_EVERY_S:
             self._said_s = now_s
-            _say(f"{summary.rows:,} messages archived, {left:,} to go, {rate}")
+            say(f"{summary.rows:,} messages archived, {left:,} to go, {rate}")
 
 
 def pairs(option: str, given: list[str] | None) -> dict[str, str]:
@@ -329,7 +328,3 @@ def _sentence(summary: Summary, rate: float, to: str) -> str:
         f"{summary.rows:,} messages in {files} ({size_text(summary.bytes)}) in {summary.seconds:.1f} s, "
         f"{rate:,.0f} a second{joined}: {to}"
     )
-
-
-def _say(text: str) -> None:
-    print(f"kerolox: {' '.join(text.split())}", file=sys.stderr)  # noqa: T201

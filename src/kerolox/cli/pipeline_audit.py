@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.output import JsonFlag, Table, output
+from kerolox.cli.output import JsonFlag, Table, output, say
 from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
 
@@ -58,7 +57,7 @@ def audit(
         settings = dict(_setting(each) for each in conf or ())
         made = _run(stores, to, master, settings, choice, quiet=json)
     except (KeroloxError, OSError) as error:
-        typer.echo(f"kerolox: {' '.join(str(error).split())}", err=True)
+        say(error)
         raise typer.Exit(2) from error
     from kerolox.pipeline.audit import document
 
@@ -98,13 +97,14 @@ def _run(
 
             return audit(spark, stores, to, progress=progress, **choice)
     except KeyboardInterrupt:
-        _say("interrupted; there is no new report")
+        say("interrupted; there is no new report")
         raise typer.Exit(130) from None
     except (KeroloxError, OSError):
         raise
     except Exception as error:  # what Spark raises has many classes, and long texts
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        _say(f"no answer: {first}")
+        from kerolox.spark.shipping import cause_of
+
+        say(f"no answer: {cause_of(error)}")
         raise typer.Exit(2) from error
     finally:
         session.stop()
@@ -138,7 +138,3 @@ def _setting(text: str) -> tuple[str, str]:
     if not key or not equals:
         raise OptionError("--conf", text, "KEY=VALUE, such as spark.driver.memory=2g")
     return key, value
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"kerolox: {' '.join(text.split())}\n")

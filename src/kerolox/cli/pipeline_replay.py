@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys, split_addresses
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.output import JsonFlag, Table, one_line_errors, output, say
 from kerolox.cli.pipeline_archive import _with_retries, pairs
 from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
@@ -111,7 +110,7 @@ def replay(
     )
     if not result.is_complete:
         why = "; ".join(result.stopped) or "messages that were planned are not in the source any more"
-        _say(f"cut short: {why}. {_go_on(result.id)}")
+        say(f"cut short: {why}. {_go_on(result.id)}")
         raise typer.Exit(1)
 
 
@@ -146,7 +145,7 @@ def _run(
         planned = True
         bar.update(task, description=f"replay {plan.id}", total=plan.count)
         if bar.disable:
-            _say(f"replay {plan.id}: {plan.count} messages of {len(plan.queues)} queues")
+            say(f"replay {plan.id}: {plan.count} messages of {len(plan.queues)} queues")
 
     try:
         with bar:
@@ -163,13 +162,14 @@ def _run(
                 **how,
             )
     except KeyboardInterrupt:
-        _say(f"interrupted. {_go_on(how['id']) if planned else 'Nothing was sent.'}")
+        say(f"interrupted. {_go_on(how['id']) if planned else 'Nothing was sent.'}")
         raise typer.Exit(130) from None
     except (KeroloxError, OSError):
         raise
     except Exception as error:  # what Spark raises has many classes, and long texts
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        _say(f"cut short: {first}. {_go_on(how['id']) if planned else 'Nothing was sent.'}")
+        from kerolox.spark.shipping import cause_of
+
+        say(f"cut short: {cause_of(error)}. {_go_on(how['id']) if planned else 'Nothing was sent.'}")
         raise typer.Exit(1) from error
     finally:
         session.stop()
@@ -188,7 +188,3 @@ def _totals(result: Replayed) -> Table:
 
 def _go_on(id: str) -> str:
     return f"Go on with the same command and --id {id}: what was sent is not sent again"
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"kerolox: {' '.join(text.split())}\n")

@@ -8,7 +8,7 @@ import typer
 
 from kerolox.cli.messages import body_text, document
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, one_line_errors
+from kerolox.cli.output import JsonFlag, one_line_errors, say
 from kerolox.cli.times import parse_time, time_text
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Tail:
                 for queue in queues
             )
         )
-        _say(f"following {len(queues)} queues of {self._topic}")
+        say(f"following {len(queues)} queues of {self._topic}")
         try:
             for queue, offset in zip(queues, starts, strict=True):
                 followed[queue] = asyncio.create_task(self._follow(lookups, queue, offset))
@@ -127,11 +127,11 @@ class Tail:
         try:
             queues = await self._admin.queues(self._topic)
         except KeroloxError as error:
-            _say(str(error))
+            say(str(error))
             return
         for queue in queues:
             if queue not in followed:
-                _say(f"new queue {queue.queue_id} at {queue.broker}")
+                say(f"new queue {queue.queue_id} at {queue.broker}")
                 followed[queue] = asyncio.create_task(self._follow(lookups, queue, 0))
 
     async def _follow(self, lookups: Lookups, queue: Queue, offset: int) -> None:
@@ -153,7 +153,7 @@ class Tail:
             except KeroloxError as error:
                 if str(error) != failed:  # said once, not every second
                     failed = str(error)
-                    _say(f"{failed}; trying again")
+                    say(f"{failed}; trying again")
                 await asyncio.sleep(RETRY_S)
                 continue
             failed = ""
@@ -177,7 +177,3 @@ class Tail:
             self._left -= 1
             if self._left <= 0:
                 self._done.set()
-
-
-def _say(text: str) -> None:
-    typer.echo(f"kerolox: {' '.join(text.split())}", err=True)

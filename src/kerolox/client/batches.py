@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from kerolox.client.errors import InvalidMessage
 from kerolox.client.messages import Message, Receipt
-from kerolox.client.names import RETRY_PREFIX
 from kerolox.client.outgoing import Outgoing
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.reserved import RETRY_PREFIX
 
 
 def check_batch(messages: Sequence[Message]) -> None:

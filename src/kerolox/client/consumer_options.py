@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from kerolox.client.allocation import STRATEGIES, Strategy, average
-from kerolox.client.names import TRACE_TOPIC
 from kerolox.errors import OptionError
+from kerolox.protocol.reserved import TRACE_TOPIC
 from kerolox.protocol.subscription import SQL92, TAG
 
 

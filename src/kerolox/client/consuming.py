@@ -19,7 +19,7 @@ from kerolox.client.held_queue import HeldQueue
 from kerolox.client.ids import client_id
 from kerolox.client.members import ConsumingMember
 from kerolox.client.messages import Queue
-from kerolox.client.names import RETRY_PREFIX, check_group
+from kerolox.client.names import check_group
 from kerolox.client.offset_keeping import BrokerOffsets, FileOffsets, OffsetKeeping
 from kerolox.client.options import ClientOptions
 from kerolox.client.pulling import Pulling, is_full
@@ -34,6 +34,7 @@ from kerolox.protocol.bodies.heartbeat import (
     SubscriptionData,
 )
 from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.reserved import RETRY_PREFIX
 from kerolox.protocol.subscription import TAG, subscription
 
 log = logging.getLogger(__name__)

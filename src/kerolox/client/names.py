@@ -8,24 +8,15 @@ from typing import Final
 from kerolox.client.errors import InvalidMessage
 from kerolox.errors import OptionError
 from kerolox.protocol.limits import GROUP_LENGTH_MAX, RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
+from kerolox.protocol.reserved import (
+    DEAD_LETTER_PREFIX,
+    NOT_FOR_SENDING,
+    RETRY_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPICS,
+)
 
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
-TEMPLATE_TOPIC: Final = "TBW102"  # new topics are made after it
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-REPLY_SUFFIX: Final = "_REPLY_TOPIC"
-
-_SYSTEM_PREFIX: Final = "rmq_sys_"
-_SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
-_SYSTEM_TOPICS: Final = frozenset({
-    TEMPLATE_TOPIC, "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", TRACE_TOPIC,
-    "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
-    "CHECKPOINT_TOPIC",
-})  # fmt: skip
-_NOT_FOR_SENDING: Final = frozenset({
-    "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-    "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
-})  # fmt: skip
 _RESERVED_GROUPS: Final = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 _allowed = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch
 
@@ -41,7 +32,7 @@ def check_topic_for_sending(topic: str) -> None:
         raise InvalidMessage(f"topic {topic!r}: a name has letters, digits and % | _ - only")
     if len(topic) > limit:
         raise InvalidMessage(f"topic {topic!r} has {len(topic)} characters; at most {limit}")
-    if topic in _NOT_FOR_SENDING:
+    if topic in NOT_FOR_SENDING:
         raise InvalidMessage(f"topic {topic!r} is the brokers' own; nothing may be sent to it")
 
 
@@ -65,7 +56,7 @@ def dead_letter_topic(group: str) -> str:
 
 def is_system(name: str) -> bool:
     """Names the servers have for themselves; no namespace is put before them."""
-    return name in _SYSTEM_TOPICS or name.startswith((_SYSTEM_PREFIX, _SYSTEM_GROUP_PREFIX))
+    return name in SYSTEM_TOPICS or name.startswith((SYSTEM_PREFIX, SYSTEM_GROUP_PREFIX))
 
 
 def with_namespace(namespace: str, name: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kerolox.client.ids import DEFAULT_INSTANCE
-from kerolox.client.names import TEMPLATE_TOPIC, TRACE_TOPIC
 from kerolox.client.nameservers import split_addresses
 from kerolox.errors import OptionError
 from kerolox.net.tls import ClientTls
@@ -15,6 +14,7 @@ from kerolox.protocol.compression import COMPRESS_FROM_BYTES, LEVEL
 from kerolox.protocol.flags import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from kerolox.protocol.frame import JSON
 from kerolox.protocol.limits import MESSAGE_BODY_BYTES_MAX
+from kerolox.protocol.reserved import TEMPLATE_TOPIC, TRACE_TOPIC
 
 NAMESERVER_VARIABLE = "NAMESRV_ADDR"
 

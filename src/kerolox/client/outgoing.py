@@ -13,7 +13,6 @@ import msgspec
 
 from kerolox.client.errors import InvalidMessage
 from kerolox.client.messages import Message, Queue, Receipt, SendStatus
-from kerolox.client.names import RETRY_PREFIX, TEMPLATE_TOPIC
 from kerolox.protocol.codes import VERSION, RequestCode
 from kerolox.protocol.command import Command, request
 from kerolox.protocol.compression import compress
@@ -21,6 +20,7 @@ from kerolox.protocol.flags import COMPRESSED
 from kerolox.protocol.frame import JSON
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
+from kerolox.protocol.reserved import RETRY_PREFIX, TEMPLATE_TOPIC
 
 _quote = msgspec.json.encode
 _STATUS = {int(status): status for status in SendStatus}

@@ -27,7 +27,6 @@ from kerolox.client.errors import (
 )
 from kerolox.client.health import BrokerHealth
 from kerolox.client.messages import Queue
-from kerolox.client.names import TEMPLATE_TOPIC
 from kerolox.client.outgoing import Target
 from kerolox.client.plain import PlainCluster
 from kerolox.client.plain_lines import Parcel, Sending, SendLine
@@ -36,6 +35,7 @@ from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed, RequestTimeout
 from kerolox.protocol.codes import STORED_CODES, ResponseCode, request_name
 from kerolox.protocol.command import Command
+from kerolox.protocol.reserved import TEMPLATE_TOPIC
 
 IN_FLIGHT = 4  # requests on a connection that wait for answers
 RETRIES = 5  # further tries after an answer that was an error, or none

@@ -9,10 +9,10 @@ from uuid import uuid4
 
 from kerolox.client.errors import InvalidMessage, NoReply
 from kerolox.client.messages import Message, Receipt, Received
-from kerolox.client.names import REPLY_SUFFIX
 from kerolox.client.sending import Sender
 from kerolox.protocol import properties as names
 from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.reserved import REPLY_SUFFIX
 
 if TYPE_CHECKING:
     from kerolox.client.client import Client

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from kerolox.client.handlers import Handler
 from kerolox.client.held_queue import HeldQueue
 from kerolox.client.messages import Queue, Received
-from kerolox.client.names import RETRY_PREFIX
 from kerolox.client.outcomes import Retry, Suspend
+from kerolox.protocol.reserved import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from kerolox.client.push_consumer import PushConsumer

@@ -11,10 +11,11 @@ from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record import RECORD_BYTES_MIN
 from kerolox.protocol.record_scan import Entry
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.consume_queue import ENTRY, HOLE_TAGS, ConsumeQueue
 from kerolox.store.consume_queues import ConsumeQueues
 from kerolox.store.cursors import fit_for_directory, names_light_queues
-from kerolox.store.delay_table import SCHEDULE_TOPIC, due_ms
+from kerolox.store.delay_table import due_ms
 from kerolox.store.errors import QueueGap, StoreError
 
 log = logging.getLogger(__name__)

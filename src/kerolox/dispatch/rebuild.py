@@ -21,6 +21,7 @@ from kerolox.dispatch.queues import QueueFiller
 from kerolox.errors import ProtocolError
 from kerolox.protocol import json_dialect
 from kerolox.protocol.record_scan import STORE_TIMESTAMP, TOPIC, Entry
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.checkpoint import Checkpoint
 from kerolox.store.consume_queue import (
     BLANK,
@@ -31,7 +32,6 @@ from kerolox.store.consume_queue import (
     ConsumeQueue,
 )
 from kerolox.store.consume_queues import ConsumeQueues, flush
-from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.errors import DiskError, StoreError
 from kerolox.store.files import Files
 from kerolox.store.key_index import KeyIndex

@@ -31,7 +31,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from kerolox.atomic_file import write_atomically
+from kerolox.atomic_file import sync_directory, write_atomically
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive_files import Done, Format, Written
@@ -194,7 +194,7 @@ class ParquetArchive:
             _take_name(temporary, path)
         finally:
             Path(temporary).unlink(missing_ok=True)
-        sync_folder(self._commits)
+        sync_directory(self._commits)
 
     def _publish(self, commit: Commit) -> None:
         """Carry out what a commit says. Doing it again changes nothing."""
@@ -213,7 +213,7 @@ class ParquetArchive:
                     f"{file.staged}. Was it deleted? The log is {self._path(commit.number)}"
                 )
         for folder in {folder for place in folders for folder in _up_to(place, self.root)}:
-            sync_folder(folder)
+            sync_directory(folder)
 
     def _path(self, number: int) -> Path:
         return self._commits / f"{number:020d}.json"
@@ -294,16 +294,6 @@ def take_lock(lock: StoreLock, root: Path) -> None:
         raise KeroloxError(
             f"another run archives to {root}: {error.holder}. Wait for its end, or give another folder"
         ) from None
-
-
-def sync_folder(folder: Path) -> None:
-    if os.name != "posix":  # Windows cannot open folders; its rename is in the journal
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _up_to(folder: Path, root: Path) -> Iterator[Path]:

@@ -20,18 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kerolox.pipeline.audit_blocks import Block, Blocks, Heads, Numbers, Span, every_byte
-from kerolox.pipeline.audit_plan import (
-    DEAD_LETTER_PREFIX,
-    HALF_DONE_TOPIC,
-    HALF_TOPIC,
-    RETRY_PREFIX,
-    StorePlan,
-    is_users,
-)
+from kerolox.pipeline.audit_plan import StorePlan, is_users
 from kerolox.pipeline.audit_queues import QueueCheck
 from kerolox.protocol import properties as names
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from kerolox.protocol.record import record_crc_ok
+from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, HALF_DONE_TOPIC, HALF_TOPIC, RETRY_PREFIX
 from kerolox.spark.records import Pairs, checked_text
 
 _STORE = ("store", pa.int32())

@@ -9,8 +9,9 @@ from typing import Any
 
 from kerolox.pipeline import audit_kinds as kinds
 from kerolox.pipeline.audit_kinds import Findings
-from kerolox.pipeline.audit_plan import DEAD_LETTER_PREFIX, RETRY_PREFIX, StorePlan
+from kerolox.pipeline.audit_plan import StorePlan
 from kerolox.pipeline.audit_queues import MISSING, NO_QUEUE, Cover, Key, Lonely, cover
+from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from kerolox.spark.store_files import Run, find_run
 from kerolox.store.consume_queue import ENTRY_SIZE
 

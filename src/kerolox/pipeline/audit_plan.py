@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import numpy as np
@@ -13,31 +12,27 @@ import numpy as np
 from kerolox.errors import KeroloxError, OptionError, ProtocolError
 from kerolox.pipeline.audit_blocks import Blocks, Span
 from kerolox.protocol import json_dialect
+from kerolox.protocol.reserved import (
+    BENCHMARK_TOPIC,
+    DEAD_LETTER_PREFIX,
+    HALF_GROUP,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPICS,
+)
 from kerolox.spark.store_files import Log, Run, find_run
-from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.errors import DiskError
 from kerolox.store.marks import NAME as MARKS_NAME
 from kerolox.store.marks import MarksFile
 from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, find_layout
-
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-HALF_DONE_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-HALF_GROUP: Final = "CID_RMQ_SYS_TRANS"
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
-SYSTEM_PREFIX: Final = "rmq_sys_"
-SYSTEM_TOPICS: Final = frozenset({
-    "TBW102", SCHEDULE_TOPIC, "BenchmarkTest", HALF_TOPIC, "RMQ_SYS_TRACE_TOPIC", HALF_DONE_TOPIC,
-    GIVEN_UP_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC",
-})  # fmt: skip
 
 SPAN_BYTES = 64 << 20
 
 
 def is_users(topic: str) -> bool:
     """Whether a topic holds what producers sent to it, and not what the broker keeps for itself."""
-    return (topic not in SYSTEM_TOPICS or topic == "BenchmarkTest") and not topic.startswith(
+    return (topic not in SYSTEM_TOPICS or topic == BENCHMARK_TOPIC) and not topic.startswith(
         (RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX)
     )
 

@@ -21,11 +21,11 @@ from kerolox.pipeline.audit_blocks import Heads, Numbers
 from kerolox.pipeline.audit_plan import StorePlan
 from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.spark.records import Pairs
 from kerolox.spark.store_files import Entries, QueueFiles, find_run
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY_SIZE, HOLE_TAGS
 from kerolox.store.cursors import names_light_queues
-from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.offline.layout import LIGHT_QUEUE_PREFIX
 from kerolox.store.queue_extension import ADDRESS_MAX
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerolox.client.errors import NoPermission
 from kerolox.client.messages import Queue
-from kerolox.client.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic_for_sending, is_system
+from kerolox.client.names import check_topic_for_sending, is_system
 from kerolox.client.options import ClientOptions
 from kerolox.client.plain import PlainCluster
 from kerolox.clock import SYSTEM_CLOCK, Clock
@@ -35,6 +35,7 @@ from kerolox.pipeline.replay_plan import (
 )
 from kerolox.pipeline.replay_source import chosen, open_source
 from kerolox.pipeline.replay_watch import Watch
+from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -19,7 +19,6 @@ from kerolox.client.dead_letters import OF_THE_WAY
 from kerolox.client.errors import failure
 from kerolox.client.lookups import GROUP as READING_GROUP
 from kerolox.client.messages import Queue
-from kerolox.client.names import TEMPLATE_TOPIC
 from kerolox.client.options import ClientOptions
 from kerolox.client.plain import PlainCluster
 from kerolox.clock import SYSTEM_CLOCK
@@ -35,6 +34,7 @@ from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.properties import pack, unpack
 from kerolox.protocol.record import decode_record
+from kerolox.protocol.reserved import TEMPLATE_TOPIC
 from kerolox.spark.records import positions_of
 
 # Marks of a copy: which replay made it, of what message, and when that one was born.

@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 
 from kerolox.client.messages import Queue
-from kerolox.client.names import RETRY_PREFIX
 from kerolox.client.outgoing import shrink
 from kerolox.client.plain_lines import Parcel
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.compression import LEVEL
 from kerolox.protocol.flags import COMPRESSION_ZLIB
+from kerolox.protocol.reserved import RETRY_PREFIX
 from kerolox.spark.outgoing import Rows
 
 BATCH_BYTES: Final = 256 * 1024  # of a request

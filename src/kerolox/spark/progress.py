@@ -22,12 +22,13 @@ from pyspark.sql.streaming.listener import (
 )
 
 from kerolox.client.errors import TopicNotFound
-from kerolox.client.names import TEMPLATE_TOPIC, retry_topic
+from kerolox.client.names import retry_topic
 from kerolox.client.plain import OffsetGone, PlainCluster
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PERM_READ_WRITE
 from kerolox.protocol.headers.topic import CreateTopicRequest
+from kerolox.protocol.reserved import TEMPLATE_TOPIC
 from kerolox.spark.option_table import CLUSTER, OptionTable, cluster_options
 from kerolox.spark.places import Mark, Places, is_marked
 

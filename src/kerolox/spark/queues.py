@@ -7,15 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from kerolox.client.messages import Queue
-from kerolox.client.names import (
-    DEAD_LETTER_PREFIX,
-    REPLY_SUFFIX,
-    RETRY_PREFIX,
-    is_system,
-    without_namespace,
-)
+from kerolox.client.names import is_system, without_namespace
 from kerolox.client.plain import Edges, PlainCluster
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
 from kerolox.spark.places import EARLIEST, LATEST, Places, queue_text
 from kerolox.spark.source_options import Start, Wanted
 

@@ -12,6 +12,7 @@ get this package sent (:mod:`kerolox.spark.shipping`), unless the variable KEROL
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -27,6 +28,8 @@ from kerolox.spark.shipping import Shipment, check_executors, is_wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?$")
 _jvm: SparkJvm | None = None
@@ -160,10 +163,11 @@ def stop() -> None:
             active.stop()
         elif SparkContext._active_spark_context is not None:
             SparkContext._active_spark_context.stop()
-    except Exception:
+    except Exception as error:
         if _jvm is None:
             raise
         # After an interrupt it may not answer any more. Its end comes anyway.
+        log.info("spark_does_not_answer error=%r next='its JVM is ended'", str(error))
     if _jvm is None:
         return
     if SparkContext._gateway is not None:

@@ -126,7 +126,7 @@ def is_wanted() -> bool:
 
 def cause_of(error: BaseException) -> str:
     """The telling line of what Spark says about a failure."""
-    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     told = ("Cannot run program", "Error: ", "Exception: ")
     telling = [line for line in lines if any(word in line for word in told)]
     return (telling[-1] if telling else lines[0])[:300]

@@ -30,11 +30,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from kerolox.client.names import TEMPLATE_TOPIC, with_namespace
+from kerolox.client.names import with_namespace
 from kerolox.client.plain import PlainCluster
 from kerolox.client.plain_sending import PlainSender
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.protocol.reserved import TEMPLATE_TOPIC
 from kerolox.spark.notes import LocalFolder, Notes, open_folder
 from kerolox.spark.once import Beginning, Offsets, Stored, ends_of
 from kerolox.spark.outgoing import Encoder

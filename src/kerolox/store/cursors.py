@@ -5,7 +5,7 @@ from __future__ import annotations
 from kerolox.errors import KeroloxError
 from kerolox.protocol.limits import RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
 from kerolox.protocol.record import topic_field
-from kerolox.store.delay_table import SCHEDULE_TOPIC
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 
 RETRY_PREFIX = "%RETRY%"
 SYSTEM_PREFIX = "rmq_sys_"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.consume_queue import ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue
-from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.queue_extension import NotInMemory, QueueExtension, Unit, is_address
 from kerolox.store.segments import Segments
 

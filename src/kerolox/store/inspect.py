@@ -13,10 +13,10 @@ from kerolox.protocol import json_dialect
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import MAGIC_V1, MAGIC_V2, decode_record
 from kerolox.protocol.record_scan import CHECK_BODY, PHYSICAL_OFFSET, SIZE, Stop, scan
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store import index_file
 from kerolox.store.checkpoint import Checkpoint
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
-from kerolox.store.delay_table import SCHEDULE_TOPIC
 from kerolox.store.files import File
 from kerolox.store.key_index import ENTRIES, SLOTS
 from kerolox.store.marks import MarksFile

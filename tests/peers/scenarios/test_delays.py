@@ -14,7 +14,7 @@ from kerolox.broker.delay_levels import restore
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import unpack
 from kerolox.protocol.record import decode_record
-from kerolox.store.delay_table import SCHEDULE_TOPIC
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 
 from ..store_views import BrokerView
 from .client import Client, Record, body, wait_until

@@ -14,7 +14,6 @@ from collections import Counter
 
 import msgspec
 
-from kerolox.broker import names
 from kerolox.broker.drafts import Drafts
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.members import Members
@@ -27,6 +26,7 @@ from kerolox.broker.transactions.half_messages import QUEUE, Fate
 from kerolox.clock import Clock
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError
+from kerolox.protocol import reserved
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.transaction import CheckTransaction
 from kerolox.protocol.message import StoredMessage
@@ -112,7 +112,7 @@ class CheckBacks:
             while ended.is_done(offset):
                 offset += 1
             ended.advance(offset)
-            read = await store.read(names.HALF_TOPIC, QUEUE, offset, BATCH_COUNT, bytes_max=BATCH_BYTES)
+            read = await store.read(reserved.HALF_TOPIC, QUEUE, offset, BATCH_COUNT, bytes_max=BATCH_BYTES)
             if read.status is not Found.FOUND:
                 if read.next_offset <= offset:
                     return  # nothing new
@@ -154,7 +154,7 @@ class CheckBacks:
                 is_over = True
                 break
             if fate is Fate.GIVE_UP:
-                self._topics.for_group(names.CHECKED_TOO_OFTEN_TOPIC, 1)
+                self._topics.for_group(reserved.CHECKED_TOO_OFTEN_TOPIC, 1)
                 self._drafts.store(half_messages.given_up(half))
                 ended.give_up(half)
                 given_up.append(half_messages.real_topic(half))
@@ -181,7 +181,7 @@ class CheckBacks:
         if given_up:
             log.warning(
                 "transactions_given_up count=%d topics=%s next='they are in %s'",
-                len(given_up), ",".join(sorted(set(given_up))), names.CHECKED_TOO_OFTEN_TOPIC,
+                len(given_up), ",".join(sorted(set(given_up))), reserved.CHECKED_TOO_OFTEN_TOPIC,
             )  # fmt: skip
         for half, place in asked:
             self._ask(half, place)
@@ -196,7 +196,7 @@ class CheckBacks:
             return
         physical, queue_offset, _ = place
         told = CheckTransaction(
-            topic=names.HALF_TOPIC,
+            topic=reserved.HALF_TOPIC,
             tran_state_table_offset=queue_offset,
             commit_log_offset=physical,
             msg_id=half.unique_key or None,

@@ -15,7 +15,6 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 
-from kerolox.broker import names
 from kerolox.broker.drafts import Draft, Drafts
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.options import BrokerOptions
@@ -25,6 +24,7 @@ from kerolox.clock import Clock
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError
 from kerolox.protocol import properties as packed
+from kerolox.protocol import reserved
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record, decode_records
@@ -112,7 +112,7 @@ class Ended:
     @property
     def pending(self) -> int:
         """Half messages not yet gone through."""
-        return max(0, self._store.max_offset(names.HALF_TOPIC, QUEUE) - self.progress)
+        return max(0, self._store.max_offset(reserved.HALF_TOPIC, QUEUE) - self.progress)
 
     # --- notes ---------------------------------------------------------------------------------------
 
@@ -160,7 +160,9 @@ class Ended:
         host = self._store.log.store_host
         try:
             for body, highest in op_bodies(self._noted, self._options.op_bytes_max):
-                draft = Draft(names.HALF_DONE_TOPIC, QUEUE, body, OP_PROPERTIES, self._clock.wall_ms(), host)
+                draft = Draft(
+                    reserved.HALF_DONE_TOPIC, QUEUE, body, OP_PROPERTIES, self._clock.wall_ms(), host
+                )
                 self._ops_in_write.append((self._drafts.store(draft)[1], highest))
         except KeroloxError as error:
             log.warning(
@@ -213,7 +215,7 @@ class Ended:
 
         Otherwise a loss of power could take those and leave the progress, and so lose the messages.
         """
-        reached = (names.HALF_TOPIC, self.progress), (names.HALF_DONE_TOPIC, self._op_progress)
+        reached = (reserved.HALF_TOPIC, self.progress), (reserved.HALF_DONE_TOPIC, self._op_progress)
         moved = [each for each in reached if max(0, self._offsets.offset(each[0], GROUP, QUEUE)) != each[1]]
         if not moved:
             return
@@ -223,12 +225,12 @@ class Ended:
 
     async def load(self) -> None:
         """Read what the log notes: at the start, before anybody ends anything."""
-        self.progress = self._noted_progress(names.HALF_TOPIC)
-        self._op_progress = offset = self._noted_progress(names.HALF_DONE_TOPIC)
-        end = self._store.max_offset(names.HALF_DONE_TOPIC, QUEUE)
+        self.progress = self._noted_progress(reserved.HALF_TOPIC)
+        self._op_progress = offset = self._noted_progress(reserved.HALF_DONE_TOPIC)
+        end = self._store.max_offset(reserved.HALF_DONE_TOPIC, QUEUE)
         last_op_end = 0
         while offset < end:
-            read = await self._store.read(names.HALF_DONE_TOPIC, QUEUE, offset, READ_COUNT)
+            read = await self._store.read(reserved.HALF_DONE_TOPIC, QUEUE, offset, READ_COUNT)
             for op in decode_records(b"".join(read.parts)):
                 last_op_end = op.physical_offset + op.size
                 ended = read_op(op)
@@ -266,7 +268,7 @@ class Ended:
 
     def _unnoted(self, committed: set[Sameness]) -> list[int]:
         """Open half messages that were committed, or have a newer copy. In a thread."""
-        queue = self._store.queues.find(names.HALF_TOPIC, QUEUE)
+        queue = self._store.queues.find(reserved.HALF_TOPIC, QUEUE)
         if queue is None:
             return []
         found: list[int] = []
@@ -297,7 +299,7 @@ class Ended:
 
     def _committed_behind(self, last_op_end: int) -> set[Sameness]:
         """Transactions whose committed message lies behind a place in the log. In a thread."""
-        readable, queue = self._store.log, self._store.queues.find(names.HALF_TOPIC, QUEUE)
+        readable, queue = self._store.log, self._store.queues.find(reserved.HALF_TOPIC, QUEUE)
         end = readable.max_offset
         begin = last_op_end
         if queue is not None:

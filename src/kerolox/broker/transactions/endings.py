@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from kerolox.broker import names
 from kerolox.broker.drafts import Drafts
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.options import BrokerOptions, BrokerRole
@@ -19,6 +18,7 @@ from kerolox.clock import Clock
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError, Overloaded, Refused
 from kerolox.net.requests import Answer, Request
+from kerolox.protocol import reserved
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCheckRequest
@@ -201,7 +201,7 @@ class Endings:
 
 def _opened(half: StoredMessage | None) -> Open | None:
     """What was read, if it is a half message."""
-    return None if half is None or half.topic != names.HALF_TOPIC else half_messages.opened(half)
+    return None if half is None or half.topic != reserved.HALF_TOPIC else half_messages.opened(half)
 
 
 def _mismatch(half: Open, told: EndTransactionRequest) -> str | None:

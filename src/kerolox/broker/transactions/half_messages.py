@@ -10,9 +10,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from kerolox.broker import names
 from kerolox.broker.drafts import Draft
 from kerolox.protocol import properties as packed
+from kerolox.protocol import reserved
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_NONE, with_transaction_state
 from kerolox.protocol.message import StoredMessage
 from kerolox.store.commit_log import Place
@@ -60,7 +60,7 @@ def park(draft: Draft) -> Home:
     draft.properties = b"%bREAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02%b" % (
         properties, topic.encode(), queue_id, own,
     )  # fmt: skip
-    draft.topic, draft.queue_id = names.HALF_TOPIC, QUEUE
+    draft.topic, draft.queue_id = reserved.HALF_TOPIC, QUEUE
     draft.sys_flag = with_transaction_state(draft.sys_flag, TRANSACTION_NONE)
     draft.is_parked = True
     return topic, queue_id, properties + own
@@ -142,7 +142,7 @@ def committed(half: StoredMessage) -> Draft | None:
 
 def checked(half: StoredMessage) -> Draft:
     """The half message once more, with one more check counted. (The original loses its flag here.)"""
-    draft = _again(half, names.HALF_TOPIC)
+    draft = _again(half, reserved.HALF_TOPIC)
     draft.properties = packed.replace(draft.properties, packed.TRANSACTION_CHECK_TIMES, str(checks(half) + 1))
     return draft
 
@@ -152,7 +152,7 @@ def put_off(half: StoredMessage) -> Draft:
 
     Its producer knows it by its first offset, so the copy says which that was.
     """
-    draft = _again(half, names.HALF_TOPIC)
+    draft = _again(half, reserved.HALF_TOPIC)
     if first_offset(half) is None:
         draft.properties = packed.replace(
             draft.properties, packed.TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.queue_offset)
@@ -162,12 +162,12 @@ def put_off(half: StoredMessage) -> Draft:
 
 def given_up(half: StoredMessage) -> Draft:
     """Asked for in vain: kept where people may look."""
-    return _again(half, names.CHECKED_TOO_OFTEN_TOPIC)
+    return _again(half, reserved.CHECKED_TOO_OFTEN_TOPIC)
 
 
 def resumed(given: StoredMessage) -> Draft:
     """Checked too often, and now to be checked again from the beginning."""
-    draft = _again(given, names.HALF_TOPIC)
+    draft = _again(given, reserved.HALF_TOPIC)
     draft.properties = packed.replace(draft.properties, packed.TRANSACTION_CHECK_TIMES, "0")
     return draft
 

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record_scan import Entry
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
 from kerolox.store.cursors import names_light_queues
-from kerolox.store.delay_table import SCHEDULE_TOPIC, due_ms
+from kerolox.store.delay_table import due_ms
 from kerolox.store.offline.layout import (
     BATCH_QUEUES,
     LIGHT_QUEUE_PREFIX,

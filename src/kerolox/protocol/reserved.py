@@ -1,0 +1,36 @@
+"""Names that mean something to brokers and clients: system topics and groups, and prefixes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+SYSTEM_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+
+TEMPLATE_TOPIC: Final = "TBW102"  # new topics are made after it
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # where delayed messages wait, one queue a level
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+HALF_DONE_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+
+SYSTEM_TOPICS: Final = frozenset({
+    TEMPLATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, HALF_TOPIC, TRACE_TOPIC, HALF_DONE_TOPIC,
+    CHECKED_TOO_OFTEN_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, "CHECKPOINT_TOPIC",
+})  # fmt: skip
+NOT_FOR_SENDING: Final = frozenset({
+    SCHEDULE_TOPIC, HALF_TOPIC, HALF_DONE_TOPIC, CHECKED_TOO_OFTEN_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
+})  # fmt: skip
+
+HALF_GROUP: Final = "CID_RMQ_SYS_TRANS"  # which reads the half messages
+SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", HALF_GROUP,
+)  # fmt: skip
