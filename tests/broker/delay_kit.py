@@ -38,6 +38,7 @@ class DelayRig:
             "commit_log_file_bytes": 4 << 20,
             "queue_file_bytes": 6000 * 20,
             "index_enabled": False,
+            "disk_free_enough": 64 << 20,
             **options,
         }
         self.sent = 0

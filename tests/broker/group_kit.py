@@ -52,6 +52,7 @@ def options_for(path: Path, **changes: Any) -> BrokerOptions:
         "queue_file_bytes": 20 * 50,
         "index_slots": 100,
         "index_entries": 400,
+        "disk_free_enough": 64 << 20,
     }
     return BrokerOptions(**{**values, **changes})
 

@@ -81,5 +81,5 @@ def options(root: str, mode: str) -> StoreOptions:
         flush_thorough_interval_ms=20,
         queue_flush_interval_ms=4,
         commit_interval_ms=3,
-        disk_percent_max=95,
+        disk_free_enough=64 << 20,
     )

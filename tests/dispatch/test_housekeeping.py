@@ -17,11 +17,11 @@ from kerolox.store.state import NotWritable, Obstacle
 from tests.dispatch.kit import LOG_FILE, Rig, bodies, log_files, props, rig_at, until
 
 HOUR_S = 3600
-GIB = 1 << 30
+MIB = 1 << 20
 
 
 def usage(percent: int) -> DiskUsage:
-    return DiskUsage(100 * GIB, (100 - percent) * GIB, (100 - percent) * GIB)
+    return DiskUsage(100 * MIB, (100 - percent) * MIB, (100 - percent) * MIB)
 
 
 @pytest.fixture
@@ -137,6 +137,20 @@ async def test_a_full_disk_refuses_and_recovers_by_itself(rig: Rig) -> None:
     assert (await store.put("T", 0, b"taken"))[1] == 10
 
 
+async def test_enough_free_bytes_beat_the_share(rig: Rig) -> None:
+    store = await rig.open(delete_pause_ms=0, disk_free_enough=9 * MIB)
+    await fill(store)
+    rig.disk.usage = usage(91)  # nine megabytes are left
+    verdict = await store.housekeeper.clean()
+    assert not verdict.disk_full
+    assert verdict.delete_before is None
+    rig.disk.usage = usage(92)
+    verdict = await store.housekeeper.clean()
+    assert verdict.disk_full
+    assert verdict.delete_before is not None
+    assert "the disk is 92% full" in verdict.reason
+
+
 async def test_a_full_disk_at_the_end_of_a_log_file_recovers_by_itself(tmp_path: Path) -> None:
     async with rig_at(tmp_path) as rig:
         store = await rig.open()
@@ -222,7 +236,7 @@ async def test_full_directories_get_no_new_files(tmp_path: Path) -> None:
         assert os.listdir(tmp_path / "a")
         assert os.listdir(tmp_path / "b")
         ratios = {"a": 0.86, "b": 0.2, "store": 0.2}
-        rig.disk.used_ratio = lambda path: ratios[os.path.basename(path)]  # type: ignore[method-assign,type-var]
+        rig.disk.used_ratio = lambda path, enough=0: ratios[os.path.basename(path)]  # type: ignore[method-assign,type-var]
         verdict = await store.housekeeper.clean()
         assert (verdict.disk_full, verdict.delete_before) == (False, None)  # there is still room in the other
         assert store.segments.full_directories == {f"{tmp_path}/a"}

@@ -43,6 +43,7 @@ def options(path: Path, **changes: object) -> StoreOptions:
         "queue_file_bytes": 20 * PER_FILE,
         "index_slots": 100,
         "index_entries": 1000,
+        "disk_free_enough": 64 << 20,
     }
     return StoreOptions(**(values | changes))  # type: ignore[arg-type]
 

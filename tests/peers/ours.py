@@ -160,7 +160,7 @@ class OurBroker(OurServer):
         "mappedFileSizeConsumeQueue": 20 * 3000,
         "maxHashSlotNum": 10_000,
         "maxIndexNum": 40_000,
-        "diskMaxUsedSpaceRatio": 95,
+        "diskSpaceFreeEnough": 64 << 20,
         "autoCreateTopicEnable": True,
         "enablePropertyFilter": True,
     }

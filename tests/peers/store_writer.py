@@ -53,6 +53,7 @@ def store_options(root: Path | str) -> StoreOptions:
         queue_file_bytes=QUEUE_FILE_BYTES,
         index_slots=INDEX_SLOTS,
         index_entries=INDEX_ENTRIES,
+        disk_free_enough=64 << 20,
     )
 
 

@@ -96,6 +96,7 @@ async def units_of(root: Path, topic: str) -> list[Unit]:
         index_entries=SIZES["maxIndexNum"],
         queue_extension=True,
         queue_extension_file_bytes=FILE_BYTES,
+        disk_free_enough=64 << 20,
     )
     async with MessageStore(options) as store:
         queue = store.queues.find(topic, 0)

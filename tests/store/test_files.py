@@ -301,6 +301,8 @@ def test_disk_usage(files: Files, tmp_path: Path) -> None:
     usage = files.disk_usage(tmp_path)
     assert usage.total >= usage.free >= usage.available > 0
     assert 0 <= files.used_ratio(tmp_path) <= 1
+    assert files.used_ratio(tmp_path, enough=usage.total + 1) == files.used_ratio(tmp_path) > 0
+    assert files.used_ratio(tmp_path, enough=1) == 0
     assert files.used_ratio(tmp_path / "nothing") == -1.0
     with pytest.raises(FileMissing):
         files.disk_usage(tmp_path / "nothing")

@@ -32,6 +32,7 @@ EMBEDDED = {
     "mappedFileSizeConsumeQueue": 30_000 * 20,
     "maxHashSlotNum": 50_000,  # also in store/options.py, by which the offline tools know these files
     "maxIndexNum": 200_000,
+    "diskSpaceFreeEnough": 256 << 20,  # a laptop's disk is often nine tenths full
 }
 
 

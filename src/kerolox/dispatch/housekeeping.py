@@ -133,7 +133,10 @@ class Housekeeper:
         store = self._store
         verdict = await asyncio.get_running_loop().run_in_executor(store.keeper, self._judge)
         if verdict.disk_full:
-            store.state.set(Obstacle.DISK_FULL, f"{verdict.reason}; free space or shorten fileReservedTime")
+            store.state.set(
+                Obstacle.DISK_FULL,
+                f"{verdict.reason}; free space, shorten fileReservedTime or set diskSpaceFreeEnough",
+            )
         elif Obstacle.DISK_FULL in store.state.obstacles:
             store.state.clear(Obstacle.DISK_FULL)
         self._ordered_rounds = max(0, self._ordered_rounds - 1)
@@ -153,7 +156,8 @@ class Housekeeper:
             LogFile(segment.start, segment.end, int(store.files.mtime_s(segment.path) * 1000))
             for segment in store.segments.all
         ]
-        ratios = {path: store.files.used_ratio(path) for path in store.segments.directories}
+        enough = store.options.disk_free_enough
+        ratios = {path: store.files.used_ratio(path, enough) for path in store.segments.directories}
         # New files go where there is room, as long as there is.
         full = {path for path, ratio in ratios.items() if ratio > store.options.disk_percent_force / 100}
         store.segments.full_directories.difference_update(set(ratios) - full)
@@ -164,7 +168,7 @@ class Housekeeper:
             store.clock.wall_ms(),
             store.options,
             ordered=self._ordered_rounds > 0,
-            queue_disk_ratio=store.files.used_ratio(store.root),
+            queue_disk_ratio=store.files.used_ratio(store.root, enough),
             was_full=Obstacle.DISK_FULL in store.state.obstacles,
         )
 

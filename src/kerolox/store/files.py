@@ -512,6 +512,13 @@ class Files:
         except OSError as error:
             raise disk_error(error, "ask the space of", name) from error
 
-    def used_ratio(self, path: PathLike) -> float:
-        """The used share of the disk that holds ``path``; -1 when there is no such path."""
-        return self.disk_usage(path).ratio if self.exists(path) else -1.0
+    def used_ratio(self, path: PathLike, enough: int = 0) -> float:
+        """The used share of the disk that holds ``path``; -1 when there is no such path.
+
+        With ``enough`` bytes free the share is 0: nine tenths of a large disk leave more room than any test,
+        laptop or small broker will ever need.
+        """
+        if not self.exists(path):
+            return -1.0
+        usage = self.disk_usage(path)
+        return 0.0 if enough and usage.available >= enough else usage.ratio

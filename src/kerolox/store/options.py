@@ -171,6 +171,10 @@ class StoreOptions(Options):
         90, "Above this, messages are refused.", key="diskSpaceWarningLevelRatio", low=35, high=90,
         changeable=True,
     )  # fmt: skip
+    disk_free_enough: int = option(
+        0, "With this many bytes free a disk is neither filling nor full, whatever its share; 0: the share "
+        "alone counts.", key="diskSpaceFreeEnough", low=0, changeable=True,
+    )  # fmt: skip
     force_clean: bool = option(
         True, "Whether files may be deleted before their time when the disk fills.",
         key="cleanFileForciblyEnable", changeable=True,
