@@ -1357,6 +1357,73 @@ static PyObject *record_starts(PyObject *module, PyObject *const *args, Py_ssize
     return Py_BuildValue("(Nn)", starts, at);
 }
 
+/* --- what a filter looks at ------------------------------------------------------------------------------ */
+
+/* The packed properties of the record at `at`, which has `size` bytes; NULL if it is not whole. */
+static const char *find_properties(const char *at, Py_ssize_t size, Py_ssize_t *length) {
+    if (size < RECORD_MIN) return NULL;
+    uint32_t sys_flag = get32(at + 36);
+    int wide_topic = get32(at + 4) == 0xDAA320AB;
+    const char *end = at + size;
+    const char *body = at + 48 + (sys_flag & BORN_WIDE ? 20 : 8) + 8 + (sys_flag & STORE_WIDE ? 20 : 8) + 16;
+    if (end - body < 3 + wide_topic) return NULL;
+    int32_t body_length = (int32_t)get32(body - 4);
+    if (body_length < 0 || body_length > end - body - 3 - wide_topic) return NULL;
+    const char *topic = body + body_length;
+    Py_ssize_t topic_length = wide_topic ? (Py_ssize_t)get16(topic) : (Py_ssize_t)(unsigned char)*topic;
+    topic += 1 + wide_topic;
+    if (topic_length > end - topic - 2) return NULL;
+    const char *properties = topic + topic_length + 2;
+    *length = (Py_ssize_t)get16(properties - 2);
+    return *length > end - properties ? NULL : properties;
+}
+
+enum { FILTER_NAMES_MAX = 16 };
+
+static PyObject *property_values(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
+    if (arg_count != 4 || !PyBytes_CheckExact(args[0]) || !PyTuple_CheckExact(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "property_values takes bytes, where a record begins, its size and names");
+        return NULL;
+    }
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]), size = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred()) return NULL;
+    PyObject *names = args[3];
+    Py_ssize_t name_count = PyTuple_GET_SIZE(names), length;
+    if (at < 0 || size < 0 || size > PyBytes_GET_SIZE(args[0]) - at || name_count > FILTER_NAMES_MAX) Py_RETURN_NONE;
+    const char *item = find_properties(PyBytes_AS_STRING(args[0]) + at, size, &length);
+    if (!item) Py_RETURN_NONE;
+    const char *value_of[FILTER_NAMES_MAX];
+    Py_ssize_t length_of[FILTER_NAMES_MAX] = {0}, total = name_count;
+    const char *end = item + length;
+    while (item < end) {
+        const char *stop = memchr(item, 2, (size_t)(end - item));
+        if (!stop) stop = end;
+        for (Py_ssize_t i = 0; i < name_count; i++) {
+            PyObject *name = PyTuple_GET_ITEM(names, i);
+            if (!PyBytes_CheckExact(name)) {
+                PyErr_SetString(PyExc_TypeError, "property_values: names are bytes");
+                return NULL;
+            }
+            Py_ssize_t name_length = PyBytes_GET_SIZE(name), value_length = stop - item - name_length - 1;
+            if (value_length <= 0 || item[name_length] != 1) continue; /* of two values the last that is one */
+            if (memcmp(item, PyBytes_AS_STRING(name), (size_t)name_length)) continue;
+            total += value_length - length_of[i];
+            value_of[i] = item + name_length + 1;
+            length_of[i] = value_length;
+        }
+        item = stop + 1;
+    }
+    PyObject *values = PyBytes_FromStringAndSize(NULL, total);
+    if (!values) return NULL;
+    char *to = PyBytes_AS_STRING(values);
+    for (Py_ssize_t i = 0; i < name_count; i++) {
+        if (length_of[i]) memcpy(to, value_of[i], (size_t)length_of[i]);
+        to += length_of[i];
+        *to++ = 2;
+    }
+    return values;
+}
+
 /* --- the module ------------------------------------------------------------------------------------------ */
 
 static PyMethodDef methods[] = {
@@ -1367,6 +1434,7 @@ static PyMethodDef methods[] = {
     {"key_items", key_items, METH_O, "See dispatch/keys.py."},
     {"index_entries", (PyCFunction)(void (*)(void))index_entries, METH_FASTCALL, "See store/index_file.py."},
     {"record_starts", (PyCFunction)(void (*)(void))record_starts, METH_FASTCALL, "See spark/records.py."},
+    {"property_values", (PyCFunction)(void (*)(void))property_values, METH_FASTCALL, "See protocol/record.py."},
     {NULL, NULL, 0, NULL},
 };
 

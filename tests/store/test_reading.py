@@ -123,7 +123,7 @@ async def test_an_unreadable_message_is_passed_over(rig: Rig) -> None:
     assert brief(read) == (Found.FOUND, 30, 0, 30, 22 - 5)
     assert [m.queue_offset for m in messages(read)] == [5, 6, 7, *range(16, 30)]
     assert brief(await store.read("T", 0, 8, 4)) == (Found.MESSAGE_WAS_REMOVING, 12, 0, 30, 0)
-    found = await store.read("T", 0, 8, record_filter=lambda record: True)
+    found = await store.read("T", 0, 8, record_filter=lambda data, at, size: True)
     assert [m.queue_offset for m in messages(found)] == [*range(16, 30)]
 
 
@@ -183,12 +183,15 @@ async def test_tags_are_told_by_their_hash(rig: Rig) -> None:
 
 
 async def test_filters_that_look_into_records(rig: Rig) -> None:
+    def second(data: bytes, at: int, size: int) -> bool:
+        return decode_record(data[at : at + size]).body[0] == ord("2")
+
     store = await rig.open(commit_log_file_bytes=1 << 20)
     await fill(store, 30)
-    read = await store.read("T", 0, 0, 4, record_filter=lambda r: decode_record(r).body[0] == ord("2"))
+    read = await store.read("T", 0, 0, 4, record_filter=second)
     assert [m.body.strip(b".") for m in messages(read)] == [b"2", b"20", b"21", b"22"]
     assert (read.next_offset, read.filtered) == (23, 19)
-    none = await store.read("T", 0, 0, 4, record_filter=lambda r: False)
+    none = await store.read("T", 0, 0, 4, record_filter=lambda data, at, size: False)
     assert brief(none) == (Found.NO_MATCHED_MESSAGE, 30, 0, 30, 0)
     assert none.filtered == 30
 

@@ -230,11 +230,10 @@ class Filters:
             return self._of_retries(header.topic[len(_RETRY) :])
         if compiled is None:
             return Filter()
-        matches = compiled.matches
         return Filter(
             by_unit=None if data is None else self._by_unit(data),
-            by_properties=matches,
-            by_record=lambda record: matches(properties_of(record)),
+            by_properties=compiled.matches,
+            by_record=compiled.matches_record,
         )
 
     def _of_retries(self, group: str) -> Filter:
@@ -246,7 +245,10 @@ class Filters:
             compiled = None if data is None else self.compiled(data)
             return compiled is None or compiled.matches(properties)
 
-        return Filter(by_properties=matches, by_record=lambda record: matches(properties_of(record)))
+        def matches_record(data: bytes, at: int, size: int) -> bool:
+            return matches(properties_of(data[at : at + size]))
+
+        return Filter(by_properties=matches, by_record=matches_record)
 
     # --- the bits of a message ---------------------------------------------------------------------------
 

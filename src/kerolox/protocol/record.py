@@ -309,6 +309,16 @@ def properties_of(record: bytes) -> bytes:
         raise _explain(record, 0) from None
 
 
+def _property_values(data: bytes, at: int, size: int, wanted: tuple[bytes, ...]) -> bytes | None:
+    packed = properties_of(data[at : at + size])
+    return b"".join([(names.find(packed, b"\2%b\1" % name) or b"") + b"\2" for name in wanted])
+
+
+# The values of some properties of the record at a place, each with its end as packed, nothing for one that
+# is missing. None when it cannot tell: for what is not whole, or too many names.
+property_values = compiled("property_values", _property_values)
+
+
 @overload
 def decode_records(data: bytes, at: int = 0, end: int | None = None) -> list[StoredMessage]: ...
 @overload

@@ -60,11 +60,11 @@ class Cold(Exception):
     """Something is not in memory: read again in a thread."""
 
 
-# (tags code) → may match; (record bytes) → does match. None: everything does. A unit is there only in queues
-# with an extension, and then its tags code is asked about too.
+# (tags code) → may match; (bytes, where in them a record begins, its size) → does match. None: all do. A unit
+# is there only in queues with an extension, and then its tags code is asked about too.
 QueueFilter = Callable[[int], bool]
 UnitFilter = Callable[[Unit], bool]
-RecordFilter = Callable[[bytes], bool]
+RecordFilter = Callable[[bytes, int, int], bool]
 
 
 class ReadFilters(TypedDict, total=False):
@@ -204,17 +204,16 @@ class QueueReader:
                 at = physical - block_at
                 if at < 0 or at + size > len(block):
                     block, block_at, at = self._block(physical, size, log_end, may_wait), physical, 0
-                record = block[at : at + size]
-                if not record:
+                if at >= len(block):
                     if not count:
                         status = Found.MESSAGE_WAS_REMOVING
                     continue
-                if not record_filter(record):
+                if not record_filter(block, at, size):
                     filtered += 1
                     if not count:
                         status = Found.NO_MATCHED_MESSAGE
                     continue
-                taken.append(record)
+                taken.append(block[at : at + size])
             elif ranges and ranges[-1][1] == physical:
                 ranges[-1] = (ranges[-1][0], physical + size)
             else:
@@ -333,7 +332,7 @@ class QueueReader:
         return low // size == (high - 1) // size
 
 
-def _everything(record: bytes) -> bool:
+def _everything(data: bytes, at: int, size: int) -> bool:
     return True
 
 

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kerolox.errors import ProtocolError
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.filters.lexer import FilterError
 from kerolox.protocol.filters.numbers import Unanswerable
-from kerolox.protocol.filters.sql import DEPTH_MAX, NESTING_MAX, compile_filter
+from kerolox.protocol.filters.sql import DEPTH_MAX, NESTING_MAX, REMEMBERED_MAX, compile_filter
+from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack
+from kerolox.protocol.record import encode_message
 from tests.protocol.filters.golden import GOLDEN, ours
 
 CASES = json.loads(GOLDEN.read_text(encoding="utf-8"))
@@ -20,6 +23,10 @@ CASES = json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 def ask(expression: str, **properties: str) -> bool | None:
     return compile_filter(expression).evaluate(pack(properties))
+
+
+def recorded(properties: bytes) -> bytes:
+    return encode_message(StoredMessage("T", b"body", 0, 0, 0, properties))
 
 
 def test_every_recorded_answer_is_the_originals() -> None:
@@ -68,6 +75,36 @@ def test_a_filter_looks_only_at_whole_names_and_the_last_value() -> None:
     assert compiled.names == {"a"}
     assert not compiled.matches(pack({"ba": "x", "aa": "x", "v": "a\x01x"}))
     assert compiled.matches(b"a\x01y\x02b\x01z\x02a\x01x")
+
+
+def test_records_are_answered_as_their_properties_are() -> None:
+    compiled = compile_filter("a > 5 AND b IS NOT NULL")
+    both = [pack({"a": str(a), **more}) for a in (5, 6, 7, "x") for more in ({}, {"b": "y"}, {"c": "z"})]
+    records = [recorded(packed) for packed in both]
+    data = b"".join(records)
+    for _ in "12":  # the second time it remembers
+        at = 0
+        for packed, record in zip(both, records, strict=True):
+            assert compiled.matches_record(data, at, len(record)) is compiled.matches(packed)
+            at += len(record)
+    many = compile_filter(
+        " AND ".join(f"p{number} IS NULL" for number in range(20))
+    )  # more than are compared
+    assert many.matches_record(data, 0, len(records[0]))
+    with pytest.raises(ProtocolError):
+        compiled.matches_record(data, 0, 80)
+
+
+def test_what_a_filter_remembers_is_bounded() -> None:
+    compiled = compile_filter("a = 'x' OR a = '7'")
+    for number in [*range(REMEMBERED_MAX + 10), 7, 8]:
+        record = recorded(pack({"a": str(number)}))
+        assert compiled.matches_record(record, 0, len(record)) is (number == 7)
+    assert 0 < len(compiled._answers) < REMEMBERED_MAX
+    before = len(compiled._answers)
+    record = recorded(pack({"a": "x" * 300}))
+    assert not compiled.matches_record(record, 0, len(record))
+    assert len(compiled._answers) == before
 
 
 @pytest.mark.parametrize(

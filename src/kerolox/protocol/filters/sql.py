@@ -28,24 +28,29 @@ from kerolox.protocol.filters.operands import (
     Property,
 )
 from kerolox.protocol.limits import INT32_MAX, INT64_MAX
+from kerolox.protocol.record import properties_of, property_values
 
 NESTING_MAX: Final = 100  # brackets within brackets
 DEPTH_MAX: Final = 200  # conditions within conditions
+REMEMBERED_MAX: Final = 4096  # answers of one condition
+REMEMBERED_BYTES_MAX: Final = 128  # of the values one of them is for
 
 _SIGNS = (">", ">=", "<", "<=")
 _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 
 
 class SqlFilter:
-    """A compiled condition. ``names`` are the properties it looks at."""
+    """A compiled condition. ``names`` are the properties it looks at, and all that its answer depends on."""
 
-    __slots__ = ("_ask", "expression", "ignored_from", "names")
+    __slots__ = ("_answers", "_ask", "_keys", "expression", "ignored_from", "names")
 
     def __init__(self, expression: str, ask: Condition, names: frozenset[str], ignored_from: int) -> None:
         self.expression = expression
         self.names = names
         self.ignored_from = ignored_from  # where words begin that are not part of the condition; -1: nowhere
         self._ask = ask
+        self._keys = tuple(name.encode() for name in sorted(names))
+        self._answers: dict[bytes, bool] = {}  # by the values of these
 
     def __repr__(self) -> str:
         return f"SqlFilter({self.expression!r})"
@@ -60,6 +65,20 @@ class SqlFilter:
             return self._ask(properties) is True
         except Unanswerable:
             return False
+
+    def matches_record(self, data: bytes, at: int, size: int) -> bool:
+        """The same for the record at a place. Messages repeat what they are chosen by, so it remembers."""
+        values = property_values(data, at, size, self._keys)
+        if values is None:
+            return self.matches(properties_of(data[at : at + size]))
+        answer = self._answers.get(values)
+        if answer is None:
+            answer = self.matches(properties_of(data[at : at + size]))
+            if len(values) <= REMEMBERED_BYTES_MAX:
+                if len(self._answers) >= REMEMBERED_MAX:
+                    self._answers.clear()
+                self._answers[values] = answer
+        return answer
 
 
 def compile_filter(expression: str) -> SqlFilter:
