@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from kerolox.blocking import Producer
 from kerolox.cli.main import app
-from kerolox.client.messages import Message
+from kerolox.client.messages import Message, Queue
 from kerolox.client.plain import PlainCluster
 from kerolox.testing.threads import BrokerThread
 
@@ -216,7 +217,7 @@ def test_messages_as_they_come_and_the_lag_of_the_group(
 ) -> None:
     send(texts(topic, 0, 5))
     taken = Taken()
-    frame = stream(topic, startingOffsets="latest", group="lagging").load()
+    frame = stream(topic, startingOffsets="latest", group="lagging", discoveryIntervalMs=50).load()
     query = frame.writeStream.foreachBatch(taken).option("checkpointLocation", str(tmp_path)).start()
     queues = cluster.route(topic).readable
 
@@ -230,9 +231,17 @@ def test_messages_as_they_come_and_the_lag_of_the_group(
         assert taken.all == names(5, 12)
         # The last batch as well, although none follows: 3 in each queue, and none is doubled or left out.
         until(lambda: reported() == 12, query)
+        # More queues, while it runs: read from their beginning, although the query began with the latest.
+        broker.create_topic(topic, queues=len(queues) + 1)
+        with Producer(broker.nameserver_address, group="grown") as producer:
+            producer.send_many(texts(topic, 12, 15), queue=Queue(topic, "broker-a", len(queues)))
+        until(lambda: len(taken.all) == 10, query)
+        assert taken.all == names(5, 15)
+        queues = cluster.route(topic, fresh=True).readable
+        until(lambda: reported() == 15, query)
     finally:
         query.stop()
-    send(texts(topic, 12, 15))
+    send(texts(topic, 15, 18))
     command = ["group", "lag", "lagging", "--topic", topic, "--json", "-n", broker.nameserver_address]
     assert json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)["lag"] == 3
 
