@@ -112,9 +112,13 @@ class QueueReader:
             return QueueRead(Found.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return QueueRead(Found.OFFSET_OVERFLOW_BADLY, high, low, high)
+        options = self._options
         count_max = max(count_max, 1)  # the first message is given whatever the limits
-        looked_at_max = max(self._options.filter_bytes_max // ENTRY_SIZE, count_max)
-        wanted = count_max if queue_filter is None and record_filter is None else looked_at_max
+        if queue_filter is None and record_filter is None:
+            # Clients ask for more than they are given: what is over the limit need not be looked at.
+            wanted = min(count_max, max(options.batch_count_hot, options.batch_count_cold, 1))
+        else:
+            wanted = max(options.filter_bytes_max // ENTRY_SIZE, count_max)
         entries = self._entries(queue, offset, wanted, may_wait)
         if not entries:
             return QueueRead(Found.OFFSET_FOUND_NULL, queue.offset_after_file(offset), low, high)
