@@ -45,6 +45,22 @@ def describe(java: str | Path | None = None) -> dict[str, str]:
     return facts
 
 
+def _ticks() -> tuple[int, int]:
+    """Ticks that the processors were wanted for, and those of them that went to other guests of the host."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    user, nice, system, _, _, irq, soft, stolen = map(int, words)
+    return user + nice + system + irq + soft + stolen, stolen
+
+
+_BEGAN = _ticks()
+
+
+def stolen() -> str:
+    """What other guests of the host took since this began: with much of it, rates are low and differ."""
+    wanted, taken = (now - then for now, then in zip(_ticks(), _BEGAN, strict=True))
+    return f"{taken / max(wanted, 1) * 100:.0f}% of the CPU time that was wanted while this ran"
+
+
 def show(facts: dict[str, str]) -> None:
     for name, value in facts.items():
         print(f"{name:>13}: {value}")

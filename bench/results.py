@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench import machine
+
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "results"
 
@@ -44,6 +46,7 @@ class Result:
 
     def save(self, folder: Path = FOLDER) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
+        self.machine["taken by other guests of the host"] = machine.stolen()
         path = folder / f"bench-{self.benchmark}.json"
         path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         return path
