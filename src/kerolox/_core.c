@@ -675,7 +675,7 @@ static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text uni
         to = put32(to, FLAG_ANSWER);
         to = put32(to, 0); /* no remark */
         to = put32(to, (uint32_t)(7 + 4 + ids + 9 + 4 + decimal_length(send->queue_id) + 13 + 4 +
-                                  decimal_length(queue_offset) + 15 + 4 + unique.length +
+                                  decimal_length(queue_offset) + (unique.length ? 15 + 4 + unique.length : 0) +
                                   (handle.length ? 14 + 4 + handle.length : 0) + run->binary_tail_length));
         to = PUT_LITERAL(to, "\x00\x05msgId");
         to = put32(to, (uint32_t)ids);
@@ -690,8 +690,10 @@ static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text uni
         to = put_decimal(to, send->queue_id);
         to = PUT_LITERAL(to, "\",\"queueOffset\":\"");
         to = put_decimal(to, queue_offset);
-        to = PUT_LITERAL(to, "\",\"transactionId\":\"");
-        to = put_bytes(to, unique.at, unique.length);
+        if (unique.length) {
+            to = PUT_LITERAL(to, "\",\"transactionId\":\"");
+            to = put_bytes(to, unique.at, unique.length);
+        }
         if (handle.length) {
             to = PUT_LITERAL(to, "\",\"recallHandle\":\"");
             to = put_bytes(to, handle.at, handle.length);
@@ -706,9 +708,11 @@ static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text uni
         to = PUT_LITERAL(to, "\x00\x0bqueueOffset");
         to = put32(to, (uint32_t)decimal_length(queue_offset));
         to = put_decimal(to, queue_offset);
-        to = PUT_LITERAL(to, "\x00\x0dtransactionId");
-        to = put32(to, (uint32_t)unique.length);
-        to = put_bytes(to, unique.at, unique.length);
+        if (unique.length) {
+            to = PUT_LITERAL(to, "\x00\x0dtransactionId");
+            to = put32(to, (uint32_t)unique.length);
+            to = put_bytes(to, unique.at, unique.length);
+        }
         if (handle.length) {
             to = PUT_LITERAL(to, "\x00\x0crecallHandle");
             to = put32(to, (uint32_t)handle.length);
@@ -898,7 +902,8 @@ static int take_frame(Run *run, PyObject *frame, PyObject *targets, Buffer *scra
     if (!same_text(send.topic, PyBytes_AS_STRING(run->topic_name), PyBytes_GET_SIZE(run->topic_name))) return 0;
     Properties found;
     read_properties(send.properties.at, send.properties.length, &found);
-    if (!is_simple(found.unique_key)) return 0;
+    /* A batch need not have a key of its own, and ours have none. */
+    if (!is_simple(found.unique_key) && (send.code == SEND || found.unique_key.length)) return 0;
     if (run->wait_matters && IS_LITERAL(found.wait, "false")) return 0;
     Text body = {PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content)};
     if (has_any(send.properties.at, send.properties.length, run->stops))

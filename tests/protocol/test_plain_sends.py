@@ -177,6 +177,7 @@ def test_a_run_ends_where_the_topic_changes_or_something_is_not_plain(take: Take
     assert run(take, [frame()], at=1)[0] is None
 
 
+ONE_ITEM = encode_batch([(0, b"b", b"")])
 NOT_PLAIN: dict[str, Frame] = {
     "another code": frame(code=10),
     "an answer": frame(flag=1),
@@ -202,7 +203,8 @@ NOT_PLAIN: dict[str, Frame] = {
     "properties too long": frame(fields(i=f"UNIQ_KEY\x01{KEY}\x02a\x01{'x' * 32700}\x02")),
     "a batch that does not read": frame(body=b"x" * 30, code=320),
     "an empty batch": frame(body=b"", code=320),
-    "a batch without a unique key": frame(fields(i="x"), encode_batch([(0, b"b", b"")]), code=320),
+    "a batch with an odd unique key": frame(fields(i="UNIQ_KEY\x01ä\x02"), ONE_ITEM, code=320),
+    "a delayed batch": frame(fields(i="DELAY\x013\x02"), ONE_ITEM, code=320),
     "a broken header": (JSON, b'{"code":310,', b"x"),
     "an unknown encoding": (9, b'{"code":310,', b"x"),
 }
@@ -238,6 +240,22 @@ def test_a_batch_becomes_one_record_for_each_message(take: Take) -> None:
     first, second = (decode_command(*one).header(SendAnswer) for one in FrameSplitter().feed(answers))
     assert first.msg_id.split(",") == [f"7F00000100002A9F{m.physical_offset:016X}" for m in stored[:5]]
     assert (first.queue_offset, second.queue_offset) == (10, 15)
+
+
+@pytest.mark.parametrize("take", TAKERS)
+@pytest.mark.parametrize("encoding", [JSON, BINARY])
+@pytest.mark.parametrize("properties", ["WAIT\x01true\x02", "UNIQ_KEY\x01\x02", "x"])
+def test_a_batch_without_a_key_is_answered_without_transaction_id(
+    take: Take, encoding: int, properties: str
+) -> None:
+    batch = frame(fields(i=properties), ONE_ITEM, code=320, encoding=encoding)
+    (count, records, _, answers, _, _), _ = run(take, [batch, batch])
+    assert count == 2
+    assert [message.body for message in decode_records(records)] == [b"b", b"b"]
+    found = [decode_command(*one).header(SendAnswer) for one in FrameSplitter().feed(answers)]
+    assert [answer.transaction_id for answer in found] == [None, None]
+    assert [answer.queue_offset for answer in found] == [0, 1]
+    assert found[0].region_id == "DefaultRegion"
 
 
 @pytest.mark.parametrize("take", TAKERS)

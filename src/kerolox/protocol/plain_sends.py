@@ -188,13 +188,13 @@ class _Run:
         properties = (said.properties or "").encode()
         unique = names.find(properties, names.AT_UNIQUE_KEY)
         if (
-            unique is None
-            or not _SIMPLE.fullmatch(unique)
+            (unique is None and not batch)  # a batch need not have a key of its own, and ours have none
+            or (unique is not None and not _SIMPLE.fullmatch(unique))
             or (setting.wait_matters and names.find(properties, names.AT_WAIT) == b"false")
         ):
             return False
         if any(word in properties for word in setting.stops):
-            if batch:
+            if unique is None or batch:
                 return False
             return self._take_later(command, said, target, names.append(properties, setting.added), unique)
         items = split_batch(body) if batch else [(said.flag, body, names.append(properties, setting.added))]
@@ -254,7 +254,7 @@ class _Run:
         items: list[tuple[int, bytes, bytes]],
         where: tuple[bytes, bytes, int],
         queue: Any,
-        unique: bytes,
+        unique: bytes | None,
         handle: str | None = None,
     ) -> None:
         setting = self._setting
@@ -297,7 +297,7 @@ class _Run:
             msg_id=",".join([f"{prefix}{entry[4]:016X}" for entry in entries]),
             queue_id=said.queue_id,
             queue_offset=begin,
-            transaction_id=unique.decode(),
+            transaction_id=None if unique is None else unique.decode(),
             region_id=setting.region_id,
             trace_on=setting.trace_on,
             recall_handle=handle,
