@@ -57,9 +57,7 @@ def close_all() -> None:
     for source in _opened:
         source.stop()
     _opened.clear()
-    for cluster in reading._clusters.values():
-        cluster.close()
-    reading._clusters.clear()
+    reading.close_clusters()
 
 
 class Query:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
 from typing import Final
@@ -43,6 +44,14 @@ def cluster_of(wanted: Wanted) -> PlainCluster:
     if found is None:
         found = _clusters[key] = PlainCluster(wanted.cluster, patience_s=wanted.patience_s)
     return found
+
+
+@atexit.register
+def close_clusters() -> None:
+    """End the connections of this process."""
+    for cluster in _clusters.values():
+        cluster.close()
+    _clusters.clear()
 
 
 def chosen_columns(schema: StructType) -> pa.Schema:
