@@ -1385,18 +1385,12 @@ static const char *find_properties(const char *at, Py_ssize_t size, Py_ssize_t *
 
 enum { FILTER_NAMES_MAX = 16 };
 
-static PyObject *property_values(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
-    if (arg_count != 4 || !PyBytes_CheckExact(args[0]) || !PyTuple_CheckExact(args[3])) {
-        PyErr_SetString(PyExc_TypeError, "property_values takes bytes, where a record begins, its size and names");
-        return NULL;
-    }
-    Py_ssize_t at = PyLong_AsSsize_t(args[1]), size = PyLong_AsSsize_t(args[2]);
-    if (PyErr_Occurred()) return NULL;
-    PyObject *names = args[3];
+/* The values of these properties of a record, each with its end; a new reference, NULL with or without an error. */
+static PyObject *values_of(const char *record, Py_ssize_t size, PyObject *names) {
     Py_ssize_t name_count = PyTuple_GET_SIZE(names), length;
-    if (at < 0 || size < 0 || size > PyBytes_GET_SIZE(args[0]) - at || name_count > FILTER_NAMES_MAX) Py_RETURN_NONE;
-    const char *item = find_properties(PyBytes_AS_STRING(args[0]) + at, size, &length);
-    if (!item) Py_RETURN_NONE;
+    if (name_count > FILTER_NAMES_MAX) return NULL;
+    const char *item = find_properties(record, size, &length);
+    if (!item) return NULL;
     const char *value_of[FILTER_NAMES_MAX];
     Py_ssize_t length_of[FILTER_NAMES_MAX] = {0}, total = name_count;
     const char *end = item + length;
@@ -1406,7 +1400,7 @@ static PyObject *property_values(PyObject *module, PyObject *const *args, Py_ssi
         for (Py_ssize_t i = 0; i < name_count; i++) {
             PyObject *name = PyTuple_GET_ITEM(names, i);
             if (!PyBytes_CheckExact(name)) {
-                PyErr_SetString(PyExc_TypeError, "property_values: names are bytes");
+                PyErr_SetString(PyExc_TypeError, "names of properties are bytes");
                 return NULL;
             }
             Py_ssize_t name_length = PyBytes_GET_SIZE(name), value_length = stop - item - name_length - 1;
@@ -1429,6 +1423,79 @@ static PyObject *property_values(PyObject *module, PyObject *const *args, Py_ssi
     return values;
 }
 
+static PyObject *property_values(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
+    if (arg_count != 4 || !PyBytes_CheckExact(args[0]) || !PyTuple_CheckExact(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "property_values takes bytes, where a record begins, its size and names");
+        return NULL;
+    }
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]), size = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred()) return NULL;
+    if (at < 0 || size < 0 || size > PyBytes_GET_SIZE(args[0]) - at) Py_RETURN_NONE;
+    PyObject *values = values_of(PyBytes_AS_STRING(args[0]) + at, size, args[3]);
+    if (!values && !PyErr_Occurred()) Py_RETURN_NONE;
+    return values;
+}
+
+enum { SIFT_DONE, SIFT_ELSEWHERE, SIFT_UNKNOWN, SIFT_ODD, QUEUE_ENTRY_BYTES = 20 };
+
+static PyObject *sift(PyObject *module, PyObject *args) {
+    PyObject *entries, *block, *names, *answers, *taken;
+    Py_ssize_t number, count, count_max;
+    long long block_at, floor_, size_bytes, bytes_max;
+    if (!PyArg_ParseTuple(args, "SnSLLO!O!O!nnLL", &entries, &number, &block, &block_at, &floor_, &PyTuple_Type,
+                          &names, &PyDict_Type, &answers, &PyList_Type, &taken, &count, &count_max, &size_bytes,
+                          &bytes_max))
+        return NULL;
+    Py_ssize_t entry_count = PyBytes_GET_SIZE(entries) / QUEUE_ENTRY_BYTES, filtered = 0;
+    long long block_end = block_at + PyBytes_GET_SIZE(block);
+    int why = SIFT_DONE;
+    if (number < 0) {
+        PyErr_SetString(PyExc_ValueError, "sift: entries are counted from 0");
+        return NULL;
+    }
+    for (; number < entry_count; number++) {
+        const char *entry = PyBytes_AS_STRING(entries) + number * QUEUE_ENTRY_BYTES;
+        long long physical = get64(entry);
+        int32_t size = (int32_t)get32(entry + 8);
+        if (count && (count >= count_max || size_bytes + size > bytes_max)) break;
+        if (physical < floor_ || size < RECORD_MIN) {
+            why = SIFT_ODD;
+            break;
+        }
+        if (physical < block_at || physical > block_end - size) {
+            why = SIFT_ELSEWHERE;
+            break;
+        }
+        const char *record = PyBytes_AS_STRING(block) + (physical - block_at);
+        PyObject *values = values_of(record, size, names);
+        if (!values) {
+            if (PyErr_Occurred()) return NULL;
+            why = SIFT_ODD;
+            break;
+        }
+        PyObject *answer = PyDict_GetItemWithError(answers, values);
+        Py_DECREF(values);
+        if (!answer) {
+            if (PyErr_Occurred()) return NULL;
+            why = SIFT_UNKNOWN;
+            break;
+        }
+        if (answer != Py_True) {
+            filtered++;
+            continue;
+        }
+        PyObject *copy = PyBytes_FromStringAndSize(record, size);
+        if (!copy || PyList_Append(taken, copy) < 0) {
+            Py_XDECREF(copy);
+            return NULL;
+        }
+        Py_DECREF(copy);
+        count++;
+        size_bytes += size;
+    }
+    return Py_BuildValue("(nnLni)", number, count, size_bytes, filtered, why);
+}
+
 /* --- the module ------------------------------------------------------------------------------------------ */
 
 static PyMethodDef methods[] = {
@@ -1439,6 +1506,7 @@ static PyMethodDef methods[] = {
     {"key_items", key_items, METH_O, "See dispatch/keys.py."},
     {"index_entries", (PyCFunction)(void (*)(void))index_entries, METH_FASTCALL, "See store/index_file.py."},
     {"record_starts", (PyCFunction)(void (*)(void))record_starts, METH_FASTCALL, "See spark/records.py."},
+    {"sift", sift, METH_VARARGS, "See store/sifting.py."},
     {"property_values", (PyCFunction)(void (*)(void))property_values, METH_FASTCALL, "See protocol/record.py."},
     {NULL, NULL, 0, NULL},
 };

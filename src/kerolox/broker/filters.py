@@ -233,7 +233,7 @@ class Filters:
         return Filter(
             by_unit=None if data is None else self._by_unit(data),
             by_properties=compiled.matches,
-            by_record=compiled.matches_record,
+            by_record=compiled,
         )
 
     def _of_retries(self, group: str) -> Filter:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from operator import sub
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import msgspec
 
@@ -19,12 +19,14 @@ from kerolox.store.errors import StoreError
 from kerolox.store.extended_queue import ExtendedQueue
 from kerolox.store.options import StoreOptions
 from kerolox.store.queue_extension import ADDRESS_MAX, NotInMemory, Unit
+from kerolox.store.sifting import Sieve, Stop, sift
 
 PULL_BYTES_MAX = 128 << 20
 PULL_BYTES_MIN = 100
 # Records with a little of other queues' between them are still fetched by one read.
 GAP_BYTES_MAX = 16 << 10
 BLOCK_BYTES = 64 << 10  # read at once when every record is looked into
+_HOLE = HOLE_TAGS.to_bytes(8)
 
 
 class Found(Enum):
@@ -172,6 +174,11 @@ class QueueReader:
             plain = self._plain(entries, offset, count_max, bytes_max, low, high, may_wait)
             if plain is not None:
                 return plain
+        elif queue_filter is None and getattr(record_filter, "answers", None) is not None:
+            sieve = cast(Sieve, record_filter)
+            sifted = self._sifted(entries, offset, count_max, bytes_max, low, high, sieve, may_wait)
+            if sifted is not None:
+                return sifted
         log_min = self._log.min_offset
         status = Found.NO_MATCHED_MESSAGE
         next_offset = offset
@@ -290,6 +297,66 @@ class QueueReader:
             size_bytes,
             behind,
             behind > self._memory_bytes * options.memory_percent // 100,
+        )
+
+    def _sifted(
+        self,
+        entries: bytes,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        low: int,
+        high: int,
+        sieve: Sieve,
+        may_wait: bool,
+    ) -> QueueRead | None:
+        """Messages chosen by their properties, when all entries are messages and hot; else None, as above."""
+        if _HOLE in entries:
+            return None
+        options = self._options
+        log_end = self._log.progress.confirmed
+        count_max = min(count_max, options.batch_count_hot)
+        bytes_max = min(bytes_max, options.batch_bytes_hot)
+        floor = max(self.hot_from, self._log.min_offset)
+        taken: list[bytes] = []
+        number = count = size_bytes = filtered = 0
+        block, block_at = b"", 0
+        while True:
+            number, count, size_bytes, left_out, why = sift(
+                entries, number, block, block_at, floor, sieve.keys, sieve.answers, taken,
+                count, count_max, size_bytes, bytes_max,
+            )  # fmt: skip
+            filtered += left_out
+            if why == Stop.DONE:
+                break
+            physical, size, _ = ENTRY.unpack_from(entries, number * ENTRY_SIZE)
+            if why == Stop.ODD or size == BLANK_SIZE:
+                return None
+            if why == Stop.ELSEWHERE:
+                block, block_at = self._block(physical, size, log_end, may_wait), physical
+                if len(block) < size:
+                    return None
+                continue
+            at = physical - block_at  # a question it was not asked yet
+            if sieve(block, at, size):
+                taken.append(block[at : at + size])
+                count += 1
+                size_bytes += size
+            else:
+                filtered += 1
+            number += 1
+        behind = log_end - ENTRY.unpack_from(entries, (number - 1) * ENTRY_SIZE)[0]
+        return QueueRead(
+            Found.FOUND if count else Found.NO_MATCHED_MESSAGE,
+            offset + number,
+            low,
+            high,
+            taken,
+            count,
+            size_bytes,
+            behind,
+            behind > self._memory_bytes * options.memory_percent // 100,
+            filtered,
         )
 
     def _block(self, physical: int, size: int, log_end: int, may_wait: bool) -> bytes:

@@ -85,26 +85,26 @@ def test_records_are_answered_as_their_properties_are() -> None:
     for _ in "12":  # the second time it remembers
         at = 0
         for packed, record in zip(both, records, strict=True):
-            assert compiled.matches_record(data, at, len(record)) is compiled.matches(packed)
+            assert compiled(data, at, len(record)) is compiled.matches(packed)
             at += len(record)
     many = compile_filter(
         " AND ".join(f"p{number} IS NULL" for number in range(20))
     )  # more than are compared
-    assert many.matches_record(data, 0, len(records[0]))
+    assert many(data, 0, len(records[0]))
     with pytest.raises(ProtocolError):
-        compiled.matches_record(data, 0, 80)
+        compiled(data, 0, 80)
 
 
 def test_what_a_filter_remembers_is_bounded() -> None:
     compiled = compile_filter("a = 'x' OR a = '7'")
     for number in [*range(REMEMBERED_MAX + 10), 7, 8]:
         record = recorded(pack({"a": str(number)}))
-        assert compiled.matches_record(record, 0, len(record)) is (number == 7)
-    assert 0 < len(compiled._answers) < REMEMBERED_MAX
-    before = len(compiled._answers)
+        assert compiled(record, 0, len(record)) is (number == 7)
+    assert 0 < len(compiled.answers) < REMEMBERED_MAX
+    before = len(compiled.answers)
     record = recorded(pack({"a": "x" * 300}))
-    assert not compiled.matches_record(record, 0, len(record))
-    assert len(compiled._answers) == before
+    assert not compiled(record, 0, len(record))
+    assert len(compiled.answers) == before
 
 
 @pytest.mark.parametrize(

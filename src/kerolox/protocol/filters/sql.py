@@ -42,15 +42,15 @@ _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 class SqlFilter:
     """A compiled condition. ``names`` are the properties it looks at, and all that its answer depends on."""
 
-    __slots__ = ("_answers", "_ask", "_keys", "expression", "ignored_from", "names")
+    __slots__ = ("_ask", "answers", "expression", "ignored_from", "keys", "names")
 
     def __init__(self, expression: str, ask: Condition, names: frozenset[str], ignored_from: int) -> None:
         self.expression = expression
         self.names = names
         self.ignored_from = ignored_from  # where words begin that are not part of the condition; -1: nowhere
         self._ask = ask
-        self._keys = tuple(name.encode() for name in sorted(names))
-        self._answers: dict[bytes, bool] = {}  # by the values of these
+        self.keys = tuple(name.encode() for name in sorted(names))
+        self.answers: dict[bytes, bool] = {}  # by the values of these
 
     def __repr__(self) -> str:
         return f"SqlFilter({self.expression!r})"
@@ -66,18 +66,18 @@ class SqlFilter:
         except Unanswerable:
             return False
 
-    def matches_record(self, data: bytes, at: int, size: int) -> bool:
+    def __call__(self, data: bytes, at: int, size: int) -> bool:
         """The same for the record at a place. Messages repeat what they are chosen by, so it remembers."""
-        values = property_values(data, at, size, self._keys)
+        values = property_values(data, at, size, self.keys)
         if values is None:
             return self.matches(properties_of(data[at : at + size]))
-        answer = self._answers.get(values)
+        answer = self.answers.get(values)
         if answer is None:
             answer = self.matches(properties_of(data[at : at + size]))
             if len(values) <= REMEMBERED_BYTES_MAX:
-                if len(self._answers) >= REMEMBERED_MAX:
-                    self._answers.clear()
-                self._answers[values] = answer
+                if len(self.answers) >= REMEMBERED_MAX:
+                    self.answers.clear()
+                self.answers[values] = answer
         return answer
 
 
