@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kerolox.dispatch.message_store import MessageStore
+from kerolox.store.disk_usage import DiskUsage
 from kerolox.store.errors import DiskFull
-from kerolox.store.files import DiskUsage
 from kerolox.store.marks import UNKNOWN
 from kerolox.store.reading import Found
 from kerolox.store.state import NotWritable, Obstacle

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kerolox.store import files as files_module
+from kerolox.store.disk_usage import DiskUsage
 from kerolox.store.errors import (
     AccessDenied,
     DiskError,
@@ -21,7 +22,7 @@ from kerolox.store.errors import (
     TooManyOpenFiles,
     disk_error,
 )
-from kerolox.store.files import PAGE, DiskUsage, File, Files
+from kerolox.store.files import PAGE, File, Files
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kerolox.store.disk_usage import DiskUsage
 from kerolox.store.errors import DiskFull, FileMissing, FsyncFailed, ReadOnlyDisk
-from kerolox.store.files import PAGE, DiskUsage
+from kerolox.store.files import PAGE
 from kerolox.testing.faults import FaultyFiles, PowerLost
 
 

@@ -22,9 +22,9 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Self, TypeAlias
 
+from kerolox.store.disk_usage import DiskUsage
 from kerolox.store.errors import DiskError, FileMissing, disk_error, sync_error
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -69,24 +69,6 @@ def _sync_data(fd: int) -> None:
         os.fdatasync(fd)
     else:
         os.fsync(fd)
-
-
-@dataclass(frozen=True, slots=True)
-class DiskUsage:
-    """Bytes of a file system: all, free, and free for this user."""
-
-    total: int
-    free: int
-    available: int
-
-    @property
-    def ratio(self) -> float:
-        """Used share, rounded up to a hundredth; -1 when the file system does not say."""
-        used = self.total - self.free
-        whole = used + self.available
-        if self.total <= 0 or whole <= 0:
-            return -1.0
-        return -(-used * 100 // whole) / 100
 
 
 class File:
@@ -513,12 +495,5 @@ class Files:
             raise disk_error(error, "ask the space of", name) from error
 
     def used_ratio(self, path: PathLike, enough: int = 0) -> float:
-        """The used share of the disk that holds ``path``; -1 when there is no such path.
-
-        With ``enough`` bytes free the share is 0: nine tenths of a large disk leave more room than any test,
-        laptop or small broker will ever need.
-        """
-        if not self.exists(path):
-            return -1.0
-        usage = self.disk_usage(path)
-        return 0.0 if enough and usage.available >= enough else usage.ratio
+        """The used share of the disk of ``path``, 0 with ``enough`` bytes free; -1 without such a path."""
+        return self.disk_usage(path).ratio_unless(enough) if self.exists(path) else -1.0

@@ -23,8 +23,9 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
+from kerolox.store.disk_usage import DiskUsage
 from kerolox.store.errors import StoreError, disk_error, sync_error
-from kerolox.store.files import PAGE, Buffer, DiskUsage, File, Files, PathLike
+from kerolox.store.files import PAGE, Buffer, File, Files, PathLike
 
 _KEPT_MAX = 64 * 1024 * 1024
 
