@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kerolox.errors import ProtocolError
@@ -306,6 +306,7 @@ def test_a_moment_half_delivered_is_cut(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 60), st.integers(0, 60))
+@example(40, 40, 37)  # a place before the log's beginning
 def test_whatever_was_flushed_survives_any_tail(
     tmp_path_factory: pytest.TempPathFactory, seed: int, flushed: int, more: int
 ) -> None:

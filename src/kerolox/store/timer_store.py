@@ -147,7 +147,8 @@ class TimerStore:
             start = 0
         elif start > self.log.start and not self._unit_ends(start):
             start = max(0, start - self.log.segments.size)
-        end = self._revise(start, since, found)
+        due = self.moment(now_ms)
+        end = self._revise(start, since, due, found)
         self._truncate(start, end)
         broken = [(moment, slot) for moment, slot in self.wheel.slots() if slot.last >= end]
         if broken:
@@ -155,7 +156,7 @@ class TimerStore:
             log.warning("timer_slots_behind_log count=%d end=%d first=%d", len(broken), end, first)
             for moment, _ in broken:
                 self.wheel.done(moment)
-            self._revise(first, since, found, only={moment for moment, _ in broken})
+            self._revise(first, since, due, found, only={moment for moment, _ in broken})
         found.last = self.log.unit_before(end)
         return found
 
@@ -169,7 +170,9 @@ class TimerStore:
         except StoreError:
             return False
 
-    def _revise(self, start: int, since: int, found: Recovered, only: set[int] | None = None) -> int:
+    def _revise(
+        self, start: int, since: int, due: int, found: Recovered, only: set[int] | None = None
+    ) -> int:
         """Enter units into the wheel that it does not know; where the log ends."""
         wheel, precision_ms = self.wheel, self.precision_ms
         for at, unit in self.log.scan(start):
@@ -184,17 +187,19 @@ class TimerStore:
             first, last, count = wheel.get(moment) or (-1, -1, 0)
             if at <= last:
                 continue
-            if (
-                unit.previous != last
-                and unit.previous >= self.log.start
-                and only is None
-                and not wheel.missing
-            ):
+            may_be_cut = moment <= due
+            if only is None and not wheel.missing and not self._follows(unit.previous, last, may_be_cut):
                 # Power failed while it was written. It is entered again from the queue.
                 log.warning("timer_unit_torn at=%d previous=%d expected=%d", at, unit.previous, last)
                 return at
             wheel.put(moment, at if first < 0 else first, at, count - 1 if unit.magic & DELETE else count + 1)
         return self.log.end
+
+    def _follows(self, previous: int, last: int, may_be_cut: bool) -> bool:
+        """Whether a unit may say this of the one before it, when that is the last the wheel knows."""
+        if previous == last or (previous == -1 and may_be_cut):  # those before it were delivered
+            return True
+        return 0 <= previous < self.log.start and last < self.log.start  # both deleted
 
     def _truncate(self, start: int, end: int) -> None:
         segments = self.log.segments
