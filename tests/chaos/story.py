@@ -320,7 +320,7 @@ class Story:
         self.tally.totals_twice += twice
 
     def _send_last(self) -> None:
-        """What closes all windows. A broker tells a name server that was killed of itself within half a minute."""
+        """What closes all windows. A broker registers again within half a minute of a name server's end."""
         deadline_s = time.monotonic() + REGISTERED_S
         with Producer(self._nameserver.address, group=GROUP) as producer:
             while True:
