@@ -320,7 +320,7 @@ class Story:
         self.tally.totals_twice += twice
 
     def _send_last(self) -> None:
-        """What closes all windows. A broker registers again within half a minute of a name server's end."""
+        """What closes all windows. A broker registers again some seconds after a name server came back."""
         deadline_s = time.monotonic() + REGISTERED_S
         with Producer(self._nameserver.address, group=GROUP) as producer:
             while True:
