@@ -9,7 +9,7 @@ import pytest
 from .story import Story, Tally
 
 
-@pytest.mark.xdist_group("chaos")  # with a driver of its own, it can go beside the others
+@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(600)
 def test_every_order_is_counted_once(tmp_path: Path) -> None:
     tally = Tally()
