@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 Send = Callable[[Sequence[Message]], list[Receipt]]
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]  # seconds, but for a busy machine
+# Minutes, with the start of master and workers: told by make spark, not by the gate.
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600), pytest.mark.long]
 
 
 class Cluster(NamedTuple):
@@ -83,7 +84,6 @@ def test_an_archive_by_a_cluster(
     assert sorted(bodies(tmp_path).elements()) == sorted(message.body_bytes() for message in sent)
 
 
-@pytest.mark.long
 def test_an_audit_by_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     with broker_process(directory=tmp_path / "data") as broker:
         with Producer(broker.nameserver_address, group="cluster") as producer:
@@ -95,7 +95,6 @@ def test_an_audit_by_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     assert (tmp_path / "report" / "report.html").exists()
 
 
-@pytest.mark.long
 def test_a_replay_by_a_cluster(
     cluster: Cluster, broker: BrokerThread, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -114,7 +113,6 @@ def test_a_replay_by_a_cluster(
             assert part == [row["body"] for row in rows if row["queue_id"] == queue.queue_id]
 
 
-@pytest.mark.long
 def test_without_what_is_shipped_it_is_said_what_to_do(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     done = cluster.run("pipeline", "archive", "-t", topic, "--to", str(tmp_path), KEROLOX_SHIP="0")
     assert done.returncode == 1
