@@ -18,6 +18,7 @@ from .conftest import Factory
 from .driver import JavaDriver, JavaError
 from .jars import Jars, PeersUnavailable, get_jars
 from .processes import JavaBroker, JavaNameServer, StartFailed
+from .scenarios.client import Client
 from .wire import GET_BROKER_CLUSTER_INFO
 
 Unique = Callable[[str], str]
@@ -180,14 +181,11 @@ def test_lite_pull_seeks_and_commits(
     producer = call("producer.start", group=unique("pid"), namesrv=java_nameserver.address)
     queue = call("producer.send", handle=producer, message={"topic": topic, "text": "0"})["queue"]
     call("producer.sendMany", handle=producer, topic=topic, first=1, count=9, size=1, queue=queue)
-    lite = call("lite.start", group=unique("group"), namesrv=java_nameserver.address, assign=[queue])
-    call("lite.seek", handle=lite, queue=queue, offset=7)
-    offsets: list[int] = []
-    while len(offsets) < 3:
-        offsets += [m["queueOffset"] for m in call("lite.poll", handle=lite, timeoutMs=5000, body=False)]
-    assert offsets == [7, 8, 9]
-    call("lite.commit", handle=lite)
-    assert call("call", handle=lite, method="committed", args=[queue]) == 10
+    lite = Client(java_driver, java_nameserver.address).lite(unique("group"), assign=[queue])
+    assert [m["queueOffset"] for m in lite.poll(10)] == list(range(10))
+    assert [m["queueOffset"] for m in lite.poll_from(queue, 7, 3)] == [7, 8, 9]
+    lite.do("lite.commit")
+    assert lite.method("committed", queue) == 10
 
 
 def test_codecs_run_the_real_classes(java_driver: JavaDriver) -> None:

@@ -104,6 +104,20 @@ class Lite(Handle):
     def seek(self, queue: dict[str, Any], offset: int | str) -> None:
         self.do("lite.seek", queue=queue, offset=offset)
 
+    def poll_from(self, queue: dict[str, Any], offset: int | str, count: int) -> list[Record]:
+        """Seek, then poll until so many messages came; where none came at all, seek again.
+
+        Java's client forgets a seek now and then: the fetch that a seek cancels may be between its
+        look at being cancelled and its look at the place sought, and then takes the place with it.
+        """
+        found: list[Record] = []
+        deadline = time.monotonic() + WAIT_S
+        while not found:
+            assert time.monotonic() < deadline, f"none of {count} from {offset} in {WAIT_S:g} s"
+            self.seek(queue, offset)
+            found = self.do("lite.poll", timeoutMs=5000)
+        return found + self.poll(count - len(found))
+
 
 class Load(Handle):
     """Producers that send in order, lane by lane, and repeat until acknowledged. See Load.java."""

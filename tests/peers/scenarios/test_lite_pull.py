@@ -18,12 +18,10 @@ def test_seek_anywhere_and_commit(cluster: Cluster, client: Client, unique: Uniq
     lite = client.lite(group, assign=[queue], options={"autoCommit": False})
     # Java's client may still hand out what it fetched before a seek, so it has fetched all by then.
     assert [m["queueOffset"] for m in lite.poll(10)] == list(range(10))
-    lite.seek(queue, 7)
-    assert [m["queueOffset"] for m in lite.poll(3)] == [7, 8, 9]
+    assert [m["queueOffset"] for m in lite.poll_from(queue, 7, 3)] == [7, 8, 9]
     lite.do("lite.commit")
     assert lite.method("committed", queue) == 10
-    lite.seek(queue, "begin")
-    again = lite.poll(10)
+    again = lite.poll_from(queue, "begin", 10)
     assert [body(m) for m in again] == [b"%d" % n for n in range(10)]
     lite.seek(queue, "end")
     producer.send(topic, "late", queue=queue)
