@@ -38,7 +38,9 @@ class Twice:
     def __init__(self, driver: JavaDriver, *pairs: tuple[str, str]) -> None:
         self.driver = driver
         self.pairs = pairs  # name server, broker: ours, then theirs
-        self.is_4x = driver.jars.is_4x  # whose tool, and broker, have less to say
+        # RocketMQ 4's tool and broker have less to say; where they say it otherwise than RocketMQ 5, as
+        # which ours speaks, the rule stands at the comparison.
+        self.is_4x = driver.jars.is_4x
 
     def each(self, command: str, *words: str) -> list[str]:
         """What it prints of ours and of theirs, or the error of each."""
@@ -53,15 +55,19 @@ class Twice:
             printed.append(text.replace(nameserver, "<nameserver>").replace(broker, "<broker>"))
         return printed
 
-    def __call__(self, command: str, *words: str) -> str:
-        """What it prints of both."""
+    def __call__(self, command: str, *words: str, not_4x: str = "") -> str:
+        """What it prints of both, but for what RocketMQ 4 says otherwise."""
         mine, other = map(plain, self.each(command, *words))
+        if self.is_4x and not_4x:
+            mine, other = (re.sub(not_4x, "", text) for text in (mine, other))
         assert mine == other, f"{command} {' '.join(words)}: ours\n{mine}\ntheirs\n{other}"
         return mine
 
     def differing_ends(self, command: str, *words: str) -> str:
         """An error of both; ours says more."""
         mine, other = self.each(command, *words)
+        if self.is_4x:  # most of its refusals are a plain SYSTEM_ERROR
+            other = re.sub(r"CODE: 1\b", re.match(r"CODE: \d+|", mine)[0], other)  # type: ignore[index]
         assert mine.startswith(other.split(" BROKER:")[0]), f"{command}: ours\n{mine}\ntheirs\n{other}"
         return mine
 
@@ -120,7 +126,8 @@ def test_topics(twice: Twice, unique: Unique) -> None:
         twice.differing_ends("updateTopic", "-n", "N", "-b", "B", "-t", topic, "-a", wrong)
     twice.differing_ends("updateTopic", "-n", "N", "-b", "B", "-t", "TBW102")
     twice("sendMessage", "-n", "N", "-t", topic, "-p", "body", "-b", "broker-a", "-i", "1")
-    status = twice("topicStatus", "-n", "N", "-t", topic)
+    # RocketMQ 4 leaves out queues that are only read.
+    status = twice("topicStatus", "-n", "N", "-t", topic, not_4x=r"\nbroker-a 2 0 0")
     assert re.search(r"broker-a 1 0 1 <time>", status)
     twice("deleteTopic", "-n", "N", "-c", "DefaultCluster", "-t", topic)
     assert "CODE: 17" in twice.differing_ends("topicStatus", "-n", "N", "-t", topic)
@@ -147,7 +154,11 @@ def test_messages(twice: Twice, unique: Unique) -> None:
         of_topic = [] if twice.is_4x else ["-t", topic]
         by_id = twice.driver.mqadmin("queryMsgById", "-n", nameserver, *of_topic, "-i", place)
         assert re.search(r"Keys: +\[?key1", by_id), by_id
-    entries = twice("queryCq", "-n", "N", "-t", topic, "-q", "1", "-i", "0", "-c", "5", "-b", "B")
+    # RocketMQ 4's broker adds no properties to a message, so that each is shorter there.
+    entries = twice(
+        *("queryCq", "-n", "N", "-t", topic, "-q", "1", "-i", "0", "-c", "5", "-b", "B"),
+        not_4x=r"physic(Offset|Size)=\d+",
+    )
     assert "max: 1, min: 0" in entries
 
 
@@ -183,13 +194,18 @@ def test_groups_and_progress(twice: Twice, unique: Unique) -> None:
         assert "Same subscription in the same group of consumer" in text, text
     for handle in handles:
         twice.driver.call("shutdown", handle=handle)
+    # RocketMQ 4 cannot reset a group that is away by itself: its tool does it, and tells more of it.
+    reset = r"broker-a +0 +(3 +3 +0 +)?0 " if twice.is_4x else r"broker-a +0 +0"
     for text in twice.each("resetOffsetByTime", "-n", "N", "-g", group, "-t", topic, "-s", "0"):
-        assert re.search(r"broker-a +0 +0", text), text
-    progress = twice("consumerProgress", "-n", "N", "-g", group)
+        assert re.search(reset, text), text
+    # Whether RocketMQ 4's consumer knew the way to its retry topic in these seconds is a matter of luck.
+    retries = r"%RETRY%\S+ broker-a 0 0 0 0 N/A\n"
+    progress = twice("consumerProgress", "-n", "N", "-g", group, not_4x=retries)
     assert "Diff Total: 3" in progress
     # Where the group pulled last stays what it was, whatever is reset.
     assert twice.is_4x or "Inflight Total: 3" in progress
-    assert "Diff Total: 3" in twice("consumerProgress", "-n", "N", "-g", group, "-t", topic)
+    of_topic = [] if twice.is_4x else ["-t", topic]
+    assert "Diff Total: 3" in twice("consumerProgress", "-n", "N", "-g", group, *of_topic, not_4x=retries)
     twice.differing_ends("consumerConnection", "-n", "N", "-g", group)
     twice.differing_ends("producerConnection", "-n", "N", "-g", "nobody", "-t", topic)
     stats = twice.each("statsAll", "-n", "N", "-t", topic)
@@ -249,7 +265,9 @@ def test_our_commands_do_the_same_with_both(twice: Twice, unique: Unique) -> Non
         assert run("message", "get", first["messageId"], "--topic", topic) == first
         assert run("message", "get", first["offsetMessageId"]) == {**first, "broker": None}
         stats = run("topic", "stats", topic)
-        rows.append([(row["queueId"], row["minOffset"], row["maxOffset"]) for row in stats])
+        shown_by_both = 2 if twice.is_4x else 3  # see test_topics
+        ends = [(row["queueId"], row["minOffset"], row["maxOffset"]) for row in stats]
+        rows.append(ends[:shown_by_both])
         rows.append(run("group", "create", group, "--retries", "3"))
         rows.append(run("group", "reset", group, topic, "--to", "earliest", "--yes"))
         rows.append(run("group", "lag", group)["queues"])

@@ -52,8 +52,10 @@ class RuntimeInfo:
         puts_now, gets_now = stats.totals
         progress = store.progress
         found, missed = stats.rates.over(1), stats.rates.over(2)
+        transferred = _numbers(stats.rates.over(3))
         info: dict[str, object] = {
             "brokerActive": store.state.writable,
+            "brokerVersion": VERSION,
             "brokerVersionDesc": version_name(VERSION),
             "bootTimestamp": stats.started_ms,
             "runtime": _duration(self._clock.wall_ms() - stats.started_ms),
@@ -71,7 +73,8 @@ class RuntimeInfo:
             "getFoundTps": _numbers(found),
             "getMissTps": _numbers(missed),
             "getTotalTps": _numbers(a + b for a, b in zip(found, missed, strict=True)),
-            "getTransferredTps": _numbers(stats.rates.over(3)),
+            "getTransferredTps": transferred,
+            "getTransferedTps": transferred,  # as RocketMQ 4 spells it, whose clusterList fails without
             "msgPutTotalYesterdayMorning": stats.yesterday_morning[0],
             "msgPutTotalTodayMorning": stats.today_morning[0],
             "msgPutTotalTodayNow": puts_now,

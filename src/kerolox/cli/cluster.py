@@ -62,7 +62,7 @@ async def ask_figures(admin: Admin, address: str) -> dict[str, Any]:
     return {
         "version": info.get("brokerVersionDesc"),
         "inTps": _rate(info.get("putTps")),
-        "outTps": _rate(info.get("getTransferredTps")),
+        "outTps": _rate(info.get("getTransferredTps") or info.get("getTransferedTps")),
         "inToday": _difference(info, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
         "outToday": _difference(info, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
         "diskUsed": _rate(info.get("commitLogDiskRatio")),
