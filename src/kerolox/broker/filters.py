@@ -30,6 +30,7 @@ from kerolox.protocol.flags import PULL_SUBSCRIPTION
 from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.json_dialect import dumps
 from kerolox.protocol.record import properties_of
+from kerolox.protocol.reserved import RETRY_PREFIX
 from kerolox.protocol.subscription import SQL92, is_tag_type
 from kerolox.store.queue_extension import Unit
 from kerolox.store.reading import UnitFilter
@@ -39,7 +40,6 @@ log = logging.getLogger(__name__)
 
 SAVE_MS = 10_000
 COMPILED_MAX = 1000
-_RETRY = "%RETRY%"
 _AT_RETRY_TOPIC = names.marker(names.RETRY_TOPIC)
 
 
@@ -226,8 +226,8 @@ class Filters:
                 ) from None
         else:
             compiled = self.compiled(data)
-        if self._options.filter_retries and header.topic.startswith(_RETRY):
-            return self._of_retries(header.topic[len(_RETRY) :])
+        if self._options.filter_retries and header.topic.startswith(RETRY_PREFIX):
+            return self._of_retries(header.topic.removeprefix(RETRY_PREFIX))
         if compiled is None:
             return Filter()
         return Filter(

@@ -16,7 +16,7 @@ from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import PERM_READ
 from kerolox.protocol.limits import GROUP_LENGTH_MAX
-from kerolox.protocol.reserved import SYSTEM_GROUPS
+from kerolox.protocol.reserved import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.tables.groups import GroupTable
 
@@ -24,7 +24,6 @@ __all__ = ["SLOW_CHECK_S", "SYSTEM_GROUPS", "Groups", "SlowGroups"]
 
 log = logging.getLogger(__name__)
 
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"  # made when needed, whatever the options say
 SLOW_CHECK_S = 180.0
 
 
@@ -73,6 +72,7 @@ class Groups:
         config = self.find(group)
         if config is not None:
             return config
+        # System groups are made when needed, whatever the options say.
         if not self._options.auto_create_groups and not group.startswith(SYSTEM_GROUP_PREFIX):
             return None
         if not names.group_allowed(group):

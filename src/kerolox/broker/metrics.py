@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from kerolox.broker.groups import SYSTEM_GROUP_PREFIX, Groups
+from kerolox.broker.groups import Groups
 from kerolox.broker.http import Page
 from kerolox.broker.lag import QueueLag, queue_lags, waiting_since_ms
 from kerolox.broker.members import Members
@@ -344,7 +344,7 @@ def _client_words(language: str, version: int) -> tuple[str, str]:
 
 
 def _is_system_group(group: str) -> bool:
-    return group.upper().startswith(SYSTEM_GROUP_PREFIX)
+    return group.upper().startswith(reserved.SYSTEM_GROUP_PREFIX)
 
 
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

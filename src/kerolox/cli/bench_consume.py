@@ -9,7 +9,7 @@ import random
 import typer
 
 from kerolox.cli.bench_load import Figures
-from kerolox.client.admin import LATEST_MS, RETRY_PREFIX, Admin, Queue
+from kerolox.client.admin import LATEST_MS, Admin, Queue
 from kerolox.client.ids import unique_keys
 from kerolox.client.tracing import ConsumeOutcome, Tracer
 from kerolox.clock import SYSTEM_CLOCK
@@ -29,6 +29,7 @@ from kerolox.protocol.headers.send import SendBackRequest
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import MSG_REGION
 from kerolox.protocol.record import decode_records
+from kerolox.protocol.reserved import RETRY_PREFIX
 from kerolox.protocol.subscription import subscription
 
 PULL_COUNT = 32

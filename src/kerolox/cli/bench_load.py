@@ -11,7 +11,7 @@ from typing import NamedTuple
 import typer
 
 from kerolox.cli.times import time_text
-from kerolox.client.admin import TEMPLATE_TOPIC, Admin, Queue
+from kerolox.client.admin import Admin, Queue
 from kerolox.client.client import Client
 from kerolox.client.ids import unique_keys
 from kerolox.client.messages import Message as SentMessage
@@ -31,7 +31,7 @@ from kerolox.protocol.flags import (
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.message import Message
 from kerolox.protocol.properties import pack
-from kerolox.protocol.reserved import TRACE_TOPIC
+from kerolox.protocol.reserved import TEMPLATE_TOPIC, TRACE_TOPIC
 
 STORED = (0, 10, 11, 12)  # the last three: stored, but not as safe as promised
 TIMEOUT_S = 3.0

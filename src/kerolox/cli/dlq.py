@@ -263,9 +263,10 @@ class Chosen:
     ) -> None:
         from kerolox.clock import SYSTEM_CLOCK
         from kerolox.protocol.limits import INT64_MAX
+        from kerolox.protocol.reserved import DEAD_LETTER_PREFIX
 
         now_ms = SYSTEM_CLOCK.wall_ms()
-        self.group = group.removeprefix("%DLQ%")
+        self.group = group.removeprefix(DEAD_LETTER_PREFIX)
         self.ids = ids or []
         self.key = key
         self.begin_ms = 0 if begin is None else parse_time(begin, now_ms, "--from")

@@ -28,9 +28,8 @@ from kerolox.protocol.headers import offset as offset_headers
 from kerolox.protocol.headers import topic as topic_headers
 from kerolox.protocol.headers.route import DeleteTopicAtNameServerRequest, RouteRequest
 from kerolox.protocol.limits import INT64_MAX
+from kerolox.protocol.reserved import TEMPLATE_TOPIC
 
-TEMPLATE_TOPIC = "TBW102"
-RETRY_PREFIX = "%RETRY%"
 LATEST_MS = -1  # as a time: the end of every queue
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from kerolox.client.admin import RETRY_PREFIX, TEMPLATE_TOPIC, Admin, NotFound, Queue
+from kerolox.client.admin import Admin, NotFound, Queue
 from kerolox.client.lookups import Found, Lookups
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, RequestFailed
@@ -27,8 +27,8 @@ from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.message_id import read_offset_id
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import decode_record
+from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
 
-PREFIX = "%DLQ%"
 MARK = "KEROLOX_RESENT_FROM"  # of a copy: the offset id of the dead letter it was made of
 PRODUCER_GROUP = "CLI_PRODUCER"
 TRIES = 3
@@ -85,7 +85,9 @@ class DeadLetters:
         """Of all groups that have any, or had."""
         answer = await self._admin.nameservers.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         known = sorted(
-            topic for topic in TopicList.decode(answer.body).topic_list if topic.startswith(PREFIX)
+            topic
+            for topic in TopicList.decode(answer.body).topic_list
+            if topic.startswith(DEAD_LETTER_PREFIX)
         )
         return [await self._topic(topic) for topic in known]
 
@@ -104,7 +106,7 @@ class DeadLetters:
                 oldest += [message.store_timestamp for message in messages]
         newest = [b.last_update_timestamp for b in bounds.values() if b.last_update_timestamp > 0]
         return DeadTopic(
-            group=topic.removeprefix(PREFIX),
+            group=topic.removeprefix(DEAD_LETTER_PREFIX),
             messages=sum(b.max_offset - b.min_offset for b in bounds.values()),
             oldest_ms=min(oldest, default=None),
             newest_ms=max(newest, default=None),
@@ -112,11 +114,11 @@ class DeadLetters:
         )
 
     async def by_key(self, group: str, key: str, begin_ms: int = 0, end_ms: int = INT64_MAX) -> Found:
-        return await self.lookups.by_key(PREFIX + group, key, begin_ms=begin_ms, end_ms=end_ms)
+        return await self.lookups.by_key(DEAD_LETTER_PREFIX + group, key, begin_ms=begin_ms, end_ms=end_ms)
 
     async def by_id(self, group: str, message_id: str) -> list[StoredMessage]:
         """Dead letters with the unique key of their producer, or the one at an offset id."""
-        topic = PREFIX + group
+        topic = DEAD_LETTER_PREFIX + group
         found = (await self.lookups.by_key(topic, message_id, unique=True)).messages
         if not found:
             message = await self.lookups.by_id(message_id, topic)
@@ -127,7 +129,7 @@ class DeadLetters:
 
     async def spans(self, group: str, begin_ms: int = 0, end_ms: int = INT64_MAX) -> list[Span]:
         """Where the dead letters stored between two times lie, as of now: what comes later is not in it."""
-        topic = PREFIX + group
+        topic = DEAD_LETTER_PREFIX + group
         bounds = await self._admin.topic_stats(topic)
         found: list[Span] = []
         for queue in await self._admin.queues(topic):
@@ -162,7 +164,9 @@ class DeadLetters:
         for span in spans:
             offset = span.start
             while offset < span.end:
-                messages, following, _ = await self.lookups.pull(PREFIX + group, span.queue, offset)
+                messages, following, _ = await self.lookups.pull(
+                    DEAD_LETTER_PREFIX + group, span.queue, offset
+                )
                 wanted = [message for message in messages if offset <= message.queue_offset < span.end]
                 if wanted:
                     yield wanted
@@ -327,7 +331,7 @@ class Resend:
         """Brokers put what is sent to the retry topic of a group that consumes in order straight back."""
         place = ViewMessageRequest(offset=read_offset_id(answer.msg_id).physical_offset)
         found = await self._admin.ask(queue.address, RequestCode.VIEW_MESSAGE_BY_ID, place)
-        if decode_record(found.body).topic.startswith(PREFIX):
+        if decode_record(found.body).topic.startswith(DEAD_LETTER_PREFIX):
             raise CutShort(
                 f"{queue.broker} made a dead letter of it again: group {self._group} consumes in order. "
                 "Send to the origin topic instead, without --to-retry"

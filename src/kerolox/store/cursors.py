@@ -5,10 +5,8 @@ from __future__ import annotations
 from kerolox.errors import KeroloxError
 from kerolox.protocol.limits import RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
 from kerolox.protocol.record import topic_field
-from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.protocol.reserved import RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 
-RETRY_PREFIX = "%RETRY%"
-SYSTEM_PREFIX = "rmq_sys_"
 LIGHT_PREFIX = "%LMQ%"  # of light queues, and of groups that consume them
 
 

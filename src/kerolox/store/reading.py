@@ -77,6 +77,17 @@ class ReadFilters(TypedDict, total=False):
     record_filter: RecordFilter | None
 
 
+class _Asked(msgspec.Struct):
+    """What a read was asked for, and the queue it was asked of."""
+
+    offset: int
+    count_max: int
+    bytes_max: int
+    min_offset: int
+    max_offset: int
+    may_wait: bool
+
+
 class QueueReader:
     """Reads messages by queue offset."""
 
@@ -127,16 +138,13 @@ class QueueReader:
         if isinstance(queue, ExtendedQueue) and (queue_filter is not None or unit_filter is not None):
             units = self._units(queue, entries, may_wait)
             queue_filter = _with_units(units, queue_filter, unit_filter)
+        bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
+        asked = _Asked(offset, count_max, bytes_max, low, high, may_wait)
         try:
-            return self._collect(
-                entries, offset, count_max, bytes_max, low, high, queue_filter, record_filter, may_wait
-            )
+            return self._collect(asked, entries, queue_filter, record_filter)
         except StoreError:
             # A file was deleted meanwhile, or is missing: one by one, what cannot be read is passed over.
-            each = record_filter or _everything
-            return self._collect(
-                entries, offset, count_max, bytes_max, low, high, queue_filter, each, may_wait
-            )
+            return self._collect(asked, entries, queue_filter, record_filter or _everything)
 
     def _units(self, queue: ExtendedQueue, entries: bytes, may_wait: bool) -> dict[int, Unit]:
         try:
@@ -156,32 +164,25 @@ class QueueReader:
 
     def _collect(
         self,
+        asked: _Asked,
         entries: bytes,
-        offset: int,
-        count_max: int,
-        bytes_max: int,
-        low: int,
-        high: int,
         queue_filter: QueueFilter | None,
         record_filter: RecordFilter | None,
-        may_wait: bool,
     ) -> QueueRead:
+        at_once: QueueRead | None = None
+        if queue_filter is None and record_filter is None:
+            at_once = self._plain(asked, entries)
+        elif queue_filter is None and getattr(record_filter, "answers", None) is not None:
+            at_once = self._sifted(asked, entries, cast(Sieve, record_filter))
+        if at_once is not None:
+            return at_once
         options = self._options
+        count_max, bytes_max = asked.count_max, asked.bytes_max
         log_end = self._log.progress.confirmed
         hot_from = self.hot_from
-        bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
-        if queue_filter is None and record_filter is None:
-            plain = self._plain(entries, offset, count_max, bytes_max, low, high, may_wait)
-            if plain is not None:
-                return plain
-        elif queue_filter is None and getattr(record_filter, "answers", None) is not None:
-            sieve = cast(Sieve, record_filter)
-            sifted = self._sifted(entries, offset, count_max, bytes_max, low, high, sieve, may_wait)
-            if sifted is not None:
-                return sifted
         log_min = self._log.min_offset
         status = Found.NO_MATCHED_MESSAGE
-        next_offset = offset
+        seen = 0
         removed_before = 0  # entries before this place in the log are gone with their file
         count = size_bytes = filtered = 0
         last_physical = log_end
@@ -197,7 +198,7 @@ class QueueReader:
                 or count >= (options.batch_count_hot if is_hot else options.batch_count_cold)
             ):
                 break
-            next_offset += 1
+            seen += 1
             last_physical = physical
             if physical < removed_before or tags_code == HOLE_TAGS:
                 continue
@@ -214,7 +215,7 @@ class QueueReader:
             if record_filter is not None:
                 at = physical - block_at
                 if at < 0 or at + size > len(block):
-                    block, block_at, at = self._block(physical, size, log_end, may_wait), physical, 0
+                    block, block_at, at = self._block(physical, size, log_end, asked.may_wait), physical, 0
                 if at >= len(block):
                     if not count:
                         status = Found.MESSAGE_WAS_REMOVING
@@ -232,24 +233,35 @@ class QueueReader:
             count += 1
             size_bytes += size
             status = Found.FOUND
-        parts = taken if record_filter is not None else self.parts(ranges, may_wait)
-        behind = log_end - last_physical
+        parts = taken if record_filter is not None else self.parts(ranges, asked.may_wait)
+        return self._ended(asked, status, seen, parts, count, size_bytes, log_end - last_physical, filtered)
+
+    def _ended(
+        self,
+        asked: _Asked,
+        status: Found,
+        seen: int,
+        parts: list[bytes],
+        count: int,
+        size_bytes: int,
+        behind: int,
+        filtered: int = 0,
+    ) -> QueueRead:
+        """After ``seen`` entries, the last of which lies so far ``behind`` the end of the log."""
         return QueueRead(
             status,
-            next_offset,
-            low,
-            high,
+            asked.offset + seen,
+            asked.min_offset,
+            asked.max_offset,
             parts,
             count,
             size_bytes,
             behind,
-            behind > self._memory_bytes * options.memory_percent // 100,
+            behind > self._memory_bytes * self._options.memory_percent // 100,
             filtered,
         )
 
-    def _plain(
-        self, entries: bytes, offset: int, count_max: int, bytes_max: int, low: int, high: int, may_wait: bool
-    ) -> QueueRead | None:
+    def _plain(self, asked: _Asked, entries: bytes) -> QueueRead | None:
         """What nearly every pull is: all entries are messages, all are hot, and all may be given.
 
         None when it is not so: then every entry is judged on its own.
@@ -261,9 +273,9 @@ class QueueReader:
         first, last = physicals[0], physicals[-1]
         end = last + sizes[-1]
         if (
-            count > count_max
+            count > asked.count_max
             or count > options.batch_count_hot
-            or size_bytes > bytes_max
+            or size_bytes > asked.bytes_max
             or size_bytes > options.batch_bytes_hot
             or first < self.hot_from
             or first < self._log.min_offset
@@ -274,7 +286,7 @@ class QueueReader:
         steps = list(map(sub, physicals[1:], physicals)) or [1]
         if min(steps) <= 0:
             return None
-        log = self._log
+        log, may_wait = self._log, asked.may_wait
         parts: list[bytes] | None
         if end - first == size_bytes:
             data = log.read(first, size_bytes) if may_wait else log.read_hot(first, size_bytes)
@@ -286,37 +298,17 @@ class QueueReader:
             parts = log.segments.read_hot_parts(places)
         if parts is None:
             raise Cold
-        behind = self._log.progress.confirmed - last
-        return QueueRead(
-            Found.FOUND,
-            offset + count,
-            low,
-            high,
-            parts,
-            count,
-            size_bytes,
-            behind,
-            behind > self._memory_bytes * options.memory_percent // 100,
-        )
+        behind = log.progress.confirmed - last
+        return self._ended(asked, Found.FOUND, count, parts, count, size_bytes, behind)
 
-    def _sifted(
-        self,
-        entries: bytes,
-        offset: int,
-        count_max: int,
-        bytes_max: int,
-        low: int,
-        high: int,
-        sieve: Sieve,
-        may_wait: bool,
-    ) -> QueueRead | None:
+    def _sifted(self, asked: _Asked, entries: bytes, sieve: Sieve) -> QueueRead | None:
         """Messages chosen by their properties, when all entries are messages and hot; else None, as above."""
         if _HOLE in entries:
             return None
         options = self._options
         log_end = self._log.progress.confirmed
-        count_max = min(count_max, options.batch_count_hot)
-        bytes_max = min(bytes_max, options.batch_bytes_hot)
+        count_max = min(asked.count_max, options.batch_count_hot)
+        bytes_max = min(asked.bytes_max, options.batch_bytes_hot)
         floor = max(self.hot_from, self._log.min_offset)
         taken: list[bytes] = []
         number = count = size_bytes = filtered = 0
@@ -333,7 +325,7 @@ class QueueReader:
             if why == Stop.ODD or size == BLANK_SIZE:
                 return None
             if why == Stop.ELSEWHERE:
-                block, block_at = self._block(physical, size, log_end, may_wait), physical
+                block, block_at = self._block(physical, size, log_end, asked.may_wait), physical
                 if len(block) < size:
                     return None
                 continue
@@ -346,18 +338,8 @@ class QueueReader:
                 filtered += 1
             number += 1
         behind = log_end - ENTRY.unpack_from(entries, (number - 1) * ENTRY_SIZE)[0]
-        return QueueRead(
-            Found.FOUND if count else Found.NO_MATCHED_MESSAGE,
-            offset + number,
-            low,
-            high,
-            taken,
-            count,
-            size_bytes,
-            behind,
-            behind > self._memory_bytes * options.memory_percent // 100,
-            filtered,
-        )
+        status = Found.FOUND if count else Found.NO_MATCHED_MESSAGE
+        return self._ended(asked, status, number, taken, count, size_bytes, behind, filtered)
 
     def _block(self, physical: int, size: int, log_end: int, may_wait: bool) -> bytes:
         """A record and what follows it, which the next ones are likely in; nothing if it cannot be read."""

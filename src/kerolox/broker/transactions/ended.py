@@ -19,7 +19,7 @@ from kerolox.broker.drafts import Draft, Drafts
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.transactions import half_messages
-from kerolox.broker.transactions.half_messages import GROUP, QUEUE
+from kerolox.broker.transactions.half_messages import QUEUE
 from kerolox.clock import Clock
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError
@@ -216,12 +216,16 @@ class Ended:
         Otherwise a loss of power could take those and leave the progress, and so lose the messages.
         """
         reached = (reserved.HALF_TOPIC, self.progress), (reserved.HALF_DONE_TOPIC, self._op_progress)
-        moved = [each for each in reached if max(0, self._offsets.offset(each[0], GROUP, QUEUE)) != each[1]]
+        moved = [
+            each
+            for each in reached
+            if max(0, self._offsets.offset(each[0], reserved.HALF_GROUP, QUEUE)) != each[1]
+        ]
         if not moved:
             return
         await self._store.flusher.flush_all()
         for topic, offset in moved:
-            self._offsets.commit(topic, GROUP, QUEUE, offset)
+            self._offsets.commit(topic, reserved.HALF_GROUP, QUEUE, offset)
 
     async def load(self) -> None:
         """Read what the log notes: at the start, before anybody ends anything."""
@@ -326,7 +330,7 @@ class Ended:
 
     def _noted_progress(self, topic: str) -> int:
         low, high = self._store.min_offset(topic, QUEUE), self._store.max_offset(topic, QUEUE)
-        return min(max(self._offsets.offset(topic, GROUP, QUEUE), low), high)
+        return min(max(self._offsets.offset(topic, reserved.HALF_GROUP, QUEUE), low), high)
 
 
 def _sameness(message: StoredMessage) -> Sameness:

@@ -17,7 +17,6 @@ from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_NONE, with_tr
 from kerolox.protocol.message import StoredMessage
 from kerolox.store.commit_log import Place
 
-GROUP = "CID_RMQ_SYS_TRANS"  # by whose progress the half messages are gone through
 QUEUE = 0  # half messages have one queue only
 
 _AT_TRANSACTION_ID = packed.marker(packed.TRANSACTION_ID)
