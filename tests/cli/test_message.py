@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kerolox.cli.send import _spans
 from kerolox.cli.times import parse_time, time_text
 from kerolox.client import lookups
 from kerolox.errors import OptionError
@@ -65,7 +66,33 @@ def test_what_cannot_be_sent(cluster: Cluster, tmp_path: Path) -> None:
     assert "missing" in cluster.error("send", "args", "--file", str(tmp_path / "missing"))
     out, errors = cluster.run("send", "args", "ok", "--property", "TAGS=x", "--json", fails=True)
     assert json.loads(out)["failed"] == 1
-    assert "kerolox: 1 not sent: property 'TAGS' is reserved" in errors
+    assert "kerolox: 1 not sent (message 1): property 'TAGS' is reserved" in errors
+
+
+def test_the_first_that_fails_ends_it_and_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    lines = [str(number) for number in range(1, 201)]
+    lines[2] = "x" * ((4 << 20) + 1)  # one byte too large
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(lines))
+    cluster.ok("topic", "create", "ended", "--queues", "1")
+    out, errors = cluster.run("send", "ended", "--file", str(file), "--json", fails=True)
+    told = json.loads(out)
+    following = told["notTriedFrom"]
+    assert (told["failed"], told["failedNumbers"]) == (1, [3])
+    assert 4 <= following <= 3 + 64
+    assert "1 not sent (line 3): " in errors
+    assert f"Stopped there: line {following} and after were not tried" in errors
+    sent = [line for number, line in enumerate(lines, 1) if number < following and number != 3]
+    assert told["sent"] == len(sent)
+    assert bodies(cluster.json("message", "find", "ended", "--max", "1000")) == sent
+    # As told, the rest.
+    rest = "\n".join(lines[following - 1 :])
+    assert cluster.json("send", "ended", stdin=rest)["sent"] == 200 - following + 1
+
+
+def test_numbers_for_people() -> None:
+    assert _spans([3]) == "3"
+    assert _spans([1, 3, 4, 5, 9, 10]) == "1, 3-5, 9-10"
 
 
 def test_get_by_both_ids(cluster: Cluster) -> None:

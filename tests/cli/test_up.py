@@ -67,6 +67,16 @@ def start() -> Iterator[type[Up]]:
         up.process.communicate()
 
 
+def command(*args: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*KEROLOX, *args],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+    )
+
+
 async def send(dialer: Dialer, broker: str, topic: str, body: bytes) -> Command:
     header = SendRequestV2(
         producer_group="p", topic=topic, default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
@@ -134,6 +144,33 @@ async def test_what_was_acknowledged_survives_a_kill(start: type[Up], tmp_path: 
         assert await bodies(dialer, up.brokers[0], "T") == acknowledged
         for round_number in range(3):
             assert await bodies(dialer, up.brokers[0], f"new_{round_number}") == [b"last"]
+    assert up.stop()[0] == 0
+
+
+async def test_a_send_that_meets_a_kill_tells_what_it_did(start: type[Up], tmp_path: Path) -> None:
+    up = start("up", "--data", str(tmp_path / "data"), *FREE)
+    sending = command("send", "T", "--queue", "0", "--json", "-n", up.nameserver)
+    assert sending.stdin is not None
+    sending.stdin.write(b"".join(b"%d\n" % number for number in range(1, 101)))
+    sending.stdin.flush()
+    async with Dialer() as dialer:
+        deadline = time.monotonic() + 30
+        while len(await bodies(dialer, up.brokers[0], "T")) < 32:
+            assert time.monotonic() < deadline, "nothing came"
+    up.process.kill()
+    out, errors = sending.communicate(b"".join(b"%d\n" % number for number in range(101, 1001)), timeout=60)
+    assert sending.returncode == 1
+    told = json.loads(out)
+    following = told["notTriedFrom"]
+    assert told["failed"] == len(told["failedNumbers"]) > 0
+    assert told["sent"] + told["failed"] == following - 1
+    assert f"Stopped there: line {following} and after were not tried" in errors.decode()
+    up = start("up", "--data", str(tmp_path / "data"), *FREE)
+    finding = command("message", "find", "T", "--max", "2000", "--json", "-n", up.nameserver)
+    found, _ = finding.communicate(timeout=60)
+    stored = {int(message["body"]) for message in json.loads(found)["messages"]}
+    acknowledged = set(range(1, following)) - set(told["failedNumbers"])
+    assert acknowledged <= stored < set(range(1, following))
     assert up.stop()[0] == 0
 
 

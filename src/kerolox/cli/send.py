@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -23,6 +24,7 @@ IN_FLIGHT_MAX = 64
 TIMEOUT_S = 5.0
 PROGRESS_EVERY_S = 0.5
 SHOWN_MAX = 20
+READ_BYTES = 64 << 10
 
 
 @one_line_errors
@@ -45,41 +47,51 @@ def send(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Send messages: arguments, lines of a file, or lines of stdin."""
+    """Send messages: arguments, lines of a file, or lines of stdin.
+
+    The first that cannot be sent ends it; which were not sent, and where to go on, is told.
+    """
     from kerolox import Message
     from kerolox.net.loop import run
 
     table = dict(_property(text) for text in properties or ())
-    messages = (
-        Message(topic, body, tags=tag, keys=keys or (), properties=table, delay_level=delay_level)
-        for body in _bodies(bodies, file, whole)
-    )
-    sending = Sending(topic, queue)
-    run(sending.run(split_addresses(nameserver), messages))
-    document = {"sent": sending.sent, "failed": sending.failed, "first": sending.shown}
+
+    def message(body: bytes) -> Message:
+        return Message(topic, body, tags=tag, keys=keys or (), properties=table, delay_level=delay_level)
+
+    sending = Sending(topic, queue, message)
+    run(sending.run(split_addresses(nameserver), _bodies(bodies, file, whole)))
+    document = {
+        "sent": sending.sent,
+        "failed": len(sending.failed),
+        "failedNumbers": sorted(sending.failed),
+        "notTriedFrom": sending.not_tried_from,
+        "first": sending.shown,
+    }
     columns = ("id", "broker", "queue", "offset", "status")
     rows = [tuple(row.values()) for row in sending.shown]
     output(json).show(document, Table(columns, rows))
     more = f", the first {len(rows)} shown" if sending.sent > len(rows) else ""
     typer.echo(f"{sending.sent} sent{more}", err=True)
     if sending.failed:
-        typer.echo(f"kerolox: {sending.failed} not sent: {sending.first_error}", err=True)
+        typer.echo(f"kerolox: {sending.what_failed('message' if bodies or whole else 'line')}", err=True)
         raise typer.Exit(1)
 
 
 class Sending:
-    """Sends many messages, some at a time."""
+    """Sends many messages, some at a time, until one cannot be sent: what follows is not tried then."""
 
-    def __init__(self, topic: str, queue_id: int | None) -> None:
+    def __init__(self, topic: str, queue_id: int | None, message: Callable[[bytes], Message]) -> None:
         self.sent = 0
-        self.failed = 0
-        self.first_error = ""
+        self.failed: dict[int, str] = {}  # by number, from 1 on: why
+        self.not_tried_from: int | None = None
         self.shown: list[dict[str, object]] = []
         self._topic = topic
         self._queue_id = queue_id
+        self._message = message
         self._turn = 0
 
-    async def run(self, nameservers: list[str], messages: Iterator[Message]) -> None:
+    async def run(self, nameservers: list[str], bodies: Iterator[list[tuple[int, bytes]]]) -> None:
         import asyncio
 
         from kerolox import ClientOptions, Producer, ProducerOptions
@@ -95,34 +107,34 @@ class Sending:
             if self._queue_id is not None and all(queue.queue_id != self._queue_id for queue in queues):
                 raise OptionError("--queue", self._queue_id, f"a writable queue of topic {self._topic}")
             try:
-                while True:
-                    # Reading stdin waits: meanwhile answers come in.
-                    message = await asyncio.to_thread(next, messages, None)
-                    if message is None:
-                        break
-                    while len(tasks) >= IN_FLIGHT_MAX:
-                        _, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                    task = asyncio.create_task(self._send(producer, message))
-                    tasks.add(task)
-                    if not self.sent:
-                        await task  # alone, while it connects: then all others keep their order
-                    tasks = {task for task in tasks if not task.done()}
-                    now_s = SYSTEM_CLOCK.monotonic_s()
-                    if now_s - shown_s >= PROGRESS_EVERY_S and sys.stderr.isatty():
-                        shown_s = now_s
-                        typer.echo(f"\r{self.sent} sent", err=True, nl=False)
+                # Reading stdin waits: meanwhile answers come in.
+                while self.not_tried_from is None and (some := await asyncio.to_thread(next, bodies, None)):
+                    for number, body in some:
+                        while len(tasks) >= IN_FLIGHT_MAX:
+                            _, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                        if self.failed:
+                            self.not_tried_from = number
+                            break
+                        task = asyncio.create_task(self._send(producer, number, body))
+                        tasks.add(task)
+                        if not self.sent:
+                            await task  # alone, while it connects: then all others keep their order
+                        now_s = SYSTEM_CLOCK.monotonic_s()
+                        if now_s - shown_s >= PROGRESS_EVERY_S and sys.stderr.isatty():
+                            shown_s = now_s
+                            typer.echo(f"\r{self.sent} sent", err=True, nl=False)
             finally:
                 if tasks:
                     await asyncio.wait(tasks)
         if sys.stderr.isatty():
             typer.echo("\r", err=True, nl=False)
 
-    async def _send(self, producer: Producer, message: Message) -> None:
+    async def _send(self, producer: Producer, number: int, body: bytes) -> None:
+        choose = None if self._queue_id is None else self._choose
         try:
-            receipt = await producer.send(message, selector=None if self._queue_id is None else self._choose)
+            receipt = await producer.send(self._message(body), selector=choose)
         except KeroloxError as error:
-            self.failed += 1
-            self.first_error = self.first_error or " ".join(str(error).split())
+            self.failed[number] = " ".join(str(error).split())
             return
         self.sent += 1
         if len(self.shown) < SHOWN_MAX:
@@ -142,23 +154,54 @@ class Sending:
         self._turn += 1
         return wanted[self._turn % len(wanted)]
 
+    def what_failed(self, noun: str) -> str:
+        """Which were not sent and why, and where to go on."""
+        numbers = sorted(self.failed)
+        which = noun if len(numbers) == 1 else f"{noun}s"
+        told = f"{len(numbers)} not sent ({which} {_spans(numbers)}): {self.failed[numbers[0]]}"
+        if self.not_tried_from is not None:
+            told = f"{told.rstrip('.')}. Stopped there: {noun} {self.not_tried_from} and after were not tried"
+        return told
 
-def _bodies(bodies: list[str] | None, file: Path | None, whole: bool) -> Iterator[bytes]:
+
+def _spans(numbers: list[int]) -> str:
+    """Sorted numbers for people: ``1, 3-5``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def _bodies(bodies: list[str] | None, file: Path | None, whole: bool) -> Iterator[list[tuple[int, bytes]]]:
+    """What is to be sent with its number, in lists of what could be read at once."""
     if bodies:
         if file is not None:
             raise OptionError("--file", str(file), "either messages as arguments or a file")
-        for body in bodies:
-            yield body.encode()
+        yield [(number, body.encode()) for number, body in enumerate(bodies, 1)]
         return
-    source = sys.stdin.buffer if file is None or str(file) == "-" else file.open("rb")
+    given = None if file is None or str(file) == "-" else file
+    source = cast(BufferedReader, sys.stdin.buffer) if given is None else given.open("rb")
     with source:
         if whole:
-            yield source.read()
+            yield [(1, source.read())]
             return
-        for line in source:
-            stripped = line.rstrip(b"\r\n")
-            if stripped:  # no broker takes an empty message
-                yield stripped
+        number, rest = 0, b""
+        while data := source.read1(READ_BYTES):  # what a pipe has: nothing typed waits for more
+            *lines, rest = (rest + data).split(b"\n")
+            if some := _not_empty(lines, number):
+                yield some
+            number += len(lines)
+        if some := _not_empty([rest], number):
+            yield some
+
+
+def _not_empty(lines: list[bytes], before: int) -> list[tuple[int, bytes]]:
+    # No broker takes an empty message.
+    stripped = ((number, line.rstrip(b"\r")) for number, line in enumerate(lines, before + 1))
+    return [(number, line) for number, line in stripped if line]
 
 
 def _property(text: str) -> tuple[str, str]:
