@@ -10,6 +10,7 @@ import msgspec
 
 from kerolox.client.errors import failure
 from kerolox.client.nameservers import NameServers
+from kerolox.client.time_search import ANSWERS, answered, time_search
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.body import MessageQueue
@@ -28,7 +29,7 @@ from kerolox.protocol.headers import offset as offset_headers
 from kerolox.protocol.headers import topic as topic_headers
 from kerolox.protocol.headers.route import DeleteTopicAtNameServerRequest, RouteRequest
 from kerolox.protocol.limits import INT64_MAX
-from kerolox.protocol.reserved import TEMPLATE_TOPIC
+from kerolox.protocol.reserved import TEMPLATE_TOPIC, TOOLS_GROUP
 
 LATEST_MS = -1  # as a time: the end of every queue
 
@@ -271,14 +272,14 @@ class Admin:
 
     async def offset_at(self, address: str, topic: str, queue_id: int, time_ms: int) -> int:
         """The first offset of a queue stored at this time or later; LATEST_MS: its end."""
-        asked: Header
         if time_ms == LATEST_MS or time_ms >= INT64_MAX:
-            code = RequestCode.GET_MAX_OFFSET
             asked = offset_headers.MaxOffsetRequest(topic=topic, queue_id=queue_id)
-        else:
-            code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-            asked = offset_headers.SearchOffsetRequest(topic=topic, queue_id=queue_id, timestamp=time_ms)
-        return (await self.ask(address, code, asked)).header(offset_headers.OffsetAnswer).offset
+            answer = await self.ask(address, RequestCode.GET_MAX_OFFSET, asked)
+            return answer.header(offset_headers.OffsetAnswer).offset
+        return await answered(
+            time_search(topic, None, queue_id, time_ms, TOOLS_GROUP),
+            lambda code, asked: self.ask(address, code, asked, ok=ANSWERS),
+        )
 
 
 async def at_all(brokers: Mapping[str, str], ask: Callable[[str], Coroutine[Any, Any, T]]) -> dict[str, T]:

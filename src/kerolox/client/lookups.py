@@ -19,8 +19,8 @@ from kerolox.protocol.limits import INT64_MAX
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.message_id import read_offset_id
 from kerolox.protocol.record import decode_record, decode_records
+from kerolox.protocol.reserved import TOOLS_GROUP
 
-GROUP = "TOOLS_CONSUMER"  # every broker has it
 COUNT_MAX = 64  # of one query by key: brokers give no more
 PULL_COUNT = 32
 _GOES_ON = (
@@ -168,7 +168,7 @@ class Lookups:
     ) -> tuple[list[StoredMessage], int, int]:
         """Messages from an offset on, where to go on, and the end of the queue. Holds if told to."""
         asked = PullRequest(
-            consumer_group=GROUP,
+            consumer_group=TOOLS_GROUP,
             topic=topic,
             queue_id=queue.queue_id,
             queue_offset=offset,

@@ -24,6 +24,7 @@ from kerolox.client.plain_reading import Pulled as Pulled
 from kerolox.client.plain_reading import blocks
 from kerolox.client.routes import MASTER, Route
 from kerolox.client.signing import sign_request
+from kerolox.client.time_search import ANSWERS, answered_in_turn, time_search
 from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed, RequestTimeout
 from kerolox.net.tls import client_context
 from kerolox.protocol.bodies.routes import TopicList, TopicRoute
@@ -32,15 +33,14 @@ from kerolox.protocol.command import Command, decode_command, request
 from kerolox.protocol.frame import FrameSplitter
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.offset import (
-    BoundaryType,
     MaxOffsetRequest,
     MinOffsetRequest,
     OffsetAnswer,
     QueryOffsetRequest,
-    SearchOffsetRequest,
     UpdateOffsetRequest,
 )
 from kerolox.protocol.headers.route import RouteRequest
+from kerolox.protocol.reserved import TOOLS_GROUP
 
 RECEIVE_BYTES = 1 << 18
 UNKNOWN_TOPIC_S = 3.0  # for which a topic nobody knows is asked about again
@@ -406,14 +406,8 @@ class PlainCluster:
 
     def offset_at(self, queue: Queue, time_ms: int) -> int:
         """The first offset stored at this time or later."""
-        asked = SearchOffsetRequest(
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            timestamp=time_ms,
-            boundary_type=BoundaryType.LOWER,
-            broker_name=queue.broker,
-        )
-        return self.ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, asked).header(OffsetAnswer).offset
+        search = time_search(*queue, time_ms, TOOLS_GROUP)
+        return answered_in_turn(search, lambda code, asked: self.ask(queue, code, asked, ok=ANSWERS))
 
     def committed(self, queue: Queue, group: str) -> int | None:
         """How far a group is; None when it has not begun."""

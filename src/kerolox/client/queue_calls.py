@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from kerolox.client.errors import failure
 from kerolox.client.messages import Queue, Received
 from kerolox.client.routes import MASTER
+from kerolox.client.time_search import ANSWERS, answered, time_search
 from kerolox.protocol.bodies.members import ConsumerIds, LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.heartbeat import ConsumerListRequest
 from kerolox.protocol.headers.offset import (
-    BoundaryType,
     MaxOffsetRequest,
     MinOffsetRequest,
     OffsetAnswer,
     QueryOffsetRequest,
-    SearchOffsetRequest,
     UpdateOffsetRequest,
 )
 from kerolox.protocol.headers.send import SendBackRequest
@@ -105,19 +104,12 @@ class QueueCalls:
         answer = await self._client.ask(self._any(queue), RequestCode.GET_MIN_OFFSET, asked, vip=True)
         return answer.header(OffsetAnswer).offset
 
-    async def offset_at(self, queue: Queue, time_ms: int, *, upper: bool = False) -> int:
-        """The first offset stored at this time or later; ``upper``: the last at or before it."""
-        asked = SearchOffsetRequest(
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            timestamp=time_ms,
-            boundary_type=BoundaryType.UPPER if upper else BoundaryType.LOWER,
-            broker_name=queue.broker,
+    async def offset_at(self, queue: Queue, time_ms: int) -> int:
+        """The first offset stored at this time or later."""
+        return await answered(
+            time_search(*queue, time_ms, self._group),
+            lambda code, asked: self._client.ask(self._any(queue), code, asked, ok=ANSWERS, vip=True),
         )
-        answer = await self._client.ask(
-            self._any(queue), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, asked, vip=True
-        )
-        return answer.header(OffsetAnswer).offset
 
     # --- the group ------------------------------------------------------------------------------------
 

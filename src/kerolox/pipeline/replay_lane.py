@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from kerolox.client.dead_letters import OF_THE_WAY
 from kerolox.client.errors import failure
-from kerolox.client.lookups import GROUP as READING_GROUP
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
 from kerolox.client.plain import PlainCluster
@@ -34,7 +33,7 @@ from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.properties import pack, unpack
 from kerolox.protocol.record import decode_record
-from kerolox.protocol.reserved import TEMPLATE_TOPIC
+from kerolox.protocol.reserved import TEMPLATE_TOPIC, TOOLS_GROUP
 from kerolox.spark.records import positions_of
 
 # Marks of a copy: which replay made it, of what message, and when that one was born.
@@ -277,7 +276,7 @@ class Lane:
         cluster = self._cluster
         end = cluster.max_offset(target)
         start = max(start, cluster.min_offset(target))
-        for pulled in cluster.blocks(target, start, end, group=READING_GROUP):
+        for pulled in cluster.blocks(target, start, end, group=TOOLS_GROUP):
             self._watched.check()
             for at in positions_of(pulled.block):
                 for message in unwrap(decode_record(pulled.block, int(at))):

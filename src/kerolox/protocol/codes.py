@@ -368,6 +368,7 @@ VERSION_FILTER_BY_SQL: Final = 232  # V4_1_0_SNAPSHOT: a broker filters by more 
 VERSION_UNIQUE_KEY_UNSIGNED: Final = 399  # V4_9_3, and older: does not sign _UNIQUE_KEY_QUERY
 VERSION_STANDARD_JSON: Final = 401  # V4_9_4: a client reads routes with quoted integer keys
 VERSION_QUEUE_MAPPING: Final = 413  # V5_0_0: a compressed registration has a mapping section
+VERSION_EXACT_TIMES: Final = 435  # V5_1_1: a broker finds the first message of a time, not the nearest
 VERSION_BEFORE_GO_AWAY: Final = 475  # V5_3_1: only newer clients understand GO_AWAY
 
 

@@ -30,7 +30,8 @@ NOT_FOR_SENDING: Final = frozenset({
 })  # fmt: skip
 
 HALF_GROUP: Final = "CID_RMQ_SYS_TRANS"  # which reads the half messages
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"  # of who only looks: every broker has it
 SYSTEM_GROUPS: Final = (
-    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
+    TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", HALF_GROUP,
 )  # fmt: skip

@@ -1,0 +1,110 @@
+"""Where in a queue a time begins.
+
+Brokers before RocketMQ 5.1.1 answer with the message nearest to the time, or with any one of several of the
+very same millisecond: the first that was asked for may lie before or after it. There the messages around
+their answer are looked at until the first is found, mostly two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+
+from kerolox.protocol.codes import VERSION_EXACT_TIMES, RequestCode, ResponseCode
+from kerolox.protocol.command import Command
+from kerolox.protocol.flags import PULL_SUBSCRIPTION
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers.offset import (
+    BoundaryType,
+    MaxOffsetRequest,
+    MinOffsetRequest,
+    OffsetAnswer,
+    SearchOffsetRequest,
+)
+from kerolox.protocol.headers.pull import PullRequest
+from kerolox.protocol.record import decode_records
+from kerolox.protocol.subscription import ALL, TAG
+
+# None of these is a failure: there may be no message where one was looked for.
+ANSWERS = (
+    0,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+Question = tuple[RequestCode, Header]
+Search = Generator[Question, Command, int]
+
+
+def time_search(topic: str, broker: str | None, queue_id: int, time_ms: int, group: str) -> Search:
+    """Questions to a broker, until it is known which offset is the first stored at this time or later."""
+    answer = yield (
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        SearchOffsetRequest(
+            topic=topic,
+            queue_id=queue_id,
+            timestamp=time_ms,
+            boundary_type=BoundaryType.LOWER,
+            broker_name=broker,
+        ),
+    )
+    guess = answer.header(OffsetAnswer).offset
+    if answer.version >= VERSION_EXACT_TIMES:
+        return guess
+    lowest = MinOffsetRequest(topic=topic, queue_id=queue_id, broker_name=broker)
+    low = max(0, (yield RequestCode.GET_MIN_OFFSET, lowest).header(OffsetAnswer).offset)
+    highest = MaxOffsetRequest(topic=topic, queue_id=queue_id, broker_name=broker)
+    high = max(low, (yield RequestCode.GET_MAX_OFFSET, highest).header(OffsetAnswer).offset)
+    # What lies before low is earlier, what lies from high on is not. Steps away from the guess grow until the
+    # first is between two looks; then the middle is looked at.
+    look, step, sides = min(max(guess, low), high - 1), 1, set()
+    while low < high:
+        answer = yield (
+            RequestCode.PULL_MESSAGE,
+            PullRequest(
+                consumer_group=group,
+                topic=topic,
+                queue_id=queue_id,
+                queue_offset=look,
+                max_msg_nums=1,
+                sys_flag=PULL_SUBSCRIPTION,
+                commit_offset=0,
+                suspend_timeout_millis=0,
+                sub_version=0,
+                subscription=ALL,
+                expression_type=TAG,
+                broker_name=broker,
+            ),
+        )
+        earlier = answer.code != 0 or decode_records(answer.body)[0].store_timestamp < time_ms
+        if earlier:  # as what is deleted meanwhile is
+            low = look + 1
+        else:
+            high = look
+        sides.add(earlier)
+        if len(sides) == 2:
+            look = (low + high) // 2
+        else:
+            look = min(low + step - 1, high - 1) if earlier else max(high - step, low)
+            step *= 2
+    return high
+
+
+async def answered(search: Search, ask: Callable[[RequestCode, Header], Awaitable[Command]]) -> int:
+    """The end of a search whose questions are asked like this."""
+    question = next(search)
+    while True:
+        try:
+            question = search.send(await ask(*question))
+        except StopIteration as end:
+            return int(end.value)
+
+
+def answered_in_turn(search: Search, ask: Callable[[RequestCode, Header], Command]) -> int:
+    """The same for who waits for every answer."""
+    question = next(search)
+    while True:
+        try:
+            question = search.send(ask(*question))
+        except StopIteration as end:
+            return int(end.value)
