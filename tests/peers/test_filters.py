@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
+import pytest
+
 from kerolox.protocol.filters.bloom import BloomFilter
-from tests.protocol.filters.expressions import cases
+from tests.protocol.filters.expressions import SEARCHES, cases
 from tests.protocol.filters.golden import GOLDEN, SEED, ours
 
 from .driver import JavaDriver
@@ -16,6 +19,10 @@ from .driver import JavaDriver
 def test_a_thousand_conditions_answer_alike(java_driver: JavaDriver) -> None:
     seed = int(os.environ.get("KEROLOX_FILTER_SEED", SEED))
     asked = cases(seed, 1200, 5)
+    if java_driver.jars.is_4x:  # has none of these words: in ours a client of 4.x may use them
+        asked = [
+            case for case in asked if not re.search("|".join(SEARCHES), case["expression"], re.IGNORECASE)
+        ]
     theirs = java_driver.call("filter.evaluate", cases=asked, timeout=120)
     different = [
         (case["expression"], case["properties"], theirs[number], answer)
@@ -29,6 +36,8 @@ def test_a_thousand_conditions_answer_alike(java_driver: JavaDriver) -> None:
 
 def test_the_recorded_answers_are_still_the_originals(java_driver: JavaDriver) -> None:
     """With KEROLOX_RECORD_FILTERS=1 they are recorded again."""
+    if java_driver.jars.is_4x:
+        pytest.skip("recorded from 5.x, which knows more words")
     asked = cases(SEED, 300, 3)
     theirs = java_driver.call("filter.evaluate", cases=asked, timeout=120)
     recorded = [{**case, "answers": answers} for case, answers in zip(asked, theirs, strict=True)]

@@ -56,7 +56,9 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
 def test_a_broker_registers_unregisters_and_is_missed(java: Factory, ours: OurNameServer) -> None:
     broker = java.broker(ours.address, name="broker-coming-and-going", cluster="Passing")
     assert b"broker-coming-and-going" in brokers(ours.address)
-    assert {"TBW102", "SELF_TEST_TOPIC", "Passing", "RMQ_SYS_TRANS_HALF_TOPIC"} <= topics(ours.address)
+    # RocketMQ 4 makes the topic of half messages when it needs it.
+    half = set() if broker.jars.is_4x else {"RMQ_SYS_TRANS_HALF_TOPIC"}
+    assert {"TBW102", "SELF_TEST_TOPIC", "Passing"} | half <= topics(ours.address)
     broker.stop()
     wait_until(lambda: b"broker-coming-and-going" not in brokers(ours.address))
     broker.start()
@@ -168,7 +170,18 @@ def test_mqadmin_prints_the_same_of_cluster_and_topics(
     twice: Twice, broker: JavaBroker, unique: Unique
 ) -> None:
     (topic,) = [name for name in topics(twice.ours) if unique("topic").rsplit("_", 1)[0] in name]
-    clusters = twice("clusterList", "-c", "BothCluster")
+    if twice.driver.jars.is_4x:  # whose tool tells of all clusters or none, and the two serve others too
+        clusters, theirs = (
+            "\n".join(
+                re.findall(
+                    ".*BothCluster.*", plain(twice.driver.mqadmin("clusterList", "-n", server), server)
+                )
+            )
+            for server in (twice.ours, twice.theirs)
+        )
+        assert clusters == theirs
+    else:
+        clusters = twice("clusterList", "-c", "BothCluster")
     assert "broker-both" in clusters
     assert broker.address in clusters
     assert topic in twice.driver.mqadmin("topicList", "-n", twice.ours)
@@ -216,7 +229,8 @@ def test_mqadmin_reads_and_changes_the_name_servers_settings(twice: Twice) -> No
         return dict(re.findall(r"^(\S+)\s*=\s*(\S*)\s*$", printed, re.MULTILINE))
 
     before = settings(twice.ours)
-    for key in ("listenPort", "orderMessageEnable", "kvConfigPath", "scanNotActiveBrokerInterval"):
+    newer = () if twice.driver.jars.is_4x else ("scanNotActiveBrokerInterval",)
+    for key in ("listenPort", "orderMessageEnable", "kvConfigPath", *newer):
         assert key in before
         assert key in settings(twice.theirs)
     assert before["orderMessageEnable"] == settings(twice.theirs)["orderMessageEnable"] == "false"
@@ -226,6 +240,8 @@ def test_mqadmin_reads_and_changes_the_name_servers_settings(twice: Twice) -> No
         settings(twice.ours)["orderMessageEnable"] == settings(twice.theirs)["orderMessageEnable"] == "true"
     )
     twice("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "false")
+    if twice.driver.jars.is_4x:
+        return
     # A black-listed key is refused by both, with the same words.
     refused = [
         java_error(twice.driver, "updateNamesrvConfig", "-n", server, "-k", "configBlackList", "-v", "x")

@@ -77,7 +77,8 @@ def test_hot_answers_read_in_java(java_driver: JavaDriver, encoding: int) -> Non
 
 def test_records_of_every_shape_read_in_java(java_driver: JavaDriver) -> None:
     hosts = {4: host_bytes("10.1.2.3:5555"), 6: host_bytes("[2001:db8::7]:10911")}
-    topics = ["T", "TopicTest", "x" * 127, "%RETRY%" + "y" * 200]
+    # RocketMQ 4 has no long topics.
+    topics = ["T", "TopicTest", "x" * 127, *([] if java_driver.jars.is_4x else ["%RETRY%" + "y" * 200])]
     expected, records = [], b""
     for number, (born, store, topic) in enumerate((b, s, t) for b in (4, 6) for s in (4, 6) for t in topics):
         body = bytes([number]) * (number * 37)

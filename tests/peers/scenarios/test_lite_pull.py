@@ -29,7 +29,8 @@ def test_seek_anywhere_and_commit(cluster: Cluster, client: Client, unique: Uniq
     middle = again[5]["storeTimestamp"]
     found = lite.method("offsetForTimestamp", queue, middle)
     assert again[found]["storeTimestamp"] == middle
-    assert found == 0 or again[found - 1]["storeTimestamp"] < middle
+    # 4.9's broker finds any one of this millisecond.
+    assert cluster.is_apache_4 or found == 0 or again[found - 1]["storeTimestamp"] < middle
     assert lite.method("offsetForTimestamp", queue, again[0]["storeTimestamp"] - 1) == 0
     lite.stop()
     # The group goes on where it committed, whoever comes.
