@@ -16,6 +16,12 @@ _SERVICE_NOT_AVAILABLE = 14
 _INVALID_PARAMETER = 29
 
 
+def sentences(what: str, *more: str) -> str:
+    """What happened and what to do, each ended by one mark: texts may end with one already."""
+    texts = [what, *(text[:1].upper() + text[1:] for text in more)]
+    return " ".join(text if text.endswith((".", "?", "!")) else f"{text}." for text in texts)
+
+
 class KeroloxError(Exception):
     """Anything kerolox raises on purpose."""
 

@@ -12,7 +12,7 @@ import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys, split_addresses
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
-from kerolox.errors import KeroloxError, OptionError
+from kerolox.errors import KeroloxError, OptionError, sentences
 
 if TYPE_CHECKING:
     from kerolox import Message, Producer, Queue
@@ -160,7 +160,7 @@ class Sending:
         which = noun if len(numbers) == 1 else f"{noun}s"
         told = f"{len(numbers)} not sent ({which} {_spans(numbers)}): {self.failed[numbers[0]]}"
         if self.not_tried_from is not None:
-            told = f"{told.rstrip('.')}. Stopped there: {noun} {self.not_tried_from} and after were not tried"
+            told = sentences(told, f"stopped there: {noun} {self.not_tried_from} and after were not tried")
         return told
 
 

@@ -17,6 +17,7 @@ from kerolox.errors import (
     Overloaded,
     RequestFailed,
     RequestTimeout,
+    sentences,
 )
 from kerolox.protocol.codes import RETRIABLE_CODES, ResponseCode, request_name
 
@@ -51,7 +52,7 @@ class NoRoute(KeroloxError):
     def __init__(self, topic: str, what: str, next_step: str) -> None:
         self.topic = topic
         self.next_step = next_step
-        super().__init__(f"no route to topic {topic!r}: {what}. {next_step[:1].upper()}{next_step[1:]}.")
+        super().__init__(sentences(f"no route to topic {topic!r}: {what}", next_step))
 
 
 class NameServerUnreachable(NoRoute):
@@ -137,8 +138,10 @@ class BrokerUnreachable(ConnectFailed):
         self.address = address
         KeroloxError.__init__(
             self,
-            f"broker {broker or '?'} advertises {address}, which cannot be reached from here: {reason}. "
-            f"{self.next_step[:1].upper()}{self.next_step[1:]}.",
+            sentences(
+                f"broker {broker or '?'} advertises {address}, which cannot be reached from here: {reason}",
+                self.next_step,
+            ),
         )
 
 
@@ -153,7 +156,7 @@ class AccessDenied(RequestFailed):
     def __init__(self, code: int, remark: str | None, *, address: str = "", request: str = "") -> None:
         super().__init__(code, remark, address=address, request=request)
         self.can_retry = self.retriable = False
-        self.args = (f"{self.args[0].rstrip('.')}. {self.next_step[:1].upper()}{self.next_step[1:]}.",)
+        self.args = (sentences(self.args[0], self.next_step),)
 
 
 class NotAllowedThere(AccessDenied):
@@ -262,8 +265,11 @@ class SendFailed(KeroloxError):
             )
         steps = "; ".join(f"{broker}: {error}" for broker, error in self.tried) or "nobody could be asked"
         super().__init__(
-            f"message to topic {topic!r} not sent after {elapsed_s:.2f} s and {len(self.tried)} "
-            f"{'try' if len(self.tried) == 1 else 'tries'} ({why}): {steps}. Next: {self.next_step}."
+            sentences(
+                f"message to topic {topic!r} not sent after {elapsed_s:.2f} s and {len(self.tried)} "
+                f"{'try' if len(self.tried) == 1 else 'tries'} ({why}): {steps}",
+                f"next: {self.next_step}",
+            )
         )
 
 
@@ -288,6 +294,8 @@ class NoReply(KeroloxError):
     def __init__(self, topic: str, correlation_id: str, timeout_s: float) -> None:
         self.correlation_id = correlation_id
         super().__init__(
-            f"no reply to the request {correlation_id} in topic {topic!r} within {timeout_s:g} s. "
-            f"{self.next_step[:1].upper()}{self.next_step[1:]}."
+            sentences(
+                f"no reply to the request {correlation_id} in topic {topic!r} within {timeout_s:g} s",
+                self.next_step,
+            )
         )

@@ -102,6 +102,7 @@ class Routes:
         self._on_change = on_change
         self._known: dict[str, Route] = {}
         self._asking: dict[str, asyncio.Task[Route]] = {}
+        self._in_vain = 0  # how often no name server answered, in a row
 
     # --- what is known ------------------------------------------------------------------------
 
@@ -182,10 +183,13 @@ class Routes:
         for topic in topics:
             try:
                 await self.refresh(topic)
+                self._in_vain = 0
             except TopicNotFound:
                 continue  # normal for what is yet to be created
             except NameServerUnreachable as error:
-                log.warning("routes_not_refreshed error=%r next=%r", str(error), error.next_step)
+                count = self._in_vain = self._in_vain + 1
+                if count & (count - 1) == 0:  # one that stays away is counted, not repeated
+                    log.warning("routes_not_refreshed times=%d error=%r", count, str(error))
                 return  # the others would only take as long again
             except KeroloxError as error:
                 log.warning("route_not_refreshed topic=%s error=%r", topic, str(error))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from kerolox.client.messages import Queue
 from kerolox.client.names import is_system, without_namespace
 from kerolox.client.plain import Edges, PlainCluster
-from kerolox.errors import KeroloxError, OptionError
+from kerolox.errors import KeroloxError, OptionError, sentences
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
 from kerolox.spark.places import EARLIEST, LATEST, Places, queue_text
 from kerolox.spark.source_options import Start, Wanted
@@ -28,8 +28,9 @@ class DataLoss(KeroloxError):
     def __init__(self, queue: Queue, asked: int, what: str) -> None:
         self.queue, self.asked = queue, asked
         super().__init__(
-            f"queue {queue_text(queue)}: offset {asked} was to be read next, but {what}. "
-            f"{self.next_step[:1].upper()}{self.next_step[1:]}."
+            sentences(
+                f"queue {queue_text(queue)}: offset {asked} was to be read next, but {what}", self.next_step
+            )
         )
 
     @classmethod
