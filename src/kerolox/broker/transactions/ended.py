@@ -75,9 +75,10 @@ class Ended:
         self._clock = clock
         self.progress = 0  # half messages before this offset are done with
         self._done: set[int] = set()  # not yet gone through
-        # What its producer ended lately, the oldest first: it may tell once more, answering several
+        # What its producer ended lately, the oldest first in order: it may tell once more, answering several
         # questions, when we have gone through it long ago.
-        self._lately: dict[int, None] = {}
+        self._lately: set[int] = set()
+        self._in_order: deque[int] = deque()  # the same
         self._put_back: dict[int, Transaction] = {}
         self._ops: deque[tuple[int, int]] = deque()  # offset of the op message, highest offset it notes
         self._op_progress = 0
@@ -192,9 +193,12 @@ class Ended:
     def _remember(self, offset: int) -> None:
         transaction = self._put_back.get(offset)
         for each in [offset] if transaction is None else transaction.offsets:
-            self._lately[each] = None
-        while len(self._lately) > LATELY_COUNT_MAX:
-            del self._lately[next(iter(self._lately))]
+            if each not in self._lately:
+                self._lately.add(each)
+                self._in_order.append(each)
+        # Not a dict, whose first key is far to seek behind all those deleted.
+        while len(self._in_order) > LATELY_COUNT_MAX:
+            self._lately.discard(self._in_order.popleft())
 
     # --- progress ------------------------------------------------------------------------------------
 
