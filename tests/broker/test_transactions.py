@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kerolox.broker.transactions import ended
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -109,6 +110,21 @@ async def test_a_rolled_back_message_does_not(tmp_path: Path) -> None:
         assert await producer.orders() == []
         assert await producer.ops() == [b"0,"]
         assert s.broker.transaction_counts.counts[TOPIC].count == 0
+
+
+async def test_the_first_outcome_stands_and_only_the_latest_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ended, "LATELY_COUNT_MAX", 2)
+    async with scene(tmp_path) as s:
+        producer = await s.producer()
+        halves = [await producer.prepare(b"%d" % number) for number in range(5)]
+        for half in halves:
+            assert (await producer.end(half)).code == 0
+            assert (await producer.end(half, ROLLBACK)).code == 0  # too late
+        assert [order.body for order in await producer.orders()] == [b"0", b"1", b"2", b"3", b"4"]
+        known = s.broker.transactions.ended
+        assert list(known._in_order) == sorted(known._lately) == [half.queue_offset for half in halves[-2:]]
 
 
 async def test_an_unknown_outcome_is_not_answered_and_changes_nothing(tmp_path: Path) -> None:

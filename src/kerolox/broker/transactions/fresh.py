@@ -3,7 +3,7 @@ their end needs to know of them need not be read back from the log."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.transactions.counts import Counts
@@ -21,7 +21,8 @@ class Fresh:
     def __init__(self, writes: LogWrites, counts: Counts) -> None:
         self._writes = writes
         self._counts = counts
-        self._known: dict[int, tuple[Open, int]] = {}
+        # Ordered, as the first key of a dict is far to seek behind all those deleted.
+        self._known: OrderedDict[int, tuple[Open, int]] = OrderedDict()
         self._size_bytes = 0
         self._in_write: list[tuple[str, Open | None, int]] = []
 
@@ -55,4 +56,4 @@ class Fresh:
         for topic, count in topics.items():
             self._counts.prepared(topic, count)
         while len(known) > COUNT_MAX or self._size_bytes > BYTES_MAX:
-            self.forget(next(iter(known)))
+            self._size_bytes -= known.popitem(last=False)[1][1]
