@@ -67,6 +67,12 @@ def test_unique_key_of_an_ipv6_host_is_longer() -> None:
     assert read_unique_key(key) == (BROKER_IPV6[:16], 1, -1, 0, 0)
 
 
+def test_some_keys_at_once_are_what_one_after_the_other_gives() -> None:
+    one, many = (UniqueKeys(bytes(4), 1, 1, lambda: ms(2024, 3, 1), UTC) for _ in range(2))
+    for count in (1, 2, 300, 65_000, 1000, 1):
+        assert many.some(count) == [one.next() for _ in range(count)]
+
+
 def test_the_counter_starts_again_after_sixteen_bits() -> None:
     keys = UniqueKeys(bytes(4), 1, 1, lambda: ms(2024, 3, 1), UTC)
     made = [keys.next() for _ in range(65537)]

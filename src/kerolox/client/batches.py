@@ -27,15 +27,12 @@ def check_batch(messages: Sequence[Message]) -> None:
             raise InvalidMessage("a message in a batch cannot be delayed")
 
 
-def uncompress(outgoing: Outgoing) -> None:
-    """Take its compression back: the messages of a batch have no flags of their own that could say so."""
-    if outgoing.sys_flag and outgoing.message is not None:
-        outgoing.body = outgoing.message.body_bytes()
-        outgoing.sys_flag = 0
-
-
-def split(items: Sequence[Outgoing], bytes_max: int, next_key: Callable[[], str]) -> Iterator[Outgoing]:
+def batches_of(items: Sequence[Outgoing], bytes_max: int, next_key: Callable[[], str]) -> Iterator[Outgoing]:
     """As few batches as their size allows."""
+    whole = batch_of(items, next_key())
+    if len(whole.body) <= bytes_max:
+        yield whole
+        return
     part: list[Outgoing] = []
     size = 0
     for item in items:

@@ -76,13 +76,13 @@ class Message(_Addressed, kw_only=True):
     def pack(self, unique_key: str, more: str = "") -> str:
         """The properties as they travel. ``more`` are further ones, packed."""
         text = f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01{'true' if self.wait_stored else 'false'}\x02"
-        if self.tags:
-            text = f"TAGS\x01{self.tags}\x02{text}"
-        keys = self.keys
+        tags, keys = self.tags, self.keys
+        if tags:
+            text = f"TAGS\x01{tags}\x02{text}"
         if keys:
             text = f"KEYS\x01{keys if isinstance(keys, str) else ' '.join(keys)}\x02{text}"
-        if text.count("\x02") != 2 + bool(self.tags) + bool(keys):
-            raise InvalidMessage(f"tags {self.tags!r}, keys {keys!r}: they must not hold \\x02")
+        if (tags or keys or self.unique_key) and text.count("\x02") != 2 + bool(tags) + bool(keys):
+            raise InvalidMessage(f"tags {tags!r}, keys {keys!r}: they must not hold \\x02")
         if self.delay_level or self.delay is not None or self.deliver_at is not None:
             text = self._pack_delay() + text
         if self.properties:

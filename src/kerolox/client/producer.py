@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Self, TypeVar
 
-from kerolox.client.batches import check_batch, receipts_of, split, uncompress
+from kerolox.client.batches import batches_of, check_batch, receipts_of
 from kerolox.client.client import Client
 from kerolox.client.errors import InvalidMessage, SomeFailed
 from kerolox.client.hooks import SendContext, SendHook, TraceHook, extra_properties, run_after, run_before
@@ -247,16 +248,13 @@ class Producer(ProducingMember):
         check_batch(messages)
         timeout_s = self.options.timeout_s if timeout_s is None else timeout_s
         began_s = self.client.clock.monotonic_s()
-        contexts: list[SendContext] = []
-        items: list[Outgoing] = []
-        for outgoing in self._prepared(messages, _sharding(order_key), contexts):
-            if isinstance(outgoing, InvalidMessage):
-                raise outgoing
-            uncompress(outgoing)
-            items.append(outgoing)
+        contexts = [run_before(self.hooks, message, self.group) for message in messages] if self.hooks else []
+        sharding = _sharding(order_key)
+        more = [sharding + extra_properties(context) for context in contexts] or repeat(sharding)
+        items = self._sender.prepare_some(messages, more)
         pin = self._pin(queue, order_key, None)
         publishing = await self._sender.publishing(items[0].topic, timeout_s)
-        batches = list(split(items, self.options.message_bytes_max, self._sender.next_key))
+        batches = list(batches_of(items, self.options.message_bytes_max, self._sender.next_key))
         # One batch may go to any broker; several keep their order only in one queue.
         pinned: Target | None = None
         if pin is not None:

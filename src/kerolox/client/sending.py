@@ -34,6 +34,8 @@ from kerolox.protocol.codes import STORED_CODES, RequestCode, ResponseCode, requ
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 
+KEYS_MAX = 1 << 15  # made at a time: their counter has 16 bits
+
 if TYPE_CHECKING:
     from kerolox.client.client import Client
     from kerolox.client.options import ProducerOptions
@@ -94,6 +96,9 @@ class Sender:
         self._monotonic_s = client.clock.monotonic_s
         self._wall_ms = client.clock.wall_ms
         self._checked: set[str] = set()  # topics whose names were looked at
+        self._bytes_max = options.message_bytes_max
+        namespace = client.options.namespace
+        self._instance = f"INSTANCE_ID\x01{namespace}\x02" if namespace else ""
 
     @cached_property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -112,43 +117,63 @@ class Sender:
 
     def prepare(self, message: Message, more: str = "", *, sys_flag: int = 0) -> Outgoing:
         """A message checked and packed. Raises InvalidMessage. ``more`` are further properties, packed."""
+        unique_key = message.unique_key or self._keys.next()
+        outgoing = self._packed(
+            message, self._wire_topic(message.topic), more, unique_key, self._wall_ms(), sys_flag
+        )
         options = self.options
-        topic = message.topic
+        if options.compression and len(outgoing.body) >= options.compress_from_bytes:
+            shrink(outgoing, options.compression_kind, options.compression_level)
+        return outgoing
+
+    def prepare_some(self, messages: Sequence[Message], more: Iterable[str]) -> list[Outgoing]:
+        """The same for messages of one topic that go into a batch: nothing there could say that a message is
+        compressed, so none is."""
+        topic, born_ms = self._wire_topic(messages[0].topic), self._wall_ms()
+        found: list[Outgoing] = []
+        extras = iter(more)
+        for start in range(0, len(messages), KEYS_MAX):
+            part = messages[start : start + KEYS_MAX]
+            found += [
+                self._packed(message, topic, extra, message.unique_key or key, born_ms, 0)
+                for message, extra, key in zip(part, extras, self._keys.some(len(part)), strict=False)
+            ]
+        return found
+
+    def _wire_topic(self, topic: str) -> str:
         if topic not in self._checked:
             check_topic_for_sending(topic)
             if len(self._checked) > 10_000:
                 self._checked.clear()
             self._checked.add(topic)
-        if self.client.options.namespace:
-            topic = self.client.wire_name(topic)
-            more += f"INSTANCE_ID\x01{self.client.options.namespace}\x02"
+        return self.client.wire_name(topic) if self._instance else topic
+
+    def _packed(
+        self, message: Message, topic: str, more: str, unique_key: str, born_ms: int, sys_flag: int
+    ) -> Outgoing:
         given = message.body
         body = given if type(given) is bytes else message.body_bytes()
         if not body:
             raise InvalidMessage(f"the message to topic {topic!r} has no body; brokers take none without")
-        if len(body) > options.message_bytes_max:
+        if len(body) > self._bytes_max:
             raise InvalidMessage(
-                f"the body has {len(body)} bytes; at most {options.message_bytes_max} (message_bytes_max, "
+                f"the body has {len(body)} bytes; at most {self._bytes_max} (message_bytes_max, "
                 "and the broker's maxMessageSize)"
             )
-        unique_key = message.unique_key or self._keys.next()
-        properties = message.pack(unique_key, more)
-        if len(properties) * 4 > PROPERTIES_BYTES_MAX:  # a character has four bytes at most
+        properties = message.pack(unique_key, more + self._instance)
+        if len(properties) > PROPERTIES_BYTES_MAX // 4:  # a character has four bytes at most
             check_properties(properties)
-        outgoing = Outgoing(
+        return Outgoing(
             topic,
             body,
             properties,
             unique_key,
-            self._wall_ms(),
+            born_ms,
             message.flag,
             sys_flag,
             RequestCode.SEND_MESSAGE_V2,
             message,
         )
-        if options.compression and len(body) >= options.compress_from_bytes:
-            shrink(outgoing, options.compression_kind, options.compression_level)
-        return outgoing
 
     # --- queues -------------------------------------------------------------------------------
 

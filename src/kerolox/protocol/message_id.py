@@ -76,6 +76,14 @@ class UniqueKeys:
         self._counter = (counter + 1) & 0xFFFF
         return f"{self._head}{_HEX[counter >> 8]}{_HEX[counter & 255]}"
 
+    def some(self, count: int) -> list[str]:
+        """So many new keys, all with the time of the first. Not more than the counter can tell apart."""
+        first = self.next()
+        head, counter = self._head, self._counter
+        self._counter = (counter + count - 1) & 0xFFFF
+        following = range(counter, counter + count - 1)
+        return [first, *[f"{head}{_HEX[n >> 8 & 255]}{_HEX[n & 255]}" for n in following]]
+
     def _head_at(self, now_ms: int) -> str:
         if now_ms >= self._next_start_ms:
             self._start_ms, self._next_start_ms = month_of(now_ms, self._zone)
