@@ -11,6 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __linux__
+#include <errno.h>
+#include <sys/uio.h>
+#endif
 
 enum {
     JSON = 0,
@@ -1496,6 +1500,68 @@ static PyObject *sift(PyObject *module, PyObject *args) {
     return Py_BuildValue("(nnLni)", number, count, size_bytes, filtered, why);
 }
 
+/* --- what lies where, and reading it --------------------------------------------------------------------- */
+
+static const long long HOLE_TAGS = 0x6B65726F6C6F7865;
+
+static PyObject *entry_run(PyObject *module, PyObject *entries) {
+    if (!PyBytes_CheckExact(entries)) {
+        PyErr_SetString(PyExc_TypeError, "entry_run takes bytes");
+        return NULL;
+    }
+    Py_ssize_t count = PyBytes_GET_SIZE(entries) / QUEUE_ENTRY_BYTES;
+    const char *entry = PyBytes_AS_STRING(entries);
+    long long first = 0, last = 0, end = 0, total = 0, step_max = 0;
+    if (!count) Py_RETURN_NONE;
+    for (Py_ssize_t number = 0; number < count; number++, entry += QUEUE_ENTRY_BYTES) {
+        long long physical = get64(entry);
+        int32_t size = (int32_t)get32(entry + 8);
+        if (physical < 0 || size < 0 || (long long)get64(entry + 12) == HOLE_TAGS) Py_RETURN_NONE;
+        if (!number) {
+            first = physical;
+        } else {
+            if (physical <= last) Py_RETURN_NONE;
+            if (physical - last > step_max) step_max = physical - last;
+        }
+        last = physical;
+        end = physical > INT64_MAX - size ? INT64_MAX : physical + size;
+        total += size;
+    }
+    return Py_BuildValue("(nLLLLL)", count, total, first, last, end, step_max);
+}
+
+#ifdef RWF_NOWAIT
+enum { COPIED_AT_ONCE = 64 * 1024 };
+
+/* What is in memory is copied so quickly that letting other threads run would take longer. */
+static PyObject *read_now(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
+    if (arg_count != 3) return PyErr_Format(PyExc_TypeError, "read_now takes 3 arguments, got %zd", arg_count);
+    int fd = (int)PyLong_AsLong(args[0]);
+    Py_ssize_t size = PyLong_AsSsize_t(args[1]);
+    long long offset = PyLong_AsLongLong(args[2]);
+    if (PyErr_Occurred()) return NULL;
+    PyObject *data = PyBytes_FromStringAndSize(NULL, size);
+    if (!data) return NULL;
+    struct iovec place = {PyBytes_AS_STRING(data), (size_t)size};
+    ssize_t got;
+    int error;
+    if (size <= COPIED_AT_ONCE) {
+        got = preadv2(fd, &place, 1, offset, RWF_NOWAIT);
+        error = errno;
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        got = preadv2(fd, &place, 1, offset, RWF_NOWAIT);
+        error = errno;
+        Py_END_ALLOW_THREADS
+    }
+    if (got == size) return data;
+    Py_DECREF(data);
+    if (got >= 0 || error == EAGAIN || error == EINTR) Py_RETURN_NONE;
+    errno = error;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+#endif
+
 /* --- the module ------------------------------------------------------------------------------------------ */
 
 static PyMethodDef methods[] = {
@@ -1507,6 +1573,10 @@ static PyMethodDef methods[] = {
     {"index_entries", (PyCFunction)(void (*)(void))index_entries, METH_FASTCALL, "See store/index_file.py."},
     {"record_starts", (PyCFunction)(void (*)(void))record_starts, METH_FASTCALL, "See spark/records.py."},
     {"sift", sift, METH_VARARGS, "See store/sifting.py."},
+    {"entry_run", entry_run, METH_O, "See store/reading.py."},
+#ifdef RWF_NOWAIT
+    {"read_now", (PyCFunction)(void (*)(void))read_now, METH_FASTCALL, "See store/files.py."},
+#endif
     {"property_values", (PyCFunction)(void (*)(void))property_values, METH_FASTCALL, "See protocol/record.py."},
     {NULL, NULL, 0, NULL},
 };

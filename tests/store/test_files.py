@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kerolox.compiled import load
 from kerolox.store import files as files_module
 from kerolox.store.disk_usage import DiskUsage
 from kerolox.store.errors import (
@@ -23,6 +24,9 @@ from kerolox.store.errors import (
     disk_error,
 )
 from kerolox.store.files import PAGE, File, Files
+
+CORE = load()
+READ_NOW = [files_module._read_now, *([CORE.read_now] if hasattr(CORE, "read_now") else [])]
 
 
 @pytest.fixture
@@ -108,9 +112,17 @@ def test_hot_reads(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     file = files.create(tmp_path / "a", 1_000_000)
     data = os.urandom(600_000)
     file.pwrite(data, 100)
-    assert file.pread_hot(600_000, 100) == data  # larger than the kept buffer
-    assert file.pread_hot(50, 100) == data[:50]
-    assert file.pread_hot(50, 999_990) is None  # not all there: the caller's thread finds out why
+    for read_now in READ_NOW:
+        monkeypatch.setattr(files_module, "read_now", read_now)
+        assert file.pread_hot(600_000, 100) == data  # large: other threads run meanwhile
+        assert file.pread_hot(50, 100) == data[:50]
+        assert file.pread_hot(0, 100) == b""
+        assert file.pread_hot(50, 999_990) is None  # not all there: the caller's thread finds out why
+        assert file.pread_hot_parts([(100, 110), (150, 160)]) == [data[:10], data[50:60]]
+        assert file.pread_hot_parts([(100, 110), (999_990, 1_000_010)]) is None
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            read_now(-1, 1, 0)
+    monkeypatch.setattr(files_module, "read_now", files_module._read_now)
 
     def partly_cold(fd: int, buffers: list[memoryview], offset: int, flags: int) -> int:
         return 10

@@ -4,16 +4,19 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.dispatch.kit import LOG_FILE, SYNC, Rig, bodies, messages, props, rig_at
 
+from kerolox.compiled import load
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record import decode_record
-from kerolox.store.consume_queue import BLANK
+from kerolox.store import reading
+from kerolox.store.consume_queue import BLANK, ENTRY, HOLE_TAGS
 from kerolox.store.errors import CorruptRecord
 from kerolox.store.reading import PULL_BYTES_MAX, Found, QueueRead, QueueReader
 
@@ -379,3 +382,40 @@ async def test_unconfirmed_messages_are_in_no_queue(rig: Rig) -> None:
     assert store.max_offset("T", 0) == 0
     await store.flusher.flush_all()
     assert store.max_offset("T", 0) == 3
+
+
+# --- entries that lie one behind the other --------------------------------------------------------------
+
+
+CORE = load()
+RUNS: list[Any] = [pytest.param(reading._entry_run, id="python")]
+if CORE is not None:
+    RUNS.append(pytest.param(CORE.entry_run, id="compiled"))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_what_entries_have_in_common(run: Any) -> None:
+    def entries(*items: tuple[int, int, int]) -> bytes:
+        return b"".join(ENTRY.pack(*item) for item in items)
+
+    assert run(b"") is None
+    assert run(entries((7, 5, 0))) == (1, 5, 7, 7, 12, 0)
+    assert run(entries((7, 5, 1), (12, 3, 2), (40, 2, -1))) == (3, 10, 7, 40, 42, 28)
+    assert run(entries((7, 5, 0), (12, 3, HOLE_TAGS))) is None
+    assert run(entries((12, 5, 0), (7, 3, 0))) is None
+    assert run(entries((7, 5, 0), (7, 5, 0))) is None
+    assert run(entries((-1, 5, 0))) is None
+    assert run(entries((7, -5, 0))) is None
+    assert run(entries((2**63 - 2, 100, 0))) == (1, 100, 2**63 - 2, 2**63 - 2, 2**63 - 1, 0)
+
+
+@pytest.mark.skipif(CORE is None, reason="nothing was compiled")
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 50), st.integers(-1, 9), st.sampled_from([0, -1, HOLE_TAGS])), max_size=6
+    )
+)
+def test_compiled_or_not(items: list[tuple[int, int, int]]) -> None:
+    assert CORE is not None
+    packed = b"".join(ENTRY.pack(*item) for item in items)
+    assert CORE.entry_run(packed) == reading._entry_run(packed)

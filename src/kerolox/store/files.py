@@ -22,8 +22,9 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
+from kerolox.compiled import compiled
 from kerolox.store.disk_usage import DiskUsage
 from kerolox.store.errors import DiskError, FileMissing, disk_error, sync_error
 
@@ -33,7 +34,6 @@ PathLike: TypeAlias = str | os.PathLike[str]
 PAGE = 4096
 _ZEROS = bytes(1 << 20)
 _PARTS_MAX = 1000  # IOV_MAX is 1024 on Linux and macOS
-_SCRATCH = 512 * 1024
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _O_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -59,6 +59,19 @@ def _pwrite(fd: int, data: Buffer, offset: int) -> int:
         return os.write(fd, data)
 
 
+def _read_now(fd: int, size: int, offset: int) -> bytes | None:
+    """The bytes if all of them are in memory. None: part of it is cold, or behind the end of the file."""
+    buffer = bytearray(size)
+    try:
+        got = os.preadv(fd, [buffer], offset, _NOWAIT)  # type: ignore[arg-type]
+    except BlockingIOError:
+        return None
+    return bytes(buffer) if got == size else None
+
+
+read_now: Final = compiled("read_now", _read_now)
+
+
 def _sync_data(fd: int) -> None:
     if sys.platform == "darwin":
         # fsync on macOS stops at the drive's cache; only this one reaches the medium.
@@ -74,7 +87,7 @@ def _sync_data(fd: int) -> None:
 class File:
     """An open file. Reads and writes name their place, so threads may share it."""
 
-    __slots__ = ("_fd", "_hot_known", "_scratch", "path", "read_only", "size")
+    __slots__ = ("_fd", "_hot_known", "path", "read_only", "size")
 
     def __init__(self, path: str, fd: int, size: int, *, read_only: bool = False) -> None:
         self.path = path
@@ -82,7 +95,6 @@ class File:
         self.read_only = read_only
         self._fd = fd
         self._hot_known = _NOWAIT is not None
-        self._scratch: list[bytearray] = []
 
     @property
     def closed(self) -> bool:
@@ -139,28 +151,8 @@ class File:
     def pread_hot_parts(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
         """The bytes between each two places, all read at once with what lies between them; None when cold."""
         offset = ranges[0][0]
-        size = ranges[-1][1] - offset
-        if not self._hot_known or size > _SCRATCH:
-            data = self.pread_hot(size, offset)
-            return None if data is None else [data[a - offset : b - offset] for a, b in ranges]
-        scratch = self._scratch
-        buffer = scratch.pop() if scratch else bytearray(_SCRATCH)
-        view = memoryview(buffer)
-        try:
-            got = os.preadv(self._fd, [view[:size]], offset, _NOWAIT)  # type: ignore[arg-type]
-            if got != size:
-                return None
-            return [bytes(view[a - offset : b - offset]) for a, b in ranges]
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            if error.errno in _NO_NOWAIT:
-                self._hot_known = False
-                return self.pread_hot_parts(ranges)
-            raise disk_error(error, "read", self.path, offset) from error
-        finally:
-            view.release()
-            scratch.append(buffer)
+        data = self.pread_hot(ranges[-1][1] - offset, offset)
+        return None if data is None else [data[a - offset : b - offset] for a, b in ranges]
 
     def pread_hot(self, size: int, offset: int) -> bytes | None:
         """The bytes if all of them are in memory, else None: then ``pread`` in a thread.
@@ -169,31 +161,13 @@ class File:
         """
         if not self._hot_known:
             return self.pread(size, offset)
-        # Buffers are kept, because a fresh one is first filled with zeros; list.pop and append are
-        # atomic, so threads may share the list.
-        scratch = self._scratch
-        if size > _SCRATCH:
-            buffer = bytearray(size)
-        else:
-            buffer = scratch.pop() if scratch else bytearray(_SCRATCH)
-        view = memoryview(buffer)[:size]
         try:
-            got = os.preadv(self._fd, [view], offset, _NOWAIT)  # type: ignore[arg-type]
-            if got == size:
-                return bytes(view)
-            # Part of it cold, or the end of the file: the same answer, the thread finds out which.
-            return None
-        except BlockingIOError:
-            return None
+            return read_now(self._fd, size, offset)
         except OSError as error:
             if error.errno in _NO_NOWAIT:
                 self._hot_known = False
                 return self.pread(size, offset)
             raise disk_error(error, "read", self.path, offset) from error
-        finally:
-            view.release()
-            if len(buffer) == _SCRATCH:
-                scratch.append(buffer)
 
     def sync(self) -> None:
         """Wait until what was written is on the medium. Never try again after a failure."""

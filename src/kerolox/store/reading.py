@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from operator import sub
-from typing import TypedDict, cast
+from typing import Final, TypedDict, cast
 
 import msgspec
 
+from kerolox.compiled import compiled
+from kerolox.protocol.limits import INT64_MAX
 from kerolox.store.commit_log import CommitLog
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue
 from kerolox.store.errors import StoreError
@@ -267,11 +269,10 @@ class QueueReader:
         None when it is not so: then every entry is judged on its own.
         """
         options = self._options
-        physicals, sizes, codes = zip(*ENTRY.iter_unpack(entries), strict=True)
-        count = len(sizes)
-        size_bytes = sum(sizes)
-        first, last = physicals[0], physicals[-1]
-        end = last + sizes[-1]
+        run = entry_run(entries)
+        if run is None:
+            return None
+        count, size_bytes, first, last, end, step_max = run
         if (
             count > asked.count_max
             or count > options.batch_count_hot
@@ -279,22 +280,18 @@ class QueueReader:
             or size_bytes > options.batch_bytes_hot
             or first < self.hot_from
             or first < self._log.min_offset
-            or HOLE_TAGS in codes
             or not self._same_file(first, end)
         ):
-            return None
-        steps = list(map(sub, physicals[1:], physicals)) or [1]
-        if min(steps) <= 0:
             return None
         log, may_wait = self._log, asked.may_wait
         parts: list[bytes] | None
         if end - first == size_bytes:
             data = log.read(first, size_bytes) if may_wait else log.read_hot(first, size_bytes)
             parts = None if data is None else [data]
-        elif may_wait or max(steps) > GAP_BYTES_MAX:
+        elif may_wait or step_max > GAP_BYTES_MAX:
             return None
         else:
-            places = [(at, at + size) for at, size in zip(physicals, sizes, strict=True)]
+            places = [(at, at + size) for at, size, _ in ENTRY.iter_unpack(entries)]
             parts = log.segments.read_hot_parts(places)
         if parts is None:
             raise Cold
@@ -383,6 +380,24 @@ class QueueReader:
     def _same_file(self, low: int, high: int) -> bool:
         size = self._log.segments.size
         return low // size == (high - 1) // size
+
+
+Run = tuple[int, int, int, int, int, int]  # count, bytes, first place, last place, its end, widest step
+
+
+def _entry_run(entries: bytes) -> Run | None:
+    """What entries have in common that name messages one behind the other in the log; None if some do not."""
+    if not entries:
+        return None
+    physicals, sizes, codes = zip(*ENTRY.iter_unpack(entries), strict=True)
+    steps = list(map(sub, physicals[1:], physicals)) or [0]
+    if HOLE_TAGS in codes or physicals[0] < 0 or min(sizes) < 0 or (len(physicals) > 1 and min(steps) <= 0):
+        return None
+    last = physicals[-1]
+    return len(sizes), sum(sizes), physicals[0], last, min(last + sizes[-1], INT64_MAX), max(steps)
+
+
+entry_run: Final = compiled("entry_run", _entry_run)
 
 
 def _everything(data: bytes, at: int, size: int) -> bool:
