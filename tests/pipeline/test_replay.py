@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from kerolox.client.errors import NoRoute
-from kerolox.client.lookups import GROUP
 from kerolox.client.messages import Message, Queue, Received
 from kerolox.client.plain import PlainCluster
 from kerolox.errors import OptionError
@@ -30,6 +29,7 @@ from kerolox.pipeline.replay import Replayed, parse_map, parse_rate, replay
 from kerolox.pipeline.replay_lane import REPLAY_BORN, REPLAY_FROM, REPLAY_ID, Lane
 from kerolox.pipeline.replay_plan import Choice, PlanFile, ReplayError, Source, lanes_of, target_of
 from kerolox.pipeline.replay_watch import NoLongerWanted, Watch, Watched
+from kerolox.protocol.reserved import TOOLS_GROUP
 from kerolox.spark.columns import arrow_schema
 from kerolox.spark.source_options import read_wanted
 from kerolox.testing import BrokerThread
@@ -52,7 +52,7 @@ def read(cluster: PlainCluster, topic: str) -> dict[Queue, list[Received]]:
     found = {}
     for queue in sorted(cluster.route(topic, fresh=True).readable):
         end = cluster.max_offset(queue)
-        found[queue] = list(cluster.read(queue, cluster.min_offset(queue), end, group=GROUP))
+        found[queue] = list(cluster.read(queue, cluster.min_offset(queue), end, group=TOOLS_GROUP))
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.blocking import Message, Producer, PullConsumer, Received
+from kerolox.blocking import Message, Producer, PullConsumer, Queue, Received
 from kerolox.protocol.flags import COMPRESSED
 from kerolox.testing.threads import BrokerThread, broker_in_thread
 from tests.spark.test_store_reading import report, rows, table
@@ -167,13 +167,17 @@ def test_a_store_that_grows_while_it_is_read(cluster: BrokerThread, place: Path)
 
 
 def test_nothing_is_written(cluster: BrokerThread, place: Path) -> None:
+    cluster.create_topic("untouched", queues=1)
+    with Producer(cluster.nameserver_address, group="p") as producer:
+        sent = [Message(topic="untouched", body=f"{number}") for number in range(120)]
+        producer.send_batch(sent, queue=Queue("untouched", "broker-a", 0))
     cluster.stop(0)
     root = place / "broker-a" / "store"
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     for path in sorted(before):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    assert len(rows(str(root))) > 100
-    assert len(rows(str(root), **{"from": "log"})) > 100
+    for way in ("queues", "log"):
+        assert len(rows(str(root), topic="untouched", **{"from": way})) == 120
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
     for path in sorted(before):
         path.chmod(0o755 if path.is_dir() else 0o644)
