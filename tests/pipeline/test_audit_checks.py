@@ -257,6 +257,17 @@ def test_one_changed_byte_is_judged_as_store_verify_does(
     assert bool(ours) == (not theirs.clean), (path, place, theirs.findings, ours)
 
 
+def test_a_message_that_claims_an_offset_far_away_is_soon_judged(tmp_path: Path) -> None:
+    store = AuditStore(tmp_path / "store", file_bytes=1 << 12, queue_entries=50)
+    store.fill(30)
+    store.write()
+    logs = sorted(each for each in (store.root / "commitlog").iterdir() if each.is_file())
+    queue_offset_at = 20
+    overwrite(logs[1], queue_offset_at, b"\x52")  # about 2 ** 62
+    assert not verify(find_layout(store.root), index=False).clean
+    assert problems(Examined(store.root, tmp_path / "work", block_bytes=700).findings())
+
+
 # --- small parts -----------------------------------------------------------------------------------------
 
 

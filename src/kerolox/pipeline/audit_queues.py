@@ -270,12 +270,13 @@ def lonely_entries(store: StorePlan, key: Key, found: Cover | None, log_end: int
         return []
     lonely: list[Lonely] = []
     with QueueFiles(run) as queue:
-        low = queue.first
+        low, end = queue.first, run.end // ENTRY_SIZE
         for first, last in found.ranges if found is not None else ():
-            for start, entries in _chunks(queue, low, first):
+            # A damaged message may claim an offset far behind all entries there are.
+            for start, entries in _chunks(queue, low, min(first, end)):
                 lonely += _judge(store, start, entries, log_end)
             low = max(low, last)
-        for start, entries in _chunks(queue, low, run.end // ENTRY_SIZE):
+        for start, entries in _chunks(queue, low, end):
             ends = np.flatnonzero((entries["place"] < 0) | (entries["size"] <= 0))
             stop = int(ends[0]) if found is not None and len(ends) else len(entries)
             lonely += _judge(store, start, entries[:stop], log_end)
