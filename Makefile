@@ -37,8 +37,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
-# Every decoder against arbitrary bytes, a minute each; the result is kept.
+# Every test by examples with examples the gate does not try, then every decoder against arbitrary bytes, a minute
+# each; the result is kept.
 fuzz: $(STAMP)
+	KEROLOX_EXAMPLES=random $(PYTEST) -q -m "hypothesis and not long" --ignore=tests/peers $(ARGS)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/fuzz.lock
 	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS_EACH),60) --result docs/results/fuzz.json
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from hypothesis import settings
+
+# The gate tries the same examples every time; others are for `make fuzz`, which looks for faults.
+settings.register_profile("same", derandomize=True, print_blob=True)
+settings.register_profile("random", derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("KEROLOX_EXAMPLES", "same"))
 
 
 @pytest.hookimpl(trylast=True)

@@ -257,13 +257,19 @@ def test_one_changed_byte_is_judged_as_store_verify_does(
     assert bool(ours) == (not theirs.clean), (path, place, theirs.findings, ours)
 
 
-def test_a_message_that_claims_an_offset_far_away_is_soon_judged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["queue offset", "topic", "topic of another directory"])
+def test_damaged_messages_may_claim_anything(tmp_path: Path, what: str) -> None:
     store = AuditStore(tmp_path / "store", file_bytes=1 << 12, queue_entries=50)
     store.fill(30)
     store.write()
-    logs = sorted(each for each in (store.root / "commitlog").iterdir() if each.is_file())
-    queue_offset_at = 20
-    overwrite(logs[1], queue_offset_at, b"\x52")  # about 2 ** 62
+    log = sorted(each for each in (store.root / "commitlog").iterdir() if each.is_file())[1]
+    topic_at = log.read_bytes().index(b"orders")
+    at, value = {
+        "queue offset": (20, b"\x52"),  # about 2 ** 62: not all of them can be looked at
+        "topic": (topic_at, b"\0"),
+        "topic of another directory": (topic_at, b"../or/"),
+    }[what]
+    overwrite(log, at, value)
     assert not verify(find_layout(store.root), index=False).clean
     assert problems(Examined(store.root, tmp_path / "work", block_bytes=700).findings())
 

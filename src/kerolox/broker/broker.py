@@ -179,7 +179,7 @@ class Broker(PeerEvents):
             vip_server = self._listener(self._vip_handlers, host, vip_port)
             followers = FollowerPort(host, options.ha_port if options.ha_port >= 0 else server.port + 1)
             try:
-                await vip_server.bind()
+                await vip_server.bind(fresh=not options.listen_port)
                 await followers.start()
                 break
             except ListenFailed:

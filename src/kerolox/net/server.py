@@ -62,12 +62,16 @@ class Server(PeerEvents):
         self._scan: TimerHandle | None = None
         self._closing = False
 
-    async def bind(self) -> None:
-        """Take the port without letting anybody in: for who must know it before it can serve."""
+    async def bind(self, *, fresh: bool = False) -> None:
+        """Take the port without letting anybody in: for who must know it before it can serve.
+
+        ``fresh``: it is one of many that would do, so nobody else may have it. (A certain one may be shared
+        with connections of a process before, and then with who else has taken it and does not listen yet.)
+        """
         loop = asyncio.get_running_loop()
         self._tls = await loop.run_in_executor(None, ServerContext, self._tls_options)
         try:
-            self._socket = _bind(self.host, self.port)
+            self._socket = _bind(self.host, self.port, shared=self.port != 0 and not fresh)
         except OSError as error:
             raise ListenFailed(f"{self.host}:{self.port}", error) from error
         self.port = self._socket.getsockname()[1]
@@ -78,6 +82,7 @@ class Server(PeerEvents):
             await self.bind()
         assert self._socket is not None
         try:
+            _let_share(self._socket)  # with connections that are left when this one is gone
             self._socket.listen(BACKLOG)
         except OSError as error:
             raise ListenFailed(f"{self.host}:{self.port}", error) from error
@@ -205,12 +210,17 @@ class Server(PeerEvents):
         self._scan = self._clock.call_later(IDLE_SCAN_S, self._check_peers)
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _let_share(listener: socket.socket) -> None:
+    if os.name == "posix":  # on Windows the option lets two processes take one port
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+
+def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if os.name == "posix":  # on Windows the option lets two processes take one port
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            _let_share(listener)
         listener.setblocking(False)
         listener.bind((host, port))
     except BaseException:

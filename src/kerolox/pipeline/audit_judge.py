@@ -12,7 +12,7 @@ from kerolox.pipeline.audit_kinds import Findings
 from kerolox.pipeline.audit_plan import StorePlan
 from kerolox.pipeline.audit_queues import MISSING, NO_QUEUE, Cover, Key, Lonely, cover
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from kerolox.spark.store_files import Run, find_run
+from kerolox.spark.store_files import Run
 from kerolox.store.consume_queue import ENTRY_SIZE
 
 # A hot spot is a group that gave up so many messages of a topic, or this share of all there are of it.
@@ -250,7 +250,7 @@ class Judge:
         directory = store.queue_directory(*key)
         run = self._runs.get(directory)
         if run is None:
-            run = self._runs[directory] = find_run([directory])
+            run = self._runs[directory] = store.queue_files(*key)
         path, at = run.where(offset * ENTRY_SIZE) if run.pieces else (run.directory, None)
         return {
             "broker": store.label, "topic": key[0], "queue_id": key[1], "queue_offset": offset, "file": path,

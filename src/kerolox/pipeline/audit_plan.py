@@ -22,12 +22,14 @@ from kerolox.protocol.reserved import (
     SYSTEM_TOPICS,
 )
 from kerolox.spark.store_files import Log, Run, find_run
+from kerolox.store.cursors import fit_for_directory
 from kerolox.store.errors import DiskError
 from kerolox.store.marks import NAME as MARKS_NAME
 from kerolox.store.marks import MarksFile
 from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, find_layout
 
 SPAN_BYTES = 64 << 20
+NAME_BYTES_MAX = 255  # of a directory, on Linux
 
 
 def is_users(topic: str) -> bool:
@@ -59,6 +61,16 @@ class StorePlan(msgspec.Struct, frozen=True):
 
     def queue_directory(self, topic: str, queue_id: int) -> str:
         return os.path.join(self.root, QUEUES, topic, str(queue_id))
+
+    def queue_files(self, topic: str, queue_id: int) -> Run:
+        """None of a queue that cannot be a directory: a damaged message may say any name."""
+        directory = self.queue_directory(topic, queue_id)
+        if (
+            not fit_for_directory(topic, queue_id)
+            or len(topic.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX
+        ):
+            return Run(directory, (), 0)
+        return find_run([directory])
 
 
 def plan_stores(

@@ -23,7 +23,7 @@ from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.spark.records import Pairs
-from kerolox.spark.store_files import Entries, QueueFiles, find_run
+from kerolox.spark.store_files import Entries, QueueFiles
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY_SIZE, HOLE_TAGS
 from kerolox.store.cursors import names_light_queues
 from kerolox.store.offline.layout import LIGHT_QUEUE_PREFIX
@@ -168,7 +168,7 @@ class QueueCheck:
                     if queue is not None:
                         queue.close()
                 self._files.clear()
-            run = find_run([self._store.queue_directory(*key)])
+            run = self._store.queue_files(*key)
             self._files[key] = QueueFiles(run) if run.pieces else None
         return self._files[key]
 
@@ -265,7 +265,7 @@ class Lonely(NamedTuple):
 
 def lonely_entries(store: StorePlan, key: Key, found: Cover | None, log_end: int) -> list[Lonely]:
     """Entries no record asked for. Old ones, whose messages were deleted, are as they must be."""
-    run = find_run([store.queue_directory(*key)])
+    run = store.queue_files(*key)
     if not run.pieces:
         return []
     lonely: list[Lonely] = []
