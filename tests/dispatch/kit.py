@@ -65,14 +65,18 @@ class Rig:
     async def kill(self, store: MessageStore) -> None:
         """The process dies; what it wrote is there."""
         self.disk.kill()
-        await bury(store)
+        await self._bury(store)
 
     async def lose_power(self, store: MessageStore, seed: int | None = None, *, names: bool = False) -> None:
         """The machine dies; what it flushed is there."""
         self.disk.power_loss(seed, names=names)
         self._boots += 1
         self.boot = f"boot {self._boots}"
+        await self._bury(store)
+
+    async def _bury(self, store: MessageStore) -> None:
         await bury(store)
+        self.disk.kill()  # what a thread, making the next file, opened after its process had died
 
     async def end(self) -> None:
         for store in self.stores:
