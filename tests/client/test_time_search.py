@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kerolox import ClientOptions, Message, Producer, PullConsumer
+from kerolox.client import time_search as module
 from kerolox.client.time_search import answered_in_turn, time_search
 from kerolox.protocol.codes import VERSION, VERSION_EXACT_TIMES, RequestCode, ResponseCode
 from kerolox.protocol.command import Command
@@ -14,6 +18,7 @@ from kerolox.protocol.header import Header, encode_fields
 from kerolox.protocol.headers.offset import OffsetAnswer, SearchOffsetRequest
 from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 from kerolox.protocol.record import encode_record, topic_field
+from kerolox.testing.broker import running_broker
 
 OLD = VERSION_EXACT_TIMES - 1
 
@@ -78,6 +83,25 @@ def test_one_of_many_of_a_millisecond_leads_to_the_first() -> None:
 
 def test_an_empty_queue() -> None:
     assert found(Broker([], first=7), 1) == 7
+
+
+@pytest.mark.parametrize("vip_channel", [False, True])
+async def test_a_consumer_asks_a_broker_that_is_not_exact(
+    monkeypatch: pytest.MonkeyPatch, vip_channel: bool
+) -> None:
+    """Ours taken for an old one. Its second port, like the original's, serves no pulls."""
+    monkeypatch.setattr(module, "VERSION_EXACT_TIMES", VERSION + 1)
+    async with running_broker() as running:
+        where = ClientOptions(running.nameserver_address, vip_channel=vip_channel)
+        async with Producer(where, group="p") as producer:
+            receipts = await producer.send_batch([Message("T", f"{number}") for number in range(3)])
+        async with PullConsumer(where, group="g") as consumer:
+            queue = receipts[0].queue
+            found = [
+                await consumer.offsets_for_time([queue], datetime.fromtimestamp(at_s, UTC))
+                for at_s in (1, 4_000_000_000)
+            ]
+    assert found == [{queue: 0}, {queue: 3}]
 
 
 @given(

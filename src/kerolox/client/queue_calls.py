@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
 from kerolox.client.errors import failure
@@ -11,6 +11,8 @@ from kerolox.client.routes import MASTER
 from kerolox.client.time_search import ANSWERS, answered, time_search
 from kerolox.protocol.bodies.members import ConsumerIds, LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.command import Command
+from kerolox.protocol.header import Header
 from kerolox.protocol.headers.heartbeat import ConsumerListRequest
 from kerolox.protocol.headers.offset import (
     MaxOffsetRequest,
@@ -106,10 +108,12 @@ class QueueCalls:
 
     async def offset_at(self, queue: Queue, time_ms: int) -> int:
         """The first offset stored at this time or later."""
-        return await answered(
-            time_search(*queue, time_ms, self._group),
-            lambda code, asked: self._client.ask(self._any(queue), code, asked, ok=ANSWERS, vip=True),
-        )
+
+        def ask(code: RequestCode, asked: Header) -> Awaitable[Command]:
+            vip = code != RequestCode.PULL_MESSAGE  # that port serves no pulls
+            return self._client.ask(self._any(queue), code, asked, ok=ANSWERS, vip=vip)
+
+        return await answered(time_search(*queue, time_ms, self._group), ask)
 
     # --- the group ------------------------------------------------------------------------------------
 

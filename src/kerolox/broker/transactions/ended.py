@@ -75,10 +75,10 @@ class Ended:
         self._clock = clock
         self.progress = 0  # half messages before this offset are done with
         self._done: set[int] = set()  # not yet gone through
-        # What its producer ended lately, the oldest first in order: it may tell once more, answering several
-        # questions, when we have gone through it long ago.
+        # What its producer ended lately: it may tell once more, answering several questions, when we have
+        # gone through it long ago.
         self._lately: set[int] = set()
-        self._in_order: deque[int] = deque()  # the same
+        self._in_order: deque[int] = deque()  # the same, the oldest first
         self._put_back: dict[int, Transaction] = {}
         self._ops: deque[tuple[int, int]] = deque()  # offset of the op message, highest offset it notes
         self._op_progress = 0
