@@ -20,7 +20,7 @@ RECORD = 100  # bytes of each message in these tests
 
 
 def make(path: Path | str, *, entries: int = 8, files: Files | None = None) -> ConsumeQueue:
-    return ConsumeQueue("orders", 3, Segments(files or Files(), path, entries * ENTRY_SIZE))
+    return ConsumeQueue("orders", 3, Segments(files or Files(), path, entries * ENTRY_SIZE, grows=True))
 
 
 def reopen(
@@ -183,6 +183,26 @@ def test_entries_stay_in_memory_while_the_disk_is_full(tmp_path: Path) -> None:
     disk.make_room()
     queue.write()
     assert offsets(reopen(tmp_path, entries=4).read(0, 20)) == list(range(9))
+
+
+@pytest.mark.parametrize("entries_first", [1, 4000])
+def test_a_disk_that_fills_up_inside_a_file_refuses_and_loses_nothing(
+    tmp_path: Path, entries_first: int
+) -> None:
+    disk = FaultyFiles()
+    queue = make(tmp_path, entries=300_000, files=disk)
+    fill(queue, entries_first)
+    flush(queue)
+    disk.fill()
+    fill(queue, 2_700)
+    with pytest.raises(DiskFull, match="free space"):
+        flush(queue)
+    count = queue.next_offset
+    assert offsets(queue.read(0, count)) == list(range(count))
+    disk.make_room()
+    flush(queue)
+    disk.power_loss()
+    assert offsets(reopen(tmp_path, entries=300_000, files=disk).read(0, count)) == list(range(count))
 
 
 def test_a_refused_append_was_not_taken(tmp_path: Path) -> None:

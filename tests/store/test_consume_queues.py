@@ -109,6 +109,22 @@ def test_a_queue_that_cannot_be_written_waits_for_the_next_round(tmp_path: Path)
     assert [(q.queue_id, q.next_offset) for q in again] == [(0, 2), (1, 1)]
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="blocks cannot be asked for here")
+def test_a_queue_with_one_message_takes_a_page_of_the_disk(tmp_path: Path) -> None:
+    queues = ConsumeQueues(Files(), tmp_path / "q", extension_directory=tmp_path / "ext", extended=True)
+    append(queues, "orders", 0, 0)
+    flush(queues.write())
+    (name,) = os.listdir(tmp_path / "q/orders/0")
+    taken = os.stat(tmp_path / "q/orders/0" / name)
+    assert taken.st_size == 300_000 * ENTRY.size  # RocketMQ refuses files of another length
+    assert taken.st_blocks * 512 <= 2 * 4096
+    for physical in range(100, 1_000_000, 100):
+        append(queues, "orders", 0, physical)
+    flush(queues.write())
+    taken = os.stat(tmp_path / "q/orders/0" / name)
+    assert 200_000 <= taken.st_blocks * 512 <= 300_000  # 10,000 entries, in steps of doubled size
+
+
 def test_all_are_flushed_before_a_failure_is_told(tmp_path: Path) -> None:
     disk = FaultyFiles()
     queues = open_queues(tmp_path, disk)

@@ -76,7 +76,7 @@ class ConsumeQueues:
         if queue_id < 0:
             raise StoreError(f"topic {topic!r}: queue id is {queue_id}, expected 0 or more")
         path = os.path.join(self._topic_path(topic), str(queue_id))
-        segments = Segments(self._files, path, self._file_size, open_files=self._open_files)
+        segments = Segments(self._files, path, self._file_size, open_files=self._open_files, grows=True)
         extension = self._extension(topic, queue_id)
         queue = (
             ConsumeQueue(topic, queue_id, segments, self._waiting)
@@ -95,7 +95,7 @@ class ConsumeQueues:
         if not self._extended and not self._files.is_dir(path):
             return None
         return QueueExtension(
-            Segments(self._files, path, self._extension_file_bytes, open_files=self._open_files)
+            Segments(self._files, path, self._extension_file_bytes, open_files=self._open_files, grows=True)
         )
 
     def _topic_path(self, topic: str) -> str:

@@ -6,7 +6,7 @@ test can put a disk that lies in its place (:mod:`kerolox.testing.faults`).
 Nothing is memory mapped. A page fault on a map holds the interpreter for as long as the disk takes
 and a full disk kills the process (SIGBUS); ``pwrite`` and ``pread`` let other threads run and answer
 with an error. Written once per pass they are also faster than a map. Blocks are really allocated when
-a file is created, so that a later write cannot find the disk full.
+a file is created, or in steps before they are written, so that a write does not find the disk full.
 
 Linux is what this is made for. Elsewhere it works, with these differences: without ``RWF_NOWAIT``
 nobody can tell whether a read would block, so :meth:`File.pread_hot` just reads; without
@@ -199,6 +199,19 @@ class File:
         for offset in range(start, size, len(_ZEROS)):
             self.pwrite(memoryview(_ZEROS)[: size - offset], offset)
 
+    def reserve(self, offset: int, end: int) -> None:
+        """Put blocks behind ``[offset, end)`` of the file as long as it is; what is there stays.
+
+        Where the file system cannot do that, nothing happens: the writes themselves then find the room.
+        """
+        if not hasattr(os, "posix_fallocate"):
+            return
+        try:
+            os.posix_fallocate(self._fd, offset, end - offset)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise disk_error(error, "allocate", self.path, end) from error
+
     def zero(self, offset: int, end: int) -> bool:
         """Make ``[offset, end)`` read as zeros, keeping its blocks. True if anything was not zero.
 
@@ -284,8 +297,12 @@ class Files:
         except OSError as error:
             raise disk_error(error, "open", name) from error
 
-    def create(self, path: PathLike, size: int = 0, *, write_zeros: bool = False) -> File:
+    def create(
+        self, path: PathLike, size: int = 0, *, write_zeros: bool = False, sparse: bool = False
+    ) -> File:
         """Create a file that must not exist yet, of ``size`` zeros with blocks behind them.
+
+        ``sparse``: without blocks, until :meth:`File.reserve` or a write puts them there.
 
         When there is no room for it, no part of it stays behind. Its name is on the medium only after
         :meth:`sync_dir`.
@@ -297,7 +314,9 @@ class Files:
             raise disk_error(error, "create", name) from error
         file = self._file(name, fd, 0, False)
         try:
-            if size:
+            if size and sparse:
+                file.truncate(size)
+            elif size:
                 file.allocate(size, write_zeros=write_zeros)
         except DiskError:
             file.close()

@@ -30,6 +30,7 @@ class Places:
         *,
         read_only: Sequence[PathLike] = (),
         warm: bool = False,
+        grows: bool = False,
     ) -> None:
         if isinstance(directories, str | os.PathLike):
             directories = (directories,)
@@ -38,6 +39,7 @@ class Places:
         self.full: set[str] = set()
         self.size = size
         self.warm = warm
+        self.grows = grows
         self._open_files = open_files
         self._files = open_files.files
         self._new_dirs: list[str] = []  # made, and not yet known to be on the medium
@@ -45,6 +47,11 @@ class Places:
         self._making_safe = threading.Lock()
         self.broken: FsyncFailed | None = None  # a flush failed: what the log holds is in doubt
         self._next: tuple[int, Future[Segment]] | None = None
+
+    @property
+    def _reserved(self) -> int | None:
+        # Of a file that grows nothing is known to have blocks, whoever wrote it: asking again costs nothing.
+        return 0 if self.grows else None
 
     def find(self) -> list[Segment]:
         """The files there are, by offset; see :meth:`kerolox.store.segments.Segments.load`."""
@@ -60,7 +67,7 @@ class Places:
             actual = self._files.size(path)
             if actual != self.size:
                 raise WrongFileSize(path, actual, self.size)
-            segment = Segment(path, int(name), self.size, read_only=read_only)
+            segment = Segment(path, int(name), self.size, read_only=read_only, reserved=self._reserved)
             if segments and segment.start < segments[-1].end:
                 raise StrayFile(path, f"it overlaps {segments[-1].path}, which ends at {segments[-1].end}")
             segments.append(segment)
@@ -193,8 +200,9 @@ class Places:
         directory = self._directory_for(start)
         if not self._files.is_dir(directory):
             self._new_dirs += self._files.make_dirs(directory)
-        segment = Segment(os.path.join(directory, segment_name(start)), start, self.size, named=False)
-        file = self._files.create(segment.path, self.size, write_zeros=self.warm)
+        path = os.path.join(directory, segment_name(start))
+        segment = Segment(path, start, self.size, named=False, reserved=self._reserved)
+        file = self._files.create(path, self.size, write_zeros=self.warm, sparse=self.grows)
         self._open_files.adopt(segment, file)
         self._open_files.release(segment)
         self._unsafe.append(segment)

@@ -33,10 +33,29 @@ class SegmentGone(StoreError):
 class Segment:
     """The file that holds ``[start, end)`` of the log."""
 
-    __slots__ = ("_file", "_users", "dirty", "end", "gone", "named", "path", "read_only", "size", "start")
+    __slots__ = (
+        "_file",
+        "_users",
+        "dirty",
+        "end",
+        "gone",
+        "named",
+        "path",
+        "read_only",
+        "reserved",
+        "size",
+        "start",
+    )
 
     def __init__(
-        self, path: str, start: int, size: int, *, read_only: bool = False, named: bool = True
+        self,
+        path: str,
+        start: int,
+        size: int,
+        *,
+        read_only: bool = False,
+        named: bool = True,
+        reserved: int | None = None,
     ) -> None:
         self.path = path
         self.start = start
@@ -44,6 +63,7 @@ class Segment:
         self.end = start + size
         self.read_only = read_only
         self.named = named  # whether its name is known to be on the medium
+        self.reserved = size if reserved is None else reserved  # so many bytes are known to have blocks
         self.dirty = False  # written since the last flush
         self.gone = False
         self._file: File | None = None

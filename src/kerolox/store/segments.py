@@ -23,13 +23,14 @@ from concurrent.futures import Executor, Future
 from itertools import pairwise
 
 from kerolox.store.errors import FsyncFailed, OffsetOutOfRange, StoreError, WrongFileSize
-from kerolox.store.files import Buffer, File, Files, PathLike
+from kerolox.store.files import PAGE, Buffer, File, Files, PathLike
 from kerolox.store.places import Places
 from kerolox.store.segment import OpenFiles, Segment, SegmentGone, remove_segment
 
 logger = logging.getLogger(__name__)
 
 _BUFFERS = (bytes, bytearray, memoryview)
+_STEP_MAX = 1 << 20  # the most a file that grows gets at once
 
 
 class Segments:
@@ -41,6 +42,9 @@ class Segments:
     ``warm`` writes the zeros of a new file instead of only allocating its blocks, in the thread that
     prepares it: flushes of a file never written before are then steadier. Locking pages in memory, the
     original's other half of warming up, has no counterpart: nothing is mapped.
+
+    ``grows`` gives a file its length at once, for RocketMQ refuses others, but its blocks in steps, each as
+    large as all before it and at most a megabyte: a store has thousands of queues with one message.
 
     ``transient`` collects appends in memory until :meth:`commit`: fewer and larger writes, at the
     price that a killed process loses what was not committed.
@@ -56,6 +60,7 @@ class Segments:
         read_only_directories: Sequence[PathLike] = (),
         transient: bool = False,
         warm: bool = False,
+        grows: bool = False,
     ) -> None:
         if size <= 0:
             raise ValueError(f"segment size is {size}, expected more than 0")
@@ -63,7 +68,9 @@ class Segments:
         self.size = size
         self.transient = transient
         self.open_files = OpenFiles(files) if open_files is None else open_files
-        self._places = Places(self.open_files, directories, size, read_only=read_only_directories, warm=warm)
+        self._places = Places(
+            self.open_files, directories, size, read_only=read_only_directories, warm=warm, grows=grows
+        )
         self.directories = self._places.directories
         self.full_directories = self._places.full
         self.wrote = 0
@@ -181,13 +188,17 @@ class Segments:
             self.wrote = offset + length
             return offset
         segment = segments[-1]
+        at = offset - segment.start
         file = self.open_files.acquire(segment)
         try:
+            if at + length > segment.reserved:
+                _reserve(file, segment, at + length)
             segment.dirty = True
-            file.pwrite(whole, offset - segment.start)
-        except StoreError:
-            _undo(file, offset - segment.start, length)
-            raise
+            try:
+                file.pwrite(whole, at)
+            except StoreError:
+                _undo(file, at, length)
+                raise
         finally:
             self.open_files.release(segment)
         self.wrote = self.committed = offset + length
@@ -478,6 +489,17 @@ class Segments:
 
 def _start_of(segment: Segment) -> int:
     return segment.start
+
+
+def _reserve(file: File, segment: Segment, end: int) -> None:
+    """Put blocks behind the file up to ``end`` at least: to the next power of two, or whole megabyte."""
+    if end < _STEP_MAX:
+        upto = max(PAGE, 1 << (end - 1).bit_length())
+    else:
+        upto = -(-end // _STEP_MAX) * _STEP_MAX
+    upto = min(upto, segment.size)
+    file.reserve(segment.reserved, upto)
+    segment.reserved = upto
 
 
 def _undo(file: File, offset: int, length: int) -> None:

@@ -172,6 +172,14 @@ class FaultyFile(File):
             self._remember_size(size)
             super().truncate(max(size, self.size))
 
+    def reserve(self, offset: int, end: int) -> None:
+        self._alive()
+        faults = self._faults
+        with faults._lock:
+            faults._refuse_writes("allocate", self.path, end)
+            if not faults._spend_blocks(self.path, end):
+                raise disk_error(OSError(errno.ENOSPC, "No space left on device"), "allocate", self.path, end)
+
     def truncate(self, size: int) -> None:
         self._alive()
         with self._faults._lock:
@@ -221,6 +229,7 @@ class FaultyFiles(Files):
         self.read_only = False
         self.cold: Callable[[str, int, int], bool] | None = None
         self._space: int | None = None
+        self._blocks: dict[str, int] = {}  # of sparse files: how many bytes have blocks
         self._tear_after: int | None = None
         self._sync_failures = 0
         self._sync_failure_paths = ""
@@ -315,14 +324,19 @@ class FaultyFiles(Files):
             self._handles.add(file)
             return file
 
-    def create(self, path: PathLike, size: int = 0, *, write_zeros: bool = False) -> File:
+    def create(
+        self, path: PathLike, size: int = 0, *, write_zeros: bool = False, sparse: bool = False
+    ) -> File:
         name = os.fspath(path)
         with self._lock:
             self._refuse_writes("create", name)
             self._disks.pop(_key(name), None)
             if not os.path.exists(name):
                 self._note_name(name, lambda: _unlink(name))
-            return super().create(name, size, write_zeros=write_zeros)
+            file = super().create(name, size, write_zeros=write_zeros, sparse=sparse)
+            if sparse:
+                self._blocks[_key(name)] = 0
+            return file
 
     def _make_dir(self, path: str) -> None:
         with self._lock:
@@ -336,8 +350,9 @@ class FaultyFiles(Files):
             self._refuse_writes("remove", name)
             disk = self._disks.pop(_key(name), None)
             content = _content(name, disk)
+            blocks = self._blocks.pop(_key(name), None)
             if self._space is not None and os.path.isfile(name):
-                self._space += os.path.getsize(name)
+                self._space += os.path.getsize(name) if blocks is None else blocks
             removed = super().remove(name)
             if removed and content is not None:
                 self._note_name(name, lambda: _write(name, content))
@@ -410,6 +425,16 @@ class FaultyFiles(Files):
         if size > self._space:
             return False
         self._space -= size
+        return True
+
+    def _spend_blocks(self, path: str, end: int) -> bool:
+        """Pay for the blocks of a sparse file up to ``end``; any other file has all of its own."""
+        have = self._blocks.get(_key(path))
+        if have is None or end <= have:
+            return True
+        if not self._spend(end - have):
+            return False
+        self._blocks[_key(path)] = end
         return True
 
     def _count_read(self, path: str, offset: int, *, hot: bool) -> None:

@@ -53,7 +53,9 @@ class OnlyReading(Files):
         names = super().list_dir(path)
         return [name for name in names if os.path.join(path, name) not in self.hidden]
 
-    def create(self, path: PathLike, size: int = 0, *, write_zeros: bool = False) -> File:
+    def create(
+        self, path: PathLike, size: int = 0, *, write_zeros: bool = False, sparse: bool = False
+    ) -> File:
         raise ReadOnlyDisk(f"{os.fspath(path)} was not to be made: this only reads", path=os.fspath(path))
 
     def remove(self, path: PathLike) -> bool:
