@@ -8,13 +8,13 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side; those with Java processes one by one.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test check bench crash chaos spark soak fuzz peers peers-4x lock clean install
+.PHONY: demo test check bench crash chaos spark soak fuzz sanitize pure peers peers-4x lock clean install
 
 install: $(STAMP)
 
 # The lock file pins every package with its hashes; the project itself is installed in place, its core compiled if
 # there is a compiler.
-$(STAMP): pyproject.toml setup.py src/kerolox/_core.c requirements/dev.lock
+$(STAMP): pyproject.toml setup.py $(wildcard src/kerolox/core/*.[ch]) requirements/dev.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kerolox needs Python 3.11 or newer, found " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock
@@ -43,6 +43,21 @@ fuzz: $(STAMP)
 	KEROLOX_EXAMPLES=random $(PYTEST) -q -m "hypothesis and not long" --ignore=tests/peers $(ARGS)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/fuzz.lock
 	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS_EACH),60) --result docs/results/fuzz.json
+
+# The compiled core under the address and undefined-behaviour sanitizers: a copy of the package with such a core,
+# the tests of what calls it, and the fuzz targets' inputs. Python's own allocator is off, so that every object counts.
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+sanitize: $(STAMP)
+	rm -rf build/sanitize build/lib.* build/temp.* build/bdist.*  # objects compiled otherwise would be taken
+	CFLAGS="$(SANITIZERS) -fno-omit-frame-pointer -g -O1" LDFLAGS="$(SANITIZERS)" \
+	    $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/sanitize .
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	    PYTHONMALLOC=malloc KEROLOX_REQUIRE_CORE=1 PYTHONPATH=build/sanitize \
+	    $(PYTEST) -q -m "not long" tests/test_compiled.py tests/protocol tests/dispatch tests/store tests/fuzz $(ARGS)
+
+# The whole suite without the compiled core: its twins in Python serve.
+pure: $(STAMP)
+	KEROLOX_PURE=1 $(PYTEST) -q -m "not long" --ignore=tests/peers $(ARGS)
 
 # All tests with Apache's programs, every story told to our servers and to Apache's; and against the 4.9 line.
 peers: $(STAMP)

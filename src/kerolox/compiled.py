@@ -1,4 +1,4 @@
-"""The hot core, compiled from ``_core.c`` where a compiler was at hand when kerolox was installed.
+"""The hot core, compiled from ``core/`` where a compiler was at hand when kerolox was installed.
 
 Every function of the core has a twin in Python that does the same, slower. ``KEROLOX_PURE=1`` in the
 environment keeps to the twins.

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kerolox.errors import InvalidRequest, ProtocolError
-from kerolox.protocol import hot  # noqa: F401 — the short ways are fuzzed too
+from kerolox.protocol import (
+    hot,  # noqa: F401 — the short ways are fuzzed too
+    plain_sends,
+)
 from kerolox.protocol import properties as packed
 from kerolox.protocol.batch import encode_batch, split_batch
 from kerolox.protocol.bodies import heartbeat, offsets, registration, routes, stats
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.command import decode_command
 from kerolox.protocol.compression import decompress
-from kerolox.protocol.frame import FrameSplitter, pack_frame
+from kerolox.protocol.frame import Frame, FrameSplitter, pack_frame
 from kerolox.protocol.headers import REQUEST_HEADERS
 from kerolox.protocol.json_dialect import dumps, loads
 from kerolox.protocol.message_id import read_offset_id, read_unique_key
@@ -122,6 +125,49 @@ def records(data: bytes) -> None:
     assert sum(message.size for message in messages) == len(data)
 
 
+class _Queue:
+    next_offset = 5
+
+
+def sends(data: bytes) -> None:
+    """Runs of sends by the core and by its twin: whatever the core takes, the twin takes alike.
+
+    A frame each for arbitrary bytes, and for arbitrary fields in a usual JSON and a usual binary header.
+    """
+    half = len(data) // 2
+    fields = (
+        b'"a":"g","b":"T","c":"TBW102","d":"8","e":"0","f":"0","g":"1","h":"0","i":"UNIQ_KEY\\u0001K\\u0002"'
+    )
+    usual = b'{"code":310,"extFields":{%b%b},"flag":0,"opaque":1,"version":479}'
+    packed_fields = b"".join(
+        b"\x00\x01%c%b%b" % (letter, len(value).to_bytes(4, "big"), value)
+        for letter, value in zip(
+            b"abcdefghi", [b"g", b"T", b"TBW102", b"8", b"0", b"0", b"1", b"0", data[:half]], strict=True
+        )
+    )
+    binary = b"\x01\x36\x00\x01\xdf" + bytes(12) + len(packed_fields).to_bytes(4, "big") + packed_fields
+    frames: list[Frame] = [
+        (0, usual % (fields, b"," + data[:half] if data[:1] == b'"' else b""), data[half:]),
+        (1, binary, data[half:]),
+        (data[0] % 3 if data else 0, data[:half], data[half:]),
+        (0, (usual % (fields, b"")).replace(b"310", b"320"), data),
+    ]
+    setting = plain_sends.send_setting(
+        bytes(8), b"X\x01y\x02", "r", trace_on=True, stops=(b"DELAY",), wait_matters=False
+    )
+
+    def take(how: Callable[..., plain_sends.Taken | None], at: int, count: int) -> object:
+        targets = {b"T": (b"T", b"\x01T", {0: _Queue(), 1: _Queue()})}
+        taken = how(frames[: at + count], at, targets, setting, bytes(8), 1 << 20, 0, 1 << 22, 7)
+        return None if taken is None else (*taken[:4], taken[5])
+
+    for at in range(len(frames)):
+        compiled = take(plain_sends.take_sends, at, len(frames) - at)
+        if compiled is not None:
+            count = compiled[0]  # type: ignore[index]
+            assert compiled == take(plain_sends._take_sends, at, count)
+
+
 def batches(data: bytes) -> None:
     try:
         items = split_batch(data)
@@ -159,6 +205,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         properties,
         properties_text,
         records,
+        sends,
         batches,
         compression,
         ids,

@@ -350,6 +350,50 @@ def test_compiled_refuses_wrong_places_to_wait(answer: object) -> None:
 
 
 @pytest.mark.parametrize("take", TAKERS)
+def test_a_run_holds_what_it_uses_while_others_are_asked(take: Take) -> None:
+    """Who is asked where a message waits may forget the topic, or hear that the connection is gone."""
+    delayed = fields(i=f"UNIQ_KEY\x01{KEY}\x02DELAY\x011\x02")
+    expected, _ = run(take, [frame(delayed)] * 2, setting=setting(park=Waiting().park))
+    frames = [frame(delayed) for _ in range(2)]
+    waiting = Waiting()
+    known = targets()
+
+    def forgetful(topic: bytes, queue_id: int, properties: bytes) -> Parked | None:
+        for name in list(known):
+            known[name][2].clear()
+        known.clear()
+        del frames[1:]
+        frames[0] = frame()
+        return waiting.park(topic, queue_id, properties)
+
+    taken = take(frames, 0, known, setting(park=forgetful), BORN, 1 << 22, END, FILE_END, NOW)
+    assert taken is not None
+    assert taken[0] == 1
+    assert expected[1].startswith(taken[1])
+    assert waiting.levels[0].next_offset == 11
+
+
+class Stubborn(Queue):
+    """A queue that cannot be moved on."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, name):
+            raise RuntimeError("it stays where it is")
+        super().__setattr__(name, value)
+
+
+@pytest.mark.parametrize("take", TAKERS)
+@pytest.mark.parametrize("stubborn", [0, 1, 3])
+def test_either_all_queues_move_on_or_none(take: Take, stubborn: int) -> None:
+    known = targets(first=100)
+    known[b"T"][2][stubborn] = Stubborn(100 + stubborn)
+    frames = [frame(fields(e=str(number))) for number in range(4)]
+    with pytest.raises(RuntimeError, match="it stays where it is"):
+        run(take, frames, known)
+    assert [queue.next_offset for queue in known[b"T"][2].values()] == [100, 101, 102, 103]
+
+
+@pytest.mark.parametrize("take", TAKERS)
 def test_more_queues_than_a_run_may_have(take: Take) -> None:
     frames = [frame(fields(e=str(number))) for number in range(70)]
     assert run(take, frames, targets(queues=70))[0][0] == 64

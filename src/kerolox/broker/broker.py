@@ -42,7 +42,6 @@ from kerolox.broker.timers import Timers
 from kerolox.broker.topics import Topics
 from kerolox.broker.transactions import Transactions
 from kerolox.clock import SYSTEM_CLOCK, Clock
-from kerolox.compiled import CORE
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.dispatch.waiting_pulls import WaitingPulls
 from kerolox.net.lanes import Lane
@@ -455,8 +454,7 @@ class Broker(PeerEvents):
         self.writes.due = self.stats.timed(self.writes.write)
         for handlers in (self._handlers, self._vip_handlers):
             handlers.after_pass.append(sends.end_pass)
-            if CORE is not None:  # in Python the handlers are as fast
-                self.plain_sends.add_to(handlers, self.lanes["send"])
+            self.plain_sends.add_to(handlers, self.lanes["send"])
 
     def _add(self, lane: str, rows: Iterable[Row]) -> None:
         for code, handler, header in rows:

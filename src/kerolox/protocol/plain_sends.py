@@ -135,8 +135,7 @@ def _take_sends(
         count += 1
     if not count:
         return None
-    for queue, (_, next_offset) in run.queues.items():
-        queue.next_offset = next_offset
+    run.move_queues()
     return Taken(
         count,
         b"".join(run.records),
@@ -240,6 +239,18 @@ class _Run:
         self._put(command, said, items, (topic, field, queue_id), queue, unique, handle.decode() or None)
         self._target = target
         return True
+
+    def move_queues(self) -> None:
+        """Tell the queues how far they have come; if one cannot be told, none was."""
+        moved: list[tuple[Any, int]] = []
+        try:
+            for queue, (first, next_offset) in self.queues.items():
+                queue.next_offset = next_offset
+                moved.append((queue, first))
+        except BaseException:
+            for queue, first in moved:
+                queue.next_offset = first
+            raise
 
     def _goes_on(self, topic: bytes) -> bool:
         """All of a run are stored under one topic."""

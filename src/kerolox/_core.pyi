@@ -1,0 +1,70 @@
+"""The compiled core (``core/*.c``). The twin of each function, named beside it, says what it does."""
+
+from array import array
+from typing import Any, TypeVar
+
+from kerolox.dispatch.queues import QueueRun
+from kerolox.protocol.frame import Frame
+from kerolox.protocol.plain_sends import SendSetting, Taken, Target
+from kerolox.protocol.record_scan import Entry
+from kerolox.store.index_file import Item
+from kerolox.store.reading import Run
+from kerolox.store.sifting import Sifted
+
+M = TypeVar("M")
+
+# protocol/frame.py
+def split_frames(source: bytes | bytearray, bytes_max: int, /) -> tuple[list[Frame], int, int]: ...
+
+# protocol/plain_sends.py
+def take_sends(
+    frames: list[Frame],
+    at: int,
+    targets: dict[bytes, Target],
+    setting: SendSetting,
+    born_host: bytes,
+    bytes_max: int,
+    end: int,
+    file_end: int,
+    now_ms: int,
+    /,
+) -> Taken | None: ...
+
+# dispatch/queues.py and keys.py
+def queue_runs(entries: list[Entry], stops: tuple[bytes, ...], /) -> list[QueueRun] | None: ...
+def key_items(entries: list[Entry], /) -> list[tuple[int, int, int]]: ...
+
+# store/index_file.py
+def index_entries(
+    items: list[Item], table: array[int], count: int, begin_ms: int, /
+) -> tuple[bytes, int, set[int]]: ...
+
+# protocol/record.py
+def read_records(data: bytes, at: int, make: type[M], broker: str, /) -> tuple[list[M], int] | None: ...
+def property_values(data: bytes, at: int, size: int, wanted: tuple[bytes, ...], /) -> bytes | None: ...
+
+# spark/records.py
+def record_starts(block: Any, at: int, end: int, /) -> tuple[bytes, int]: ...
+
+# store/sifting.py
+def sift(
+    entries: bytes,
+    number: int,
+    block: bytes,
+    block_at: int,
+    floor: int,
+    keys: tuple[bytes, ...],
+    answers: dict[bytes, bool],
+    taken: list[bytes],
+    count: int,
+    count_max: int,
+    size_bytes: int,
+    bytes_max: int,
+    /,
+) -> Sifted: ...
+
+# store/reading.py
+def entry_run(entries: bytes, /) -> Run | None: ...
+
+# store/files.py; on Linux only
+def read_now(fd: int, size: int, offset: int, /) -> bytes | None: ...

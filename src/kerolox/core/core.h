@@ -1,0 +1,190 @@
+/* What the parts of the compiled core share: lengths of the formats, bytes in and out, text and properties.
+ *
+ * Each function that Python sees has a twin of the same name in Python, beside those who call it (look for
+ * kerolox.compiled), which says what it does and takes its place where there is no compiler. The tests run
+ * both on the same input. Layouts are in protocol/FRAME.md, protocol/MESSAGE.md and store/FORMAT.md.
+ *
+ * Rules: nothing is trusted that came over the wire; every length is checked against what is there before it is
+ * used. A function changes nothing outside before it can no longer fail, or takes back what it changed. What is
+ * needed after a call back into Python is held by a reference of our own. */
+#ifndef KEROLOX_CORE_H
+#define KEROLOX_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum {
+    HEADER_BYTES_MAX = 1024 * 1024,
+    PROPERTIES_MAX = 32767,
+    QUEUES_MAX = 64, /* different queues in one run */
+    QUEUE_ENTRY_BYTES = 20,
+    RECORD_MIN = 91,
+    BORN_WIDE = 0x10, /* system flags: the host has 20 bytes instead of 8 */
+    STORE_WIDE = 0x20,
+};
+
+typedef struct {
+    const char *at;
+    Py_ssize_t length;
+} Text;
+
+/* What the module keeps from its start to its end. */
+typedef struct {
+    PyObject *next_offset; /* the name of the attribute */
+} CoreState;
+
+/* --- bytes --------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    char *data;
+    Py_ssize_t length, room;
+} Buffer;
+
+/* Room for so many more bytes; where they go, or NULL with MemoryError. */
+char *reserve(Buffer *buffer, Py_ssize_t more);
+
+static inline char *put16(char *to, uint32_t value) {
+    to[0] = (char)(value >> 8);
+    to[1] = (char)value;
+    return to + 2;
+}
+
+static inline char *put32(char *to, uint32_t value) {
+    to[0] = (char)(value >> 24);
+    to[1] = (char)(value >> 16);
+    to[2] = (char)(value >> 8);
+    to[3] = (char)value;
+    return to + 4;
+}
+
+static inline char *put64(char *to, uint64_t value) {
+    return put32(put32(to, (uint32_t)(value >> 32)), (uint32_t)value);
+}
+
+static inline char *put_bytes(char *to, const char *from, Py_ssize_t length) {
+    memcpy(to, from, (size_t)length);
+    return to + length;
+}
+
+#define PUT_LITERAL(to, text) put_bytes(to, text, (Py_ssize_t)sizeof(text) - 1)
+
+static inline char *put_decimal(char *to, int64_t value) {
+    char digits[20];
+    int count = 0;
+    uint64_t rest = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    if (value < 0) *to++ = '-';
+    do {
+        digits[count++] = (char)('0' + rest % 10);
+        rest /= 10;
+    } while (rest);
+    while (count) *to++ = digits[--count];
+    return to;
+}
+
+static inline int decimal_length(int64_t value) {
+    char digits[24];
+    return (int)(put_decimal(digits, value) - digits);
+}
+
+static inline char *put_hex16(char *to, uint64_t value) {
+    for (int shift = 60; shift >= 0; shift -= 4) *to++ = "0123456789ABCDEF"[value >> shift & 15];
+    return to;
+}
+
+static inline uint32_t get32(const char *from) {
+    const unsigned char *b = (const unsigned char *)from;
+    return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
+}
+
+static inline uint32_t get16(const char *from) {
+    const unsigned char *b = (const unsigned char *)from;
+    return (uint32_t)b[0] << 8 | b[1];
+}
+
+static inline int64_t get64(const char *from) {
+    return (int64_t)((uint64_t)get32(from) << 32 | get32(from + 4));
+}
+
+/* CRC-32 as zlib counts it. */
+uint32_t crc32_of(const char *data, Py_ssize_t length);
+void fill_crc_table(void);
+
+/* --- text ---------------------------------------------------------------------------------------------- */
+
+int is_ascii(const char *at, Py_ssize_t length);
+
+/* Strict UTF-8, as Python's decoder takes it: no overlong forms, no surrogates, nothing past U+10FFFF. */
+int is_utf8(const char *at, Py_ssize_t length);
+
+static inline int same_text(Text text, const char *other, Py_ssize_t length) {
+    return text.length == length && memcmp(text.at, other, (size_t)length) == 0;
+}
+
+#define IS_LITERAL(text, other) same_text(text, other, (Py_ssize_t)sizeof(other) - 1)
+
+/* A number in its one usual spelling, within bounds; 0 when it is anything else. */
+int read_number(Text text, int64_t low, int64_t high, int64_t *value);
+
+/* String.hashCode() of UTF-8 bytes, from the hash of what comes before. 0 with an exception when memory runs out. */
+int java_hash_of(const char *at, Py_ssize_t length, uint32_t *hash);
+
+/* The properties that are looked for; of a name given twice the last value that is not empty counts. */
+typedef struct {
+    Text unique_key, tags, keys, wait;
+} Properties;
+
+/* Finds them in one walk over the packed text. */
+void read_properties(const char *at, Py_ssize_t length, Properties *found);
+
+/* Whether a tuple holds nothing but words: bytes that are not empty. With a TypeError when not. */
+int are_words(PyObject *words, const char *who);
+
+/* Whether any of these words stands anywhere in the text. */
+int has_any(const char *at, Py_ssize_t length, PyObject *words);
+
+/* --- what a send says ---------------------------------------------------------------------------------- */
+
+enum {
+    JSON = 0,
+    BINARY = 1,
+    SEND = 310,       /* SEND_MESSAGE_V2 */
+    SEND_BATCH = 320, /* SEND_BATCH_MESSAGE */
+    FLAG_ANSWER = 1,
+    FLAG_ONE_WAY = 2,
+    SYS_FLAGS_PLAIN = 0x703, /* compressed, many tags, which compression: nothing that changes the way */
+};
+
+/* The header of a usual send. Fields are named by their letters on the wire. */
+typedef struct {
+    int code, encoding;
+    int32_t opaque, flag;
+    Text letter[14]; /* a to n; at is NULL when absent */
+    Text topic, properties;
+    int32_t queue_id, sys_flag, message_flag, reconsume_times;
+    int64_t born_timestamp;
+} Send;
+
+/* Reads it; 0 for everything else. Texts point into the header, or into scratch, which is as long. */
+int read_send(int encoding, const char *header, Py_ssize_t length, char *scratch, Send *send);
+
+/* --- what Python calls, by the file it stands in ------------------------------------------------------- */
+
+PyObject *split_frames(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);     /* frames.c */
+PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);       /* sends.c */
+PyObject *queue_runs(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);       /* entries.c */
+PyObject *key_items(PyObject *module, PyObject *entries);
+PyObject *index_entries(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
+PyObject *read_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);     /* records.c */
+PyObject *record_starts(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
+PyObject *property_values(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
+PyObject *sift(PyObject *module, PyObject *args);                                          /* reads.c */
+PyObject *entry_run(PyObject *module, PyObject *entries);
+PyObject *read_now(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
+
+/* The values of these properties of a record, each with its end; a new reference, NULL with or without an error. */
+PyObject *values_of(const char *record, Py_ssize_t size, PyObject *names);                 /* records.c */
+
+#endif

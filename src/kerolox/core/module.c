@@ -1,0 +1,65 @@
+/* The module as Python sees it. */
+#include "core.h"
+
+#ifdef __linux__
+#include <sys/uio.h>
+#endif
+
+#define FAST(name) (PyCFunction)(void (*)(void))name, METH_FASTCALL
+
+static PyMethodDef methods[] = {
+    {"split_frames", FAST(split_frames), "See protocol/frame.py."},
+    {"take_sends", FAST(take_sends), "See protocol/plain_sends.py."},
+    {"queue_runs", FAST(queue_runs), "See dispatch/queues.py."},
+    {"key_items", key_items, METH_O, "See dispatch/keys.py."},
+    {"index_entries", FAST(index_entries), "See store/index_file.py."},
+    {"read_records", FAST(read_records), "See protocol/record.py."},
+    {"record_starts", FAST(record_starts), "See spark/records.py."},
+    {"property_values", FAST(property_values), "See protocol/record.py."},
+    {"sift", sift, METH_VARARGS, "See store/sifting.py."},
+    {"entry_run", entry_run, METH_O, "See store/reading.py."},
+#ifdef RWF_NOWAIT
+    {"read_now", FAST(read_now), "See store/files.py."},
+#endif
+    {NULL, NULL, 0, NULL},
+};
+
+static int start(PyObject *module) {
+    CoreState *state = PyModule_GetState(module);
+    fill_crc_table();
+    state->next_offset = PyUnicode_InternFromString("next_offset");
+    return state->next_offset ? 0 : -1;
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg) {
+    CoreState *state = PyModule_GetState(module);
+    Py_VISIT(state->next_offset);
+    return 0;
+}
+
+static int clear(PyObject *module) {
+    CoreState *state = PyModule_GetState(module);
+    Py_CLEAR(state->next_offset);
+    return 0;
+}
+
+static void end(void *module) { clear(module); }
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)start},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "kerolox._core",
+    .m_doc = "The hot core, compiled. Its twins in Python say what it does.",
+    .m_size = sizeof(CoreState),
+    .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = end,
+};
+
+PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&definition); }
