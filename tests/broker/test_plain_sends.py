@@ -59,6 +59,7 @@ async def talking(encoding: int = JSON, **options: Any) -> AsyncIterator[Plain]:
         running.broker.plain_sends.add_to(running.broker._handlers, running.broker.lanes["send"])
         running.broker.plain_sends.on_stored.append(lambda *run: talk.runs.append(run))
         running.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+        await running.broker.topics.unsaved.all_saved()
         yield talk
 
 
@@ -190,6 +191,7 @@ async def test_what_changes_for_a_topic_is_heard(talk: Plain) -> None:
     topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
     assert "queueId[3] is illegal" in ((await talk.send("T", queue_id=3)).remark or "")
     topics.put(TopicConfig(topic_name="T", read_queue_nums=8, write_queue_nums=8))
+    await topics.unsaved.all_saved()
     assert (await talk.send("T", queue_id=7)).code == 0
     assert talk.taken == 2
     topics.put(TopicConfig(topic_name="T", read_queue_nums=8, write_queue_nums=8, order=True))
@@ -205,6 +207,7 @@ async def test_a_deleted_topic_begins_anew(talk: Plain) -> None:
     await broker.store.delete_topic("T")
     assert (await talk.send("T", default_topic="none")).code == ResponseCode.TOPIC_NOT_EXIST
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    await broker.topics.unsaved.all_saved()
     assert (await talk.send("T")).fields["queueOffset"] == "0"
     assert talk.taken == 3
 

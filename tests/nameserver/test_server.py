@@ -445,8 +445,11 @@ async def test_a_value_that_cannot_be_saved_is_not_answered_as_saved(tmp_path: P
         nameserver.kv._file.path = tmp_path / "blocker" / "kv.json"
         put = kv.PutKvRequest(namespace="n", key="k", value="v")
         answer = await ask(dialer, nameserver, RequestCode.PUT_KV_CONFIG, put)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "not saved" in (answer.remark or "")
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "nothing was changed" in (answer.remark or "")
+        get = kv.GetKvRequest(namespace="n", key="k")
+        found = await ask(dialer, nameserver, RequestCode.GET_KV_CONFIG, get)
+        assert found.code == ResponseCode.QUERY_NOT_FOUND
 
 
 async def test_ordered_topics_follow_their_configuration(dialer: Dialer) -> None:

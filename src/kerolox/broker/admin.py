@@ -25,8 +25,8 @@ from kerolox.store.tables.request_modes import RequestModes
 class Admin:
     """The parts, one for each noun.
 
-    ``settled`` waits until changed topics and groups are on disk and told to the name servers,
-    ``modes_saved`` until request modes are; ``changed`` hears of options that took other values.
+    ``settled`` waits until changed topics are told to the name servers, ``offsets_saved`` until changed
+    offsets are on disk; ``changed`` hears of options that took other values.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Admin:
         *,
         address: str,
         settled: Settled,
-        modes_saved: Settled,
+        offsets_saved: Settled,
         changed: Callable[[Mapping[str, object]], None],
     ) -> None:
-        self.topics = TopicAdmin(store, topics, offsets, members, stats, options, settled)
+        self.topics = TopicAdmin(store, topics, offsets, members, stats, options, settled, offsets_saved)
         self.groups = GroupAdmin(
-            topics, groups, members, offsets, delays, modes, stats, settled, modes_saved, address=address
+            topics, groups, members, offsets, delays, modes, stats, offsets_saved, address=address
         )
         self.progress = ProgressAdmin(
             store, topics, groups, members, offsets, stats, options, clock, address=address

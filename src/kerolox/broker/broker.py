@@ -370,10 +370,11 @@ class Broker(PeerEvents):
             options,
             clock,
             address=self.address,
-            settled=self.settled,
-            modes_saved=self.mode_saver.saved,
+            settled=self.registrations.settled,
+            offsets_saved=self.offset_saver.saved,
             changed=self.options_changed,
         )
+        self.admin.groups.unsaved_modes.save = self.mode_saver.save
         if options.timer_wheel:
             self.admin.broker.timers = self.timers
             self.admin.runtime_info.more.append(TimerFigures(self.timers, clock).runtime_info)
@@ -402,15 +403,15 @@ class Broker(PeerEvents):
         self.topic_saver = self.saver.keep(topics.table, interval_ms)
         self.group_saver = self.saver.keep(groups.table, interval_ms)
         self.mode_saver = self.saver.keep(self.modes, interval_ms)
-        self.saver.keep(self.offsets, interval_ms)
-        topics.on_change += [self.registrations.topic_changed, lambda _: self.topic_saver.save()]
+        self.offset_saver = self.saver.keep(self.offsets, interval_ms)
+        topics.unsaved.save, groups.unsaved.save = self.topic_saver.save, self.group_saver.save
+        self.resets.unsaved.save = self.offset_saver.save
+        topics.on_saved.append(self.registrations.topic_changed)
         topics.on_change.append(lambda config: self.plain_sends.forget_topic(config.topic_name))
         topics.on_removed += [self.plain_sends.forget_topic, sends.forget_topic]
-        topics.on_removed += [stats.forget_topic, lambda _: self.topic_saver.save()]
+        topics.on_removed.append(stats.forget_topic)
         groups.on_change.append(lambda _: self.group_saver.save())
-        sends.save_topics = self.topic_saver.save
         sends.rewrites.append(self.retries.redirect)
-        self.retries.topics_saved = self.topic_saver.saved
         sends.on_stored.append(stats.stored)
         self.plain_sends.on_stored.append(stats.stored)
         self.replies.on_stored.append(stats.stored)
@@ -486,8 +487,9 @@ class Broker(PeerEvents):
             self.members.closed(peer, reason)
 
     async def settled(self) -> None:
-        """Wait until changed topics and groups are on disk, and told to the name servers."""
-        await asyncio.gather(self.topic_saver.saved(), self.group_saver.saved(), self.registrations.settled())
+        """Wait until changed topics are on disk, and told to the name servers."""
+        await self.topics.unsaved.all_saved()
+        await self.registrations.settled()
 
     async def _answer_flushed(self) -> None:
         """Take no more messages, and let those who wait for a flush have their answer before they are

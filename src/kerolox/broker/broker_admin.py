@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from kerolox.broker.options import ALWAYS_BLACK_LISTED, BrokerOptions, BrokerRole
 from kerolox.broker.runtime_info import RuntimeInfo
@@ -16,7 +15,7 @@ from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.net.requests import Answer, Request
-from kerolox.options import change, specs, to_properties
+from kerolox.options import change, to_properties
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.routes import KVTable
 from kerolox.protocol.bodies.stats import HaStatus
@@ -52,7 +51,6 @@ class BrokerAdmin:
         self._clock = clock
         self._version = DataVersion(timestamp=clock.wall_ms())
         self._file = ConfigFile(options.config_path) if options.config_path else None
-        self._saving = asyncio.Lock()
         self.timers: Timers | None = None  # without, any-time delays are switched off
 
     def rows(self) -> list[Row]:
@@ -79,35 +77,21 @@ class BrokerAdmin:
         wanted = read_properties(request.body)
         if any(key in ALWAYS_BLACK_LISTED for key in wanted):
             return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
-        changed = change(self._options, wanted)
+        if self._file is not None:
+            changed = await self._file.change(self._options, wanted)
+        elif changed := change(self._options, wanted):
+            log.warning(
+                "options_not_kept keys=%s next='set brokerConfigPath to keep them after a restart'",
+                ",".join(changed),
+            )
         if not changed:
             return Answer()
         log.info("options_changed keys=%s by=%s", ",".join(changed), request.peer.address)
         self._version = self._version.next(self._clock.wall_ms())
         self._changed(changed)
-        remark = await self._save(wanted, changed)
-        if remark is not None:
-            return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         if "permission" in changed:
             await self._settled()
         return Answer()
-
-    async def _save(self, wanted: Mapping[str, str], changed: Mapping[str, Any]) -> str | None:
-        """Why it could not be kept; None when it is, or nobody said where."""
-        if self._file is None:
-            log.warning(
-                "options_not_kept keys=%s next='set brokerConfigPath to keep them after a restart'",
-                ",".join(changed),
-            )
-            return None
-        keys = {spec.key for spec in specs(BrokerOptions) if spec.name in changed}
-        try:
-            async with self._saving:
-                await self._file.load()  # somebody may have edited it meanwhile
-                await self._file.save({key: wanted[key] for key in keys})
-        except OSError as error:
-            return f"in force, but not saved: {error}. It is lost at the next restart."
-        return None
 
     def show(self, request: Request[None]) -> Answer:
         return Answer(

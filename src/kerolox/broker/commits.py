@@ -30,6 +30,7 @@ from kerolox.protocol.headers import offset as headers
 from kerolox.protocol.limits import INT64_MAX
 from kerolox.store.consume_queue import ENTRY, ConsumeQueue
 from kerolox.store.tables.offsets import ConsumerOffsets
+from kerolox.unsaved import Unsaved
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +129,10 @@ class Commits:
 
 
 class Resets:
-    """222, 223, 308 and 314: what administrators do with the progress of groups."""
+    """222, 223, 308 and 314: what administrators do with the progress of groups.
+
+    What is set is on disk before it is answered, or undone. What consumers commit is saved by interval.
+    """
 
     def __init__(
         self,
@@ -147,6 +151,8 @@ class Resets:
         self._offsets = offsets
         self._waiting = waiting
         self._options = options
+        # By topic and group, the offsets before; -1: none.
+        self.unsaved: Unsaved[tuple[str, str], dict[int, int]] = Unsaved(self._put_back)
 
     def rows(self) -> list[Row]:
         return [
@@ -195,8 +201,12 @@ class Resets:
             targets[asked.queue_id] = asked.offset
         if not targets:
             raise Refused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+        before = {queue_id: self._offsets.offset(topic, group, queue_id) for queue_id in targets}
         for queue_id, offset in targets.items():
             self._offsets.reset(topic, group, queue_id, offset)
+        self.unsaved.changed((topic, group), before)
+        await self.unsaved.saved((topic, group))
+        for queue_id in targets:
             self._waiting.wake_queue(topic, queue_id)
         return {self._queue(topic, queue_id): offset for queue_id, offset in targets.items()}
 
@@ -290,13 +300,16 @@ class Resets:
                 slowest[queue_id] = INT64_MAX
         return Answer(body=CorrectionOffsets(correction_offsets=slowest).encode())
 
-    def clone(self, request: Request[headers.CloneOffsetRequest]) -> Answer:
+    async def clone(self, request: Request[headers.CloneOffsetRequest]) -> Answer:
         """Give one group the progress of another in a topic, or in all topics it has progress in."""
         asked = request.header
         blank = not (asked.topic or "").strip()
         topics = self._offsets.topics_of(asked.src_group) if blank else {asked.topic or ""}
         found = None if asked.offline else self._members.members(asked.src_group)
+        cloned: list[tuple[str, str]] = []
         for topic in sorted(topics):
+            before = dict.fromkeys(self._offsets.queues(topic, asked.src_group), -1)
+            before |= self._offsets.queues(topic, asked.dest_group)
             if self._topics.find(topic) is None:
                 reason = "there is no such topic"
             elif found is not None and found.subscriptions and found.subscription(topic) is None:
@@ -304,12 +317,19 @@ class Resets:
             elif not self._offsets.clone(topic, asked.src_group, asked.dest_group):
                 reason = "the group has no offsets in it"
             else:
+                cloned.append((topic, asked.dest_group))
+                self.unsaved.changed(cloned[-1], before)
                 continue
             log.warning(
                 "offsets_not_cloned topic=%s from=%s to=%s reason=%r",
                 topic, asked.src_group, asked.dest_group, reason,
             )  # fmt: skip
+        if cloned:
+            await self.unsaved.saved(*cloned)
         return Answer()
+
+    def _put_back(self, key: tuple[str, str], before: dict[int, int] | None) -> None:
+        self._offsets.put_back(*key, before or {})
 
 
 def _offset(offset: int) -> Answer:

@@ -41,6 +41,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers import group as headers
 from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets
 from kerolox.store.tables.request_modes import RequestModes
+from kerolox.unsaved import Unsaved
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ log = logging.getLogger(__name__)
 class GroupAdmin:
     """43, 45, 200, 201, 207, 225, 343, 345, 352, 353, 401 and 402: settings and tables.
 
-    ``settled`` waits until changed groups are on disk, ``modes_saved`` until changed request modes are.
+    ``offsets_saved`` waits until changed offsets are on disk.
     """
 
     def __init__(
@@ -60,8 +61,7 @@ class GroupAdmin:
         delays: DelayOffsets,
         modes: RequestModes,
         stats: Statistics,
-        settled: Settled,
-        modes_saved: Settled,
+        offsets_saved: Settled,
         *,
         address: str,
     ) -> None:
@@ -72,8 +72,8 @@ class GroupAdmin:
         self._delays = delays
         self._modes = modes
         self._stats = stats
-        self._settled = settled
-        self._modes_saved = modes_saved
+        self._offsets_saved = offsets_saved
+        self.unsaved_modes: Unsaved[tuple[str, str], SetRequestMode] = Unsaved(self._put_mode_back)
         self._address = address
 
     def rows(self) -> list[Row]:
@@ -106,7 +106,7 @@ class GroupAdmin:
             check_group(config.group_name)
         for config in wanted:
             self._groups.put(config)
-        await self._settled()
+        await self._groups.unsaved.saved(*[config.group_name for config in wanted])
         return Answer()
 
     def all_configs(self, request: Request[headers.AllGroupConfigRequest]) -> Answer:
@@ -141,17 +141,18 @@ class GroupAdmin:
     async def delete(self, request: Request[headers.DeleteGroupRequest]) -> Answer:
         group = request.header.group_name
         self._groups.remove(group)
+        await self._groups.unsaved.saved(group)
         if request.header.clean_offset:
             self._offsets.remove_group(group)
+            await self._offsets_saved()
         self._stats.forget_group(group)
-        await self._settled()
         return Answer()
 
     async def forbidden(self, request: Request[headers.GroupForbiddenRequest]) -> Answer:
         asked = request.header
         if asked.readable is not None:
             self._groups.set_readable(asked.group, asked.topic, asked.readable)
-            await self._settled()
+            await self._groups.unsaved.saved(asked.group)
         readable = not self._groups.is_forbidden(asked.group, asked.topic)
         return Answer(
             remark="", body=GroupForbidden(group=asked.group, topic=asked.topic, readable=readable).encode()
@@ -169,9 +170,17 @@ class GroupAdmin:
             return Answer(
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="subscription group does not exist"
             )
+        before = self._modes.find(topic, group)
         self._modes.put(mode)
-        await self._modes_saved()
+        self.unsaved_modes.changed((topic, group), before)
+        await self.unsaved_modes.saved((topic, group))
         return Answer()
+
+    def _put_mode_back(self, key: tuple[str, str], before: SetRequestMode | None) -> None:
+        if before is None:
+            self._modes.remove(*key)
+        else:
+            self._modes.put(before)
 
     def modes(self, request: Request[None]) -> Answer:
         return Answer(body=RequestModeTable(message_request_mode_map=self._modes.modes).encode())

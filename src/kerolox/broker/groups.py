@@ -19,6 +19,7 @@ from kerolox.protocol.limits import GROUP_LENGTH_MAX
 from kerolox.protocol.reserved import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.tables.groups import GroupTable
+from kerolox.unsaved import Unsaved
 
 __all__ = ["SLOW_CHECK_S", "SYSTEM_GROUPS", "Groups", "SlowGroups"]
 
@@ -27,11 +28,21 @@ log = logging.getLogger(__name__)
 SLOW_CHECK_S = 180.0
 
 
+# What a group is: its settings, and what it may not do by topic.
+Before = tuple[GroupConfig | None, dict[str, int]]
+
+
 class Groups:
-    """The table of groups with its rules. ``on_change`` hears the name of every group that changed."""
+    """The table of groups with its rules. ``on_change`` hears the name of every group that changed.
+
+    What somebody asked for is on its way to the disk while ``unsaved`` names the group, and is undone if it
+    does not get there. What the broker does by itself promises nothing: a group made by its first use has the
+    usual settings, and its next use makes it again.
+    """
 
     def __init__(self, table: GroupTable, members: Members, options: BrokerOptions) -> None:
         self.table = table
+        self.unsaved: Unsaved[str, Before] = Unsaved(self._put_back)
         self.on_change: list[Callable[[str], None]] = []
         self.on_enabled: list[Callable[[str], None]] = []  # hears the name of a group that may consume again
         self._members = members
@@ -101,6 +112,7 @@ class Groups:
         attributes = _altered(None if before is None else before.attributes, asked)
         if config.consume_enable:
             attributes.pop(WHY_DISABLED, None)
+        whole = self._whole(group)
         if not self.table.put(msgspec.structs.replace(config, attributes=attributes)):
             return False
         if config.consume_enable and before is not None and not before.consume_enable:
@@ -108,15 +120,18 @@ class Groups:
                 told(group)
         log.info("group_%s group=%s", "created" if before is None else "changed", group)
         self._changed(group)
+        self.unsaved.changed(group, whole)
         return True
 
     def remove(self, group: str) -> bool:
         """Forget a group's settings. Its progress is another table's."""
         known = group in self.table.groups or group in self.table.forbidden
+        whole = self._whole(group)
         self.table.remove(group)
         if known:
             log.info("group_removed group=%s", group)
             self._changed(group)
+            self.unsaved.changed(group, whole)
         return known
 
     def is_forbidden(self, group: str, topic: str) -> bool:
@@ -131,9 +146,11 @@ class Groups:
         new = bits & ~PERM_READ if readable else bits | PERM_READ
         if new == bits:
             return
+        whole = self._whole(group)
         self.table.forbid(group, topic, new)
         log.info("group_%s group=%s topic=%s", "allowed" if readable else "forbidden", group, topic)
         self._changed(group)
+        self.unsaved.changed(group, whole)
 
     def disable(self, group: str, reason: str) -> bool:
         """Let the group consume no more until its settings are changed; False when it did not anyway."""
@@ -152,6 +169,19 @@ class Groups:
         )
         self._changed(group)
         return True
+
+    def _whole(self, group: str) -> Before:
+        return self.table.groups.get(group), dict(self.table.forbidden.get(group, {}))
+
+    def _put_back(self, group: str, before: Before | None) -> None:
+        config, forbidden = before or (None, {})
+        self.table.remove(group)
+        if config is not None:
+            self.table.put(config)
+        for topic, bits in forbidden.items():
+            self.table.forbid(group, topic, bits)
+        log.warning("group_change_undone group=%s", group)
+        self._changed(group)
 
     def _changed(self, group: str) -> None:
         for told in self.on_change:

@@ -62,7 +62,6 @@ class PlainSends:
         timer_sends: TimerSends,
         options: BrokerOptions,
     ) -> None:
-        self._sends = sends
         self._log = log
         self._writes = writes
         self._flusher = flusher
@@ -137,7 +136,6 @@ class PlainSends:
         return (
             not self._state.obstacles
             and options.role is not BrokerRole.SLAVE
-            and not self._sends.holds_answers
             and not options.accept_sends_from_ms
             and (
                 options.flush_mode is not FlushMode.SYNC
@@ -158,6 +156,7 @@ class PlainSends:
         config = self._topics.find(topic)
         if (
             config is None
+            or topic in self._topics.unsaved
             or config.order
             or config.topic_filter_type != "SINGLE_TAG"
             or topic in reserved.NOT_FOR_SENDING

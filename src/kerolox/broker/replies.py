@@ -69,6 +69,8 @@ class Replies:
 
     async def reply(self, request: Request[SendRequest]) -> Answer:
         queue_id = self._sends.allowed_queue(request.header)
+        if self._options.store_replies:
+            await self._sends.topic_saved(request.header)
         failed = await self._push(request)
         place = await self._keep(request, queue_id) if self._options.store_replies else None
         code = ResponseCode.SUCCESS if failed is None else ResponseCode.SYSTEM_ERROR

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
 
 from kerolox.broker import names
 from kerolox.broker.drafts import Draft, Drafts
@@ -21,7 +20,7 @@ from kerolox.broker.groups import Groups
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.queue_locks import QueueLocks
-from kerolox.broker.sends import Sends
+from kerolox.broker.sends import Parked, Sends
 from kerolox.broker.stats import Statistics
 from kerolox.broker.topics import Topics
 from kerolox.dispatch.message_store import MessageStore, NotSafe
@@ -30,7 +29,6 @@ from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.groups import GroupConfig
-from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PERM_WRITE
 from kerolox.protocol.header import Header
@@ -77,8 +75,6 @@ class Retries:
         self._queue_locks = queue_locks
         self._stats = stats
         self._options = options
-        # Waits until the topics as they are now were written. None: nothing waits for that.
-        self.topics_saved: Callable[[], Awaitable[None]] | None = None
 
     def rows(self) -> list[Row]:
         return [(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, SendBackRequest)]
@@ -97,7 +93,7 @@ class Retries:
             )
         if group.retry_queue_nums <= 0:
             return Answer()  # a group that wants no retries: the message is given up
-        topic, is_new = self._topic(
+        topic = self._topics.for_group(
             names.retry_topic(asked.group), group.retry_queue_nums, unit=asked.unit_mode
         )
         if not topic.perm & PERM_WRITE:
@@ -113,21 +109,21 @@ class Retries:
         limit = _limit(group, request.command.version, asked.max_reconsume_times)
         dead = message.reconsume_times >= limit or asked.delay_level < 0
         if dead:
-            topic, is_new = self._topic(names.dead_letter_topic(asked.group), DEAD_LETTER_QUEUES)
+            topic = self._topics.for_group(names.dead_letter_topic(asked.group), DEAD_LETTER_QUEUES)
             queues, level = DEAD_LETTER_QUEUES, 0
         else:
             queues = group.retry_queue_nums
             level = asked.delay_level or FIRST_LEVEL + message.reconsume_times
         draft = copy_of(message, topic.topic_name, random.randrange(queues), level)
         origin = (packed.find(draft.properties, _AT_RETRY_TOPIC) or b"").decode("utf-8", "replace")
+        # On the strength of the answer the consumer goes on: so the topic is on disk before the copy is.
+        await self._topics.unsaved.saved(topic.topic_name)
         size_bytes = await self._put(draft)
         if draft.topic == SCHEDULE_TOPIC:
             self._stats.stored(draft.topic, 1, size_bytes)
         self._stats.sent_back(asked.group, origin)
         if dead:
             self._dead(asked.group, asked.origin_topic or origin, message)
-        if is_new and self.topics_saved is not None:
-            await self.topics_saved()
         return Answer()
 
     async def _put(self, draft: Draft) -> int:
@@ -149,10 +145,10 @@ class Retries:
 
     # --- sent by a client itself -------------------------------------------------------------------------
 
-    def redirect(self, request: Request[SendRequest], draft: Draft) -> None:
+    def redirect(self, request: Request[SendRequest], draft: Draft) -> Parked | None:
         """A send to a retry topic: for a group that exists, and to its dead letters if that is the end."""
         if not draft.topic.startswith(reserved.RETRY_PREFIX):
-            return
+            return None
         name = names.group_of_retry_topic(draft.topic)
         group = self._group(name)
         sent = request.header
@@ -160,14 +156,12 @@ class Retries:
         limit = _limit(group, request.command.version, sent.max_reconsume_times)
         # Who consumes in order tries again itself, and sends only what it has given up.
         if times <= limit and not self._queue_locks.held(name):
-            return
-        topic, is_new = self._topic(names.dead_letter_topic(name), DEAD_LETTER_QUEUES)
-        if is_new:
-            self._sends.hold_until_saved(sent.topic)
+            return None
+        topic = self._topics.for_group(names.dead_letter_topic(name), DEAD_LETTER_QUEUES)
         draft.topic = topic.topic_name
         draft.queue_id = random.randrange(DEAD_LETTER_QUEUES)
         draft.properties = packed.replace(draft.properties, packed.DELAY, "-1")
-        self._stats.sent_back(sent.producer_group, sent.topic, dead=True)
+        return lambda _, __: self._stats.sent_back(sent.producer_group, sent.topic, dead=True)
 
     # --- both ----------------------------------------------------------------------------------------------
 
@@ -180,10 +174,6 @@ class Retries:
                 "Or let the broker: autoCreateSubscriptionGroup=true.",
             )
         return config
-
-    def _topic(self, topic: str, queues: int, *, unit: bool = False) -> tuple[TopicConfig, bool]:
-        is_new = self._topics.find(topic) is None
-        return self._topics.for_group(topic, queues, unit=unit), is_new
 
     def _dead(self, group: str, topic: str, message: StoredMessage) -> None:
         self._stats.sent_back(group, topic, dead=True)

@@ -7,8 +7,9 @@ FLUSH_DISK_TIMEOUT at the longest, which tells that they are stored. While a flu
 refused before they are stored: then SYSTEM_BUSY tells the producer that it may go elsewhere without sending
 twice.
 
-The first answers of a topic that was just made wait until the topic is on disk: a message that was
-acknowledged must not come back to a broker that does not know its topic.
+Sends to a topic that is itself on its way to the disk wait for it, before they are stored: a message that was
+acknowledged must not come back to a broker that does not know its topic, and one that is refused, because the
+topic could not be written, is not stored.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, ProtocolError, Refused
-from kerolox.net.requests import Answer, Request
+from kerolox.net.peer import refusal
+from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
 from kerolox.protocol.batch import split_batch
@@ -38,6 +40,9 @@ from kerolox.store.commit_log import TRANSACTION_BITS, CommitLog, MessageRefused
 from kerolox.store.flush import LogFlusher, Safe
 from kerolox.store.options import FlushMode
 from kerolox.store.state import StoreState
+from kerolox.unsaved import NotSaved
+
+HELD_BYTES_MAX = 64 << 20  # of requests that wait for their topics to be written
 
 # Told where a message was parked.
 Parked = Callable[[Draft, Place], None]
@@ -72,12 +77,10 @@ class Sends:
         self._clock = clock
         self.rewrites: list[Rewrite] = []  # before those of the drafts
         self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
-        # Calls back when the topics as they are now have been written. None: nothing waits for that.
-        self.save_topics: Callable[[Callable[[], None]], None] | None = None
         self._cursors: dict[tuple[str, int], QueueCursor] = {}
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
         self._write_is_due = False
-        self._unsaved: dict[str, list[tuple[Request[SendRequest], Answer]]] = {}  # new topic → held answers
+        self._held_bytes = 0  # of requests whose topic is on its way to the disk
         self._id_prefix = offset_id_prefix(log.store_host)
         self.added_properties = packed.pack(
             {
@@ -95,6 +98,9 @@ class Sends:
         if header.batch:
             return self.send_batch(request)
         config = self._topic(header)
+        if header.topic in self._topics.unsaved:
+            self._hold(request, header.topic, self.send)
+            return None
         queue_id = self._queue(header, config)
         if not request.body:
             raise MessageRefused("the message has no body: send at least one byte")
@@ -129,6 +135,9 @@ class Sends:
             parked: Parked | None = None
             for rewrite in self.rewrites:
                 parked = rewrite(request, draft) or parked
+            if draft.topic in self._topics.unsaved:
+                self._hold(request, draft.topic, self.send)
+                return None
             place = self._drafts.put(draft)
             topic, recall_handle = draft.topic, draft.recall_handle  # counted where it was parked
             if parked is not None:
@@ -146,6 +155,9 @@ class Sends:
                 code=ResponseCode.MESSAGE_ILLEGAL,
                 remark=f"batch request does not support retry group {header.topic}",
             )
+        if header.topic in self._topics.unsaved:
+            self._hold(request, header.topic, self.send_batch)
+            return None
         queue_id = self._queue(header, config)
         try:
             items = split_batch(request.body)
@@ -190,12 +202,12 @@ class Sends:
             return
         if self._options.flush_mode is not FlushMode.SYNC:
             for request, header, _ in waiting:
-                self._reply(request, Answer(header=header))
+                request.answer(Answer(header=header))
             return
         safe = [(request, header) for request, header, must_wait in waiting if must_wait]
         for request, header, must_wait in waiting:
             if not must_wait:
-                self._reply(request, Answer(header=header))
+                request.answer(Answer(header=header))
         if safe:
             self._flusher.wait_safe(self._log.progress.appended, lambda how: self._flushed(safe, how))
 
@@ -203,10 +215,31 @@ class Sends:
         for key in [key for key in self._cursors if key[0] == topic]:
             del self._cursors[key]
 
-    @property
-    def holds_answers(self) -> bool:
-        """Whether a new topic is on its way to the disk, and answers wait for that."""
-        return bool(self._unsaved)
+    # --- new topics ----------------------------------------------------------------------------------
+
+    def _hold(self, request: Request[SendRequest], topic: str, again: Handler) -> None:
+        """Begin with the request again when its topic is on disk, in the order in which they came."""
+        size_bytes = len(request.body)
+        if self._held_bytes + size_bytes > HELD_BYTES_MAX:
+            raise Overloaded(
+                f"[REJECTREQUEST]{self._held_bytes} bytes wait for new topics to be written, the limit is "
+                f"{HELD_BYTES_MAX}. This one was not stored: try again"
+            )
+        self._held_bytes += size_bytes
+
+        def resume(error: NotSaved | None) -> None:
+            self._held_bytes -= size_bytes
+            try:
+                if error is not None:
+                    raise error
+                answer = again(request)
+            except Exception as failed:
+                answer = refusal(failed, request)
+            if isinstance(answer, Answer):
+                request.answer(answer)
+            self.end_pass()
+
+        self._topics.unsaved.when_saved(topic, resume)
 
     # --- decisions -----------------------------------------------------------------------------------
 
@@ -214,6 +247,10 @@ class Sends:
         """The queue of a message that came as another request than a send: its name, rights and topic are
         checked likewise; whether it could be stored now is not asked."""
         return self._queue(header, self._allowed(header, stored=False))
+
+    async def topic_saved(self, header: SendRequest) -> None:
+        """Wait until its topic, if it was just made, is on disk. Raises NotSaved."""
+        await self._topics.unsaved.saved(header.topic)
 
     def check_taking(self) -> None:
         """Raise when no message is taken now, whatever it is."""
@@ -269,15 +306,7 @@ class Sends:
                 f"topic[{topic}] not exist, apply first please! Create it: kerolox topic create "
                 f"{topic}. Or let the broker create topics: autoCreateTopicEnable=true.",
             )
-        self.hold_until_saved(topic)
         return config
-
-    def hold_until_saved(self, topic: str) -> None:
-        """Hold the answers of sends to a topic until the topics as they are now are on disk."""
-        if self.save_topics is not None:
-            # Those held already wait on, for this save too.
-            held = self._unsaved[topic] = [*self._unsaved.get(topic, ())]
-            self.save_topics(lambda: self._topic_saved(topic, held))
 
     def _queue(self, header: SendRequest, config: TopicConfig) -> int:
         queue_id = header.queue_id
@@ -338,22 +367,6 @@ class Sends:
         )
         self._waiting.append((request, header, must_wait))
 
-    def _reply(self, request: Request[SendRequest], answer: Answer) -> None:
-        """Answer what is stored, now or when its new topic is stored too."""
-        if self._unsaved:
-            held = self._unsaved.get(request.header.topic)
-            if held is not None:
-                held.append((request, answer))
-                return
-        request.answer(answer)
-
-    def _topic_saved(self, topic: str, held: list[tuple[Request[SendRequest], Answer]]) -> None:
-        # Also when it could not be written: the messages are stored, and the topic is tried again.
-        if self._unsaved.get(topic) is held:
-            del self._unsaved[topic]
-            for request, answer in held:
-                request.answer(answer)
-
     def _flushed(self, waiting: list[tuple[Request[SendRequest], SendAnswer]], how: Safe) -> None:
         if how is Safe.FAILED:
             refused = Answer(
@@ -364,7 +377,7 @@ class Sends:
             return
         code = ResponseCode.SUCCESS if how is Safe.YES else ResponseCode.FLUSH_DISK_TIMEOUT
         for request, header in waiting:
-            self._reply(request, Answer(code=code, header=header))
+            request.answer(Answer(code=code, header=header))
 
 
 def _is_plain(topic: str, properties: bytes) -> bool:

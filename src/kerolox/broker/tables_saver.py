@@ -1,7 +1,8 @@
 """Keep the broker's tables on disk: topics and groups at every change, offsets by interval.
 
 A table is encoded on the event loop, where nothing changes it meanwhile, and written by a thread. Changes
-that come while a write is under way are written together after it.
+that come while a write is under way are written together after it. Who waits for a save hears when it failed:
+see :mod:`kerolox.unsaved`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from kerolox.clock import Clock, TimerHandle
 from kerolox.store.errors import StoreError
 from kerolox.store.tables.table import Table
+from kerolox.unsaved import NotSaved, Then
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +27,12 @@ class TableSaver:
         self.table = table
         self._executor = executor
         self._wanted = False
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[Then] = []
         self._task: asyncio.Task[None] | None = None
+        self._failing = False
 
-    def save(self, then: Callable[[], None] | None = None) -> None:
-        """Save soon; ``then`` is called when what the table holds now was written, or could not be."""
+    def save(self, then: Then | None = None) -> None:
+        """Save soon; ``then`` is told when what the table holds now was written, or could not be."""
         self._wanted = True
         if then is not None:
             self._waiting.append(then)
@@ -37,10 +40,12 @@ class TableSaver:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def saved(self) -> None:
-        """Wait until what the table holds now was written, or could not be."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.save(lambda: None if done.done() else done.set_result(None))
-        await done
+        """Wait until what the table holds now was written. Raises NotSaved."""
+        done: asyncio.Future[NotSaved | None] = asyncio.get_running_loop().create_future()
+        self.save(lambda error: None if done.done() else done.set_result(error))
+        error = await done
+        if error is not None:
+            raise error
 
     async def close(self) -> None:
         """Write what is not yet written."""
@@ -58,19 +63,29 @@ class TableSaver:
             while self._wanted:
                 self._wanted = False
                 waiting, self._waiting = self._waiting, []
+                failed: NotSaved | None = None
                 try:
                     await loop.run_in_executor(self._executor, self.table.save, self.table.encode())
                 except StoreError as error:
-                    log.error(
-                        "table_not_saved path=%s error=%r next='it is tried again; until then a restart "
-                        "forgets the change'",
-                        self.table.path,
-                        str(error),
-                    )
+                    failed = NotSaved(self.table.path, error)
+                self._report(failed)
                 for then in waiting:
-                    then()
+                    then(failed)
         finally:
             self._task = None
+
+    def _report(self, failed: NotSaved | None) -> None:
+        """The first failure and the first success after it: a full disk is tried often."""
+        if failed is not None and not self._failing:
+            log.error(
+                "table_not_saved path=%s error=%r next='what was asked for is refused; what the broker did "
+                "by itself is tried again, and until then a restart forgets it'",
+                self.table.path,
+                str(failed),
+            )
+        elif failed is None and self._failing:
+            log.info("table_saved_again path=%s", self.table.path)
+        self._failing = failed is not None
 
 
 class TablesSaver:

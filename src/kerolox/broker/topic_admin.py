@@ -15,7 +15,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.stats import Statistics
 from kerolox.broker.topics import Topics
 from kerolox.dispatch.message_store import MessageStore
-from kerolox.errors import InvalidRequest, KeroloxError, Refused
+from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused
 from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.body import MessageQueue
@@ -58,7 +58,8 @@ _CHANGEABLE = (_MESSAGE_TYPE, _RESERVE_TIME)
 class TopicAdmin:
     """17, 18, 21, 202, 215, 300, 305, 316 and 351.
 
-    ``settled`` waits until changed topics are on disk and told to the name servers.
+    ``settled`` waits until changed topics are told to the name servers, ``offsets_saved`` until changed
+    offsets are on disk.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class TopicAdmin:
         stats: Statistics,
         options: BrokerOptions,
         settled: Settled,
+        offsets_saved: Settled,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -78,6 +80,7 @@ class TopicAdmin:
         self._stats = stats
         self._options = options
         self._settled = settled
+        self._offsets_saved = offsets_saved
 
     def rows(self) -> list[Row]:
         return [
@@ -120,6 +123,7 @@ class TopicAdmin:
                     "topic_changed topic=%s read_queues=%d write_queues=%d perm=%d by=%s",
                     config.topic_name, config.read_queue_nums, config.write_queue_nums, config.perm, by,
                 )  # fmt: skip
+        await self._topics.unsaved.saved(*[config.topic_name for config in checked])
         await self._settled()
         return Answer()
 
@@ -161,13 +165,24 @@ class TopicAdmin:
         for name in gone:
             await self._delete(name)
             log.info("topic_deleted topic=%s by=%s", name, request.peer.address)
+        # Offsets that came back would lie behind the end of a topic that is made again.
+        await self._offsets_saved()
         await self._settled()
         return Answer()
 
     async def _delete(self, topic: str) -> None:
-        self._topics.remove(topic)
-        self._offsets.remove_topic(topic)
-        await self._store.delete_topic(topic)
+        """First it is gone from the table, on disk: then nothing that follows can be half of a deletion."""
+        leaving = self._topics.leaving
+        if topic in leaving:
+            raise Overloaded(f"topic[{topic}] is being deleted at this moment. Try again")
+        leaving.add(topic)
+        try:
+            self._topics.remove(topic)
+            await self._topics.unsaved.saved(topic)
+            self._offsets.remove_topic(topic)
+            await self._store.delete_topic(topic)
+        finally:
+            leaving.discard(topic)
 
     async def clean_unused(self, request: Request[None]) -> Answer:
         """Remove queues of topics that are no more."""

@@ -1,11 +1,11 @@
-"""The topics of a broker and their rights; automatic creation. Decisions only: others save and tell."""
+"""The topics of a broker and their rights; automatic creation. Decisions only: others write and tell."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from kerolox.broker.options import BrokerOptions
-from kerolox.errors import Refused
+from kerolox.errors import Overloaded, Refused
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
@@ -14,16 +14,24 @@ from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.delay_table import parse_levels
 from kerolox.store.tables.topics import TopicTable
+from kerolox.unsaved import Unsaved
 
 
 class Topics:
-    """The topic table with its rules. ``on_change`` hears of every topic made or changed, ``on_removed`` the
-    name of every one that is no more."""
+    """The topic table with its rules. ``on_change`` hears of every topic made or changed, ``on_saved`` of the
+    same when it is on disk, ``on_removed`` the name of every one that is no more.
+
+    Every change is on its way to the disk until ``unsaved`` does not name it any more, and is undone if it
+    does not get there. Until then nothing may be stored under the topic that is acknowledged.
+    """
 
     def __init__(self, table: TopicTable, options: BrokerOptions) -> None:
         self.table = table
         self.on_change: list[Callable[[TopicConfig], None]] = []
+        self.on_saved: list[Callable[[TopicConfig], None]] = []
         self.on_removed: list[Callable[[str], None]] = []
+        self.unsaved: Unsaved[str, TopicConfig] = Unsaved(self._put_back)
+        self.leaving: set[str] = set()  # being deleted: nobody makes them anew before that is done
         self._options = options
         self._light = options.light_queues
         self.system = reserved.SYSTEM_TOPICS | {options.cluster, options.broker_name}
@@ -98,20 +106,46 @@ class Topics:
 
     def put(self, config: TopicConfig) -> bool:
         """Create or change; False when nothing changed. Light queues are as they are."""
-        if self._light and config.topic_name.startswith(LIGHT_PREFIX):
+        name = config.topic_name
+        if self._light and name.startswith(LIGHT_PREFIX):
             return False
+        if name in self.leaving:
+            raise Overloaded(f"topic[{name}] is being deleted at this moment. Try again")
+        before = self.table.topics.get(name)
         if not self.table.put(config):
             return False
-        for told in self.on_change:
-            told(config)
+        self._changed(config)
+        self.unsaved.changed(name, before)
+        self.unsaved.when_saved(name, lambda error: self._saved(config) if error is None else None)
         return True
 
     def remove(self, topic: str) -> bool:
-        if self.table.remove(topic) is None:
+        before = self.table.remove(topic)
+        if before is None:
             return False
+        self._removed(topic)
+        self.unsaved.changed(topic, before)
+        return True
+
+    def _put_back(self, topic: str, before: TopicConfig | None) -> None:
+        if before is None:
+            self.table.remove(topic)
+            self._removed(topic)
+        else:
+            self.table.put(before)
+            self._changed(before)
+
+    def _changed(self, config: TopicConfig) -> None:
+        for told in self.on_change:
+            told(config)
+
+    def _saved(self, config: TopicConfig) -> None:
+        for told in self.on_saved:
+            told(config)
+
+    def _removed(self, topic: str) -> None:
         for told in self.on_removed:
             told(topic)
-        return True
 
     def _after_template(self, topic: str, template: str, queues: int, unit: bool) -> TopicConfig | None:
         model = self.find(template)

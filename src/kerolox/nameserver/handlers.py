@@ -1,15 +1,13 @@
 """Answers to the requests a name server gets, one method per request code.
 
-All are plain functions: nothing here waits. What must reach the disk before it is answered is answered
-from the callback of its save.
+Nearly all are plain functions: nothing in them waits. What must reach the disk before it is answered waits
+for that, and is undone if it does not get there.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
@@ -20,7 +18,7 @@ from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.routes import Routes
 from kerolox.net.requests import Answer, Handler, Request
-from kerolox.options import change, specs, to_properties
+from kerolox.options import to_properties
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.registration import Registration as RegistrationBody
 from kerolox.protocol.bodies.registration import body_crc32, decode_registration
@@ -279,6 +277,7 @@ class KvHandlers:
     def __init__(self, kv: KvConfig, routes: Routes) -> None:
         self._kv = kv
         self._routes = routes
+        kv.on_change.append(self._order_changed)
 
     def rows(self) -> list[Row]:
         return [
@@ -288,14 +287,13 @@ class KvHandlers:
             (RequestCode.GET_KVLIST_BY_NAMESPACE, self.list, KvListRequest),
         ]
 
-    def put(self, request: Request[PutKvRequest]) -> Answer | None:
+    async def put(self, request: Request[PutKvRequest]) -> Answer:
         asked = request.header
         if asked.namespace is None or asked.key is None:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark="namespace or key is null")
         # The compact header cannot carry an empty text: what was not sent is one.
-        answer_when_saved(request, self._kv.put(asked.namespace, asked.key, asked.value or ""))
-        self._order_changed(asked.namespace, asked.key)
-        return None
+        await self._kv.put(asked.namespace, asked.key, asked.value or "")
+        return Answer()
 
     def get(self, request: Request[GetKvRequest]) -> Answer:
         asked = request.header
@@ -307,13 +305,11 @@ class KvHandlers:
             )
         return Answer(header=GetKvAnswer(value=value))
 
-    def delete(self, request: Request[DeleteKvRequest]) -> Answer | None:
+    async def delete(self, request: Request[DeleteKvRequest]) -> Answer:
         asked = request.header
-        if asked.namespace is None or asked.key is None:
-            return Answer()
-        answer_when_saved(request, self._kv.delete(asked.namespace, asked.key))
-        self._order_changed(asked.namespace, asked.key)
-        return None
+        if asked.namespace is not None and asked.key is not None:
+            await self._kv.delete(asked.namespace, asked.key)
+        return Answer()
 
     def list(self, request: Request[KvListRequest]) -> Answer:
         namespace = request.header.namespace
@@ -341,39 +337,18 @@ class ConfigHandlers:
             (RequestCode.GET_NAMESRV_CONFIG, self.show, None),
         ]
 
-    def update(self, request: Request[None]) -> Answer | None:
+    async def update(self, request: Request[None]) -> Answer:
         wanted = read_properties(request.body)
         if any(self._options.black_listed(key) for key in wanted):
             return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
-        changed = change(self._options, wanted)
-        if not changed:
-            return Answer()
-        log.info("options_changed keys=%s by=%s", ",".join(changed), request.peer.address)
-        self._routes.options_changed()
-        keys = {spec.key for spec in specs(NamesrvOptions) if spec.name in changed}
-        answer_when_saved(request, self._file.save({key: wanted[key] for key in keys}))
-        return None
+        changed = await self._file.change(self._options, wanted)
+        if changed:
+            log.info("options_changed keys=%s by=%s", ",".join(changed), request.peer.address)
+            self._routes.options_changed()
+        return Answer()
 
     def show(self, request: Request[None]) -> Answer:
         return Answer(body=to_properties(self._options).encode())
-
-
-def answer_when_saved(request: Request[Any], saved: asyncio.Future[None]) -> None:
-    """Success once the change is on disk. If it cannot be kept, whoever asked for it has to know."""
-
-    def on_saved(saved: asyncio.Future[None]) -> None:
-        error = saved.exception()
-        if error is None:
-            request.answer(Answer())
-        else:
-            request.answer(
-                Answer(
-                    code=ResponseCode.SYSTEM_ERROR,
-                    remark=f"in force, but not saved: {error}. It is lost at the next restart.",
-                )
-            )
-
-    saved.add_done_callback(on_saved)
 
 
 def _registration(request: Request[registration.RegisterBrokerRequest]) -> Registration:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from kerolox.atomic_file import LatestSave
 from kerolox.errors import KeroloxError, ProtocolError
 from kerolox.protocol.json_dialect import dumps, loads
+from kerolox.unsaved import NotSaved, Then, Unsaved
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,9 @@ class KvConfig:
         self.path = Path(path)
         self._tables: Table = {}
         self._file = LatestSave(self.path)
+        self._unsaved: Unsaved[tuple[str, str], str] = Unsaved(self._put_back)
+        self._unsaved.save = self._save
+        self.on_change: list[Callable[[str, str], None]] = []  # hears namespace and key
 
     async def load(self) -> None:
         """Read the file; no file is an empty table. Raises KvFileBroken."""
@@ -59,39 +64,53 @@ class KvConfig:
         """All values of a namespace. One that was emptied by deletes is still there, as in the original."""
         return self._tables.get(namespace)
 
-    def put(self, namespace: str, key: str, value: str) -> asyncio.Future[None]:
-        """In force at once; the future is done when it is on disk."""
-        self._tables.setdefault(namespace, {})[key] = value
-        log.info("kv_put namespace=%s key=%s", namespace, key)
-        return self._save()
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """In force at once; over when it is on disk. Raises NotSaved when it could not be, and was undone."""
+        before = self.value(namespace, key)
+        if before != value:
+            self._set(namespace, key, value)
+            log.info("kv_put namespace=%s key=%s", namespace, key)
+            self._unsaved.changed((namespace, key), before)
+        await self._unsaved.saved((namespace, key))
 
-    def delete(self, namespace: str, key: str) -> asyncio.Future[None]:
-        """In force at once; the future is done when it is on disk."""
-        table = self._tables.get(namespace)
-        if table is not None and table.pop(key, None) is not None:
+    async def delete(self, namespace: str, key: str) -> None:
+        """The same."""
+        before = self.value(namespace, key)
+        if before is not None:
+            self._set(namespace, key, None)
             log.info("kv_deleted namespace=%s key=%s", namespace, key)
-        return self._save()
+            self._unsaved.changed((namespace, key), before)
+        await self._unsaved.saved((namespace, key))
 
     async def close(self) -> None:
         """Wait for the last change to reach the disk."""
         await self._file.close()
 
-    def _save(self) -> asyncio.Future[None]:
-        saved = self._file.save(dumps({"configTable": self._tables}))
-        saved.add_done_callback(self._report)
-        return saved
+    def _set(self, namespace: str, key: str, value: str | None) -> None:
+        table = self._tables.setdefault(namespace, {})
+        if value is None:
+            del table[key]
+        else:
+            table[key] = value
+        for told in self.on_change:
+            told(namespace, key)
 
-    def _report(self, saved: asyncio.Future[None]) -> None:
-        if saved.cancelled():
-            return
-        error = saved.exception()
-        if error is not None:
-            log.error(
-                "kv_save_failed path=%s error=%r next='the change is lost at the next restart; free the "
-                "disk or mend its rights, and repeat it'",
-                self.path,
-                str(error),
-            )
+    def _put_back(self, key: tuple[str, str], before: str | None) -> None:
+        self._set(*key, before)
+
+    def _save(self, then: Then) -> None:
+        def ended(saved: asyncio.Future[None]) -> None:
+            error = saved.exception()
+            if error is not None:
+                log.error(
+                    "kv_save_failed path=%s error=%r next='the change was undone and refused; free the disk "
+                    "or mend its rights, and repeat it'",
+                    self.path,
+                    str(error),
+                )
+            then(None if error is None else NotSaved(self.path, error))
+
+        self._file.save(dumps({"configTable": self._tables})).add_done_callback(ended)
 
 
 def read_tables(path: Path) -> Table:

@@ -155,6 +155,9 @@ class CheckBacks:
                 break
             if fate is Fate.GIVE_UP:
                 self._topics.for_group(reserved.CHECKED_TOO_OFTEN_TOPIC, 1)
+                if reserved.CHECKED_TOO_OFTEN_TOPIC in self._topics.unsaved:
+                    is_ending = True  # the topic is on its way to the disk: likewise
+                    break
                 self._drafts.store(half_messages.given_up(half))
                 ended.give_up(half)
                 given_up.append(half_messages.real_topic(half))
@@ -170,6 +173,7 @@ class CheckBacks:
         if is_ending or after > ended.progress:
             try:
                 await self._writes.written()
+                await self._topics.unsaved.saved(reserved.CHECKED_TOO_OFTEN_TOPIC)
             except KeroloxError as error:
                 for offset in reversed(put_back):
                     ended.not_put_back(offset)

@@ -82,6 +82,20 @@ class ConsumerOffsets(Table):
         self._resets.setdefault(key, {})[queue_id] = offset
         self.bump()
 
+    def put_back(self, topic: str, group: str, before: Mapping[int, int]) -> None:
+        """Undo a reset or a clone that is not on disk; -1: the queue had no offset."""
+        key = f"{topic}@{group}"
+        queues = self.offsets.setdefault(key, {})
+        for queue_id, offset in before.items():
+            self.take_reset(topic, group, queue_id)
+            if offset == -1:
+                queues.pop(queue_id, None)
+            else:
+                queues[queue_id] = offset
+        if not queues:
+            del self.offsets[key]
+        self.bump()
+
     def has_reset(self, topic: str, group: str, queue_id: int) -> bool:
         return queue_id in self._resets.get(f"{topic}@{group}", ())
 

@@ -28,6 +28,13 @@ class RequestModes(Table):
         self.modes.setdefault(mode.topic or "", {})[mode.consumer_group or ""] = mode
         self.changed = True
 
+    def remove(self, topic: str, group: str) -> None:
+        groups = self.modes.get(topic, {})
+        if groups.pop(group, None) is not None:
+            self.changed = True
+            if not groups:
+                del self.modes[topic]
+
     def remove_topic(self, topic: str) -> None:
         if self.modes.pop(topic, None) is not None:
             self.changed = True
