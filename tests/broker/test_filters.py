@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kerolox.broker import compiled_filters
+from kerolox.broker.compiled_filters import COMPILED_CHARACTERS_MAX, COMPILED_MAX, CompiledFilters
 from kerolox.broker.filters import Filters
 from kerolox.broker.options import BrokerOptions
 from kerolox.net.dialer import Dialer
@@ -17,10 +20,12 @@ from kerolox.protocol.bodies.heartbeat import CheckClient, SubscriptionData
 from kerolox.protocol.bodies.stats import ConsumeQueueView
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.filters.bloom import BloomFilter
+from kerolox.protocol.filters.sql import SqlFilter
 from kerolox.protocol.flags import PULL_SUSPEND
 from kerolox.protocol.headers.query import QueryConsumeQueueRequest
 from kerolox.protocol.record import decode_records
 from kerolox.protocol.subscription import subscription, tag_hash
+from kerolox.store import reading
 from kerolox.store.files import Files
 from kerolox.store.tables import FilterTable
 from kerolox.testing.broker import running_broker
@@ -322,3 +327,65 @@ async def test_after_a_day_they_are_forgotten(filters: Filters, clock: ManualClo
     assert filters.table.by_topic == {}
     assert filters.table.changed
     filters.close()
+
+
+async def test_a_long_condition_is_compiled_while_others_are_served(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread waits until another client was answered: on the loop that would wait for ever."""
+    others_were_served = threading.Event()
+    compile_filter = compiled_filters.compile_filter
+
+    def slowly(expression: str) -> SqlFilter:
+        assert others_were_served.wait(60)
+        return compile_filter(expression)
+
+    monkeypatch.setattr(compiled_filters, "compile_filter", slowly)
+    await talk.send("T", b"1", {"a": "1"})
+    await talk.send("T", b"7", {"a": "7"})
+    listed = ",".join(f"'{number}'" for number in range(5, 2000))
+    pulling = asyncio.ensure_future(pull_sql(talk, f"a IN ({listed})", timeout_s=60.0))
+    beating = asyncio.ensure_future(talk.heartbeat("g", sql(f"a NOT IN ({listed})")))
+    assert bodies(await talk.pull("T")) == [b"1", b"7"]
+    assert not pulling.done()
+    others_were_served.set()
+    assert bodies(await pulling) == [b"7"]
+    assert (await beating).code == ResponseCode.SUCCESS
+    assert bodies(await pull_subscribed(talk)) == [b"1"]
+
+
+async def test_a_condition_above_its_limits_is_refused(talk: Talk) -> None:
+    await talk.send("T")
+    answer = await pull_sql(talk, "a > " + "-" * 200_000)
+    assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert answer.remark is not None
+    assert "200004 characters, a condition has at most 65536" in answer.remark
+
+
+def test_what_is_kept_compiled_is_bounded() -> None:
+    known = CompiledFilters()
+    for number in range(COMPILED_MAX + 10):
+        known.get(("SQL92", f"a = {number}"))
+    assert len(known._known) == COMPILED_MAX
+    for number in range(200):
+        known.get(("SQL92", f"a = {number}" + " " * 60_000))
+    assert sum(len(key[1]) for key in known._known) == known._characters <= COMPILED_CHARACTERS_MAX
+    known.close()
+
+
+async def test_one_pull_asks_so_much_of_a_condition(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that never repeat, so that each message is a question of its own."""
+    monkeypatch.setattr(reading, "FILTER_WORK_MAX", 20_000)
+    for number in range(30):
+        await talk.send("T", b"%d" % number, {"a": str(number)})
+    condition = " OR ".join(f"a = {number}" for number in (25, *range(1000, 1020)))
+    offset = pulls = 0
+    found: list[bytes] = []
+    while offset < 30:
+        answer = await pull_sql(talk, condition, offset=offset)
+        found += bodies(answer) if answer.code == 0 else []
+        assert int(answer.fields["nextBeginOffset"]) > offset
+        offset = int(answer.fields["nextBeginOffset"])
+        pulls += 1
+    assert found == [b"25"]
+    assert pulls > 5

@@ -152,3 +152,27 @@ async def test_a_queue_that_changed_and_a_broker_that_stops() -> None:
     stage.waiting.close()
     await stage.clock.advance(60)
     assert stage.woken == ["a", "b"]
+
+
+async def test_a_connection_holds_so_many_and_leaves_none_behind() -> None:
+    clock = ManualClock()
+    waiting = WaitingPulls(clock, held_of_one_max=3)
+    woken: list[str] = []
+
+    def hold(owner: str, queue_id: int) -> bool:
+        pull = HeldPull(
+            ("T", queue_id), 0, clock.monotonic_s() + 15, lambda: woken.append(owner), owner=owner
+        )
+        return waiting.hold(pull)
+
+    assert [hold("greedy", number) for number in range(4)] == [True, True, True, False]
+    assert hold("other", 0) is True
+    waiting.forget("greedy")
+    assert waiting.held == 1
+    waiting.arrived([entry(queue_id=0), entry(queue_id=1)])
+    await settle()
+    assert woken == ["other"]
+    assert hold("greedy", 0) is True  # it came again
+    await clock.advance(60)
+    assert woken == ["other", "greedy"]
+    assert waiting.held == 0

@@ -199,10 +199,11 @@ async def test_filters_that_look_into_records(rig: Rig) -> None:
     assert none.filtered == 30
 
 
-@pytest.mark.parametrize(("count_max", "looked_at"), [(32, 800), (800, 800), (900, 900)])
+@pytest.mark.parametrize(("count_max", "looked_at"), [(32, 800), (800, 800), (900, 900), (1 << 31, 4096)])
 async def test_one_pull_looks_at_eight_hundred_entries(rig: Rig, count_max: int, looked_at: int) -> None:
     store = await rig.open(commit_log_file_bytes=1 << 20)
-    await fill(store, 1000)
+    count = 1000 if looked_at < 1000 else 4200
+    await fill(store, count)
     seen: list[int] = []
     read = await store.read(
         "T",
@@ -211,7 +212,7 @@ async def test_one_pull_looks_at_eight_hundred_entries(rig: Rig, count_max: int,
         count_max,
         queue_filter=lambda code: bool(seen.append(code)),  # type: ignore[func-returns-value]
     )
-    assert brief(read) == (Found.NO_MATCHED_MESSAGE, 7 + looked_at, 0, 1000, 0)
+    assert brief(read) == (Found.NO_MATCHED_MESSAGE, 7 + looked_at, 0, count, 0)
     assert len(seen) == looked_at
 
 

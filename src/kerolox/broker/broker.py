@@ -484,6 +484,7 @@ class Broker(PeerEvents):
 
     def closed(self, peer: Peer, reason: str) -> None:
         if not self._closed:
+            self.waiting.forget(peer)
             self.members.closed(peer, reason)
 
     async def settled(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from kerolox.broker.compiled_filters import CompiledFilters, key_of
 from kerolox.broker.heartbeats import Heartbeats
 from kerolox.broker.members import Members
 from kerolox.broker.options import BrokerOptions
@@ -25,13 +26,13 @@ from kerolox.protocol.bodies.heartbeat import SubscriptionData
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.filters.bloom import BloomFilter
 from kerolox.protocol.filters.lexer import FilterError
-from kerolox.protocol.filters.sql import SqlFilter, compile_filter
+from kerolox.protocol.filters.sql import SqlFilter
 from kerolox.protocol.flags import PULL_SUBSCRIPTION
 from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.json_dialect import dumps
 from kerolox.protocol.record import properties_of
 from kerolox.protocol.reserved import RETRY_PREFIX
-from kerolox.protocol.subscription import SQL92, is_tag_type
+from kerolox.protocol.subscription import is_tag_type
 from kerolox.store.queue_extension import Unit
 from kerolox.store.reading import UnitFilter
 from kerolox.store.tables.filters import BloomPlaces, FilterData, FilterTable, members_of
@@ -39,7 +40,6 @@ from kerolox.store.tables.filters import BloomPlaces, FilterData, FilterTable, m
 log = logging.getLogger(__name__)
 
 SAVE_MS = 10_000
-COMPILED_MAX = 1000
 _AT_RETRY_TOPIC = names.marker(names.RETRY_TOPIC)
 
 
@@ -51,7 +51,7 @@ class Filters:
         self.bloom = bloom
         self._options = options
         self._clock = clock
-        self._compiled: dict[tuple[str | None, str], SqlFilter | FilterError] = {}
+        self.known = CompiledFilters()
         self._timer: TimerHandle | None = None
 
     @classmethod
@@ -82,8 +82,9 @@ class Filters:
         saver: TablesSaver,
     ) -> None:
         pulls.filters = self.of_pull
+        pulls.compiled = self.known
         queries.filter_of = self.shown
-        heartbeats.compile_filter = self.compile
+        heartbeats.filters = self.known
         members.on_subscribed.append(self.subscribed)
         members.on_deserted.append(self.deserted)
         saver.keep(self.table, lambda: SAVE_MS)
@@ -97,6 +98,7 @@ class Filters:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.known.close()
 
     def _look(self) -> None:
         self._timer = self._clock.call_later(SAVE_MS / 1000, self._look)
@@ -107,33 +109,12 @@ class Filters:
 
     def compile(self, wanted: SubscriptionData) -> SqlFilter:
         """Raises :class:`FilterError` when the expression cannot be used."""
-        return self._compile(wanted.expression_type, wanted.sub_string or "")
-
-    def _compile(self, kind: str | None, expression: str) -> SqlFilter:
-        found = self._compiled.get((kind, expression))
-        if found is None:
-            try:
-                if kind != SQL92:
-                    raise FilterError(expression, 0, f"a filter by {kind} is not known here, only {SQL92}")
-                found = compile_filter(expression)
-            except FilterError as error:
-                found = error
-            if len(self._compiled) >= COMPILED_MAX:
-                self._compiled.clear()
-            self._compiled[kind, expression] = found
-            if isinstance(found, SqlFilter) and found.ignored_from >= 0:
-                log.warning(
-                    "filter_has_more expression=%r ignored=%r next='join conditions by AND or OR'",
-                    expression, expression[found.ignored_from :],
-                )  # fmt: skip
-        if isinstance(found, FilterError):
-            raise found
-        return found
+        return self.known.get(key_of(wanted))
 
     def compiled(self, data: FilterData) -> SqlFilter | None:
         """None when it cannot be: then everything matches, as in the original."""
         try:
-            return self._compile(data.expression_type, data.expression or "")
+            return self.known.get((data.expression_type, data.expression or ""))
         except FilterError:
             return None
 
@@ -199,7 +180,10 @@ class Filters:
     # --- pulls -------------------------------------------------------------------------------------------
 
     def of_pull(self, wanted: SubscriptionData, header: PullRequest) -> Filter:
-        """How to look at messages for this pull. Refused in the original's order."""
+        """How to look at messages for this pull. Refused in the original's order.
+
+        Raises :class:`~kerolox.broker.compiled_filters.NotCompiled` when the pull brought a long condition.
+        """
         group = header.consumer_group
         data: FilterData | None = None
         if not header.sys_flag & PULL_SUBSCRIPTION:
@@ -215,6 +199,9 @@ class Filters:
                 )
         if not self._options.property_filter:
             raise PullRefused(ResponseCode.SYSTEM_ERROR, no_property_filter(wanted))
+        self.known.check_known(
+            key_of(wanted) if data is None else (data.expression_type, data.expression or "")
+        )
         if data is None:
             try:
                 compiled: SqlFilter | None = self.compile(wanted)

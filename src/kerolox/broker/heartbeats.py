@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
+from kerolox.broker.compiled_filters import CompiledFilters, key_of
 from kerolox.broker.groups import Groups
 from kerolox.broker.members import Client, Members
 from kerolox.broker.names import retry_topic
@@ -14,7 +15,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.pulls import no_property_filter
 from kerolox.broker.topics import Topics
 from kerolox.errors import KeroloxError
-from kerolox.net.requests import Answer, Handler, Request
+from kerolox.net.requests import Answer, Handler, Later, Request
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.heartbeat import CheckClient, ConsumerData, HeartbeatData, SubscriptionData
 from kerolox.protocol.bodies.members import ConsumerIds
@@ -29,14 +30,14 @@ Row = tuple[RequestCode, Handler, type[Header] | None]
 
 
 class Heartbeats:
-    """34, 35, 38 and 46. ``compile_filter`` raises when a filter other than by tags cannot be used."""
+    """34, 35, 38 and 46. ``filters`` are those other than by tags, where there are any."""
 
     def __init__(self, members: Members, groups: Groups, topics: Topics, options: BrokerOptions) -> None:
         self._members = members
         self._groups = groups
         self._topics = topics
         self._options = options
-        self.compile_filter: Callable[[SubscriptionData], object] | None = None
+        self.filters: CompiledFilters | None = None
         self._fingerprints: dict[str, int] = {}  # of the last heartbeat that named the group
         members.on_deserted.append(lambda group: self._fingerprints.pop(group, None))
 
@@ -48,8 +49,12 @@ class Heartbeats:
             (RequestCode.CHECK_CLIENT_CONFIG, self.check_client, None),
         ]
 
-    def heartbeat(self, request: Request[None]) -> Answer:
+    def heartbeat(self, request: Request[None]) -> Answer | Later:
         told = HeartbeatData.decode(request.body)
+        wanted = [one for data in told.consumer_data_set for one in data.subscription_data_set]
+        return self._with_filters(wanted, lambda: self._joined(request, told))
+
+    def _joined(self, request: Request[None], told: HeartbeatData) -> Answer:
         client = Client.of(request.peer, told.client_id, request.command)
         # A client that sends no fingerprint always sends everything; others want to know if they must.
         full_wanted = told.heartbeat_fingerprint == 0
@@ -84,22 +89,41 @@ class Heartbeats:
         found = self._members.online(group, f"no consumer for this group, {group}", ResponseCode.SYSTEM_ERROR)
         return Answer(body=ConsumerIds(consumer_id_list=found.client_ids).encode())
 
-    def check_client(self, request: Request[None]) -> Answer:
+    def check_client(self, request: Request[None]) -> Answer | Later:
         told = CheckClient.decode(request.body) if request.body else CheckClient()
+        wanted = () if told.subscription_data is None else (told.subscription_data,)
+        return self._with_filters(wanted, lambda: self._checked(told))
+
+    def _checked(self, told: CheckClient) -> Answer:
         wanted = told.subscription_data
         if wanted is None or is_tag_type(wanted):
             return Answer()
-        if not self._options.property_filter or self.compile_filter is None:
+        if not self._options.property_filter or self.filters is None:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=no_property_filter(wanted))
         try:
-            self.compile_filter(wanted)
+            self.filters.get(key_of(wanted))
         except KeroloxError as error:
             log.warning(
                 "filter_refused group=%s client=%s topic=%s expression=%r error=%r",
-                told.group, told.client_id, wanted.topic, wanted.sub_string, str(error),
+                told.group, told.client_id, wanted.topic, (wanted.sub_string or "")[:200], str(error),
             )  # fmt: skip
             return Answer(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
         return Answer()
+
+    def _with_filters(
+        self, wanted: Iterable[SubscriptionData], handled: Callable[[], Answer]
+    ) -> Answer | Later:
+        """Handle a request whose conditions are known; where they would take long, when they are."""
+        filters = self.filters
+        unknown = [] if filters is None else filters.unknown(wanted)
+        if filters is None or not unknown:
+            return handled()
+
+        async def later() -> Answer:
+            await filters.prepare(unknown)
+            return handled()
+
+        return later
 
     def _note_fingerprint(self, group: str, fingerprint: int) -> bool:
         before = self._fingerprints.get(group)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from kerolox.broker.compiled_filters import CompiledFilters, Key, NotCompiled
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.topics import Topics
 from kerolox.clock import Clock
@@ -17,7 +18,7 @@ from kerolox.dispatch.message_store import MessageStore
 from kerolox.dispatch.waiting_pulls import HeldPull, WaitingPulls, Wants
 from kerolox.errors import InvalidRequest, Refused
 from kerolox.net.peer import refusal
-from kerolox.net.requests import Answer, Request
+from kerolox.net.requests import Answer, Later, Request
 from kerolox.protocol import properties as packed
 from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
 from kerolox.protocol.bodies.heartbeat import MessageModel, SubscriptionData
@@ -37,6 +38,7 @@ from kerolox.store.reading import (
 )
 from kerolox.store.tables.offsets import ConsumerOffsets
 
+HELD_MS_MAX = 120_000  # however long a client asks to be held
 COLD_READS_MAX = 256  # pulls that wait for the disk at once; more are told to come back
 
 _CODES = {
@@ -127,16 +129,32 @@ class Pulls:
         self.on_served: list[Callable[[str, str, int, int, int, int], None]] = []
         # other than by tags; raises PullRefused
         self.filters: Callable[[SubscriptionData, PullRequest], Filter] | None = None
+        self.compiled: CompiledFilters | None = None  # what those are compiled to
         self.on_caught_up: list[Callable[[str, str, int], None]] = []  # group, topic, queue id: at the end
         self.misses = 0  # reads that found nothing
         self._cold: set[asyncio.Task[None]] = set()
 
-    def pull(self, request: Request[PullRequest]) -> Answer | None:
-        header = request.header
+    def pull(self, request: Request[PullRequest]) -> Answer | Later | None:
         try:
             plan = self._check(request)
         except PullRefused as refused:
             return self._refuse(refused)
+        except NotCompiled as unknown:
+            key = unknown.key
+            return lambda: self._pull_prepared(request, key)
+        return self._planned(request, plan)
+
+    async def _pull_prepared(self, request: Request[PullRequest], key: Key) -> Answer | None:
+        assert self.compiled is not None  # it said that it does not know the condition
+        await self.compiled.prepare((key,))
+        try:
+            plan = self._check(request)
+        except PullRefused as refused:
+            return self._refuse(refused)
+        return self._planned(request, plan)
+
+    def _planned(self, request: Request[PullRequest], plan: Plan) -> Answer | None:
+        header = request.header
         if header.sys_flag & PULL_COMMIT_OFFSET and self._options.role is not BrokerRole.SLAVE:
             self._commit(header)
         reset = self._offsets.take_reset(header.topic, header.consumer_group, header.queue_id)
@@ -335,6 +353,8 @@ class Pulls:
         )
 
     def _hold(self, request: Request[PullRequest], plan: Plan) -> None:
+        if request.peer.is_closed:  # while a thread was looking: it was forgotten already
+            return
         header = request.header
         wait_ms = (
             header.suspend_timeout_millis if self._options.long_polling else self._options.short_polling_ms
@@ -353,9 +373,10 @@ class Pulls:
         held = HeldPull(
             (header.topic, header.queue_id),
             header.queue_offset,
-            self._clock.monotonic_s() + max(0, wait_ms) / 1000,
+            self._clock.monotonic_s() + min(max(0, wait_ms), HELD_MS_MAX) / 1000,
             resume,
             plan.filter.by_properties,
+            request.peer,
         )
         queue = self._store.queues.find(header.topic, header.queue_id)
         if queue is not None and queue.max_offset > header.queue_offset:
@@ -372,6 +393,10 @@ class Pulls:
                 plan = self._check(request)
             except PullRefused as refused:
                 return self._refuse(refused)
+            except NotCompiled:
+                return self._elsewhere(
+                    header, plan, header.queue_offset, ResponseCode.PULL_RETRY_IMMEDIATELY, "FILTER_NOT_READY"
+                )
         reset = self._offsets.take_reset(topic, group, header.queue_id)
         if reset is not None:
             return self._moved(header, plan, reset)
@@ -383,9 +408,13 @@ class Pulls:
         return group.which_broker_when_consume_slowly if slow else group.broker_id
 
     def _moved(self, header: PullRequest, plan: Plan, offset: int) -> Answer:
+        return self._elsewhere(header, plan, offset, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+
+    def _elsewhere(self, header: PullRequest, plan: Plan, offset: int, code: int, remark: str) -> Answer:
+        """An answer without messages that tells where to go on."""
         queue = self._store.queues.find(header.topic, header.queue_id)
         return Answer(
-            code=ResponseCode.PULL_OFFSET_MOVED,
+            code=code,
             header=PullAnswer(
                 suggest_which_broker_id=0,
                 next_begin_offset=offset,
@@ -394,7 +423,7 @@ class Pulls:
                 topic_sys_flag=plan.config.topic_sys_flag,
                 group_sys_flag=plan.group.group_sys_flag,
             ),
-            remark="OFFSET_RESET",
+            remark=remark,
         )
 
     def _refuse(self, refused: PullRefused) -> Answer:

@@ -13,7 +13,7 @@ import heapq
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kerolox.clock import Clock, TimerHandle
 from kerolox.protocol import properties as names
@@ -22,6 +22,8 @@ from kerolox.protocol.record_scan import Entry
 log = logging.getLogger(__name__)
 
 WAKE_SLICE = 128  # pulls answered in one turn of the loop
+HELD_MAX = 100_000
+HELD_OF_ONE_MAX = 10_000  # of one connection: a client has no more queues
 LEFT_BEHIND_MAX = 1024  # deadlines of pulls that are gone, beside as many as are held
 
 # Whether an entry with these properties may be wanted; None wants everything.
@@ -31,7 +33,7 @@ Wants = Callable[[bytes], bool]
 class HeldPull:
     """One waiting request: what it waits for, and how to go on."""
 
-    __slots__ = ("deadline_s", "gone", "offset", "queue", "resume", "wants")
+    __slots__ = ("deadline_s", "gone", "offset", "owner", "queue", "resume", "wants")
 
     def __init__(
         self,
@@ -40,21 +42,27 @@ class HeldPull:
         deadline_s: float,
         resume: Callable[[], None],
         wants: Wants | None = None,
+        owner: object = None,
     ) -> None:
         self.queue = queue
         self.offset = offset  # of the first message not yet seen
         self.deadline_s = deadline_s
         self.resume = resume  # called once, on arrival or at the deadline
         self.wants = wants
+        self.owner = owner  # the connection it came by
         self.gone = False
 
 
 class WaitingPulls:
     """All held pulls of a broker."""
 
-    def __init__(self, clock: Clock, *, held_max: int = 100_000) -> None:
+    def __init__(
+        self, clock: Clock, *, held_max: int = HELD_MAX, held_of_one_max: int = HELD_OF_ONE_MAX
+    ) -> None:
         self._clock = clock
         self.held_max = held_max
+        self.held_of_one_max = held_of_one_max
+        self._by_owner: dict[object, set[HeldPull]] = {}
         self._by_queue: dict[tuple[str, int], list[HeldPull]] = {}
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self._numbers = itertools.count()
@@ -65,9 +73,13 @@ class WaitingPulls:
         self.held = 0
 
     def hold(self, pull: HeldPull) -> bool:
-        """Keep a pull; False when there are too many already."""
-        if self.held >= self.held_max:
+        """Keep a pull; False when there are too many already, or too many of its owner."""
+        owned = self._by_owner.get(pull.owner)
+        if owned is None:
+            owned = self._by_owner[pull.owner] = set()
+        if self.held >= self.held_max or len(owned) >= self.held_of_one_max:
             return False
+        owned.add(pull)
         self._by_queue.setdefault(pull.queue, []).append(pull)
         if len(self._deadlines) > 2 * self.held + LEFT_BEHIND_MAX:
             self._deadlines = [deadline for deadline in self._deadlines if not deadline[2].gone]
@@ -135,11 +147,22 @@ class WaitingPulls:
         for topic, queue_id in list(self._by_queue):
             self.wake_queue(topic, queue_id)
 
+    def forget(self, owner: object) -> None:
+        """The owner's connection is gone: nobody waits for these."""
+        owned = self._by_owner.pop(owner, None)
+        if not owned:
+            return
+        for pull in owned:
+            pull.gone = True
+        self.held -= len(owned)
+        self._drop_gone({pull.queue for pull in owned})
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._by_queue.clear()
+        self._by_owner.clear()
         self._deadlines.clear()
         self._ready.clear()
         self.held = 0
@@ -149,6 +172,9 @@ class WaitingPulls:
     def _wake(self, pull: HeldPull) -> None:
         pull.gone = True
         self.held -= 1
+        owned = self._by_owner.get(pull.owner)
+        if owned is not None:
+            owned.discard(pull)
         self._ready.append(pull)
         if not self._waking:
             self._waking = True
@@ -185,11 +211,14 @@ class WaitingPulls:
             if not pull.gone:
                 touched.add(pull.queue)
                 self._wake(pull)
-        for queue in touched:
+        self._drop_gone(touched)
+        if deadlines:
+            self._set_timer()
+
+    def _drop_gone(self, queues: Iterable[tuple[str, int]]) -> None:
+        for queue in queues:
             staying = [pull for pull in self._by_queue.get(queue, ()) if not pull.gone]
             if staying:
                 self._by_queue[queue] = staying
             else:
                 self._by_queue.pop(queue, None)
-        if deadlines:
-            self._set_timer()

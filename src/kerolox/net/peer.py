@@ -17,7 +17,7 @@ import msgspec
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.errors import Closed, ConnectionLost, KeroloxError, Overloaded, ProtocolError, RequestTimeout
-from kerolox.net.requests import Answer, Handlers, Request, Route
+from kerolox.net.requests import Answer, Handlers, Later, Request
 from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.command import ANSWER, ONE_WAY, Command, decode_command, encode_answer, request
 from kerolox.protocol.exchange import Exchange, OnAnswer
@@ -327,18 +327,21 @@ class Peer(asyncio.Protocol):
             if route.header is not None:
                 asked.header = command.header(route.header)
             if route.waits:
-                lane.submit(asked, lambda: self._run(route, asked))
+                lane.submit(asked, lambda: self._run(lambda: cast("Any", route.handler(asked)), asked))
                 return
             answer = route.handler(asked)
         except Exception as error:
             self.answer(asked, refusal(error, asked))
             return
-        if answer is not None:
-            self.answer(asked, cast(Answer, answer))
+        if type(answer) is Answer:
+            self.answer(asked, answer)
+        elif answer is not None:
+            later = cast(Later, answer)
+            lane.submit(asked, lambda: self._run(later, asked))
 
-    async def _run(self, route: Route, asked: Request[Any]) -> None:
+    async def _run(self, handling: Later, asked: Request[Any]) -> None:
         try:
-            answer = await cast("Any", route.handler(asked))
+            answer = await handling()
         except Exception as error:
             answer = refusal(error, asked)
         if answer is not None:

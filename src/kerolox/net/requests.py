@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -53,8 +53,10 @@ class Request(Generic[H]):
 RunHandler = Callable[["Peer", "list[Frame]", int], int]
 
 # A handler decides at once and returns its answer; or returns None and answers later (or never); or is
-# a coroutine function, for work that has to wait. Plain functions run inside the read pass.
-Handler = Callable[[Request[Any]], "Answer | Awaitable[Answer | None] | None"]
+# a coroutine function, for work that has to wait. Plain functions run inside the read pass; one that finds
+# that just this request has to wait returns a coroutine function, to be called when its turn has come.
+Later = Callable[[], Coroutine[Any, Any, "Answer | None"]]
+Handler = Callable[[Request[Any]], "Answer | Awaitable[Answer | None] | Later | None"]
 
 
 class Route:

@@ -18,13 +18,16 @@ TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
 _TAGS_CACHED_MAX: Final = 8192
+_TAG_CACHED_LENGTH_MAX: Final = 64  # a longer one would let its sender fill the memory
 _BLANKS: Final = "".join(map(chr, range(0x21)))  # what Java's trim takes away: all up to the space
 
 
-@lru_cache(_TAGS_CACHED_MAX)
 def tag_hash(tag: str | bytes) -> int:
     """The hash of a tag, as queue entries hold it: signed 32 bits, 0 for no tag."""
-    return java_hash(tag)
+    return _remembered_hash(tag) if len(tag) <= _TAG_CACHED_LENGTH_MAX else java_hash(tag)
+
+
+_remembered_hash: Final = lru_cache(_TAGS_CACHED_MAX)(java_hash)
 
 
 def tag_hash_of(packed_properties: bytes) -> int:

@@ -28,6 +28,9 @@ PULL_BYTES_MIN = 100
 # Records with a little of other queues' between them are still fetched by one read.
 GAP_BYTES_MAX = 16 << 10
 BLOCK_BYTES = 64 << 10  # read at once when every record is looked into
+LOOKED_AT_MAX = 4096  # entries, while filtering, however many messages are asked for
+# Bytes of records times the terms of the condition they were asked: one pull asks no more on the loop.
+FILTER_WORK_MAX = 16 << 20
 _HOLE = HOLE_TAGS.to_bytes(8)
 
 
@@ -133,7 +136,7 @@ class QueueReader:
             # Clients ask for more than they are given: what is over the limit need not be looked at.
             wanted = min(count_max, max(options.batch_count_hot, options.batch_count_cold, 1))
         else:
-            wanted = max(options.filter_bytes_max // ENTRY_SIZE, count_max)
+            wanted = max(options.filter_bytes_max // ENTRY_SIZE, min(count_max, LOOKED_AT_MAX))
         entries = self._entries(queue, offset, wanted, may_wait)
         if not entries:
             return QueueRead(Found.OFFSET_FOUND_NULL, queue.offset_after_file(offset), low, high)
@@ -186,7 +189,8 @@ class QueueReader:
         status = Found.NO_MATCHED_MESSAGE
         seen = 0
         removed_before = 0  # entries before this place in the log are gone with their file
-        count = size_bytes = filtered = 0
+        count = size_bytes = filtered = asked_bytes = 0
+        terms = getattr(record_filter, "terms", 1)
         last_physical = log_end
         ranges: list[tuple[int, int]] = []  # neighbours joined
         taken: list[bytes] = []  # records looked into one by one
@@ -199,6 +203,8 @@ class QueueReader:
                 or size_bytes + size > (options.batch_bytes_hot if is_hot else options.batch_bytes_cold)
                 or count >= (options.batch_count_hot if is_hot else options.batch_count_cold)
             ):
+                break
+            if asked_bytes > FILTER_WORK_MAX:
                 break
             seen += 1
             last_physical = physical
@@ -222,6 +228,7 @@ class QueueReader:
                     if not count:
                         status = Found.MESSAGE_WAS_REMOVING
                     continue
+                asked_bytes += size * terms
                 if not record_filter(block, at, size):
                     filtered += 1
                     if not count:
@@ -308,7 +315,7 @@ class QueueReader:
         bytes_max = min(asked.bytes_max, options.batch_bytes_hot)
         floor = max(self.hot_from, self._log.min_offset)
         taken: list[bytes] = []
-        number = count = size_bytes = filtered = 0
+        number = count = size_bytes = filtered = asked_bytes = 0
         block, block_at = b"", 0
         while True:
             number, count, size_bytes, left_out, why = sift(
@@ -327,6 +334,7 @@ class QueueReader:
                     return None
                 continue
             at = physical - block_at  # a question it was not asked yet
+            asked_bytes += size * sieve.terms
             if sieve(block, at, size):
                 taken.append(block[at : at + size])
                 count += 1
@@ -334,6 +342,8 @@ class QueueReader:
             else:
                 filtered += 1
             number += 1
+            if asked_bytes > FILTER_WORK_MAX:
+                break
         behind = log_end - ENTRY.unpack_from(entries, (number - 1) * ENTRY_SIZE)[0]
         status = Found.FOUND if count else Found.NO_MATCHED_MESSAGE
         return self._ended(asked, status, number, taken, count, size_bytes, behind, filtered)

@@ -21,6 +21,10 @@ class Sieve(Protocol):
     def answers(self) -> dict[bytes, bool]:
         """By their values, as :func:`~kerolox.protocol.record.property_values` tells them."""
 
+    @property
+    def terms(self) -> int:
+        """How many questions one answer may take."""
+
     def __call__(self, data: bytes, at: int, size: int) -> bool: ...
 
 

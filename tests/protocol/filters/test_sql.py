@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 
 from kerolox.errors import ProtocolError
 from kerolox.protocol.codes import ResponseCode
-from kerolox.protocol.filters.lexer import FilterError
+from kerolox.protocol.filters.lexer import FilterError, Lexer
 from kerolox.protocol.filters.numbers import Unanswerable
-from kerolox.protocol.filters.sql import DEPTH_MAX, NESTING_MAX, REMEMBERED_MAX, compile_filter
+from kerolox.protocol.filters.sql import (
+    CHARACTERS_MAX,
+    DEPTH_MAX,
+    NESTING_MAX,
+    REMEMBERED_MAX,
+    TERMS_MAX,
+    compile_filter,
+)
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import encode_message
@@ -150,8 +157,38 @@ def test_deep_ones_are_refused_and_long_ones_are_not() -> None:
         compile_filter("NOT " * (DEPTH_MAX + 1) + "a")
     with pytest.raises(FilterError, match="deep"):
         compile_filter("a = 1" + " = TRUE" * DEPTH_MAX)
-    assert ask(" OR ".join(f"a = {number}" for number in range(3000)), a="2999") is True
+    assert ask(" OR ".join(f"a = {number}" for number in range(1000)), a="999") is True
     assert ask("- " * 3001 + "5 < a", a="1") is True
+    listed = ",".join(f"'{number}'" for number in range(9000))
+    assert ask(f"a IN ({listed})", a="8999") is True
+
+
+def test_a_condition_has_so_many_terms_and_characters() -> None:
+    with pytest.raises(FilterError, match=f"more than {TERMS_MAX} comparisons"):
+        compile_filter(" OR ".join(["a = 1"] * TERMS_MAX))
+    whole = "a = 1" + " " * (CHARACTERS_MAX - 5)
+    assert ask(whole, a="1") is True
+    with pytest.raises(FilterError, match=f"{CHARACTERS_MAX + 1} characters, .* at most {CHARACTERS_MAX}"):
+        compile_filter(whole + " ")
+
+
+@pytest.mark.parametrize("piece", ["-", "--", "- ", "-- -\t", "/**/", "--\n", "(", "NOT ", "a,", "\r", "+.5"])
+def test_no_text_makes_the_lexer_look_again_at_what_it_has_seen(piece: str) -> None:
+    """A million characters: what looks at the rest for each of them would take hours."""
+    lexer = Lexer(piece * (1_000_000 // len(piece)))
+    at = 0
+    while at < len(lexer.expression):
+        word = lexer.word(at)
+        assert word.end > at
+        at = word.end
+
+
+@pytest.mark.parametrize("rest", ["-" * 60_000, "0" * 60_000, "'" * 60_000, "/*" * 30_000, "1" * 60_000])
+def test_errors_are_short_in_long_conditions(rest: str) -> None:
+    try:
+        compile_filter("a > " + rest)
+    except FilterError as error:
+        assert len(str(error)) < 500
 
 
 @settings(max_examples=100, deadline=None)

@@ -22,9 +22,9 @@ KEYWORDS: Final = frozenset({
     "NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH",
 })  # fmt: skip
 
-# A line comment must end with its line: without that, "--" is two signs. No letter class may be asked to
-# ignore case here: that would let in letters from outside of ASCII.
-_BLANK = re.compile(r"(?:[ \t\n\r\f]|--[^\n\r]*(?:\r\n|\n|\r)|/\*(?:[^*]|\*(?!/))*\*/)+")
+_SPACES = re.compile(r"[ \t\n\r\f]+")
+_LINE_END = re.compile(r"\r\n|\n|\r")
+# No letter class may be asked to ignore case here: that would let in letters from outside of ASCII.
 _WORD = re.compile(
     r"""
       (?P<decimal> [0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)? | \.[0-9]+(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+ )
@@ -70,23 +70,51 @@ class Word(NamedTuple):
     end: int
 
 
-def next_word(expression: str, at: int) -> Word:
-    """The first word from ``at`` on, behind blanks and comments."""
-    blank = _BLANK.match(expression, at)
-    if blank is not None:
-        at = blank.end()
-    if at >= len(expression):
-        return Word(END, "", at, at)
-    found = _WORD.match(expression, at)
-    if found is None:
-        raise FilterError(expression, at, _why_no_word(expression, at))
-    kind = found.lastgroup or ""
-    text = found.group()
-    if kind == "sign":
-        kind = text
-    elif kind == NAME and text.upper() in KEYWORDS:
-        kind = text.upper()
-    return Word(kind, text, at, found.end())
+class Lexer:
+    """Gives the words of one condition. However it is written, that costs a few looks at each character."""
+
+    __slots__ = ("_last_line_end", "expression")
+
+    def __init__(self, expression: str) -> None:
+        self.expression = expression
+        # A line comment must end with its line: without that, "--" is two signs. Where the last line ends is
+        # found once, because a search from every pair of dashes would make a row of dashes cost its square.
+        self._last_line_end = max(expression.rfind("\n"), expression.rfind("\r"))
+
+    def word(self, at: int) -> Word:
+        """The first word from ``at`` on, behind blanks and comments."""
+        expression = self.expression
+        at = self._behind_blanks(at)
+        if at >= len(expression):
+            return Word(END, "", at, at)
+        found = _WORD.match(expression, at)
+        if found is None:
+            raise FilterError(expression, at, _why_no_word(expression, at))
+        kind = found.lastgroup or ""
+        text = found.group()
+        if kind == "sign":
+            kind = text
+        elif kind == NAME and text.upper() in KEYWORDS:
+            kind = text.upper()
+        return Word(kind, text, at, found.end())
+
+    def _behind_blanks(self, at: int) -> int:
+        expression = self.expression
+        while True:
+            spaces = _SPACES.match(expression, at)
+            if spaces is not None:
+                at = spaces.end()
+            if at < self._last_line_end and expression.startswith("--", at):
+                line_end = _LINE_END.search(expression, at)
+                assert line_end is not None  # the last one at the latest
+                at = line_end.end()
+            elif expression.startswith("/*", at):
+                end = expression.find("*/", at + 2)
+                if end < 0:
+                    return at  # no word either: it is refused there
+                at = end + 2
+            else:
+                return at
 
 
 def _why_no_word(expression: str, at: int) -> str:

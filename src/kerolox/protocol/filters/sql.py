@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from kerolox.protocol.filters import operands
-from kerolox.protocol.filters.lexer import DECIMAL, END, NAME, TEXT, WHOLE, FilterError, Word, next_word
+from kerolox.protocol.filters.lexer import DECIMAL, END, NAME, TEXT, WHOLE, FilterError, Lexer, Word
 from kerolox.protocol.filters.numbers import Long, Unanswerable
 from kerolox.protocol.filters.operands import (
     Answer,
@@ -30,9 +30,12 @@ from kerolox.protocol.filters.operands import (
 from kerolox.protocol.limits import INT32_MAX, INT64_MAX
 from kerolox.protocol.record import properties_of, property_values
 
+# The original has none of these limits: its parser takes what fits into a frame and its thread's stack.
+CHARACTERS_MAX: Final = 65_536
+TERMS_MAX: Final = 1024  # comparisons and what joins them: each is asked for each message
 NESTING_MAX: Final = 100  # brackets within brackets
 DEPTH_MAX: Final = 200  # conditions within conditions
-REMEMBERED_MAX: Final = 4096  # answers of one condition
+REMEMBERED_MAX: Final = 1024  # answers of one condition
 REMEMBERED_BYTES_MAX: Final = 128  # of the values one of them is for
 
 _SIGNS = (">", ">=", "<", "<=")
@@ -42,12 +45,15 @@ _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 class SqlFilter:
     """A compiled condition. ``names`` are the properties it looks at, and all that its answer depends on."""
 
-    __slots__ = ("_ask", "answers", "expression", "ignored_from", "keys", "names")
+    __slots__ = ("_ask", "answers", "expression", "ignored_from", "keys", "names", "terms")
 
-    def __init__(self, expression: str, ask: Condition, names: frozenset[str], ignored_from: int) -> None:
+    def __init__(
+        self, expression: str, ask: Condition, names: frozenset[str], ignored_from: int, terms: int
+    ) -> None:
         self.expression = expression
         self.names = names
         self.ignored_from = ignored_from  # where words begin that are not part of the condition; -1: nowhere
+        self.terms = terms  # how many questions one answer may take
         self._ask = ask
         self.keys = tuple(name.encode() for name in sorted(names))
         self.answers: dict[bytes, bool] = {}  # by the values of these
@@ -83,25 +89,31 @@ class SqlFilter:
 
 def compile_filter(expression: str) -> SqlFilter:
     """Raises :class:`FilterError` when the condition cannot be used."""
+    if len(expression) > CHARACTERS_MAX:
+        raise FilterError(
+            expression, 0, f"{len(expression)} characters, a condition has at most {CHARACTERS_MAX}"
+        )
     parser = _Parser(expression)
     at = parser.word.at
     found = parser.condition(parser.either(), at)
     ignored_from = -1 if parser.word.kind == END else parser.word.at
-    return SqlFilter(expression, found.ask, frozenset(parser.names), ignored_from)
+    return SqlFilter(expression, found.ask, frozenset(parser.names), ignored_from, parser.terms)
 
 
 class _Parser:
     def __init__(self, expression: str) -> None:
         self.expression = expression
         self.names: set[str] = set()
-        self.word = next_word(expression, 0)
+        self.lexer = Lexer(expression)
+        self.word = self.lexer.word(0)
         self.nesting = 0
+        self.terms = 1
 
     # --- words -------------------------------------------------------------------------------------------
 
     def take(self) -> Word:
         word = self.word
-        self.word = next_word(self.expression, word.end)
+        self.word = self.lexer.word(word.end)
         return word
 
     def expect(self, kind: str, what: str) -> Word:
@@ -301,6 +313,9 @@ class _Parser:
         depth = 1 + max((part.depth for part in parts if isinstance(part, Answered | Nothing)), default=0)
         if depth > DEPTH_MAX:
             self.fail(self.word.at, f"conditions lie more than {DEPTH_MAX} deep within each other")
+        self.terms += 1
+        if self.terms > TERMS_MAX:
+            self.fail(self.word.at, f"more than {TERMS_MAX} comparisons, AND, OR and NOT in one condition")
         return Answered(ask, depth)
 
     def check_equal(self, left: Operand, right: Operand, at: int, sign_at: int, right_at: int) -> None:

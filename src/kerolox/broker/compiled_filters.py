@@ -1,0 +1,110 @@
+"""Conditions as functions, kept: what a pull or a heartbeat brings is most often known already.
+
+Compiling takes about a microsecond a character. A long condition that is not known is compiled by a thread
+before its request is handled, so that whoever sends many of them keeps nobody else waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from kerolox.protocol.bodies.heartbeat import SubscriptionData
+from kerolox.protocol.filters.lexer import FilterError
+from kerolox.protocol.filters.sql import SqlFilter, compile_filter
+from kerolox.protocol.subscription import SQL92
+
+log = logging.getLogger(__name__)
+
+COMPILED_MAX: Final = 1000
+COMPILED_CHARACTERS_MAX: Final = 8 << 20  # of their expressions together; more than a heartbeat may have
+LONG_CHARACTERS: Final = 2048
+_SHOWN_MAX: Final = 200  # characters of an expression in a log line
+
+Key = tuple[str | None, str]  # kind and expression
+
+
+class NotCompiled(Exception):
+    """A long condition is not known yet: see :meth:`CompiledFilters.prepare`, then try again."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        super().__init__("a long condition is to be compiled first")
+
+
+class CompiledFilters:
+    """By kind and expression, what they are compiled to or why they cannot be. The oldest go first."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, SqlFilter | FilterError] = {}
+        self._characters = 0
+        # One thread: compiling holds the interpreter, so a second would only take from the loop.
+        self._pool = ThreadPoolExecutor(1, "filter-compiler")
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def get(self, key: Key) -> SqlFilter:
+        """Compiled now if it is not known. Raises :class:`FilterError` when the expression cannot be used."""
+        found = self._known.get(key)
+        if found is None:
+            found = _compiled(key)
+            self._put(key, found)
+        if isinstance(found, FilterError):
+            raise found
+        return found
+
+    def check_known(self, key: Key) -> None:
+        """Raises :class:`NotCompiled` for one that would take long."""
+        if len(key[1]) > LONG_CHARACTERS and key not in self._known:
+            raise NotCompiled(key)
+
+    def unknown(self, wanted: Iterable[SubscriptionData]) -> list[Key]:
+        """Those of the subscriptions' conditions that would take long."""
+        return [
+            key
+            for data in wanted
+            if len(data.sub_string or "") > LONG_CHARACTERS
+            and (key := key_of(data))[0] == SQL92
+            and key not in self._known
+        ]
+
+    async def prepare(self, keys: Iterable[Key]) -> None:
+        """Compile them in a thread. They are known when this returns, until the loop does something else."""
+        loop = asyncio.get_running_loop()
+        made = {key: await loop.run_in_executor(self._pool, _compiled, key) for key in dict.fromkeys(keys)}
+        for key, found in made.items():
+            self._put(key, found)
+
+    def _put(self, key: Key, found: SqlFilter | FilterError) -> None:
+        known = self._known
+        if key not in known:
+            self._characters += len(key[1])
+        known[key] = found
+        while len(known) > COMPILED_MAX or self._characters > COMPILED_CHARACTERS_MAX:
+            oldest = next(iter(known))
+            del known[oldest]
+            self._characters -= len(oldest[1])
+        if isinstance(found, SqlFilter) and found.ignored_from >= 0:
+            expression = key[1]
+            log.warning(
+                "filter_has_more expression=%r ignored=%r next='join conditions by AND or OR'",
+                expression[:_SHOWN_MAX], expression[found.ignored_from :][:_SHOWN_MAX],
+            )  # fmt: skip
+
+
+def key_of(wanted: SubscriptionData) -> Key:
+    return wanted.expression_type, wanted.sub_string or ""
+
+
+def _compiled(key: Key) -> SqlFilter | FilterError:
+    kind, expression = key
+    try:
+        if kind != SQL92:
+            raise FilterError(expression, 0, f"a filter by {kind} is not known here, only {SQL92}")
+        return compile_filter(expression)
+    except FilterError as error:
+        return error
