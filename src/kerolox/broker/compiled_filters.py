@@ -92,12 +92,17 @@ class CompiledFilters:
             expression = key[1]
             log.warning(
                 "filter_has_more expression=%r ignored=%r next='join conditions by AND or OR'",
-                expression[:_SHOWN_MAX], expression[found.ignored_from :][:_SHOWN_MAX],
+                shown(expression), shown(expression[found.ignored_from :]),
             )  # fmt: skip
 
 
 def key_of(wanted: SubscriptionData) -> Key:
     return wanted.expression_type, wanted.sub_string or ""
+
+
+def shown(expression: str | None) -> str:
+    """As much of an expression as a log line has."""
+    return (expression or "")[:_SHOWN_MAX]
 
 
 def _compiled(key: Key) -> SqlFilter | FilterError:

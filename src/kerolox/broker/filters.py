@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kerolox.broker.compiled_filters import CompiledFilters, key_of
+from kerolox.broker.compiled_filters import CompiledFilters, key_of, shown
 from kerolox.broker.heartbeats import Heartbeats
 from kerolox.broker.members import Members
 from kerolox.broker.options import BrokerOptions
@@ -157,7 +157,7 @@ class Filters:
             log.warning(
                 "filter_not_taken group=%s topic=%s expression=%r error=%r next='its members get nothing of "
                 "this topic until they subscribe otherwise'",
-                group, wanted.topic, wanted.sub_string, str(error),
+                group, wanted.topic, shown(wanted.sub_string), str(error),
             )  # fmt: skip
             return False
         self.table.put(
@@ -171,7 +171,9 @@ class Filters:
                 bloom_filter_data=self.places(group, wanted.topic),
             )
         )
-        log.info("filter_taken group=%s topic=%s expression=%r", group, wanted.topic, wanted.sub_string)
+        log.info(
+            "filter_taken group=%s topic=%s expression=%r", group, wanted.topic, shown(wanted.sub_string)
+        )
         return True
 
     def places(self, group: str, topic: str) -> BloomPlaces:

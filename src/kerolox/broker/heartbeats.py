@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from kerolox.broker.compiled_filters import CompiledFilters, key_of
+from kerolox.broker.compiled_filters import CompiledFilters, key_of, shown
 from kerolox.broker.groups import Groups
 from kerolox.broker.members import Client, Members
 from kerolox.broker.names import retry_topic
@@ -105,7 +105,7 @@ class Heartbeats:
         except KeroloxError as error:
             log.warning(
                 "filter_refused group=%s client=%s topic=%s expression=%r error=%r",
-                told.group, told.client_id, wanted.topic, (wanted.sub_string or "")[:200], str(error),
+                told.group, told.client_id, wanted.topic, shown(wanted.sub_string), str(error),
             )  # fmt: skip
             return Answer(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
         return Answer()

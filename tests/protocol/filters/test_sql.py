@@ -183,12 +183,11 @@ def test_no_text_makes_the_lexer_look_again_at_what_it_has_seen(piece: str) -> N
         at = word.end
 
 
-@pytest.mark.parametrize("rest", ["-" * 60_000, "0" * 60_000, "'" * 60_000, "/*" * 30_000, "1" * 60_000])
+@pytest.mark.parametrize("rest", ["-" * 60_000, "'" * 60_001, "/*" * 30_000, "1" * 60_000])
 def test_errors_are_short_in_long_conditions(rest: str) -> None:
-    try:
+    with pytest.raises(FilterError) as raised:
         compile_filter("a > " + rest)
-    except FilterError as error:
-        assert len(str(error)) < 500
+    assert len(str(raised.value)) < 500
 
 
 @settings(max_examples=100, deadline=None)
