@@ -68,6 +68,15 @@ class OptionError(KeroloxError):
         super().__init__(f"option {key} = {value!r}{where}: expected {expected}")
 
 
+class NotThere(OptionError):
+    """A setting that asks for something this program does not have: refused, for it would do nothing."""
+
+    def __init__(self, key: str, value: object, why: str, source: str = "") -> None:
+        super().__init__(key, value, "", source)
+        where = f" (from {source})" if source else ""
+        self.args = (f"option {key} = {value!r}{where} is refused, for it would have no effect: {why}.",)
+
+
 class RequestFailed(KeroloxError):
     """The peer answered with an error code."""
 

@@ -3,7 +3,8 @@
 The file is RocketMQ's properties file, with RocketMQ's keys, so an existing ``broker.conf`` or
 ``namesrv.conf`` is read as it is. A wrong value names the key, what was found, where, and what was
 expected; an unknown key is a warning. The few options marked ``changeable`` may change while running,
-through :func:`change` alone.
+through :func:`change` alone. A setting of RocketMQ that asks for something a role does not have is refused,
+for whoever set it relies on it (:class:`Absent`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from kerolox.errors import OptionError
+from kerolox.errors import NotThere, OptionError
 from kerolox.protocol.bodies.properties_text import read_properties, write_properties
 
 log = logging.getLogger(__name__)
@@ -53,11 +54,23 @@ def option(
     )
 
 
+@dataclass(frozen=True)
+class Absent:
+    """What a setting of RocketMQ asks for and a role does not have."""
+
+    harmless: tuple[str, ...]  # values in lower case that do not ask for it
+    why: str
+
+    def is_asked_for(self, text: str) -> bool:
+        return text.strip().lower() not in self.harmless
+
+
 @dataclass
 class Options:
     """Base of a role's options."""
 
     ROLE: ClassVar[str] = ""
+    ABSENT: ClassVar[Mapping[str, Absent]] = {}  # by key; its own options may be among them
 
 
 @dataclass(frozen=True)
@@ -200,6 +213,7 @@ def load(
     unknown: dict[str, str] = {}
     if file_text is not None:
         for key, text in read_properties(file_text).items():
+            refuse_absent(cls, key, text, file_name)
             spec = by_key.get(key)
             if spec is None:
                 unknown[key] = file_name
@@ -219,6 +233,19 @@ def load(
     return Loaded(cls(**values), sources, unknown)
 
 
+def refuse_absent(cls: type[Options], key: str, text: str, source: str) -> None:
+    """Raises NotThere for a setting that asks for what this role does not have."""
+    absent = cls.ABSENT.get(key)
+    if absent is not None and absent.is_asked_for(text):
+        raise NotThere(key, text.strip(), absent.why, source)
+
+
+def check_present(options: Options) -> None:
+    """The same for options that came from anywhere; for the start of a role."""
+    for spec in specs(type(options)):
+        refuse_absent(type(options), spec.key, spec.show(getattr(options, spec.name)), "")
+
+
 def change(options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
     """Change options of a running role, by key. All or none; gives the new values by our names.
 
@@ -228,6 +255,7 @@ def change(options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
     by_key = {spec.key: spec for spec in specs(type(options))}
     values: dict[str, Any] = {}
     for key, text in wanted.items():
+        refuse_absent(type(options), key, text, "update")
         spec = by_key.get(key)
         if spec is None:
             log.warning("option_unknown key=%s source=update next='it has no effect here'", key)

@@ -142,18 +142,19 @@ async def test_what_they_consume(talk: Talk) -> None:
 
 
 async def test_request_modes(talk: Talk, tmp_path: Path) -> None:
-    async def set_mode(topic: str, group: str = "g") -> int:
-        mode = SetRequestMode(topic=topic, consumer_group=group, mode=RequestMode.POP, pop_share_queue_num=2)
-        return (await ask(talk, RequestCode.SET_MESSAGE_REQUEST_MODE, body=mode.encode())).code
+    async def set_mode(topic: str, group: str = "g", mode: RequestMode = RequestMode.PULL) -> int:
+        asked = SetRequestMode(topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=2)
+        return (await ask(talk, RequestCode.SET_MESSAGE_REQUEST_MODE, body=asked.encode())).code
 
     await talk.send("t")
     assert await set_mode("t") == 0
+    assert await set_mode("t", mode=RequestMode.POP) == ResponseCode.SYSTEM_ERROR  # nothing would come of it
     assert await set_mode("%RETRY%g") == ResponseCode.NO_PERMISSION
     assert await set_mode("unknown") == ResponseCode.TOPIC_NOT_EXIST
     talk.running.broker.options.auto_create_groups = False
     assert await set_mode("t", "unknown") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     found = RequestModeTable.decode((await ask(talk, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)).body)
-    assert found.message_request_mode_map["t"]["g"].mode is RequestMode.POP
+    assert found.message_request_mode_map["t"]["g"].mode is RequestMode.PULL
     saved = loads((tmp_path / "store" / "config" / "messageRequestMode.json").read_bytes())
     assert saved["messageRequestModeMap"]["t"]["g"]["popShareQueueNum"] == 2
 

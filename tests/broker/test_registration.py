@@ -15,13 +15,12 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.registration import split_nameservers
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG
 from kerolox.nameserver.listings import cluster_info
-from kerolox.nameserver.options import ClientAuth
 from kerolox.nameserver.server import NameServer
 from kerolox.net.dialer import Dialer
 from kerolox.net.lanes import Lane
 from kerolox.net.requests import Answer, Handlers, Request
 from kerolox.net.server import Server
-from kerolox.net.tls import TlsMode
+from kerolox.net.tls import ClientAuth, TlsMode
 from kerolox.protocol.bodies.registration import Registration, body_crc32
 from kerolox.protocol.bodies.routes import ClusterInfo
 from kerolox.protocol.bodies.topics import TopicConfig

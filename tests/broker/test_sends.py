@@ -286,7 +286,9 @@ async def test_messages_before_the_opening_time_are_refused() -> None:
 
 
 async def test_a_follower_refuses_up_front() -> None:
-    async with talking(role=BrokerRole.SLAVE, broker_id=1) as talk:
+    async with talking() as talk:
+        talk.running.broker.options.role = BrokerRole.SLAVE
+        talk.running.broker.store.state.set(Obstacle.FOLLOWER, "this broker is a SLAVE")
         answer = await talk.send("T")
         assert answer.code == ResponseCode.SYSTEM_BUSY
         assert (answer.remark or "").startswith("[REJECTREQUEST]")

@@ -13,7 +13,7 @@ import trustme
 from kerolox.errors import ConnectFailed, OptionError
 from kerolox.net.dialer import Dialer
 from kerolox.net.server import Server
-from kerolox.net.tls import ClientTls, ServerContext, ServerTls, TlsMode
+from kerolox.net.tls import ClientAuth, ClientTls, ServerContext, ServerTls, TlsMode
 from kerolox.testing.clock import ManualClock
 
 from .conftest import ECHO, Echo, Word, until
@@ -73,7 +73,7 @@ async def test_disabled_refuses_tls(echo: Echo, certificates: Certificates) -> N
 
 
 async def test_client_certificates_can_be_required(echo: Echo, certificates: Certificates) -> None:
-    tls = certificates.server(TlsMode.ENFORCING, client_ca=certificates.ca, require_client_certificate=True)
+    tls = certificates.server(TlsMode.ENFORCING, client_ca=certificates.ca, client_auth=ClientAuth.REQUIRE)
     async with Server(echo.handlers, host="127.0.0.1", tls=tls) as server:
         assert not await works(server, ClientTls(ca=certificates.ca))
         assert await works(

@@ -211,7 +211,7 @@ def test_groups_and_progress(twice: Twice, unique: Unique) -> None:
     stats = twice.each("statsAll", "-n", "N", "-t", topic)
     assert group in stats[0], stats
     if not twice.is_4x:
-        twice("setConsumeMode", "-n", "N", "-b", "B", "-t", topic, "-g", group, "-m", "POP", "-q", "8")
+        twice("setConsumeMode", "-n", "N", "-b", "B", "-t", topic, "-g", group, "-m", "PULL", "-q", "8")
     twice("deleteSubGroup", "-n", "N", "-b", "B", "-g", group, "-r", "true")
     twice("updateSubGroup", "-n", "N", "-b", "B", "-g", group)
 

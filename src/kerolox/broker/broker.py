@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 
 import kerolox.protocol.hot  # noqa: F401 — the short way through the codecs
+from kerolox.broker.absent import report_from_before
 from kerolox.broker.address import advertised_host, join, resolve
 from kerolox.broker.admin import Admin
 from kerolox.broker.commits import Commits, Resets
@@ -48,6 +49,7 @@ from kerolox.net.lanes import Lane
 from kerolox.net.peer import Peer, PeerEvents, PeerLimits
 from kerolox.net.requests import Handler, Handlers
 from kerolox.net.server import ListenFailed, Server
+from kerolox.options import check_present
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.pull import PullRequest
@@ -100,6 +102,7 @@ class Broker(PeerEvents):
     async def start(self) -> None:
         """What is started is pushed on a stack, so that stopping is the same way back."""
         options = self.options
+        check_present(options)
         push, callback = self._stop.push_async_callback, self._stop.callback
         # The address goes into every record, so the ports are taken before the store opens. Nobody is let
         # in before all parts are there, and name servers send nobody before that.
@@ -240,6 +243,7 @@ class Broker(PeerEvents):
 
         # Only after the store's lock was taken: loading may put a backup in place of a broken file.
         await asyncio.get_running_loop().run_in_executor(store.keeper, load)
+        report_from_before(self.topics.table.topics, self.modes.modes)
         self.filters = await asyncio.get_running_loop().run_in_executor(
             store.keeper, Filters.of, store, options, clock
         )

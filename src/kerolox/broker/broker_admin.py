@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from kerolox.broker.options import ALWAYS_BLACK_LISTED, BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.runtime_info import RuntimeInfo
 from kerolox.broker.stats import Statistics
 from kerolox.broker.timers import Timers
@@ -75,7 +75,7 @@ class BrokerAdmin:
     async def update(self, request: Request[None]) -> Answer:
         """Change what may change while running, all or none, and write it to the file it is kept in."""
         wanted = read_properties(request.body)
-        if any(key in ALWAYS_BLACK_LISTED for key in wanted):
+        if any(map(self._options.black_listed, wanted)):
             return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
         if self._file is not None:
             changed = await self._file.change(self._options, wanted)

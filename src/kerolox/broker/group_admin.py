@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
+from kerolox.broker.absent import refuse_group_attributes, refuse_request_mode
 from kerolox.broker.groups import Groups, check_group
 from kerolox.broker.lag import store_time_ms
 from kerolox.broker.members import Members
@@ -104,6 +105,7 @@ class GroupAdmin:
         wanted = list(configs)
         for config in wanted:
             check_group(config.group_name)
+            refuse_group_attributes(config.group_name, config.attributes)
         for config in wanted:
             self._groups.put(config)
         await self._groups.unsaved.saved(*[config.group_name for config in wanted])
@@ -171,6 +173,7 @@ class GroupAdmin:
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="subscription group does not exist"
             )
         before = self._modes.find(topic, group)
+        refuse_request_mode(mode)
         self._modes.put(mode)
         self.unsaved_modes.changed((topic, group), before)
         await self.unsaved_modes.saved((topic, group))

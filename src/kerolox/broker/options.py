@@ -1,21 +1,23 @@
 """The broker's options, with RocketMQ's keys and defaults. Those of the store come first, inherited.
 
 Keys of a ``broker.conf`` that are not here tune thread pools and buffers this broker does not have; they are
-read and reported as having no effect.
+read and reported as having no effect. Keys that ask for features it does not have are refused (absent.py).
 """
 
 from __future__ import annotations
 
 import enum
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kerolox.net.tls import ClientTls, ServerTls, TlsMode
-from kerolox.options import option
+from kerolox.broker import absent
+from kerolox.net.tls import ClientAuth, ClientTls, ServerTls, TlsMode
+from kerolox.options import Absent, option
 from kerolox.store.options import StoreOptions
 
-# Never changed by a request.
+# Never changed by a request, whatever configBlackList says.
 ALWAYS_BLACK_LISTED = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
@@ -30,6 +32,7 @@ class BrokerOptions(StoreOptions):
     """Options of ``kerolox broker``."""
 
     ROLE: ClassVar[str] = "broker"
+    ABSENT: ClassVar[Mapping[str, Absent]] = absent.SETTINGS
 
     # --- identity and network ------------------------------------------------------------------------
     broker_name: str = option(
@@ -276,6 +279,9 @@ class BrokerOptions(StoreOptions):
         key="metricsPromExporterPort", low=-1, high=65535,
     )  # fmt: skip
     config_path: str = option("", "The file changed settings are written to.", key="brokerConfigPath")
+    config_black_list: str = option(
+        "configBlackList;brokerConfigPath", "Keys, joined by semicolons, that no request may change."
+    )
 
     # --- TLS ------------------------------------------------------------------------------------------
     tls_mode: TlsMode = option(
@@ -285,7 +291,11 @@ class BrokerOptions(StoreOptions):
     tls_key: str | None = option(None, "Private key, PEM.", key="tls.server.keyPath")
     tls_key_password: str | None = option(None, "Its password.", key="tls.server.keyPassword", secret=True)
     tls_client_ca: str | None = option(None, "Authorities of clients, PEM.", key="tls.server.trustCertPath")
-
+    tls_client_auth: ClientAuth = option(
+        ClientAuth.NONE,
+        "none; optional: who shows a certificate must show a good one; require: everybody must.",
+        key="tls.server.need.client.auth",
+    )
     use_tls: bool | None = option(
         None, "Speak TLS to name servers; unset: if tls.server.mode is enforcing.", key="useTLS"
     )
@@ -303,6 +313,9 @@ class BrokerOptions(StoreOptions):
     tls_own_key_password: str | None = option(
         None, "Its password.", key="tls.client.keyPassword", secret=True
     )
+
+    def black_listed(self, key: str) -> bool:
+        return key in ALWAYS_BLACK_LISTED or key in self.config_black_list.split(";")
 
     @property
     def own_tls(self) -> ClientTls | None:
@@ -326,6 +339,7 @@ class BrokerOptions(StoreOptions):
             key=self.tls_key,
             key_password=self.tls_key_password,
             client_ca=self.tls_client_ca,
+            client_auth=self.tls_client_auth,
         )
 
     @property

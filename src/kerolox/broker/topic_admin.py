@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from kerolox.broker import names
+from kerolox.broker.absent import refuse_topic_attribute
 from kerolox.broker.lag import store_time_ms
 from kerolox.broker.members import Members
 from kerolox.broker.options import BrokerOptions
@@ -51,8 +52,8 @@ _CHOICES = {
     "cleanup.policy": ("DELETE", "COMPACTION"),
     _MESSAGE_TYPE: _MESSAGE_TYPES,
 }
-_RESERVE_TIME = "reserve.time"
-_CHANGEABLE = (_MESSAGE_TYPE, _RESERVE_TIME)
+_NUMBERS = ("reserve.time", "lite.topic.expiration")
+_CHANGEABLE = (_MESSAGE_TYPE, *_NUMBERS)
 
 
 class TopicAdmin:
@@ -292,7 +293,7 @@ def altered_attributes(before: Mapping[str, str] | None, asked: Mapping[str, str
         sign, name = key[:1], key[1:]
         if not name or "+" in name or "-" in name or sign not in ("+", "-"):
             raise _wrong_attribute(f"kv string format wrong: {key!r}, expected +name=value or -name")
-        if name not in _CHOICES and name != _RESERVE_TIME:
+        if name not in _CHOICES and name not in _NUMBERS:
             raise _wrong_attribute(f"unsupported key: {name}")
         if before is not None and name not in _CHANGEABLE:
             raise _wrong_attribute(f"attempt to update an unchangeable attribute. key: {name}")
@@ -317,6 +318,7 @@ def _check_attribute(name: str, value: str) -> None:
             raise _wrong_attribute(
                 f"value is not in set: {value!r} of {name}, expected one of {', '.join(choices)}"
             )
+        refuse_topic_attribute(name, value)
         return
     try:
         fits = -1 <= int(value) < 1 << 63
@@ -324,6 +326,7 @@ def _check_attribute(name: str, value: str) -> None:
         fits = False
     if not fits:
         raise _wrong_attribute(f"value is not in range(-1, {(1 << 63) - 1}): {value!r} of {name}")
+    refuse_topic_attribute(name, value)
 
 
 def _wrong_attribute(why: str) -> Refused:

@@ -76,7 +76,7 @@ def serve(
 
 def by_key(options: Any, settings: list[str]) -> dict[str, Any]:
     """``key=value`` texts → values by our names, the last of a key counting."""
-    from kerolox.options import specs
+    from kerolox.options import refuse_absent, specs
 
     known = {spec.key: spec for spec in specs(options)}
     found: dict[str, Any] = {}
@@ -84,6 +84,7 @@ def by_key(options: Any, settings: list[str]) -> dict[str, Any]:
         key, separator, value = text.partition("=")
         if not separator:
             raise OptionError("--set", text, "key=value")
+        refuse_absent(options, key, value, "--set")
         if key not in known:
             raise OptionError("--set", text, "a key that --print-config shows")
         found[known[key].name] = known[key].parse(value, "--set")

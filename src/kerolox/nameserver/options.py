@@ -7,23 +7,32 @@ have; they are read and reported as having no effect.
 from __future__ import annotations
 
 import os.path
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import ClassVar
 
-from kerolox.net.tls import ServerTls, TlsMode
-from kerolox.options import Options, option
+from kerolox.net.tls import ClientAuth, ServerTls, TlsMode
+from kerolox.options import Absent, Options, option
 
 _HOME = os.path.join(os.path.expanduser("~"), "namesrv")
 
 # Never changed by a request, whatever configBlackList says.
 ALWAYS_BLACK_LISTED = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 
-
-class ClientAuth(Enum):
-    NONE = "none"
-    OPTIONAL = "optional"
-    REQUIRE = "require"
+_OFF = ("", "false")
+_ACCESS = (
+    "access control is not there yet, and everybody who reaches the port would be let in. Let a firewall or "
+    "mutual TLS (tls.server.mode=enforcing, tls.server.need.client.auth=require) decide who does"
+)
+# Settings that ask for what this name server does not have: refused, for who sets them relies on them.
+_ABSENT: Mapping[str, Absent] = {
+    "aclEnable": Absent(_OFF, _ACCESS),
+    "authenticationEnabled": Absent(_OFF, _ACCESS),
+    "authorizationEnabled": Absent(_OFF, _ACCESS),
+    "enableControllerInNamesrv": Absent(_OFF, "the controller, which elects leaders, is not there yet"),
+    "clusterTest": Absent(_OFF, "routes of another environment (productEnvName) are not looked up"),
+    "tls.config.file": Absent(("",), "TLS settings are lines of this file: copy those of the other into it"),
+}
 
 
 @dataclass
@@ -31,6 +40,7 @@ class NamesrvOptions(Options):
     """Options of ``kerolox nameserver``."""
 
     ROLE: ClassVar[str] = "nameserver"
+    ABSENT: ClassVar[Mapping[str, Absent]] = _ABSENT
 
     # --- where it listens
     bind_address: str = option("0.0.0.0", "address to listen on; a loopback address shuts others out")
@@ -102,7 +112,7 @@ class NamesrvOptions(Options):
     )
     tls_server_need_client_auth: ClientAuth = option(
         ClientAuth.NONE,
-        "whether clients must show a certificate; optional does not ask for one",
+        "none; optional: who shows a certificate must show a good one; require: everybody must",
         key="tls.server.need.client.auth",
     )
 
@@ -114,7 +124,7 @@ class NamesrvOptions(Options):
             key=self.tls_server_key_path,
             key_password=self.tls_server_key_password,
             client_ca=self.tls_server_trust_cert_path,
-            require_client_certificate=self.tls_server_need_client_auth is ClientAuth.REQUIRE,
+            client_auth=self.tls_server_need_client_auth,
         )
 
     def black_listed(self, key: str) -> bool:

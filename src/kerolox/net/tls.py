@@ -27,6 +27,14 @@ class TlsMode(Enum):
     ENFORCING = "enforcing"
 
 
+class ClientAuth(Enum):
+    """Whether clients must show a certificate of an authority in ``client_ca``."""
+
+    NONE = "none"
+    OPTIONAL = "optional"  # who shows one must show a good one
+    REQUIRE = "require"
+
+
 class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
     """How a listener speaks TLS. Without a certificate it speaks none."""
 
@@ -35,7 +43,7 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None  # PEM file: its private key
     key_password: str | None = None
     client_ca: str | None = None  # PEM file: who may sign client certificates
-    require_client_certificate: bool = False
+    client_auth: ClientAuth = ClientAuth.NONE
 
 
 class ClientTls(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,12 +107,15 @@ def server_context(options: ServerTls) -> ssl.SSLContext:
     _load_chain(context, options.certificate, options.key, options.key_password, "tls.server.certPath")
     if options.client_ca:
         _load_authorities(context, options.client_ca, "tls.server.trustCertPath")
-    if options.require_client_certificate:
+    if options.client_auth is not ClientAuth.NONE:
         if not options.client_ca:
             raise OptionError(
-                "tls.server.need.client.auth", "require", "tls.server.trustCertPath to be set as well"
+                "tls.server.need.client.auth",
+                options.client_auth.value,
+                "tls.server.trustCertPath to be set as well",
             )
-        context.verify_mode = ssl.CERT_REQUIRED
+        required = options.client_auth is ClientAuth.REQUIRE
+        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     return context
 
 

@@ -1,0 +1,133 @@
+"""What RocketMQ has and this broker does not have yet, and the settings that ask for it.
+
+An operator who switches on access control, or a second copy of every message, relies on it. So a setting that
+would do nothing here is refused with the reason: at the start, by updateBrokerConfig, and where a request
+brings it. Keys that only tune (thread pools, buffers) are in no table: they are reported as having no effect.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from kerolox.errors import Refused
+from kerolox.options import Absent
+from kerolox.protocol.bodies.groups import WHY_DISABLED, RequestMode, SetRequestMode
+from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.protocol.codes import ResponseCode
+
+log = logging.getLogger(__name__)
+
+OFF = ("", "false")
+ONE = ("", "0", "1")
+
+ACCESS = (
+    "access control is not there yet, and everybody who reaches the port would be let in. Let a firewall or "
+    "mutual TLS (tls.server.mode=enforcing, tls.server.need.client.auth=require) decide who does"
+)
+COPIES = (
+    "copies on other hosts are not there yet: no follower would hold what is acknowledged. Only "
+    "brokerRole=ASYNC_MASTER by itself is; flushDiskType=SYNC_FLUSH makes it survive power loss"
+)
+CONTROLLER = "brokers that elect their leader (controller, DLedger) are not there yet"
+ROCKSDB = "queues, offsets, timers and settings are files in this broker's store, not in RocksDB"
+POP = "messages are pulled here; POP, where the broker hands out single messages, is not there yet"
+LITE = "lite topics are not there yet"
+TIERED = "tiered storage and store plug-ins are not there; fileReservedTime says how long messages stay"
+NAMESERVERS = "name servers are found by their addresses alone: list them in namesrvAddr"
+TLS_FILE = "TLS settings are lines of this file: copy those of the other into it"
+
+SETTINGS: Mapping[str, Absent] = {
+    "aclEnable": Absent(OFF, ACCESS),
+    "authenticationEnabled": Absent(OFF, ACCESS),
+    "authorizationEnabled": Absent(OFF, ACCESS),
+    "migrateAuthFromV1Enabled": Absent(OFF, ACCESS),
+    "tls.config.file": Absent(("",), TLS_FILE),
+    "brokerRole": Absent(("async_master",), COPIES),
+    "inSyncReplicas": Absent(ONE, COPIES),
+    "minInSyncReplicas": Absent(ONE, COPIES),
+    "totalReplicas": Absent(ONE, COPIES),
+    "allAckInSyncStateSet": Absent(OFF, COPIES),
+    "enableAutoInSyncReplicas": Absent(OFF, COPIES),
+    "duplicationEnable": Absent(OFF, COPIES),
+    "enableSlaveActingMaster": Absent(OFF, COPIES),
+    "enableRemoteEscape": Absent(OFF, COPIES),
+    "lockInStrictMode": Absent(OFF, COPIES),
+    "enableControllerMode": Absent(OFF, CONTROLLER),
+    "enableDLegerCommitLog": Absent(OFF, CONTROLLER),  # as RocketMQ spells it
+    "enableDLedgerCommitLog": Absent(OFF, CONTROLLER),
+    "storeType": Absent(("", "default"), ROCKSDB),
+    "configManagerVersion": Absent(("", "v1"), ROCKSDB),
+    "rocksdbCQDoubleWriteEnable": Absent(OFF, ROCKSDB),
+    "indexRocksDBEnable": Absent(OFF, ROCKSDB),
+    "timerRocksDBEnable": Absent(OFF, ROCKSDB),
+    "transRocksDBEnable": Absent(OFF, ROCKSDB),
+    "popConsumerKVServiceEnable": Absent(OFF, ROCKSDB),
+    "defaultMessageRequestMode": Absent(("", "pull"), POP),
+    "messageStorePlugIn": Absent(("",), TIERED),
+    "coldDataFlowControlEnable": Absent(
+        OFF,
+        "groups that read cold messages are not throttled; those that fall too far behind can be disabled: "
+        "disableConsumeIfConsumerReadSlowly=true",
+    ),
+    "rejectPullConsumerEnable": Absent(OFF, "consumers that pull are not told apart from others here"),
+    "useStaticSubscription": Absent(OFF, "groups keep no subscriptions here: consumers bring them"),
+    "enableMixedMessageType": Absent(OFF, "topics of message type MIXED are not there"),
+    "enableLmqQuota": Absent(OFF, "the number of light queues has no quota here"),
+    "fetchNamesrvAddrByAddressServer": Absent(OFF, NAMESERVERS),
+    "fetchNameSrvAddrByDnsLookup": Absent(OFF, NAMESERVERS),
+}  # fmt: skip
+
+TOPIC_ATTRIBUTES: Mapping[str, Absent] = {
+    "queue.type": Absent(("simplecq",), "queues of batches (BatchCQ) are not there yet"),
+    "cleanup.policy": Absent(
+        ("delete",),
+        "compaction, which keeps the last message of each key, is not there yet: old messages are deleted",
+    ),
+    "message.type": Absent(
+        ("unspecified", "normal", "fifo", "delay", "transaction"),
+        "topics of lite messages (LITE) and priorities (PRIORITY, for POP consumers) are not there yet",
+    ),
+    "reserve.time": Absent(("-1",), TIERED),
+    "lite.topic.expiration": Absent((), LITE),
+}
+
+
+def refuse_topic_attribute(name: str, value: str) -> None:
+    absent = TOPIC_ATTRIBUTES.get(name)
+    if absent is not None and absent.is_asked_for(value):
+        raise _refused(f"attribute {name} = {value!r}", absent.why)
+
+
+def refuse_group_attributes(group: str, attributes: Mapping[str, str]) -> None:
+    """All that RocketMQ has (``priority.factor``, ``lite.*``) are for consumers that pop."""
+    asked = sorted(name for name in attributes if name != WHY_DISABLED)
+    if asked:
+        raise _refused(f"group {group!r} with attributes {', '.join(asked)}", POP)
+
+
+def refuse_request_mode(mode: SetRequestMode) -> None:
+    if mode.mode is RequestMode.POP:
+        raise _refused(f"POP for group {mode.consumer_group!r} on topic {mode.topic!r}", POP)
+
+
+def report_from_before(
+    topics: Mapping[str, TopicConfig], modes: Mapping[str, Mapping[str, SetRequestMode]]
+) -> None:
+    """Say what tables of a store that another broker wrote ask for in vain."""
+    for topic, config in topics.items():
+        for name, value in config.attributes.items():
+            absent = TOPIC_ATTRIBUTES.get(name)
+            if absent is not None and absent.is_asked_for(value):
+                log.warning(
+                    "attribute_without_effect topic=%r attribute=%s value=%r reason=%r",
+                    topic, name, value, absent.why,
+                )  # fmt: skip
+    for topic, groups in modes.items():
+        for group, mode in groups.items():
+            if mode.mode is RequestMode.POP:
+                log.warning("mode_without_effect topic=%r group=%r mode=POP reason=%r", topic, group, POP)
+
+
+def _refused(what: str, why: str) -> Refused:
+    return Refused(ResponseCode.SYSTEM_ERROR, f"{what} is refused: {why}.")
