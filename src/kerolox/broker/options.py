@@ -7,12 +7,14 @@ read and reported as having no effect. Keys that ask for features it does not ha
 from __future__ import annotations
 
 import enum
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from kerolox.broker import absent
+from kerolox.net.self_signed import NAME as SELF_SIGNED
 from kerolox.net.tls import ClientAuth, ClientTls, ServerTls, TlsMode
 from kerolox.options import Absent, option
 from kerolox.store.options import StoreOptions
@@ -287,6 +289,10 @@ class BrokerOptions(StoreOptions):
     tls_mode: TlsMode = option(
         TlsMode.PERMISSIVE, "disabled, permissive or enforcing.", key="tls.server.mode"
     )
+    tls_self_signed: bool = option(
+        True, "Without a certificate: make one when the first TLS client comes, and keep it in the store.",
+        key="tls.test.mode.enable",
+    )  # fmt: skip
     tls_certificate: str | None = option(None, "Certificate chain, PEM.", key="tls.server.certPath")
     tls_key: str | None = option(None, "Private key, PEM.", key="tls.server.keyPath")
     tls_key_password: str | None = option(None, "Its password.", key="tls.server.keyPassword", secret=True)
@@ -340,7 +346,12 @@ class BrokerOptions(StoreOptions):
             key_password=self.tls_key_password,
             client_ca=self.tls_client_ca,
             client_auth=self.tls_client_auth,
+            self_signed=self._self_signed if self.tls_self_signed else None,
         )
+
+    @property
+    def _self_signed(self) -> str:
+        return os.path.join(self.store_path, "config", SELF_SIGNED)
 
     @property
     def writable(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kerolox.net.self_signed import NAME as SELF_SIGNED
 from kerolox.net.tls import ClientAuth, ServerTls, TlsMode
 from kerolox.options import Absent, Options, option
 
@@ -100,8 +101,13 @@ class NamesrvOptions(Options):
         "disabled: plain only; permissive: both; enforcing: TLS only",
         key="tls.server.mode",
     )
+    tls_test_mode_enable: bool = option(
+        True,
+        "without a certificate: make one when the first TLS client comes, kept beside kvConfigPath",
+        key="tls.test.mode.enable",
+    )
     tls_server_cert_path: str | None = option(
-        None, "PEM file with the certificate chain; without it there is no TLS", key="tls.server.certPath"
+        None, "PEM file with the certificate chain", key="tls.server.certPath"
     )
     tls_server_key_path: str | None = option(None, "PEM file with the private key", key="tls.server.keyPath")
     tls_server_key_password: str | None = option(
@@ -125,7 +131,12 @@ class NamesrvOptions(Options):
             key_password=self.tls_server_key_password,
             client_ca=self.tls_server_trust_cert_path,
             client_auth=self.tls_server_need_client_auth,
+            self_signed=self._self_signed if self.tls_test_mode_enable else None,
         )
+
+    @property
+    def _self_signed(self) -> str:
+        return os.path.join(os.path.dirname(self.kv_config_path), SELF_SIGNED)
 
     def black_listed(self, key: str) -> bool:
         return key in ALWAYS_BLACK_LISTED or key in self.config_black_list.split(";")

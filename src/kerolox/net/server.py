@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import socket
-from typing import Any
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.errors import KeroloxError
@@ -153,8 +152,8 @@ class Server(PeerEvents):
                 return
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is None or self._tls.current is None:
-                self._adopt(sock, None)
+            if self._tls is None or not self._tls.speaks_tls:
+                self._adopt(sock, is_tls=False)
             else:
                 self._unknown[sock] = self._clock.monotonic_s()
                 asyncio.get_running_loop().add_reader(sock.fileno(), self._look, sock)
@@ -174,20 +173,26 @@ class Server(PeerEvents):
                 log.warning("plain_refused next='this port takes TLS only: tls.server.mode is enforcing'")
             sock.close()
             return
-        self._adopt(sock, self._tls.current if is_tls else None)
+        self._adopt(sock, is_tls=is_tls)
 
     def _forget(self, sock: socket.socket) -> None:
         if self._unknown.pop(sock, None) is not None:
             asyncio.get_running_loop().remove_reader(sock.fileno())
 
-    def _adopt(self, sock: socket.socket, context: Any) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(sock, context))
+    def _adopt(self, sock: socket.socket, *, is_tls: bool) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(sock, is_tls))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, sock: socket.socket, context: Any) -> None:
+    async def _serve(self, sock: socket.socket, is_tls: bool) -> None:
         loop = asyncio.get_running_loop()
         try:
+            context = None
+            if is_tls and self._tls is not None:
+                context = self._tls.current or await loop.run_in_executor(None, self._tls.make)
+                if context is None:
+                    sock.close()
+                    return
             await loop.connect_accepted_socket(
                 lambda: Peer(self.handlers, self, limits=self._limits, clock=self._clock), sock, ssl=context
             )

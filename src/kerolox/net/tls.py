@@ -2,7 +2,8 @@
 
 A listener tells TLS from plain by the first byte (a client hello starts with 0x16, a frame with 0x00
 or 0x01), so one port can take both: mode ``permissive``. ``disabled`` drops TLS clients, ``enforcing``
-drops plain ones.
+drops plain ones. A server without a certificate makes itself one when the first TLS client comes, if it may
+(``tls.test.mode.enable``, self_signed.py).
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+import threading
+import time
 from enum import Enum
 
 import msgspec
 
-from kerolox.errors import OptionError
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.net.self_signed import self_signed
 
 log = logging.getLogger(__name__)
 
 CLIENT_HELLO = 0x16
+MAKE_AGAIN_S = 10.0  # after a failure: hellos come as often as peers like
 
 
 class TlsMode(Enum):
@@ -36,7 +41,7 @@ class ClientAuth(Enum):
 
 
 class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
-    """How a listener speaks TLS. Without a certificate it speaks none."""
+    """How a listener speaks TLS. Without a certificate, and without a place for its own, it speaks none."""
 
     mode: TlsMode = TlsMode.PERMISSIVE
     certificate: str | None = None  # PEM file: the server's certificate chain
@@ -44,6 +49,7 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
     key_password: str | None = None
     client_ca: str | None = None  # PEM file: who may sign client certificates
     client_auth: ClientAuth = ClientAuth.NONE
+    self_signed: str | None = None  # where to keep a certificate of our own, if none is given
 
 
 class ClientTls(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,19 +69,63 @@ class ServerContext:
     def __init__(self, options: ServerTls) -> None:
         self.options = options
         self._stamp: tuple[tuple[int, int], ...] = ()
+        self._making = threading.Lock()
+        self._not_before_s = 0.0
+        self._reload_error = ""
         self.current: ssl.SSLContext | None = None
+        self.to_make = False  # a context is made when the first TLS client comes
         if options.mode is TlsMode.DISABLED:
             return
+        if options.client_auth is ClientAuth.REQUIRE and options.mode is TlsMode.PERMISSIVE:
+            log.warning(
+                "plain_clients_not_asked next='tls.server.need.client.auth=require asks TLS clients alone: "
+                "tls.server.mode=enforcing shuts out the others'"
+            )
         if options.certificate is None or options.key is None:
-            if options.mode is TlsMode.ENFORCING:
-                raise OptionError(
-                    "tls.server.mode",
-                    "enforcing",
-                    "tls.server.certPath and tls.server.keyPath to be set as well",
-                )
+            if options.certificate or options.key or options.self_signed is None:
+                self._refuse_half()
+                return
+            _check_client_auth(options)
+            self.to_make = True
             return
         self._stamp = self._stamps()
         self.current = server_context(options)
+
+    def _refuse_half(self) -> None:
+        """A certificate without its key, or none where nothing but TLS may be spoken."""
+        options = self.options
+        if options.certificate or options.key:
+            missing = "keyPath" if options.certificate else "certPath"
+            raise OptionError(f"tls.server.{missing}", None, "certificate and key to be set together")
+        if options.mode is TlsMode.ENFORCING:
+            raise OptionError(
+                "tls.server.mode",
+                "enforcing",
+                "tls.server.certPath and tls.server.keyPath to be set as well, or tls.test.mode.enable=true",
+            )
+
+    @property
+    def speaks_tls(self) -> bool:
+        return self.current is not None or self.to_make
+
+    def make(self) -> ssl.SSLContext | None:
+        """The context, with a certificate of our own if there is none yet. Blocking; call it in a thread.
+        None: it cannot be made, as the log says."""
+        with self._making:
+            if self.current is None and time.monotonic() >= self._not_before_s:
+                try:
+                    path = self_signed(self.options.self_signed or "")
+                    self.options = msgspec.structs.replace(self.options, certificate=path, key=path)
+                    self._stamp = self._stamps()
+                    self.current = server_context(self.options)
+                except (OSError, KeroloxError) as error:
+                    self._not_before_s = time.monotonic() + MAKE_AGAIN_S
+                    log.warning(
+                        "tls_refused error=%r next='set tls.server.certPath and tls.server.keyPath, or "
+                        "remove a broken file: a new one is made'",
+                        str(error),
+                    )
+        return self.current
 
     def reload_if_changed(self) -> bool:
         """Blocking; call it in a thread. A broken new file keeps the old context and is reported."""
@@ -87,7 +137,11 @@ class ServerContext:
                 return False
             self._stamp = stamp
             self.current = server_context(self.options)
+            self._reload_error = ""
         except (OSError, OptionError) as error:
+            if str(error) == self._reload_error:
+                return False  # said already: files are looked at every second
+            self._reload_error = str(error)
             log.warning(
                 "tls_reload_failed error=%r next='the old certificate stays in use; mend the files'",
                 str(error),
@@ -108,15 +162,19 @@ def server_context(options: ServerTls) -> ssl.SSLContext:
     if options.client_ca:
         _load_authorities(context, options.client_ca, "tls.server.trustCertPath")
     if options.client_auth is not ClientAuth.NONE:
-        if not options.client_ca:
-            raise OptionError(
-                "tls.server.need.client.auth",
-                options.client_auth.value,
-                "tls.server.trustCertPath to be set as well",
-            )
+        _check_client_auth(options)
         required = options.client_auth is ClientAuth.REQUIRE
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     return context
+
+
+def _check_client_auth(options: ServerTls) -> None:
+    if options.client_auth is not ClientAuth.NONE and not options.client_ca:
+        raise OptionError(
+            "tls.server.need.client.auth",
+            options.client_auth.value,
+            "tls.server.trustCertPath to be set as well",
+        )
 
 
 def client_context(options: ClientTls) -> ssl.SSLContext:

@@ -68,7 +68,11 @@ class FrameSplitter:
     def _explain(self, length: int, header_length: int, position: int) -> ProtocolError:
         at = self._consumed + position
         if at == 0 and (length >> 24) & 0xFF == _TLS_CLIENT_HELLO:
-            return ProtocolError("a TLS client hello on a connection that speaks no TLS here", at=at)
+            return ProtocolError(
+                "a TLS client hello on a port that speaks no TLS. Speak plainly, or give the server a "
+                "certificate: tls.server.certPath and tls.server.keyPath, or tls.test.mode.enable=true",
+                at=at,
+            )
         if length + 4 > self._bytes_max:
             return ProtocolError(f"frame of {length + 4} bytes, the limit is {self._bytes_max}", at=at)
         if header_length > HEADER_BYTES_MAX:

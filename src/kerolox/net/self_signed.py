@@ -1,0 +1,98 @@
+"""A certificate that a server signs for itself, so that TLS clients get through when nobody configured one.
+
+It keeps others from reading along and proves nothing about who the server is: a client can only trust it
+blindly, or be given a copy. RocketMQ's servers make one at each start (``tls.test.mode.enable``). Ours is
+made when the first TLS client comes, because making it takes a library that most processes never need, and it
+is kept, so that who has a copy can go on trusting it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import logging
+import os
+import socket
+import threading
+from pathlib import Path
+
+from kerolox.errors import KeroloxError
+
+log = logging.getLogger(__name__)
+
+NAME = "tls-self-signed.pem"  # key and certificate in one file: there is never one without the other
+VALID_DAYS = 3650
+
+_making = threading.Lock()  # the listeners of a server share the file
+
+
+class CannotMake(KeroloxError):
+    """The certificate could not be made or kept."""
+
+
+def self_signed(path: str) -> str:
+    """The path of a PEM file with key and certificate, made if it is not there. Blocking: for a thread."""
+    target = Path(path)
+    with _making:
+        if not target.exists():
+            try:
+                _keep(target, _make())
+            except OSError as error:
+                raise CannotMake(f"cannot keep a self-signed certificate in {path}: {error}") from error
+            log.warning(
+                "tls_self_signed_made file=%s next='it does not prove who this server is; for that set "
+                "tls.server.certPath and tls.server.keyPath'",
+                path,
+            )
+    return path
+
+
+def _make() -> bytes:
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError as error:
+        raise CannotMake(
+            f"a self-signed certificate needs the package cryptography ({error}): install it, or set "
+            "tls.server.certPath and tls.server.keyPath"
+        ) from error
+    key = ec.generate_private_key(ec.SECP256R1())
+    host = socket.gethostname()
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kerolox, self-signed")])
+    names: list[x509.GeneralName] = [x509.DNSName("localhost")]
+    if host.isascii() and host != "localhost":
+        names.append(x509.DNSName(host))
+    names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))  # for clocks that are behind
+        .not_valid_after(now + datetime.timedelta(days=VALID_DAYS))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return secret + certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _keep(target: Path, content: bytes) -> None:
+    """Whole or not at all, and readable by its owner alone from the first byte on."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
