@@ -8,6 +8,8 @@ because what follows on the stream cannot be trusted).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 # The response codes errors carry; the whole table with its names is protocol/codes.py, which this
 # module cannot import: everything imports errors, errors imports nothing.
 _SYSTEM_ERROR = 1
@@ -20,6 +22,15 @@ def sentences(what: str, *more: str) -> str:
     """What happened and what to do, each ended by one mark: texts may end with one already."""
     texts = [what, *(text[:1].upper() + text[1:] for text in more)]
     return " ".join(text if text.endswith((".", "?", "!")) else f"{text}." for text in texts)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A question to end an error with, when ``name`` looks like a slip for one that is known; or nothing."""
+    import difflib  # not at the top: only a slip needs it
+
+    by_folded = {text.lower(): text for text in known}
+    found = difflib.get_close_matches(name.lower(), by_folded, n=2, cutoff=0.7)
+    return f" Did you mean {' or '.join(by_folded[text] for text in found)}?" if found else ""
 
 
 class KeroloxError(Exception):

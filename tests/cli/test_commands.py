@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,11 @@ def fill(routes: Any) -> None:
         )
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    """A name server with two brokers, in a thread: commands run an event loop of their own."""
+@contextmanager
+def serving_nameserver(
+    directory: Path, prepare: Callable[[Any], None] = lambda routes: None
+) -> Iterator[str]:
+    """A name server in a thread: commands run an event loop of their own."""
     import asyncio
 
     started = threading.Event()
@@ -53,8 +56,8 @@ def address(tmp_path: Path) -> Iterator[str]:
 
     async def serve() -> None:
         stop = asyncio.Event()
-        async with running_nameserver(directory=tmp_path) as nameserver:
-            fill(nameserver.routes)
+        async with running_nameserver(directory=directory) as nameserver:
+            prepare(nameserver.routes)
             found.extend((nameserver.address, asyncio.get_running_loop(), stop))
             started.set()
             await stop.wait()
@@ -62,9 +65,18 @@ def address(tmp_path: Path) -> Iterator[str]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     assert started.wait(10)
-    yield found[0]
-    found[1].call_soon_threadsafe(found[2].set)
-    thread.join(10)
+    try:
+        yield found[0]
+    finally:
+        found[1].call_soon_threadsafe(found[2].set)
+        thread.join(10)
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """A name server with two brokers."""
+    with serving_nameserver(tmp_path, fill) as running:
+        yield running
 
 
 def ok(*args: str, **environment: str) -> str:
@@ -117,7 +129,6 @@ def test_cluster_list(address: str) -> None:
 def test_topic_list(address: str) -> None:
     assert as_json("topic", "list", "-n", address) == ["[t1]", "t2"]
     assert as_json("topic", "list", "--cluster", "c1", "-n", address) == ["[t1]", "t2"]
-    assert as_json("topic", "list", "--cluster", "nowhere", "-n", address) == []
     assert "[t1]" in ok("topic", "list", "-n", address)  # not taken for markup
 
 
@@ -128,7 +139,7 @@ def test_topic_route(address: str) -> None:
     assert shown[0] == "topic t2"
     assert shown[3].split() == ["broker-a", "c1", "read", "4", "4", "127.0.0.1:1", "127.0.0.1:2"]
     assert "read, write" in ok("topic", "route", "[t1]", "-n", address)
-    assert "TOPIC_NOT_EXIST (17)" in error("topic", "route", "nowhere", "-n", address)
+    assert "there is no topic 'nowhere'" in error("topic", "route", "nowhere", "-n", address)
 
 
 def test_kv(address: str) -> None:
@@ -138,8 +149,8 @@ def test_kv(address: str) -> None:
     assert as_json("kv", "put", "n", "k2", "v2", "-n", address)["value"] == "v2"
     assert as_json("kv", "list", "n", "-n", address) == {"k": "v", "k2": "v2"}
     assert ok("kv", "delete", "n", "k", "-n", address) == "n k is deleted\n"
-    assert "QUERY_NOT_FOUND (22)" in error("kv", "get", "n", "k", "-n", address)
-    assert "QUERY_NOT_FOUND (22)" in error("kv", "list", "x", "-n", address)
+    assert "there is no key 'k' in namespace 'n'" in error("kv", "get", "n", "k", "-n", address)
+    assert "there is no namespace 'x'" in error("kv", "list", "x", "-n", address)
 
 
 def test_name_servers_are_tried_in_turn_and_found_in_the_environment(address: str) -> None:

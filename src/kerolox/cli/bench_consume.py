@@ -9,11 +9,10 @@ import random
 import typer
 
 from kerolox.cli.bench_load import Figures
-from kerolox.client.admin import LATEST_MS, Admin, Queue
+from kerolox.client.admin import LATEST_MS, Admin, NoSuchTopic, Queue
 from kerolox.client.ids import unique_keys
 from kerolox.client.tracing import ConsumeOutcome, Tracer
 from kerolox.clock import SYSTEM_CLOCK
-from kerolox.errors import RequestFailed
 from kerolox.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     ConsumerData,
@@ -109,7 +108,7 @@ class Consumers:
         for _ in range(ROUTE_TRIES):
             try:
                 return await self._admin.queues(RETRY_PREFIX + self._group)
-            except RequestFailed:
+            except NoSuchTopic:
                 await SYSTEM_CLOCK.sleep(ROUTE_PAUSE_S)
         return []
 

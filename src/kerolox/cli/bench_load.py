@@ -11,7 +11,7 @@ from typing import NamedTuple
 import typer
 
 from kerolox.cli.times import time_text
-from kerolox.client.admin import Admin, Queue
+from kerolox.client.admin import Admin, NoSuchTopic, Queue
 from kerolox.client.client import Client
 from kerolox.client.ids import unique_keys
 from kerolox.client.messages import Message as SentMessage
@@ -179,7 +179,7 @@ class Senders:
     async def _exists(self) -> bool:
         try:
             await self._admin.route(self._topic)
-        except RequestFailed:
+        except NoSuchTopic:
             return False
         return True
 

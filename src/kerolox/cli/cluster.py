@@ -48,7 +48,8 @@ def list_clusters(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag
         *("cluster", "broker", "id", "role", "address", "zone"),
         *("version", "in/s", "out/s", "in today", "out today", "disk", "active"),
     )
-    output(json).show(brokers, Table(columns, [tuple(broker.values()) for broker in brokers]))
+    rows = [tuple(broker.values()) for broker in brokers]
+    output(json).show(brokers, Table(columns, rows, empty=f"no broker is registered at {nameserver}"))
 
 
 async def ask_figures(admin: Admin, address: str) -> dict[str, Any]:

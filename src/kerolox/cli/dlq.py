@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from kerolox.cli.group import known
 from kerolox.cli.messages import body_text, document
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output, say
+from kerolox.cli.output import JsonFlag, Table, one_line_errors, output, say, say_document
 from kerolox.cli.times import parse_time, time_text
 from kerolox.errors import KeroloxError, OptionError
 
@@ -59,7 +60,8 @@ def list_topics(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag =
         (t.group, t.messages, time_text(t.oldest_ms), time_text(t.newest_ms), ", ".join(t.brokers))
         for t in found
     ]
-    output(json).show(shown, Table(("group", "messages", "oldest", "newest", "brokers"), rows))
+    columns = ("group", "messages", "oldest", "newest", "brokers")
+    output(json).show(shown, Table(columns, rows, empty="no group has dead letters"))
 
 
 @app.command("show", epilog="Example: kerolox dlq show billing --from 1d --max 20")
@@ -102,7 +104,7 @@ def show(
         rows = [(*row, mark) for row, (_, mark) in zip(rows, found, strict=True)]
     output(json).show(
         {"messages": documents, "total": chosen.total, "complete": not cut, "cut": cut or None},
-        Table(columns, rows),
+        Table(columns, rows, empty=f"group {chosen.group} has no dead letters"),
     )
     if cut:
         say(f"not all: {cut}")
@@ -164,10 +166,7 @@ def resend(
         async for page in chosen.pages(admin):
             await run.page(page)
 
-    stopped = _run(nameserver, work)
-    if stopped and not chosen.total:
-        say(stopped)
-        raise typer.Exit(1)
+    stopped = _run(nameserver, work, chosen)
     done = sending[0] if sending else None
     resent, passed = (done.resent, done.passed_over) if done else (0, 0)
     at = None if done is None else done.at
@@ -211,8 +210,12 @@ def export(
     begin: Begin = None,
     end: End = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
 ) -> None:
-    """Write dead letters to a file: a JSON document a line, or raw records back to back."""
+    """Write dead letters to a file: a JSON document a line, or raw records back to back.
+
+    What was written is told on stderr; with --json as an object.
+    """
     from kerolox.protocol.record import encode_message
 
     chosen = Chosen(group, ids, key, begin, end)
@@ -233,26 +236,38 @@ def export(
     file: BinaryIO
     if str(out) == "-":
         file = sys.stdout.buffer
-        stopped = _run(nameserver, work)
+        stopped = _run(nameserver, work, chosen)
         file.flush()
     else:
         with out.open("xb") as file:
-            stopped = _run(nameserver, work)
-    if stopped and last is None:
-        if str(out) != "-":
-            out.unlink()
-        say(stopped)
-        raise typer.Exit(1)
-    if stopped and last is not None:
-        say(
-            f"cut short: {stopped}. {written} of {chosen.total} were written, the last from {_place(last)}. "
-            f"Go on with --from {last.store_timestamp}"
+            try:
+                stopped = _run(nameserver, work, chosen)
+            except BaseException:
+                out.unlink()  # nothing is in it
+                raise
+    complete = not stopped and not chosen.cut
+    if json:
+        # Not to stdout, which may be what is written.
+        say_document(
+            {
+                "group": chosen.group,
+                "written": written,
+                "total": chosen.total,
+                "complete": complete,
+                "stopped": stopped or chosen.cut or None,
+                "goOnFrom": last.store_timestamp if stopped and last is not None else None,
+            }
         )
-        raise typer.Exit(1)
-    if chosen.cut:
+    elif stopped:
+        where = "" if last is None else f", the last from {_place(last)}"
+        go_on = "" if last is None else f". Go on with --from {last.store_timestamp}"
+        say(f"cut short: {stopped}. {written} of {chosen.total} were written{where}{go_on}")
+    elif chosen.cut:
         say(f"not all were found: {chosen.cut}. {written} were written")
+    else:
+        say(f"{written} of {chosen.total} written, that is all")
+    if not complete:
         raise typer.Exit(1)
-    say(f"{written} of {chosen.total} written, that is all")
 
 
 class Chosen:
@@ -274,10 +289,23 @@ class Chosen:
         self.narrowed = bool(ids) or any(given is not None for given in (key, begin, end))
         self.total = 0
         self.cut = ""
+        wanted = (("id", " ".join(self.ids)), ("key", key), ("from", begin), ("to", end))
+        self._wanted = " ".join(f"--{option} {value}" for option, value in wanted if value)
         if self.ids and (key, begin, end) != (None, None, None):
             raise OptionError("--id", " ".join(self.ids), "either ids, or a key and times")
 
     async def pages(self, admin: Admin) -> AsyncIterator[list[StoredMessage]]:
+        from kerolox.client.admin import NoSuchTopic, NotFound
+
+        try:
+            async for page in self._pages(admin):
+                yield page
+        except NoSuchTopic:  # made with the first dead letter
+            await known(admin, self.group)
+        if self.narrowed and not self.total:
+            raise NotFound(f"group {self.group} has no such dead letter: {self._wanted}")
+
+    async def _pages(self, admin: Admin) -> AsyncIterator[list[StoredMessage]]:
         from kerolox.client.dead_letters import DeadLetters
 
         letters = DeadLetters(admin)
@@ -317,11 +345,14 @@ class Progress:
             )
 
 
-def _run(nameserver: str, work: Any) -> str:
-    """Do the work; why it ended early, if it did. What was done so far counts all the same."""
+def _run(nameserver: str, work: Any, chosen: Chosen) -> str:
+    """Do the work; why it ended early, if it did. What was done so far counts all the same. Raises when
+    there was nothing to do it with."""
     try:
         run_admin(nameserver, work)
     except KeroloxError as error:
+        if not chosen.total:
+            raise
         return " ".join(str(error).split())
     except KeyboardInterrupt:
         return "interrupted"

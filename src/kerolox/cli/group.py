@@ -62,6 +62,19 @@ def list_groups(
         tell_disabled(out, group, disabled(found))
 
 
+async def known(admin: Admin, group: str) -> dict[str, GroupConfig]:
+    """Broker → its settings of the group. Raises NotFound when there is no such group: nobody has settings
+    or progress of it. Who only pulls may have progress alone."""
+    from kerolox.client.admin import NotFound
+
+    try:
+        return await admin.group(group)
+    except NotFound:
+        if not await admin.progress(group):
+            raise
+        return {}
+
+
 def disabled(found: Mapping[str, GroupConfig]) -> dict[str, str]:
     """Broker → why it lets the group consume no more; of those that said why."""
     from kerolox.protocol.bodies.groups import WHY_DISABLED
@@ -106,13 +119,7 @@ def _let_consume(group: str, may: bool, nameserver: str, json: bool) -> None:
     import msgspec
 
     async def work(admin: Admin) -> dict[str, bool]:
-        from kerolox.client.admin import NotFound, at_all
-
-        masters = await admin.masters()
-        tables = await at_all(masters, admin.groups)
-        found = {name: table[group] for name, table in tables.items() if group in table}
-        if not found:
-            raise NotFound(f"there is no group {group!r} at {', '.join(sorted(masters))}")
+        masters, found = await admin.masters(), await admin.group(group)
         for name, config in found.items():
             if config.consume_enable != may:
                 await admin.put_group(masters[name], msgspec.structs.replace(config, consume_enable=may))
@@ -181,6 +188,7 @@ def delete(
 
     async def work(admin: Admin) -> list[str]:
         masters = await admin.masters(cluster=cluster)
+        await known(admin, group)
         for address in masters.values():
             await admin.delete_group(address, group, clean_offsets=not keep_progress)
         return sorted(masters)
@@ -203,10 +211,9 @@ def lag(
     """Show how far a group is behind, queue by queue."""
 
     async def work(admin: Admin) -> tuple[dict[MessageQueue, ConsumeOffsets], dict[str, str]]:
-        from kerolox.client.admin import at_all
-
-        tables = await at_all(await admin.masters(), admin.groups)
-        configs = {name: table[group] for name, table in tables.items() if group in table}
+        if topic is not None:
+            await admin.route(topic)  # says when there is no such topic
+        configs = await known(admin, group)
         return await admin.progress(group, topic), disabled(configs)
 
     found, why = run_admin(nameserver, work)
@@ -229,7 +236,12 @@ def lag(
     out = output(json)
     out.show(
         {"group": group, "lag": total, "queues": queues, "disabled": why},
-        Table(columns, rows, title=f"group {group} is {total} messages behind"),
+        Table(
+            columns,
+            rows,
+            title=f"group {group} is {total} messages behind",
+            empty=f"group {group} has consumed nothing yet: there is no place it could be behind of",
+        ),
     )
     tell_disabled(out, group, why)
 
@@ -240,7 +252,10 @@ def members(group: GroupName, nameserver: NameServerOption = DEFAULT_ADDRESS, js
     """Show who is connected in a group, and what it has subscribed."""
 
     async def work(admin: Admin) -> dict[str, ConsumerConnection]:
-        return await admin.members(group)
+        found = await admin.members(group)
+        if not found:
+            await known(admin, group)
+        return found
 
     from kerolox.protocol.codes import version_name
 
@@ -274,8 +289,10 @@ def members(group: GroupName, nameserver: NameServerOption = DEFAULT_ADDRESS, js
     rows = [(*list(client.values())[:-1], ", ".join(client["brokers"])) for client in clients.values()]
     output(json).show(
         document,
-        Table(columns, rows, title=f"members of {group}"),
-        Table(("topic", "subscription"), sorted(subscriptions.items())),
+        Table(columns, rows, title=f"members of {group}", empty=f"nobody of group {group} is connected"),
+        Table(
+            ("topic", "subscription"), sorted(subscriptions.items()), empty="it has subscribed to no topic"
+        ),
     )
 
 
@@ -300,6 +317,7 @@ def reset(
         typer.confirm(f"Move group {group} in topic {topic} to {where}?", abort=True, err=True)
 
     async def work(admin: Admin) -> dict[MessageQueue, int]:
+        await known(admin, group)
         return await admin.reset(group, topic, time_ms)
 
     document = [

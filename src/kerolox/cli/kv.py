@@ -8,6 +8,7 @@ import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, NameServers, run_with
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.errors import KeroloxError, RequestFailed, nearest
 
 app = typer.Typer(
     help="Settings kept by name servers; ORDER_TOPIC_CONFIG is the namespace of ordered topics.",
@@ -29,10 +30,43 @@ def get(
 
     async def work(servers: NameServers) -> str:
         asked = GetKvRequest(namespace=namespace, key=key)
-        answer = await servers.ask(RequestCode.GET_KV_CONFIG, asked)
+        try:
+            answer = await servers.ask(RequestCode.GET_KV_CONFIG, asked)
+        except RequestFailed as error:
+            raise await _missing(servers, namespace, key, error) from None
         return answer.header(GetKvAnswer).value or ""
 
     output(json).show(run_with(nameserver, work))
+
+
+async def _missing(
+    servers: NameServers, namespace: str, key: str | None, error: RequestFailed
+) -> KeroloxError:
+    """What an answer means that is no value: there is no such namespace, or no such key in it."""
+    from kerolox.client.admin import NotFound
+    from kerolox.protocol.codes import ResponseCode
+
+    if error.response_code != ResponseCode.QUERY_NOT_FOUND:
+        return error
+    known: dict[str, str] = {}
+    if key is not None:
+        try:
+            known = await _values(servers, namespace)
+        except RequestFailed:
+            pass
+    if not known:
+        return NotFound(f"there is no namespace {namespace!r} at name server {error.address}")
+    near = nearest(key or "", known)
+    return NotFound(f"there is no key {key!r} in namespace {namespace!r} at {error.address}.{near}")
+
+
+async def _values(servers: NameServers, namespace: str) -> dict[str, str]:
+    from kerolox.protocol.bodies.routes import KVTable
+    from kerolox.protocol.codes import RequestCode
+    from kerolox.protocol.headers.kv import KvListRequest
+
+    asked = KvListRequest(namespace=namespace)
+    return KVTable.decode((await servers.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, asked)).body).table
 
 
 @app.command("put", epilog="Example: kerolox kv put ORDER_TOPIC_CONFIG TopicTest 'broker-a:4;broker-b:4'")
@@ -63,10 +97,20 @@ def delete(
 ) -> None:
     """Delete a value, at every name server given."""
     from kerolox.protocol.codes import RequestCode
-    from kerolox.protocol.headers.kv import DeleteKvRequest
+    from kerolox.protocol.headers.kv import DeleteKvRequest, GetKvRequest
 
-    told = DeleteKvRequest(namespace=namespace, key=key)
-    run_with(nameserver, lambda servers: servers.tell_all(RequestCode.DELETE_KV_CONFIG, told))
+    async def work(servers: NameServers) -> None:
+        missing: list[KeroloxError] = []
+        for one in servers.each():
+            try:
+                await one.ask(RequestCode.GET_KV_CONFIG, GetKvRequest(namespace=namespace, key=key))
+            except RequestFailed as error:
+                missing.append(await _missing(one, namespace, key, error))
+        await servers.tell_all(RequestCode.DELETE_KV_CONFIG, DeleteKvRequest(namespace=namespace, key=key))
+        if len(missing) == len(servers.addresses):  # no name server had it
+            raise missing[0]
+
+    run_with(nameserver, work)
     out = output(json)
     out.note(f"{namespace} {key} is deleted")
     if json:
@@ -79,13 +123,13 @@ def list_values(
     namespace: Namespace, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
 ) -> None:
     """List all values of a namespace."""
-    from kerolox.protocol.bodies.routes import KVTable
-    from kerolox.protocol.codes import RequestCode
-    from kerolox.protocol.headers.kv import KvListRequest
 
     async def work(servers: NameServers) -> dict[str, str]:
-        asked = KvListRequest(namespace=namespace)
-        return KVTable.decode((await servers.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, asked)).body).table
+        try:
+            return await _values(servers, namespace)
+        except RequestFailed as error:
+            raise await _missing(servers, namespace, None, error) from None
 
     values = run_with(nameserver, work)
-    output(json).show(values, Table(("key", "value"), sorted(values.items())))
+    empty = f"namespace {namespace} is empty"
+    output(json).show(values, Table(("key", "value"), sorted(values.items()), empty=empty))

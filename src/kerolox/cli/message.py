@@ -22,7 +22,9 @@ app = typer.Typer(help="Messages that are stored.", no_args_is_help=True)
 @app.command("get", epilog="Example: kerolox message get 7F00000100002A9F00000000000003E8")
 @one_line_errors
 def get(
-    id: Annotated[str, typer.Argument(help="Offset id, or with --topic the unique key of the producer.")],
+    id: Annotated[
+        str, typer.Argument(help="Offset id; with --topic also the unique key of the producer, or a key.")
+    ],
     topic: Annotated[str | None, typer.Option(help="Topic of the message.")] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
@@ -52,6 +54,7 @@ def find(
     json: JsonFlag = False,
 ) -> None:
     """Find messages by key, by time, or both. Says so when there are more than it shows."""
+    from kerolox.client.admin import NotFound
     from kerolox.clock import SYSTEM_CLOCK
     from kerolox.protocol.limits import INT64_MAX
 
@@ -71,6 +74,10 @@ def find(
         return found
 
     found = run_admin(nameserver, work)
+    if not found.messages:
+        sought = (("--key", key), ("--from", begin), ("--to", end))
+        wanted = " ".join(f"{option} {value}" for option, value in sought if value is not None)
+        raise NotFound(f"topic {topic} has no {f'such message: {wanted}' if wanted else 'message'}")
     shown = {
         "messages": [document(message) for message in found.messages],
         "complete": not found.cut,

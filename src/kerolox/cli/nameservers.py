@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kerolox.client.nameservers import NameServers, split_addresses
-from kerolox.errors import OptionError
+from kerolox.errors import OptionError, nearest
 
 if TYPE_CHECKING:
     from kerolox.client.admin import Admin
@@ -78,12 +78,17 @@ def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T
 
 def run_admin(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work against the name servers of an option and their brokers."""
-    from kerolox.client.admin import Admin
+    from kerolox.client.admin import Admin, NoSuchTopic
     from kerolox.net.dialer import Dialer
     from kerolox.net.loop import run
 
     async def main() -> T:
         async with Dialer(_handlers()) as dialer:
-            return await work(Admin(NameServers(split_addresses(addresses), dialer), dialer))
+            admin = Admin(NameServers(split_addresses(addresses), dialer), dialer)
+            try:
+                return await work(admin)
+            except NoSuchTopic as error:
+                near = nearest(error.topic, await admin.topics())
+                raise NoSuchTopic(error.topic, error.nameserver, near) from None
 
     return run(main())

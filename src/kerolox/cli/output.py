@@ -1,7 +1,8 @@
 """What commands print: one interface, a renderer for people and one for programs.
 
 A command makes a document (plain values, for ``--json``) and tables of the same content (for eyes), and
-does not know which of them is shown. Results go to stdout, everything else to stderr.
+does not know which of them is shown. Results go to stdout, everything else to stderr: errors are a line for
+people and, with ``--json``, an object on a line for programs.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[object]] = field(default_factory=list)
     title: str | None = None
+    empty: str = "there is nothing to show"  # said in its place when it has no rows
 
 
 class Output(Protocol):
@@ -56,6 +58,9 @@ class TableOutput:
         # A pipe has no width: then nothing is folded, so that grep and awk find whole words.
         console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
         for table in tables:
+            if not table.rows:
+                typer.echo(table.empty)
+                continue
             shown = RichTable(
                 *table.columns, title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
             )
@@ -88,6 +93,27 @@ def say(text: object) -> None:
     typer.echo(f"kerolox: {' '.join(str(text).split())}", err=True)
 
 
+def say_document(document: Any) -> None:
+    """An object on a line of stderr, for programs whose stdout is something else."""
+    import json
+
+    typer.echo(json.dumps(document, ensure_ascii=False), err=True)
+
+
+def say_error(error: Exception, json: bool) -> None:
+    """What went wrong, on stderr: for people a line, for programs an object."""
+    if not json:
+        say(error)
+        return
+    say_document(
+        {
+            "error": " ".join(str(error).split()),
+            "kind": type(error).__name__,
+            "retriable": bool(getattr(error, "retriable", False)),
+        }
+    )
+
+
 def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
     """What goes wrong on purpose is one line on stderr and exit code 1, not a stack trace."""
 
@@ -96,7 +122,7 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except (KeroloxError, OSError) as error:
-            say(error)
+            say_error(error, bool(kwargs.get("json")))
             raise typer.Exit(1) from error
 
     return run

@@ -30,7 +30,12 @@ def archive(
     topics: Annotated[
         list[str], typer.Option("--topic", "-t", help="Topics, with commas or repeated.", metavar="T[,T2]")
     ],
-    to: Annotated[str, typer.Option(help="Folder of the archive; made when it is not there.", metavar="DIR")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", "--out", "-o", help="Folder of the archive; made when it is not there.", metavar="DIR"
+        ),
+    ],
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     delta: Annotated[
         bool, typer.Option("--delta", help="A Delta table. Needs: pip install 'kerolox\\[spark,delta]'.")

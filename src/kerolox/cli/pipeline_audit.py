@@ -25,7 +25,10 @@ def audit(
         list[Path],
         typer.Argument(help="Directories of stores, kerolox's or Apache's.", metavar="STORE_DIR..."),
     ],
-    to: Annotated[Path, typer.Option(help="Where the report goes; an older report there is replaced.")],
+    to: Annotated[
+        Path,
+        typer.Option("--to", "--out", "-o", help="Where the report goes; an older report there is replaced."),
+    ],
     topics: Annotated[
         list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
     ] = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output, say
+from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output, say_error
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def verify(
         with _not_in_use(layout, live=live), _progress("verify") as progress:
             report = look(layout, live=live, queues=queues, index=index, progress=progress)
     except (KeroloxError, OSError) as error:
-        say(error)
+        say_error(error, json)
         raise typer.Exit(2) from error
     _show_report(report, output(json))
     raise typer.Exit(0 if report.clean else 1)

@@ -91,12 +91,15 @@ class Tail:
     async def run(self) -> None:
         import asyncio
 
+        from kerolox.client.admin import NotFound
         from kerolox.client.lookups import Lookups
 
         lookups = Lookups(self._admin)
         followed: dict[Queue, asyncio.Task[None]] = {}
         self._done = asyncio.Event()
         queues = await self._admin.queues(self._topic)  # a topic that is not there is an error
+        if not queues:
+            raise NotFound(f"topic {self._topic} has no queue that can be read")
         # All starting points first: what comes after the line below is shown.
         starts = await asyncio.gather(
             *(

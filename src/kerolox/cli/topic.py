@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, NameServers, run_admin, run_with
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output
 from kerolox.cli.times import time_text
+from kerolox.errors import nearest
 
 if TYPE_CHECKING:
     from kerolox.client.admin import Admin
@@ -38,21 +39,13 @@ def list_topics(
     json: JsonFlag = False,
 ) -> None:
     """List the topics name servers know."""
-    from kerolox.protocol.bodies.routes import TopicList
-    from kerolox.protocol.codes import RequestCode
-    from kerolox.protocol.headers.route import ClusterTopicsRequest
 
-    async def work(servers: NameServers) -> TopicList:
-        if cluster is None:
-            answer = await servers.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        else:
-            answer = await servers.ask(
-                RequestCode.GET_TOPICS_BY_CLUSTER, ClusterTopicsRequest(cluster=cluster)
-            )
-        return TopicList.decode(answer.body)
+    async def work(admin: Admin) -> list[str]:
+        return await admin.topics(cluster)
 
-    topics = sorted(run_with(nameserver, work).topic_list)
-    output(json).show(topics, Table(("topic",), [(topic,) for topic in topics]))
+    topics = run_admin(nameserver, work)
+    empty = "there is no topic yet; make one with topic create"
+    output(json).show(topics, Table(("topic",), [(topic,) for topic in topics], empty=empty))
 
 
 @app.command("route", epilog="Example: kerolox topic route TopicTest")
@@ -63,16 +56,7 @@ def route(
     json: JsonFlag = False,
 ) -> None:
     """Show which brokers serve a topic, with how many queues."""
-    show_route(output(json), topic, run_with(nameserver, lambda servers: ask_route(servers, topic)))
-
-
-async def ask_route(servers: NameServers, topic: str) -> TopicRoute:
-    from kerolox.protocol.bodies.routes import TopicRoute
-    from kerolox.protocol.codes import RequestCode
-    from kerolox.protocol.headers.route import RouteRequest
-
-    asked = RouteRequest(topic=topic, standard_json_only=True)
-    return TopicRoute.decode((await servers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)).body)
+    show_route(output(json), topic, run_admin(nameserver, lambda admin: admin.route(topic)))
 
 
 def show_route(out: Output, topic: str, found: TopicRoute) -> None:
@@ -95,7 +79,8 @@ def show_route(out: Output, topic: str, found: TopicRoute) -> None:
             )
         )
     columns = ("broker", "cluster", "rights", "read queues", "write queues", "master", "slaves")
-    out.show(json.loads(found.encode()), Table(columns, queues, title=f"topic {topic}"))
+    shown = Table(columns, queues, title=f"topic {topic}", empty=f"no broker has queues of topic {topic}")
+    out.show(json.loads(found.encode()), shown)
 
 
 def perm_words(perm: int) -> str:
@@ -171,7 +156,10 @@ def put(
         if new and there:
             raise AlreadyThere(f"topic {topic} is at {', '.join(there)} already; change it with topic update")
         if not new and not there:
-            raise NotFound(f"topic {topic} is at none of {', '.join(masters)}; make it with topic create")
+            near = nearest(topic, await admin.topics())
+            raise NotFound(
+                f"topic {topic} is at none of {', '.join(masters)}; make it with topic create.{near}"
+            )
         done: dict[str, TopicConfig] = {}
         for name, address in masters.items():
             if not new and name not in there:
@@ -211,11 +199,17 @@ def delete(
         typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
 
     async def work(admin: Admin) -> list[str]:
-        return await admin.delete_topic(topic, cluster=cluster)
+        from kerolox.client.admin import NotFound
+
+        known = await admin.topics()
+        deleted = await admin.delete_topic(topic, cluster=cluster)
+        if not deleted and topic not in known:
+            raise NotFound(f"there is no topic {topic!r} to delete.{nearest(topic, known)}")
+        return deleted
 
     deleted = run_admin(nameserver, work)
     out = output(json)
-    out.note(f"{topic} is deleted" if deleted else f"{topic} was at no broker")
+    out.note(f"{topic} is deleted" if deleted else f"{topic} was at no broker; its route is deleted")
     if json:
         out.show({"topic": topic, "brokers": deleted})
 
@@ -241,4 +235,4 @@ def stats(topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json
     ]
     rows = [(*list(row.values())[:-1], time_text(row["lastStoreTime"])) for row in document]  # type: ignore[arg-type]
     columns = ("broker", "queue", "min offset", "max offset", "messages", "last stored")
-    output(json).show(document, Table(columns, rows))
+    output(json).show(document, Table(columns, rows, empty=f"no broker has queues of topic {topic}"))

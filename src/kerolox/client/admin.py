@@ -11,13 +11,13 @@ import msgspec
 from kerolox.client.errors import failure
 from kerolox.client.nameservers import NameServers
 from kerolox.client.time_search import ANSWERS, answered, time_search
-from kerolox.errors import KeroloxError, RequestFailed
+from kerolox.errors import KeroloxError, RequestFailed, nearest
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.clients import ConsumerConnection
 from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigTable
 from kerolox.protocol.bodies.offsets import ResetOffsets
-from kerolox.protocol.bodies.routes import ClusterInfo, KVTable, TopicRoute
+from kerolox.protocol.bodies.routes import ClusterInfo, KVTable, TopicList, TopicRoute
 from kerolox.protocol.bodies.stats import ConsumeOffsets, ConsumeStats, QueueBounds, TopicStats
 from kerolox.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -27,7 +27,11 @@ from kerolox.protocol.header import Header
 from kerolox.protocol.headers import group as group_headers
 from kerolox.protocol.headers import offset as offset_headers
 from kerolox.protocol.headers import topic as topic_headers
-from kerolox.protocol.headers.route import DeleteTopicAtNameServerRequest, RouteRequest
+from kerolox.protocol.headers.route import (
+    ClusterTopicsRequest,
+    DeleteTopicAtNameServerRequest,
+    RouteRequest,
+)
 from kerolox.protocol.limits import INT64_MAX
 from kerolox.protocol.reserved import TEMPLATE_TOPIC, TOOLS_GROUP
 
@@ -38,6 +42,15 @@ T = TypeVar("T")
 
 class NotFound(KeroloxError):
     """What was asked about is not there."""
+
+
+class NoSuchTopic(NotFound):
+    """The name servers know no such topic."""
+
+    def __init__(self, topic: str, nameserver: str, near: str = "") -> None:
+        self.topic = topic
+        self.nameserver = nameserver
+        super().__init__(f"there is no topic {topic!r} at name server {nameserver}.{near}")
 
 
 class AlreadyThere(KeroloxError):
@@ -86,7 +99,8 @@ class Admin:
         info = await self.cluster_info()
         if cluster is not None and cluster not in info.cluster_addr_table:
             known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-            raise NotFound(f"there is no cluster {cluster!r}; there are: {known}")
+            near = nearest(cluster, info.cluster_addr_table)
+            raise NotFound(f"there is no cluster {cluster!r}; there are: {known}.{near}")
         wanted = set(info.broker_addr_table if cluster is None else info.cluster_addr_table[cluster])
         if broker is not None:
             wanted &= {broker}
@@ -98,13 +112,20 @@ class Admin:
         if not found:
             raise NotFound(
                 f"no master found{'' if broker is None else f' of broker {broker!r}'}; there are brokers: "
-                f"{', '.join(sorted(info.broker_addr_table)) or 'none'}"
+                f"{', '.join(sorted(info.broker_addr_table)) or 'none'}."
+                f"{'' if broker is None else nearest(broker, info.broker_addr_table)}"
             )
         return found
 
     async def route(self, topic: str) -> TopicRoute:
         asked = RouteRequest(topic=topic, standard_json_only=True)
-        return TopicRoute.decode((await self.nameservers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)).body)
+        try:
+            answer = await self.nameservers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)
+        except RequestFailed as error:
+            if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+                raise NoSuchTopic(topic, error.address) from None
+            raise
+        return TopicRoute.decode(answer.body)
 
     async def brokers_of(self, topic: str) -> dict[str, str]:
         """Broker name → address of those that serve a topic; of each its master, or the next best."""
@@ -119,12 +140,12 @@ class Admin:
         """The readable queues of a topic, or the writable ones: of a new topic those it would get."""
         try:
             route = await self.route(topic)
-        except RequestFailed as error:
-            if not for_sending or error.response_code != ResponseCode.TOPIC_NOT_EXIST:
+        except NoSuchTopic as error:
+            if not for_sending:
                 raise
             try:
                 route = await self.route(TEMPLATE_TOPIC)
-            except RequestFailed:
+            except NoSuchTopic:
                 raise error from None
         brokers = {data.broker_name: data.broker_addrs for data in route.broker_datas}
         found: list[Queue] = []
@@ -136,6 +157,16 @@ class Admin:
             address = addresses[min(addresses)]
             found += [Queue(data.broker_name, queue_id, address) for queue_id in range(count)]
         return found
+
+    async def topics(self, cluster: str | None = None) -> list[str]:
+        """All topics the name servers know, or those with queues in a cluster; also those of the system."""
+        if cluster is None:
+            answer = await self.nameservers.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        else:
+            await self.masters(cluster=cluster)  # says when there is no such cluster
+            asked = ClusterTopicsRequest(cluster=cluster)
+            answer = await self.nameservers.ask(RequestCode.GET_TOPICS_BY_CLUSTER, asked)
+        return sorted(TopicList.decode(answer.body).topic_list)
 
     async def runtime_info(self, address: str, timeout_s: float | None = None) -> dict[str, str]:
         answer = await self.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=timeout_s)
@@ -198,6 +229,15 @@ class Admin:
     async def groups(self, address: str) -> dict[str, GroupConfig]:
         answer = await self.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         return GroupConfigTable.decode(answer.body).subscription_group_table
+
+    async def group(self, group: str) -> dict[str, GroupConfig]:
+        """Broker name → the settings it has for a group; of those that have any. Raises NotFound without."""
+        tables = await at_all(await self.masters(), self.groups)
+        found = {name: table[group] for name, table in sorted(tables.items()) if group in table}
+        if not found:
+            near = nearest(group, {known for table in tables.values() for known in table})
+            raise NotFound(f"there is no group {group!r} at {', '.join(sorted(tables))}.{near}")
+        return found
 
     async def put_group(self, address: str, config: GroupConfig) -> None:
         # Attributes are sent as changes; none is asked for here.

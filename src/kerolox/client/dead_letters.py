@@ -12,13 +12,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from kerolox.client.admin import Admin, NotFound, Queue
+from kerolox.client.admin import Admin, NoSuchTopic, NotFound, Queue
 from kerolox.client.lookups import Found, Lookups
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.protocol import properties as names
-from kerolox.protocol.bodies.routes import TopicList
-from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.flags import COMPRESSED, COMPRESSION_MASK
 from kerolox.protocol.headers.query import ViewMessageRequest
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
@@ -83,13 +82,8 @@ class DeadLetters:
 
     async def topics(self) -> list[DeadTopic]:
         """Of all groups that have any, or had."""
-        answer = await self._admin.nameservers.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        known = sorted(
-            topic
-            for topic in TopicList.decode(answer.body).topic_list
-            if topic.startswith(DEAD_LETTER_PREFIX)
-        )
-        return [await self._topic(topic) for topic in known]
+        known = await self._admin.topics()
+        return [await self._topic(topic) for topic in known if topic.startswith(DEAD_LETTER_PREFIX)]
 
     async def _topic(self, topic: str) -> DeadTopic:
         bounds = await self._admin.topic_stats(topic)
@@ -255,10 +249,8 @@ class Resend:
         key = message.unique_key or message.offset_id
         try:
             found = await self._lookups.by_key(self.target(message), key, unique=True)
-        except RequestFailed as error:
-            if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
-                return False
-            raise
+        except NoSuchTopic:
+            return False
         return any(copy.properties.get(MARK) == message.offset_id for copy in found.messages)
 
     def properties(self, message: StoredMessage) -> dict[str, str]:

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kerolox.client.admin import Admin, NotFound, Queue
-from kerolox.errors import KeroloxError
+from kerolox.errors import ConnectFailed, InvalidRequest, KeroloxError, RequestFailed
 from kerolox.protocol.batch import unwrap
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 from kerolox.protocol.headers.query import QueryMessageRequest, ViewMessageRequest
-from kerolox.protocol.hosts import host_text
+from kerolox.protocol.hosts import PORT_MAX, host_text
 from kerolox.protocol.limits import INT64_MAX
 from kerolox.protocol.message import StoredMessage
-from kerolox.protocol.message_id import read_offset_id
+from kerolox.protocol.message_id import OffsetId, read_offset_id
 from kerolox.protocol.record import decode_record, decode_records
 from kerolox.protocol.reserved import TOOLS_GROUP
 
@@ -28,7 +28,6 @@ _GOES_ON = (
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
-_OFFSET_ID_LENGTHS = (32, 56)
 
 
 @dataclass
@@ -46,24 +45,36 @@ class Lookups:
         self._admin = admin
 
     async def by_id(self, message_id: str, topic: str | None = None) -> StoredMessage:
-        """The message with an offset id (it says where), or with a unique key (then the topic is needed)."""
+        """The message with an offset id, which says where it is; with a unique key, which its topic's index
+        knows; or with a key no other message has. Tells what was tried when there is none."""
+        tried: list[str] = []
+        place = place_of(message_id)
         if topic is not None:
             found = await self.by_key(topic, message_id, unique=True)
             if found.messages:
                 # The same message may be stored twice, when its producer tried again.
                 return found.messages[0]
-        if topic is None or len(message_id) in _OFFSET_ID_LENGTHS:
+            tried.append(f"as unique key in topic {topic}")
+            found = await self.by_key(topic, message_id)
+            if len(found.messages) > 1:
+                raise NotFound(
+                    f"{message_id} is the key of {len(found.messages)} messages of topic {topic}. See them "
+                    f"all: kerolox message find {topic} --key {message_id}"
+                )
+            if found.messages:
+                return found.messages[0]
+            tried.append("as key there")
+        if place is not None:
             try:
-                return await self._by_place(message_id)
-            except KeroloxError as error:
-                if topic is None:
-                    raise NotFound(
-                        f"no message {message_id}: {error}. A unique key is found with its topic: --topic"
-                    ) from error
-        raise NotFound(f"no message {message_id} of topic {topic} is in the key index of its brokers")
+                return await self._at(place)
+            except (RequestFailed, ConnectFailed) as error:
+                tried.append(f"as offset id at broker {host_text(place.store_host)}: {_reason(error, place)}")
+        hint = "" if topic is not None else ". Name its topic to find it as unique key or as key: --topic"
+        if not tried:
+            raise NotFound(f"{message_id} is no offset id, which alone says where a message is{hint}")
+        raise NotFound(f"no message {message_id} was found; tried {', '.join(tried)}{hint}")
 
-    async def _by_place(self, message_id: str) -> StoredMessage:
-        place = read_offset_id(message_id)
+    async def _at(self, place: OffsetId) -> StoredMessage:
         asked = ViewMessageRequest(offset=place.physical_offset)
         address = host_text(place.store_host)
         answer = await self._admin.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, asked)
@@ -195,6 +206,23 @@ class Lookups:
             for message in messages:
                 message.broker_name = queue.broker
         return messages, header.next_begin_offset, header.max_offset
+
+
+def place_of(message_id: str) -> OffsetId | None:
+    """The place an offset id names. Unique keys are as long, but have parts of process and random numbers
+    where an offset id has the port: those are no port."""
+    try:
+        place = read_offset_id(message_id)
+    except InvalidRequest:
+        return None
+    port = int.from_bytes(place.store_host[-4:])
+    return place if 0 < port <= PORT_MAX and place.physical_offset >= 0 else None
+
+
+def _reason(error: KeroloxError, place: OffsetId) -> str:
+    if isinstance(error, RequestFailed):
+        return f"it has no message at offset {place.physical_offset}"
+    return "it cannot be reached from here"
 
 
 def _order(message: StoredMessage) -> tuple[int, str, int, int]:

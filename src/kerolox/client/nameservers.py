@@ -56,6 +56,10 @@ class NameServers:
                 failures.append(f"{address}: {error.__cause__ or error}")
         raise NoNameServer(f"no name server answered: {', '.join(failures)}. Is one running there?")
 
+    def each(self) -> list[NameServers]:
+        """Each of them alone: they do not know each other, and may answer differently."""
+        return [NameServers([address], self._dialer, self._timeout_s) for address in self.addresses]
+
     async def tell_all(self, code: int, header: Header | None = None, body: bytes = b"") -> None:
         """They do not know each other: what changes one has to be told to each."""
         for address in self.addresses:

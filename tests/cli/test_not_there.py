@@ -1,0 +1,134 @@
+"""What is looked up and is not there: a sentence that says so and exit code 1, for people and programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from kerolox.cli.main import app
+from tests.cli.serving import Cluster, running_cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as running:
+        running.ok("topic", "create", "orders")
+        running.ok("group", "create", "billing")
+        running.ok("send", "orders", "one", "--key", "k1")
+        running.ok("kv", "put", "SETTINGS", "colour", "red")
+        yield running
+
+
+UNIQUE = "C0A8000100FF1234567800000000FFFF"
+# What is looked up, and what the answer names.
+LOOKUPS = [
+    (("topic", "route", "oders"), "there is no topic 'oders'"),
+    (("topic", "stats", "oders"), "there is no topic 'oders'"),
+    (("topic", "update", "oders", "--perm", "4"), "topic oders is at none of broker-a"),
+    (("topic", "delete", "oders", "--yes"), "there is no topic 'oders'"),
+    (("topic", "list", "--cluster", "nowhere"), "there is no cluster 'nowhere'"),
+    (("group", "list", "--broker", "broker-x"), "no master found of broker 'broker-x'"),
+    (("group", "lag", "biling"), "there is no group 'biling'"),
+    (("group", "lag", "billing", "--topic", "oders"), "there is no topic 'oders'"),
+    (("group", "members", "biling"), "there is no group 'biling'"),
+    (("group", "enable", "biling"), "there is no group 'biling'"),
+    (("group", "disable", "biling"), "there is no group 'biling'"),
+    (("group", "delete", "biling", "--yes"), "there is no group 'biling'"),
+    (("group", "reset", "biling", "orders", "--to", "latest", "--yes"), "there is no group 'biling'"),
+    (("group", "reset", "billing", "oders", "--to", "latest", "--yes"), "there is no topic 'oders'"),
+    (("message", "find", "oders"), "there is no topic 'oders'"),
+    (("message", "find", "orders", "--key", "k2"), "topic orders has no such message: --key k2"),
+    (("message", "find", "orders", "--to", "1h"), "topic orders has no such message: --to 1h"),
+    (("message", "get", "nonsense"), "nonsense is no offset id"),
+    (("message", "get", UNIQUE), "is no offset id"),
+    (("message", "get", UNIQUE, "--topic", "orders"), "tried as unique key in topic orders, as key there"),
+    (("message", "get", UNIQUE, "--topic", "oders"), "there is no topic 'oders'"),
+    (("dlq", "show", "biling"), "there is no group 'biling'"),
+    (("dlq", "show", "billing", "--key", "k1"), "group billing has no such dead letter: --key k1"),
+    (("dlq", "resend", "biling", "--all"), "there is no group 'biling'"),
+    (("dlq", "resend", "billing", "--key", "k1"), "group billing has no such dead letter"),
+    (("dlq", "export", "biling"), "there is no group 'biling'"),
+    (("tail", "oders", "--count", "1"), "there is no topic 'oders'"),
+    (("timer", "pending", "--broker", "broker-x"), "no master found of broker 'broker-x'"),
+    (("timer", "pending", "--cluster", "nowhere"), "there is no cluster 'nowhere'"),
+    (("kv", "get", "SETTINGS", "color"), "there is no key 'color' in namespace 'SETTINGS'"),
+    (("kv", "get", "NOWHERE", "colour"), "there is no namespace 'NOWHERE'"),
+    (("kv", "list", "NOWHERE"), "there is no namespace 'NOWHERE'"),
+    (("kv", "delete", "SETTINGS", "color"), "there is no key 'color'"),
+    (("store", "inspect", "nowhere"), "nowhere"),
+    (("store", "verify", "nowhere"), "nowhere is no directory"),
+    (("store", "repair", "nowhere", "--yes"), "nowhere is no directory"),
+]
+IDS = [" ".join(words) for words, _ in LOOKUPS]
+# Those that make, serve, or list whatever there is: they look nothing up by a name.
+NO_LOOKUP = {
+    *("up", "nameserver", "broker", "demo", "version", "send", "cluster list", "dlq list"),
+    *("topic create", "group create", "kv put", "bench send", "bench consume"),
+}
+OTHERS = {"pipeline archive", "pipeline replay", "pipeline audit"}  # tests/pipeline
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if hasattr(command, "commands"):
+        for name, one in command.commands.items():
+            yield from commands(one, (*path, name))
+    elif not command.hidden:
+        yield path
+
+
+def test_no_command_is_forgotten() -> None:
+    every = {" ".join(path) for path in commands(typer.main.get_command(app))}
+    tried = {" ".join(words[:1] if words[0] == "tail" else words[:2]) for words, _ in LOOKUPS}
+    assert every == tried | NO_LOOKUP | OTHERS
+
+
+@pytest.mark.parametrize(("words", "said"), LOOKUPS, ids=IDS)
+def test_people_are_told(cluster: Cluster, words: tuple[str, ...], said: str) -> None:
+    line = cluster.error(*words)
+    assert said in line
+    assert "NOT_EXIST" not in line
+    assert "NOT_FOUND" not in line
+
+
+@pytest.mark.parametrize(("words", "said"), LOOKUPS, ids=IDS)
+def test_programs_are_told(cluster: Cluster, words: tuple[str, ...], said: str) -> None:
+    out, errors = cluster.run(*words, "--json", fails=True)
+    told = json.loads(errors)
+    assert out == ""
+    assert said in told["error"]
+    assert told["retriable"] is False
+
+
+def test_a_slip_is_told_from_a_stranger(cluster: Cluster) -> None:
+    assert cluster.error("topic", "route", "oders").endswith("Did you mean orders?")
+    assert cluster.error("group", "lag", "Biling").endswith("Did you mean billing?")
+    assert cluster.error("kv", "get", "SETTINGS", "color").endswith("Did you mean colour?")
+    assert "Did you mean" not in cluster.error("topic", "route", "something-else")
+
+
+def test_what_is_there_and_empty_is_no_error(cluster: Cluster) -> None:
+    cluster.ok("topic", "create", "quiet")
+    assert cluster.ok("group", "lag", "billing").startswith("group billing has consumed nothing yet")
+    assert cluster.json("group", "lag", "billing")["queues"] == []
+    assert cluster.ok("group", "members", "billing").splitlines()[0] == "nobody of group billing is connected"
+    assert cluster.json("group", "members", "billing")["members"] == []
+    assert cluster.ok("dlq", "show", "billing") == "group billing has no dead letters\n"
+    assert cluster.json("dlq", "show", "billing")["messages"] == []
+    assert cluster.ok("dlq", "list") == "no group has dead letters\n"
+    assert cluster.error("message", "find", "quiet") == "kerolox: topic quiet has no message"
+
+
+def test_a_name_server_without_brokers(tmp_path: Path) -> None:
+    from tests.cli.test_commands import serving_nameserver
+
+    with serving_nameserver(tmp_path) as address:
+        result = CliRunner().invoke(app, ["cluster", "list", "-n", address])
+        assert (result.exit_code, result.stdout) == (0, f"no broker is registered at {address}\n")
+        result = CliRunner().invoke(app, ["topic", "list", "-n", address])
+        assert (result.exit_code, result.stdout.split(";")[0]) == (0, "there is no topic yet")
