@@ -255,10 +255,19 @@ def test_our_commands_do_the_same_with_both(twice: Twice, unique: Unique) -> Non
             assert result.exit_code == 0, result.output
             return json.loads(result.stdout)
 
+        def missing(*words: str, server: str = nameserver) -> tuple[int, str]:
+            result = CliRunner().invoke(app, [*words, "--json"], env={"NAMESRV_ADDR": server})
+            return result.exit_code, json.loads(result.stderr)["kind"]
+
+        def indexed(server: str = nameserver) -> bool:
+            words = ["message", "find", topic, "--key", "k", "--json"]
+            result = CliRunner().invoke(app, words, env={"NAMESRV_ADDR": server})
+            return result.exit_code == 0 and len(json.loads(result.stdout)["messages"]) == 2
+
         rows = [run("topic", "create", topic, "--queues", "2", "--attribute", "message.type=NORMAL")]
         rows.append(run("topic", "update", topic, "--read-queues", "3"))
         assert run("send", topic, "one", "two", "--queue", "1", "--key", "k", "--tag", "a")["sent"] == 2
-        wait_until(lambda: len(run("message", "find", topic, "--key", "k")["messages"]) == 2)
+        wait_until(indexed)
         found = run("message", "find", topic, "--from", "1h")
         assert [message["body"] for message in found["messages"]] == ["one", "two"]
         first = found["messages"][0]
@@ -278,6 +287,21 @@ def test_our_commands_do_the_same_with_both(twice: Twice, unique: Unique) -> Non
         (broker,) = [row for row in run("cluster", "list") if row["broker"] == "broker-a"]
         # Apache's broker has no rates in its first seconds.
         rows.append([k for k, value in broker.items() if value is not None and k not in ("inTps", "outTps")])
+        for words in (
+            ("topic", "route", f"{topic}x"),
+            ("topic", "delete", f"{topic}x", "--yes"),
+            ("group", "lag", f"{group}x"),
+            ("group", "lag", group, "--topic", f"{topic}x"),
+            ("group", "members", f"{group}x"),
+            ("group", "reset", f"{group}x", topic, "--to", "earliest", "--yes"),
+            ("group", "delete", f"{group}x", "--yes"),
+            ("message", "find", topic, "--key", "none"),
+            ("message", "get", first["offsetMessageId"][:-16] + "00000000FFFFFFFF"),
+            ("dlq", "show", f"{group}x"),
+            ("kv", "get", "NOWHERE", "key"),
+        ):
+            exit_code, kind = missing(*words)
+            assert (exit_code, kind) in ((1, "NotFound"), (1, "NoSuchTopic")), words
         rows.append(run("group", "delete", group, "--yes"))
         rows.append(run("topic", "delete", topic, "--yes"))
         shown.append(rows)
