@@ -48,7 +48,7 @@ fuzz: $(STAMP)
 # the tests of what calls it, and the fuzz targets' inputs. Python's own allocator is off, so that every object counts.
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 sanitize: $(STAMP)
-	rm -rf build/sanitize build/lib.* build/temp.* build/bdist.*  # objects compiled otherwise would be taken
+	rm -rf build/sanitize
 	CFLAGS="$(SANITIZERS) -fno-omit-frame-pointer -g -O1" LDFLAGS="$(SANITIZERS)" \
 	    $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/sanitize .
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
