@@ -112,6 +112,64 @@ def test_a_packed_text_is_as_good_as_a_map() -> None:
     assert by_map == by_text
 
 
+NOT_NULL = {
+    "list": pa.list_(pa.field("element", pa.string(), nullable=False)),
+    "map": pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)),
+}
+
+
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view(), "dictionary"])
+@pytest.mark.parametrize("number", [pa.int8(), pa.int16(), pa.int32(), pa.int64()])
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_every_form_of_a_column_gives_the_same_messages(text: Any, number: pa.DataType, unit: str) -> None:
+    """What Spark hands over depends on expressions and settings; what is sent does not."""
+
+    def texts(*values: str | None) -> pa.Array:
+        made = pa.array(values, pa.string())
+        return made.dictionary_encode() if text == "dictionary" else made.cast(text)
+
+    plain = text if isinstance(text, pa.DataType) else pa.string()
+    due_ms = [1_700_000_000_000, None]
+    batch = table(
+        body=texts("x", "y"),
+        tags=texts("t", None),
+        ordering_key=texts("k", None),
+        keys=pa.array([["a", "b"], None], pa.list_(plain)),
+        properties=pa.array([[("p", "1")], None], pa.map_(plain, plain)),
+        flag=pa.array([7, None], number),
+        deliver_at=pa.array(due_ms, pa.timestamp("ms", "UTC")).cast(pa.timestamp(unit, "Europe/Berlin")),
+    )
+    first, second = sent(batch).messages()
+    del first[4]["UNIQ_KEY"]
+    assert first[2:4] == (7, b"x")
+    assert first[4] == {
+        "p": "1", "__SHARDINGKEY": "k", "KEYS": "a b", "TAGS": "t", "TIMER_DELIVER_MS": "1700000000000",
+        "WAIT": "true",
+    }  # fmt: skip
+    assert second[2:4] == (0, b"y")
+    assert set(second[4]) == {"UNIQ_KEY", "WAIT"}
+
+
+def test_what_is_never_null_and_what_always_is() -> None:
+    batch = table(
+        body=["x"],
+        keys=pa.array([["a", "b"]], NOT_NULL["list"]),
+        properties=pa.array([[("p", "1")]], NOT_NULL["map"]),
+    )
+    (made,) = sent(batch).messages()
+    assert (made[4]["KEYS"], made[4]["p"]) == ("a b", "1")
+    nothing = table(
+        body=["x"],
+        keys=pa.array([[]], pa.list_(pa.null())),
+        **{
+            name: pa.nulls(1)
+            for name in ("tags", "properties", "ordering_key", "queue_id", "broker", "deliver_at", "flag")
+        },
+    )
+    (made,) = sent(nothing).messages()
+    assert set(made[4]) == {"UNIQ_KEY", "WAIT"}
+
+
 def test_names_of_the_system_are_left_out_of_properties() -> None:
     own = [[("KEYS", "k"), ("TAGS", "t"), ("UNIQ_KEY", "u"), ("CLUSTER", "c"), ("DELAY", "3"), ("mine", "1")]]
     (kept,) = sent(table(body=["x"], properties=pa.array(own, MAP))).messages()
@@ -202,8 +260,11 @@ def test_rows_go_to_the_topics_and_queues_they_name() -> None:
         ({"body": ["x"], "properties": pa.array([[("a", "b" * 33_000)]], MAP)}, "at most 32767"),
         ({"body": ["x"], "queue_id": [7], "broker": ["a"]}, "no queue 7 at broker 'a' that can be written"),
         ({"body": ["x"], "queue_id": [1]}, "is there on several brokers"),
-        ({"body": ["x"], "queue_id": [-1]}, "queue_id below 0"),
-        ({"body": ["x"], "delay_level": [-1]}, "levels start at 1"),
+        ({"body": ["x"], "queue_id": [-1]}, "row 0: queue_id -1; it can be 0 to 2147483647"),
+        ({"body": ["x"], "delay_level": [-1]}, "row 0: delay_level -1; it can be 0 to 2147483647"),
+        ({"body": ["x", "y"], "flag": [1, 1 << 32]}, "row 1: flag 4294967296; it can be -2147483648 to"),
+        ({"body": ["x"], "queue_id": [(1 << 32) + 1]}, "row 0: queue_id 4294967297"),
+        ({"body": ["x"], "delay_level": [1 << 40]}, "row 0: delay_level 1099511627776"),
         (
             {"body": ["x"], "delay_level": [1], "deliver_at": pa.array([1], pa.timestamp("us", "UTC"))},
             "row 0 has a delay_level and a deliver_at",

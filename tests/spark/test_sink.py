@@ -91,6 +91,32 @@ def test_the_option_topic_beats_the_column_and_text_is_utf8(
     assert message.properties["KEYS"] == "k"
 
 
+@pytest.mark.parametrize("large", ["false", "true"])
+def test_expressions_whose_parts_are_never_null(
+    spark: SparkSession, broker: BrokerThread, topic: str, large: str
+) -> None:
+    setting = "spark.sql.execution.arrow.useLargeVarTypes"
+    spark.conf.set(setting, large)
+    try:
+        for number, keys in enumerate(("split('a b', ' ')", "array('a', 'b')", "array('a', null, 'b')")):
+            write(
+                spark.sql(f"select 'x{number}' as body, {keys} as keys, map('p', '1') as properties"),
+                broker,
+                topic=topic,
+            )
+        write(
+            spark.sql("select 'x3' as body, array() as keys, map() as properties, null as tags"),
+            broker,
+            topic=topic,
+        )
+    finally:
+        spark.conf.unset(setting)
+
+    found = {message.text: message.properties for message in stored(broker.nameserver_address, topic)}
+    assert [found[f"x{number}"].get("KEYS") for number in range(4)] == ["a b", "a b", "a b", None]
+    assert [found[f"x{number}"].get("p") for number in range(4)] == ["1", "1", "1", None]
+
+
 def test_delayed_rows_go_one_by_one(spark: SparkSession, broker: BrokerThread, topic: str) -> None:
     past = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
     frame = spark.createDataFrame(

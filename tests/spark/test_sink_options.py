@@ -15,7 +15,12 @@ from kerolox.spark.sink import BatchSink, StreamSink, check_attempts
 from kerolox.spark.sink_options import COLUMNS, WrongColumns, check_columns, read_settings
 
 CLUSTER = {"nameserver": "127.0.0.1:9"}
-TEXT, NUMBER, TIME = kinds.StringType(), kinds.IntegerType(), kinds.TimestampType()
+TEXT, NUMBER, TIME, NOTHING = (
+    kinds.StringType(),
+    kinds.IntegerType(),
+    kinds.TimestampType(),
+    kinds.NullType(),
+)
 BODY = kinds.StructType([kinds.StructField("body", TEXT)])
 
 
@@ -35,6 +40,23 @@ def schema(**columns: kinds.DataType) -> kinds.StructType:
         ({"body": NUMBER}, {}, "column body is int; it has to be binary or string"),
         ({"body": TEXT, "deliver_at": NUMBER}, {}, "column deliver_at is int; it has to be timestamp"),
         ({"body": TEXT, "keys": kinds.ArrayType(NUMBER)}, {}, "it has to be string or array<string>"),
+        ({"body": NOTHING}, {}, "column body is void; it has to be binary or string. Nothing was sent"),
+        (
+            {"body": TEXT, "deliver_at": kinds.TimestampNTZType()},
+            {},
+            "is timestamp_ntz; it has to be timestamp",
+        ),
+        ({"body": TEXT, "deliver_at": kinds.TimestampNTZType()}, {}, "cast(deliver_at as timestamp)"),
+        (
+            {"body": TEXT, "flag": kinds.DecimalType(3, 0)},
+            {},
+            "column flag is decimal(3,0); it has to be int",
+        ),
+        (
+            {"body": TEXT, "properties": kinds.MapType(TEXT, NUMBER)},
+            {},
+            "column properties is map<string,int>; it has to be map<string,string>",
+        ),
         ({"body": TEXT}, {"topic": ""}, "no topic: give the option topic"),
         ({"body": TEXT, "broker": TEXT}, {}, "give that column too"),
         ({"body": TEXT, "delay_level": NUMBER}, {"deliveryGuarantee": "effectively-once"}, "before its time"),
@@ -49,6 +71,24 @@ def test_columns_that_do_not_fit(
     assert said in str(told.value)
     for name in COLUMNS if "not one of" in said else ():
         assert name in str(told.value)
+
+
+def test_columns_that_fit_may_be_null_or_not() -> None:
+    settings = read_settings({**CLUSTER, "topic": "t"})
+    for null in (True, False):
+        columns = {
+            "body": (TEXT, kinds.BinaryType()),
+            "keys": (TEXT, NOTHING, kinds.ArrayType(TEXT, null), kinds.ArrayType(NOTHING, null)),
+            "properties": (TEXT, NOTHING, kinds.MapType(TEXT, TEXT, null), kinds.MapType(NOTHING, NOTHING)),
+            "queue_id": (NOTHING, kinds.ByteType(), kinds.ShortType(), NUMBER, kinds.LongType()),
+            "deliver_at": (NOTHING, TIME),
+        }
+        for name, fitting in columns.items():
+            for kind in fitting:
+                fields = [kinds.StructField(name, kind, null)]
+                if name != "body":
+                    fields.append(kinds.StructField("body", TEXT, null))
+                check_columns(kinds.StructType(fields), settings)
 
 
 @pytest.mark.parametrize(

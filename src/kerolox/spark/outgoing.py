@@ -25,6 +25,7 @@ from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.limits import MESSAGE_BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
 from kerolox.spark.records import Pairs
+from kerolox.spark.row_columns import LIST, in_one_form
 from kerolox.spark.row_ids import RowIds
 
 Numbers = npt.NDArray[np.int64]
@@ -79,7 +80,8 @@ class Encoder:
     # --- messages -------------------------------------------------------------------------------------
 
     def encode(self, batch: pa.RecordBatch) -> Rows:
-        """All messages of a table, in its order. Raises InvalidMessage."""
+        """All messages of a table in one form (:mod:`kerolox.spark.row_columns`), in its order. Raises
+        InvalidMessage."""
         count = batch.num_rows
         columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
         body = self._bodies(columns["body"])
@@ -126,7 +128,7 @@ class Encoder:
                 f"{column.null_count} of {len(column)} rows have no body, row {self._row(place)} the first: "
                 "drop them (where body is not null), or give them one (coalesce)"
             )
-        return column.cast(pa.binary())
+        return column
 
     def _lonely(
         self, columns: dict[str, pa.Array], body_lengths: npt.NDArray[np.int32]
@@ -192,11 +194,6 @@ class Encoder:
         levels = at = nothing
         if "delay_level" in columns:
             numbers = _integers(columns["delay_level"], 0)
-            if (numbers < 0).any():
-                place = int(np.argmin(numbers))
-                raise InvalidMessage(
-                    f"row {self._row(place)}: delay_level {numbers[place]}; levels start at 1"
-                )
             levels = pa.array(numbers, mask=numbers == 0).cast(pa.string())
         if "deliver_at" in columns:
             at = pa.array(_milliseconds(columns["deliver_at"])).cast(pa.string())
@@ -214,7 +211,7 @@ class Encoder:
         if pa.types.is_map(column.type):
             rows, keys, values = np.asarray(column.offsets), column.keys, column.items
         else:
-            rows, keys, values = Pairs.of(column.fill_null("").cast(pa.string())).parts
+            rows, keys, values = Pairs.of(column.fill_null("")).parts
         encoded = keys.dictionary_encode()
         codes, known = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
         kept = np.array([self._keeps(name, dropped) for name in known], bool)
@@ -260,6 +257,7 @@ class Encoder:
 
     def groups(self, batch: pa.RecordBatch, queues: Queues) -> Iterator[tuple[str, Queue | None, Rows]]:
         """The messages of a table by topic and queue, in order within each; None: any queue."""
+        batch = in_one_form(batch, self.row)
         rows = self.encode(batch)
         for topic, chosen in self._by_topic(batch):
             wire = self._wire_topic(topic)
@@ -337,8 +335,6 @@ class Encoder:
         for each in np.unique(both[ids >= 0]):
             broker, queue_id = broker_names[int(each) >> 32], int(each) & 0xFFFF_FFFF
             places[both == each] = _place_of(topic, broker, queue_id, known)
-        if (ids < 0).any() and int(np.asarray(picked["queue_id"].is_valid())[ids < 0].sum()):
-            raise InvalidMessage("queue_id below 0: leave it null for any queue")
 
 
 _COLUMN_OF: Final = {names.KEYS: "keys", names.TAGS: "tags", names.SHARDING_KEY: "ordering_key"}
@@ -405,21 +401,21 @@ def _lengths(column: pa.Array) -> npt.NDArray[np.int32]:
 
 def _texts(column: pa.Array) -> pa.Array:
     """A text column as bytes; a list is one text with blanks between."""
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+    if pa.types.is_list(column.type):
         if column.flatten().null_count:
             cleaned = [None if row is None else [each for each in row if each] for row in column.to_pylist()]
-            column = pa.array(cleaned, pa.list_(pa.string()))
+            column = pa.array(cleaned, LIST)
         column = pc.binary_join(column, " ")
     return column.cast(pa.binary())
 
 
 def _integers(column: pa.Array, absent: int) -> Numbers:
-    return np.asarray(column.cast(pa.int64()).fill_null(absent))
+    return np.asarray(column.fill_null(absent))
 
 
 def _milliseconds(column: pa.Array) -> pa.Array:
     """Timestamps as numbers, rounded down."""
-    return pc.divide(column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()), 1000)
+    return pc.divide(column.cast(pa.int64()), 1000)
 
 
 def _picked(column: pa.Array, chosen: Numbers | None) -> pa.Array:

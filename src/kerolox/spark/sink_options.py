@@ -123,13 +123,18 @@ def read_settings(given: Mapping[str, str]) -> SinkSettings:
 
 Check = Callable[[kinds.DataType], bool]
 
+# Whether a column, an element or a value may be null is never asked: a table has both kinds. A NULL without a
+# type is void; so are the elements of array().
+
 
 def _is_text(kind: kinds.DataType) -> bool:
-    return isinstance(kind, kinds.StringType)
+    return isinstance(kind, kinds.StringType | kinds.NullType)
 
 
 def _is_number(kind: kinds.DataType) -> bool:
-    return isinstance(kind, kinds.ByteType | kinds.ShortType | kinds.IntegerType | kinds.LongType)
+    return isinstance(
+        kind, kinds.ByteType | kinds.ShortType | kinds.IntegerType | kinds.LongType | kinds.NullType
+    )
 
 
 def _is_keys(kind: kinds.DataType) -> bool:
@@ -142,8 +147,12 @@ def _is_properties(kind: kinds.DataType) -> bool:
     )
 
 
+def _is_moment(kind: kinds.DataType) -> bool:
+    return isinstance(kind, kinds.TimestampType | kinds.NullType)
+
+
 COLUMNS: Final[dict[str, tuple[Check, str]]] = {
-    "body": (lambda kind: _is_text(kind) or isinstance(kind, kinds.BinaryType), "binary or string"),
+    "body": (lambda kind: isinstance(kind, kinds.StringType | kinds.BinaryType), "binary or string"),
     "topic": (_is_text, "string"),
     "tags": (_is_text, "string"),
     "keys": (_is_keys, "string or array<string>"),
@@ -152,9 +161,14 @@ COLUMNS: Final[dict[str, tuple[Check, str]]] = {
     "queue_id": (_is_number, "int"),
     "broker": (_is_text, "string"),
     "delay_level": (_is_number, "int"),
-    "deliver_at": (lambda kind: isinstance(kind, kinds.TimestampType), "timestamp"),
+    "deliver_at": (_is_moment, "timestamp"),
     "flag": (_is_number, "int"),
 }
+
+
+NO_ZONE: Final = (
+    ". A time without a zone is no moment: cast(deliver_at as timestamp) takes it to be in the session's zone"
+)
 
 
 class WrongColumns(KeroloxError):
@@ -179,7 +193,10 @@ def check_columns(schema: kinds.StructType, settings: SinkSettings) -> None:
     for field in schema.fields:
         fits, what = COLUMNS[field.name]
         if not fits(field.dataType):
-            raise WrongColumns(f"column {field.name} is {field.dataType.simpleString()}; it has to be {what}")
+            raise WrongColumns(
+                f"column {field.name} is {field.dataType.simpleString()}; it has to be {what}. Nothing was "
+                f"sent{NO_ZONE if isinstance(field.dataType, kinds.TimestampNTZType) else ''}"
+            )
     if "topic" not in given and settings.topic is None:
         raise WrongColumns("no topic: give the option topic, or a column of that name")
     if "broker" in given and "queue_id" not in given:
