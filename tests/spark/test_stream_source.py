@@ -6,12 +6,14 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from kerolox.blocking import Producer
+from kerolox.client import plain
 from kerolox.client.errors import TopicNotFound
 from kerolox.client.messages import Message, Queue
 from kerolox.client.plain import Edges, PlainCluster
@@ -318,6 +320,38 @@ def test_several_topics(broker: BrokerThread, new_topic: NewTopic, send: Send) -
 def test_a_topic_that_is_not_there(broker: BrokerThread) -> None:
     with pytest.raises(TopicNotFound, match="no-such-topic"):
         Query(broker, "no-such-topic").next()
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_topic_of_the_checkpoint_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, available_now: bool
+) -> None:
+    """A query goes on after everything was restarted: a name server may not know its topic yet."""
+    monkeypatch.setattr(plain, "UNKNOWN_TOPIC_S", 0.0)
+    with broker_in_thread(2) as two:
+        second = two.cluster.brokers[1]
+        two.run(lambda: second.create_topic("orders", queues=1))
+        with Producer(two.nameserver_address, group="p") as producer:
+            producer.send_many(texts("orders", 0, 3))
+            before = Query(two, "orders", startingOffsets="earliest")
+            assert before.next() == names(0, 3)
+            producer.send_many(texts("orders", 3, 5))
+        two.stop(1)
+
+        waiting = [lambda: two.start(1)]
+
+        def sleep(seconds: float) -> None:
+            if waiting:
+                waiting.pop()()
+            time.sleep(seconds)
+
+        monkeypatch.setattr(plain, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+        again = Query(two, "orders", retryForMs=60_000)
+        again.at = before.at
+        if available_now:
+            again.source.prepareForTriggerAvailableNow()
+        assert again.next() == names(3, 5)
+        close_all()
 
 
 def test_a_topic_deleted_and_made_again(broker: BrokerThread, new_topic: NewTopic, send: Send) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Self, TypeVar
 
-from kerolox.client.errors import BrokerNotRegistered, NameServerUnreachable, TopicNotFound, failure
+from kerolox.client.errors import BrokerNotRegistered, NameServerUnreachable, NoRoute, TopicNotFound, failure
 from kerolox.client.messages import Queue, Received, decode_received
 from kerolox.client.options import ClientOptions
 from kerolox.client.plain_reading import OffsetGone as OffsetGone
@@ -27,7 +27,7 @@ from kerolox.client.signing import sign_request
 from kerolox.client.time_search import ANSWERS, answered_in_turn, time_search
 from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed, RequestTimeout
 from kerolox.net.tls import client_context
-from kerolox.protocol.bodies.routes import TopicList, TopicRoute
+from kerolox.protocol.bodies.routes import ClusterInfo, TopicList, TopicRoute
 from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
 from kerolox.protocol.command import Command, decode_command, request
 from kerolox.protocol.frame import FrameSplitter
@@ -231,31 +231,49 @@ class PlainCluster:
         assert error is not None
         raise error
 
-    def route(self, topic: str, *, fresh: bool = False) -> Route:
-        """Who serves a topic. Raises a kind of NoRoute."""
+    def route(self, topic: str, *, fresh: bool = False, expected: bool = False) -> Route:
+        """Who serves a topic. Raises a kind of NoRoute.
+
+        ``expected``: the topic was there before, so a name server does not know it for a while only: it is
+        asked again as long as one that does not answer. So is one that knows no broker at all, since it has
+        just started. Of any other topic the name is most often wrong: UNKNOWN_TOPIC_S are enough for it.
+        """
         known = self._routes.get(topic)
         if known is not None and not fresh:
             return known
-        asked = RouteRequest(topic=topic, standard_json_only=True)
         began_s = time.monotonic()
 
-        def once() -> Command:
-            try:
-                return self.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)
-            except RequestFailed as error:
-                if error.response_code != ResponseCode.TOPIC_NOT_EXIST:
-                    raise
-                missing = TopicNotFound(topic, error.address)
-                # Its only broker may be about to register. But most often the name is wrong.
-                missing.retriable = time.monotonic() - began_s < UNKNOWN_TOPIC_S
-                raise missing from None
+        def once() -> Route:
+            short = time.monotonic() - began_s < UNKNOWN_TOPIC_S
+            return self._asked_route(topic, patient=expected or known is not None or short)
 
+        return self.retried(once)
+
+    def _asked_route(self, topic: str, *, patient: bool) -> Route:
+        """The route, asked for once. ``patient``: that the topic is missing is taken to be for now."""
+        asked = RouteRequest(topic=topic, standard_json_only=True)
         try:
-            answer = self.retried(once)
+            answer = self.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)
         except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
             raise NameServerUnreachable(topic, self._nameservers, error) from error
+        except RequestFailed as error:
+            if error.response_code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            missing = self.missing(topic, error.address)
+            missing.retriable |= patient
+            raise missing from None
         route = self._routes[topic] = Route(topic, TopicRoute.decode(answer.body))
         return route
+
+    def missing(self, topic: str, nameserver: str) -> NoRoute:
+        """Why a name server does not know a topic: one where no broker has registered cannot know any."""
+        try:
+            answer = self.line(nameserver).ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+        except KeroloxError as error:  # it has gone since
+            return NameServerUnreachable(topic, self._nameservers, error)
+        if not answer.code and not ClusterInfo.decode(answer.body).broker_addr_table:
+            return BrokerNotRegistered(topic, nameserver, "no broker at all is registered")
+        return TopicNotFound(topic, nameserver)
 
     def refresh(self, topic: str) -> None:
         """Ask for the route anew, and keep the one there is when that does not help: a broker that restarts
@@ -268,7 +286,10 @@ class PlainCluster:
         self._routes[topic] = Route(topic, TopicRoute.decode(answer.body))
 
     def address(self, queue: Queue, broker_id: int = MASTER) -> str:
-        addresses = self.route(queue.topic).brokers.get(queue.broker)
+        """Where to ask about a queue, looked for once: callers try again. Who names a queue has seen it, so
+        its topic was there."""
+        route = self._routes.get(queue.topic) or self._asked_route(queue.topic, patient=True)
+        addresses = route.brokers.get(queue.broker)
         if not addresses:
             raise BrokerNotRegistered(
                 queue.topic, self._nameservers[0], f"no broker {queue.broker!r} is registered"

@@ -95,7 +95,7 @@ class Targets:
                 return self._cluster.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)
             except RequestFailed as error:
                 if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
-                    raise TopicNotFound(topic, error.address) from None
+                    raise self._cluster.missing(topic, error.address) from None
                 raise
 
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kerolox.client.messages import Queue
 from kerolox.client.names import is_system, without_namespace
@@ -54,11 +54,19 @@ class ClusterQueues:
         self._topics: Sequence[str] = wanted.topics
         self._warned: set[tuple[Queue, int]] = set()
 
-    def find(self) -> list[Queue]:
-        """All of them, asked for now. Raises a kind of NoRoute for a topic that is named but not there."""
+    def find(self, expected: Collection[str] = ()) -> list[Queue]:
+        """All of them, asked for now. Raises a kind of NoRoute for a topic that is named but not there.
+
+        ``expected``: topics that were there when the query ran before.
+        """
         if self._wanted.pattern:
             self._topics = self._matching()
-        return self._of([self.cluster.route(topic, fresh=True).readable for topic in self._topics])
+        return self._of(
+            [
+                self.cluster.route(topic, fresh=True, expected=topic in expected).readable
+                for topic in self._topics
+            ]
+        )
 
     def look_again(self) -> list[Queue]:
         """The same for a query that runs: what cannot be asked now stays as it was known."""

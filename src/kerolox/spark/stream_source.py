@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from kerolox.client.errors import TopicNotFound
 from kerolox.client.messages import Queue
 from kerolox.client.plain import Edges, PlainCluster
 from kerolox.errors import KeroloxError
@@ -117,7 +118,9 @@ class Offsets:
         self._known: list[Queue] = []
         self._looked_s = -1e9  # when queues were looked for
         self._edges: dict[Queue, Edges] = {}
+        self._is_available_now = False
         self._target: Places | None = None  # of Trigger.AvailableNow: no further than this
+        self._read_before: set[str] = set()  # topics of the checkpoint
         self._initial: dict[str, Any] | None = None
         self._missing: dict[Queue, float] = {}  # since when
         self._batch_s = time.monotonic()  # when there was something to read last
@@ -135,7 +138,7 @@ class Offsets:
         wanted or nobody answers: then it is waited for."""
         now_s = time.monotonic()
         if not self._known and not self._wanted.pattern:
-            self._known = self._queues.find()
+            self._known = self._queues.find(self._read_before)
             self._looked_s = now_s
         elif now_s - self._looked_s >= self._wanted.discovery_s:
             self._known = self._queues.look_again()
@@ -157,7 +160,16 @@ class Offsets:
         return self._edges
 
     def prepare_available_now(self) -> None:
-        self._target = {queue: edges.end for queue, edges in self._look(all_of_them=True).items()}
+        self._is_available_now = True
+        try:
+            self._aim()
+        except TopicNotFound as error:  # the checkpoint may tell that it was there: it is opened after this
+            log.info("topic_not_found_yet error=%r", str(error))
+
+    def _aim(self) -> None:
+        """Fix where Trigger.AvailableNow ends: as far as the queues are now."""
+        if self._is_available_now and self._target is None:
+            self._target = {queue: edges.end for queue, edges in self._look(all_of_them=True).items()}
 
     def reported(self) -> dict[str, Any] | None:
         if not self._edges:
@@ -168,6 +180,7 @@ class Offsets:
         """Where a new query begins. Asked for twice, and again after a crash in the first batch."""
         if self._initial is None:
             wanted = self._wanted
+            self._aim()
             edges = self._look(all_of_them=True)
             if self._target is not None:  # what came later is not there yet
                 edges = {
@@ -185,6 +198,8 @@ class Offsets:
         Waits a little when there is nothing: Spark asks again at once, a hundred times a second.
         """
         mark = Mark.decode(start)
+        self._read_before = {queue.topic for queue in mark.places}
+        self._aim()
         deadline_s = time.monotonic() + (0.0 if self._target is not None else self._wanted.idle_wait_s)
         while True:
             found = self._next(mark, unlimited=unlimited)
