@@ -56,7 +56,10 @@ def test_names_are_known_in_any_case_and_by_other_names() -> None:
         ({"startingOffsets": "yesterday"}, "expected earliest, latest, group, or {"),
         ({"startingOffsets": '{"t": 1}'}, "brokers of t: expected an object"),
         ({"startingTimestamp": "noon"}, "milliseconds since 1970"),
-        ({"endingOffsets": "latest"}, "it in batch queries only; leave it out here"),
+        (
+            {"endingOffsets": "latest"},
+            "expected a batch query (spark.read) with it. Leave it out: a stream",
+        ),
         ({"maxOffsetsPerTrigger": "0"}, "a number of messages (out of range)"),
         ({"maxOffsetsPerTrigger": "many"}, "a number of messages"),
         ({"maxBytesPerTrigger": "64q"}, "bytes, or 64m"),
@@ -77,7 +80,9 @@ def test_refused_with_what_to_write_instead(given: dict[str, str], said: str) ->
 
 
 def test_what_a_batch_query_cannot_be_told() -> None:
-    assert "streaming queries only" in refused("batch", maxOffsetsPerTrigger="5")
+    assert "a streaming query (spark.readStream) with it. Leave it out" in refused(
+        "batch", maxOffsetsPerTrigger="5"
+    )
     assert "nothing lies before that" in refused("batch", endingOffsets="earliest")
 
 

@@ -149,6 +149,54 @@ def test_what_is_wrong_is_said_when_it_is_written(
         read("no-such-topic").count()
 
 
+def first_line(work: Callable[[], Any]) -> str:
+    """What a user reads first of what went wrong."""
+    with pytest.raises(Exception) as raised:
+        work()
+    text = str(raised.value)
+    assert "Traceback" not in text
+    line = next(line for line in text.splitlines() if "kerolox." in line)
+    assert text.splitlines().index(line) < 2  # Spark puts a sentence of its own before some
+    return line
+
+
+def test_errors_are_told_first_and_without_the_way_they_took(
+    spark: SparkSession,
+    read: Callable[..., DataFrame],
+    stream: Callable[..., DataStreamReader],
+    topic: str,
+    send: Send,
+    broker: BrokerThread,
+    tmp_path: Path,
+) -> None:
+    send(texts(topic, 0, 1))
+
+    def run(**options: Any) -> None:
+        frame = stream(topic, startingOffsets="earliest", **options).load()
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def write(columns: str, **options: Any) -> None:
+        writer = spark.sql(f"select {columns}").write.format("rocketmq").mode("append")
+        writer.options(nameserver=broker.nameserver_address, topic=topic, **options).save()
+
+    assert "option group = 'no good'" in first_line(lambda: read(topic, group="no good").count())
+    assert "no-such-topic" in first_line(lambda: read("no-such-topic").count())
+    assert "a batch query (spark.read) with it. Leave it out" in first_line(
+        lambda: run(endingOffsets="latest")
+    )
+    assert "no route to topic" in first_line(lambda: run(nameserver="127.0.0.1:1", retryForMs=0))
+    assert "column price is not one of a message" in first_line(lambda: write("'x' as body, 1 as price"))
+    assert "have no body, row 0 the first" in first_line(lambda: write("cast(null as string) as body"))
+    lost = read(topic, startingOffsets=json.dumps({topic: {"broker-a": {"0": 77}}}))
+    assert "offset 77 was to be read next" in first_line(lost.count)
+    store = spark.read.format("rocketmq-store")
+    assert "a directory that is there" in first_line(lambda: store.load(str(tmp_path / "none")).count())
+    # What is not ours keeps its traceback, also in the workers that told of ours.
+    with pytest.raises(Exception, match=r"(?s)Traceback .*division by zero"):
+        read(topic).rdd.map(lambda row: 1 / 0).count()
+
+
 def test_in_sql(spark: SparkSession, broker: BrokerThread, topic: str, send: Send) -> None:
     send(texts(topic, 0, 6))
     spark.sql(

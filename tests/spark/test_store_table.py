@@ -116,4 +116,4 @@ def test_what_is_refused(spark: SparkSession, load: Load, maker: StoreMaker) -> 
         load("queue_id int", report="corrupt").count()
     source = RocketMQStore({"path": str(maker.root)})
     with pytest.raises(OptionError, match="by the format rocketmq"):
-        source.streamReader(None)  # type: ignore[arg-type]
+        source.streamReader(None).initialOffset()  # type: ignore[arg-type]

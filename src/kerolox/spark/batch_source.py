@@ -12,9 +12,11 @@ from kerolox.client.plain import PlainCluster
 from kerolox.spark.queues import ClusterQueues
 from kerolox.spark.ranges import Range, ranges, split
 from kerolox.spark.reading import chosen_columns, read_range
+from kerolox.spark.short_errors import tells_shortly
 from kerolox.spark.source_options import read_wanted
 
 
+@tells_shortly
 class BatchSource(DataSourceReader):
     """Plans once per DataFrame: a second action on it reads the same range again."""
 

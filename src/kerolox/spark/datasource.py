@@ -11,10 +11,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from kerolox.errors import KeroloxError
 from kerolox.spark.columns import spark_schema
+from kerolox.spark.short_errors import RefusedStream, tells_shortly
 from kerolox.spark.source_options import SOURCE
 
 
+@tells_shortly
 class RocketMQ(DataSource):
     """``spark.read.format("rocketmq").option("nameserver", ...).option("topic", ...).load()``.
 
@@ -37,7 +40,10 @@ class RocketMQ(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from kerolox.spark.stream_source import StreamSource
 
-        return StreamSource(dict(self.options), schema)
+        try:
+            return StreamSource(dict(self.options), schema)
+        except KeroloxError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from kerolox.spark.sink import BatchSink

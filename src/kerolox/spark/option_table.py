@@ -23,6 +23,15 @@ SECRETIVE: Final = ("secret", "password", "token", "key")  # a misspelt one is n
 OF_TABLES: Final = "option."  # what Spark puts before the options of CREATE TABLE
 NO_TABLES: Final = "Spark does not hand the options of a table to its readers, as of 4.3"
 
+# By what the query is.
+NOT_HERE: Final = {
+    "streaming": (
+        "a batch query (spark.read) with it. Leave it out: a streaming query goes on until it is stopped, "
+        "and with trigger(availableNow=True) it ends when it has read what there was at its start"
+    ),
+    "batch": "a streaming query (spark.readStream) with it. Leave it out: a batch query reads all at once",
+}
+
 Reading = Callable[[str], Any]  # raises ValueError
 
 # What people write who come from elsewhere.
@@ -117,7 +126,7 @@ class OptionTable:
                 shown = HIDDEN if any(word in name.lower() for word in SECRETIVE) else text
                 raise OptionError(name, shown, self._instead(name))
             if mode and option.only and option.only != mode:
-                raise OptionError(option.key, text, f"it in {option.only} queries only; leave it out here")
+                raise OptionError(option.key, text, NOT_HERE[mode])
             if option.key in values:
                 names = ", ".join((option.key, *option.aliases))
                 raise OptionError(option.key, text, f"one of its names ({names}), not several")

@@ -41,6 +41,7 @@ from kerolox.spark.once import Beginning, Offsets, Stored, ends_of
 from kerolox.spark.outgoing import Encoder
 from kerolox.spark.packing import Packer
 from kerolox.spark.row_ids import RowIds
+from kerolox.spark.short_errors import tells_shortly
 from kerolox.spark.sink_options import EFFECTIVELY_ONCE, SinkSettings, check_columns, read_settings
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Sent(WriterCommitMessage):
     repeated: int = 0  # requests sent again: readers may see their messages twice
 
 
+@tells_shortly
 class BatchSink(DataSourceArrowWriter):
     """Writes one table."""
 
@@ -83,6 +85,7 @@ class BatchSink(DataSourceArrowWriter):
         _tell("write_failed", messages, self.beginning.write)
 
 
+@tells_shortly
 class StreamSink(DataSourceStreamArrowWriter):
     """Writes one micro-batch. Spark makes one for the tasks of a batch, and another one to commit it."""
 

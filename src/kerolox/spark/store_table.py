@@ -13,10 +13,12 @@ from pyspark.sql.types import StructType
 
 from kerolox.errors import OptionError
 from kerolox.spark.columns import spark_schema
+from kerolox.spark.short_errors import RefusedStream, tells_shortly
 from kerolox.spark.store_options import parse, read_choice
 from kerolox.spark.store_plan import Split, plan
 
 
+@tells_shortly
 class RocketMQStore(DataSource):
     """``spark.read.format("rocketmq-store").load("/data/broker-a/store")``."""
 
@@ -34,10 +36,12 @@ class RocketMQStore(DataSource):
         return StoreReader(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        raise OptionError(
-            "format",
-            self.name(),
-            "batch reading only: a stream comes from the broker, by the format rocketmq",
+        return RefusedStream(
+            OptionError(
+                "format",
+                self.name(),
+                "batch reading only: a stream comes from the broker, by the format rocketmq",
+            )
         )
 
 
@@ -49,6 +53,7 @@ class StorePiece(InputPartition):
         self.split = split
 
 
+@tells_shortly
 class StoreReader(DataSourceReader):
     """Plans once for a DataFrame: a second action on it gives the same rows, also while the store grows."""
 

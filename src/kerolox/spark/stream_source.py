@@ -34,6 +34,7 @@ from kerolox.spark.progress import tell_group
 from kerolox.spark.queues import ClusterQueues, DataLoss
 from kerolox.spark.ranges import Range, ranges, shares, split
 from kerolox.spark.reading import chosen_columns, mean_size, read_range
+from kerolox.spark.short_errors import tells_shortly
 from kerolox.spark.source_options import Wanted, read_wanted
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ GONE_PAUSE_S = 1.0
 MESSAGE_BYTES = 1024.0  # taken for the size where nothing is known
 
 
+@tells_shortly
 class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The offsets of one query."""
 
