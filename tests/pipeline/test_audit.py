@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections import Counter
@@ -17,12 +18,16 @@ from typer.testing import CliRunner
 from kerolox.cli.main import app
 from kerolox.client.messages import Message, Receipt
 from kerolox.errors import KeroloxError
+from kerolox.net.dialer import Dialer
 from kerolox.pipeline.audit import Audit, audit
-from kerolox.pipeline.audit_kinds import KINDS
+from kerolox.pipeline.audit_kinds import DEAD_LETTERS, DUPLICATES, KINDS, OTHER
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.message import StoredMessage
 from kerolox.store.consume_queue import BLANK, ENTRY
 from kerolox.testing.threads import BrokerThread
-from tests.pipeline.audit_stores import DONE, HALF, AuditStore
+from tests.broker.talk import send_fields
+from tests.pipeline.audit_stores import BORN_MS, DONE, HALF, AuditStore
 from tests.spark.store_maker import overwrite
 
 if TYPE_CHECKING:
@@ -275,6 +280,81 @@ def test_a_broker_may_be_at_work(
     made = audit(spark, [store], tmp_path / "report", topics=[topic])
     assert made.headline == "No problems in 100 messages"
     assert made.stores[0].unsettled
+
+
+def bury(broker: BrokerThread, group: str, topic: str, receipts: Sequence[Receipt]) -> None:
+    """What a consumer does that has tried a message often enough: it gives it back once more."""
+
+    async def work() -> None:
+        async with Dialer() as dialer:
+            for receipt in receipts:
+                properties = {"RETRY_TOPIC": topic, "UNIQ_KEY": receipt.msg_id}
+                fields = send_fields(f"%RETRY%{group}", properties, reconsume_times=17)
+                fields["born_timestamp"] = BORN_MS  # long ago, as that of a letter somebody looked after
+                address = broker.cluster.brokers[0].address
+                answer = await dialer.call(
+                    address, RequestCode.SEND_MESSAGE_V2, SendRequestV2(**fields), b"body", timeout_s=10
+                )
+                assert answer.code == 0, answer.remark
+
+    asyncio.run(work())
+
+
+def test_dead_letters_that_were_sent_again_are_neither_duplicates_nor_late_nor_a_problem(
+    spark: SparkSession,
+    broker: BrokerThread,
+    new_topic: Callable[..., str],
+    send: Callable[[Sequence[Message]], list[Receipt]],
+    tmp_path: Path,
+) -> None:
+    topic = new_topic(queues=1)
+    group = f"gives-up-{topic}"
+    receipts = send([Message(topic, b"%d" % number) for number in range(12)])
+    bury(broker, group, topic, receipts)
+    store = broker.cluster.brokers[0].broker.options.store_path
+    before = audit(spark, [store], tmp_path / "before", topics=[topic])
+    assert [row["consumer_group"] for row in before.findings.problems(DEAD_LETTERS)] == [group]
+
+    def resend(*words: str) -> None:
+        words = ("dlq", "resend", group, *words, "-n", broker.nameserver_address, "--rate", "0")
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+
+    resend("--all")
+    resend("--id", receipts[0].msg_id, "--again")
+    made = audit(spark, [store], tmp_path / "after", topics=[topic])
+    assert made.headline == "No problems in 25 messages"
+    (dead,) = made.findings.notes(DEAD_LETTERS)
+    assert (dead["messages"], dead["resent"]) == (12, 12)
+    assert "all sent again since" in dead["what"]
+    (note,) = [row["what"] for row in made.findings.notes(OTHER) if row["topic"] == topic]
+    assert note.startswith("13 messages are copies made by kerolox dlq resend, on purpose")
+    (latency,) = made.latency
+    assert (latency["messages"], latency["most"] < 3_600_000) == (12, True)
+    assert sum(row["messages"] for row in made.latency_minutes) == 12
+
+
+def test_copies_count_once_for_each_time_they_were_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    store = AuditStore(tmp_path / "store")
+    key = "E" * 32
+    store.add("orders", unique_key=key)
+    for replay in ("monday", "tuesday"):
+        store.add("orders", unique_key=key, KEROLOX_REPLAY=replay, KEROLOX_REPLAY_FROM="orders/broker-a/0/0")
+    store.add("orders", unique_key=key, KEROLOX_RESENT_FROM="0" * 32)
+    store.write()
+    made = audit(spark, [store.root], tmp_path / "one-each")
+    assert made.headline == "No problems in 4 messages"
+    told = [row["what"].split(",")[0] for row in made.findings.notes(OTHER)]
+    assert told == [
+        f"1 messages are copies made by kerolox {by}"
+        for by in ("dlq resend", "replay monday", "replay tuesday")
+    ]
+    # Two runs at the same time, which did not see each other.
+    store.add("orders", unique_key=key, KEROLOX_RESENT_FROM="0" * 32)
+    store.add("orders", unique_key=key, KEROLOX_REPLAY="monday", KEROLOX_REPLAY_FROM="orders/broker-a/0/0")
+    store.write()
+    made = audit(spark, [store.root], tmp_path / "twice")
+    assert [row["copies"] for row in made.findings.problems(DUPLICATES)] == [2, 2]
 
 
 def run(*words: object) -> tuple[int, str]:

@@ -9,6 +9,7 @@ not see each other.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ from kerolox.protocol.record import decode_record
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
 
 MARK = "KEROLOX_RESENT_FROM"  # of a copy: the offset id of the dead letter it was made of
+RUN_MARK = "KEROLOX_RESENT_BY"  # of a copy of what may have one already, by wish: the run that made it
 PRODUCER_GROUP = "CLI_PRODUCER"
 TRIES = 3
 TIMEOUT_S = 5.0
@@ -45,7 +47,7 @@ OF_THE_WAY = frozenset({
     names.TRANSACTION_CHECK_TIMES, names.CHECK_IMMUNITY_S, names.TRANSACTION_ID,
     names.INNER_NUM, names.INNER_BASE, names.INNER_MULTI_DISPATCH, names.INNER_MULTI_QUEUE_OFFSET,
     names.POP_CHECKPOINT, names.POP_CHECKPOINT_OFFSET, names.FIRST_POP_TIME,
-    names.MIN_OFFSET, names.MAX_OFFSET, names.CONSUME_START_TIME, MARK,
+    names.MIN_OFFSET, names.MAX_OFFSET, names.CONSUME_START_TIME, MARK, RUN_MARK,
 })  # fmt: skip
 
 
@@ -203,6 +205,7 @@ class Resend:
         self._to_topic = to_topic
         self._gap_s = 1 / rate if rate > 0 else 0.0
         self._again = again
+        self._run = secrets.token_hex(8)
         self._dry_run = dry_run
         self._clock = clock
         self._next_s = clock.monotonic_s()
@@ -261,7 +264,8 @@ class Resend:
             kept.pop(names.RETRY_TOPIC, None)
             kept.pop(names.ORIGIN_MESSAGE_ID, None)
         kept.setdefault(names.UNIQUE_KEY, message.offset_id)  # the copy is found by it
-        return {**kept, names.WAIT: "true", MARK: message.offset_id}
+        kept |= {names.WAIT: "true", MARK: message.offset_id}
+        return kept | {RUN_MARK: self._run} if self._again else kept
 
     async def _pace(self) -> None:
         wait_s = self._next_s - self._clock.monotonic_s()

@@ -272,6 +272,7 @@ def _judge(scratch: sql.Scratch, made: Audit, summary: list[Row], topics: Sequen
     covers = judge.covers(_small(scratch, "runs").to_pylist())
     made.under_way = judge.entries(_small(scratch, "wrong_entries").to_pylist(), covers)
     judge.gaps(covers, _lonely(scratch, made, covers, summary))
+    judge.copies(_small(scratch, "copies").to_pylist())
     judge.duplicates(*sql.duplicates(scratch, ROWS_MAX))
     rows = sql.open_halves(scratch, made.stores, topics, ROWS_MAX)
     made.halves = _length(scratch, "halves")
@@ -304,7 +305,8 @@ def _count(scratch: sql.Scratch, made: Audit) -> None:
     judge = Judge(made.stores, made.findings)
     judge.clocks(made.latency)
     totals = {row["topic"]: row["messages"] for row in made.topics}
-    judge.hot_spots(numbers.hot_spots(_small(scratch, "retries").to_pylist()), totals)
+    hot_spots = numbers.hot_spots(_small(scratch, "retries").to_pylist())
+    judge.hot_spots(hot_spots, totals, numbers.resent(_small(scratch, "dead"), _small(scratch, "resent")))
 
 
 # --- the report --------------------------------------------------------------------------------------

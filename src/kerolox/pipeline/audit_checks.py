@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kerolox.pipeline.audit_blocks import Block, Blocks, Heads, Numbers, Span, every_byte
+from kerolox.pipeline.audit_copies import RESENT_FROM, makers_of, place_of
 from kerolox.pipeline.audit_plan import StorePlan, is_users
 from kerolox.pipeline.audit_queues import QueueCheck
 from kerolox.protocol import properties as names
@@ -57,9 +58,10 @@ TABLES: dict[str, pa.Schema] = {
         ("wanted", pa.int64()), ("found", pa.int64()),
     ]),
     "keys": pa.schema([
-        _STORE, _TOPIC, ("msg_id", pa.string()), ("reconsume_times", pa.int32()), _QUEUE,
-        ("queue_offset", pa.int64()), _PLACE, ("store_host", pa.int64()), ("stored_ms", pa.int64()),
+        _STORE, _TOPIC, ("msg_id", pa.string()), ("reconsume_times", pa.int32()), ("copy_of", pa.string()),
+        _QUEUE, ("queue_offset", pa.int64()), _PLACE, ("store_host", pa.int64()), ("stored_ms", pa.int64()),
     ]),
+    "copies": pa.schema([_STORE, _TOPIC, ("made_by", pa.string()), _COUNT, _PLACE]),
     "halves": pa.schema([
         _STORE, ("queue_offset", pa.int64()), _PLACE, ("msg_id", pa.string()), ("real_topic", pa.string()),
         ("producer_group", pa.string()), ("checks", pa.string()), ("first_offset", pa.string()),
@@ -71,6 +73,8 @@ TABLES: dict[str, pa.Schema] = {
         _STORE, ("kind", pa.string()), ("group", pa.string()), _TOPIC, ("tag", pa.string()), _MINUTE, _COUNT,
         ("reconsume_times_max", pa.int32()), _PLACE,
     ]),
+    "dead": pa.schema([_STORE, ("group", pa.string()), _TOPIC, ("store_host", pa.int64()), _PLACE]),
+    "resent": pa.schema([("store_host", pa.int64()), _PLACE]),  # places of dead letters that have a copy
 }  # fmt: skip
 
 # One row a part of the log, through Spark.
@@ -85,7 +89,7 @@ OTHER_TAGS = "(other tags)"
 # Messages on these ways are stored long after they were born, and by wish.
 _DELAYED = (
     names.DELAY, names.TIMER_DELAY_S, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS,
-    names.REAL_TOPIC,
+    names.REAL_TOPIC, RESENT_FROM,
 )  # fmt: skip
 
 
@@ -234,9 +238,19 @@ class PartAudit:
         if not len(rows):
             return
         at = pa.array(rows)
+        topic = topic.take(at)
+        made_by, copy_of = makers_of(pairs, at)
+        if made_by.null_count < len(rows):
+            table = pa.table({"topic": topic, "made_by": made_by, "place": heads.physical[rows]})
+            sums = table.filter(pc.is_valid(made_by)).group_by(["topic", "made_by"])
+            copies = sums.aggregate([("place", "count"), ("place", "min")])
+            self._add(
+                "copies", topic=copies["topic"], made_by=copies["made_by"], messages=copies["place_count"],
+                physical_offset=copies["place_min"],
+            )  # fmt: skip
         self._stream(
-            "keys", topic=topic.take(at), msg_id=keys.take(at), reconsume_times=heads.reconsume_times[rows],
-            queue_id=heads.queue_id[rows], queue_offset=heads.queue_offset[rows],
+            "keys", topic=topic, msg_id=keys.take(at), reconsume_times=heads.reconsume_times[rows],
+            copy_of=copy_of, queue_id=heads.queue_id[rows], queue_offset=heads.queue_offset[rows],
             physical_offset=heads.physical[rows], store_host=heads.store_host[rows],
             stored_ms=heads.stored_ms[rows],
         )  # fmt: skip
@@ -272,6 +286,10 @@ class PartAudit:
             self._stream("ended_halves", queue_offset=np.array(ended, np.int64))
 
     def _note_retries(self, heads: Heads, codes: Numbers, known: list[str], pairs: Pairs) -> None:
+        marks = pairs.pick(RESENT_FROM).drop_null().to_pylist()
+        if places := [place for mark in marks if (place := place_of(mark)) is not None]:
+            hosts, at = zip(*places, strict=True)
+            self._stream("resent", store_host=list(hosts), physical_offset=list(at))
         for code, name in enumerate(known):
             if not name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
                 continue
@@ -288,9 +306,15 @@ class PartAudit:
                 "minute": heads.stored_ms[rows] // 60_000,
                 "times": heads.reconsume_times[rows],
                 "place": heads.physical[rows],
+                "host": heads.store_host[rows],
             })  # fmt: skip
             if self._topics and name not in self._topics:
                 table = table.filter(pc.is_in(table["topic"], pa.array(sorted(self._topics), pa.string())))
+            if kind == "dead letters":
+                self._stream(
+                    "dead", group=[name.removeprefix(prefix)] * len(table), topic=table["topic"],
+                    store_host=table["host"], physical_offset=table["place"],
+                )  # fmt: skip
             sums = table.group_by(["topic", "tag", "minute"]).aggregate(
                 [("place", "count"), ("times", "max"), ("place", "min")]
             )

@@ -184,6 +184,22 @@ class Judge:
             )  # fmt: skip
         self._findings.not_kept[kinds.DUPLICATES.name] += count - len(rows)
 
+    def copies(self, rows: Iterable[Row]) -> None:
+        """Copies that were made on purpose are told of, by who made them."""
+        by: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        for row in rows:
+            by[row["topic"], row["made_by"]].append(row)
+        for (topic, made_by), each in sorted(by.items()):
+            count = sum(row["messages"] for row in each)
+            first = min(each, key=lambda row: (row["store"], row["physical_offset"]))
+            store = self._stores[first["store"]]
+            self._findings.add(
+                kinds.OTHER, note=True, **self._in_log(store, first["physical_offset"]), topic=topic,
+                messages=count,
+                what=f"{count} messages are copies made by kerolox {made_by}, on purpose: no duplicates, "
+                "though they have the unique keys of what they are copies of",
+            )  # fmt: skip
+
     def _place(self, place: Row) -> str:
         label = f"{self._stores[place['store']].label} " if len(self._stores) > 1 else ""
         where = f"queue {place['queue_id']} offset {place['queue_offset']}"
@@ -209,15 +225,23 @@ class Judge:
             )  # fmt: skip
         return young
 
-    def hot_spots(self, rows: Iterable[Row], totals: Mapping[str, int]) -> None:
+    def hot_spots(
+        self, rows: Iterable[Row], totals: Mapping[str, int], resent: Mapping[tuple[str, str], int]
+    ) -> None:
+        """``resent``: by group and topic, how many dead letters were sent again."""
         for row in rows:
             dead = row["kind"] == "dead letters"
             kind = kinds.DEAD_LETTERS if dead else kinds.RETRIES
             prefix = DEAD_LETTER_PREFIX if dead else RETRY_PREFIX
             count, total = row["messages"], totals.get(row["topic"], 0)
             share = count / total if total and not row["topic"].startswith(prefix) else None
-            hot = count >= DEAD_LETTERS_HOT or (share is not None and share >= DEAD_LETTERS_SHARE_HOT)
+            again = resent.get((row["group"], row["topic"]), 0) if dead else 0
+            left = count - again
+            hot = left >= DEAD_LETTERS_HOT or (
+                share is not None and left > 0 and left / total >= DEAD_LETTERS_SHARE_HOT
+            )
             store = self._stores[row["first"]["store"]]
+            done = f"; {'all' if not left else again} sent again since" if again else ""
             of = "" if share is None else f" ({share:.2%} of the topic's messages)"
             peak = _time(row["peak_minute"] * 60_000)
             self._findings.add(
@@ -226,9 +250,9 @@ class Judge:
                 reconsume_times_max=row["reconsume_times_max"],
                 first_minute=_time(row["first_minute"] * 60_000),
                 last_minute=_time(row["last_minute"] * 60_000), peak_minute=peak,
-                peak_messages=row["peak_messages"],
+                peak_messages=row["peak_messages"], resent=again if dead else None,
                 what=f"group {row['group']}: {count} {row['kind']}{of}, the most at {peak:%Y-%m-%d %H:%M} "
-                f"({row['peak_messages']} in that minute)",
+                f"({row['peak_messages']} in that minute){done}",
             )  # fmt: skip
 
     def clocks(self, rows: Iterable[Row]) -> None:

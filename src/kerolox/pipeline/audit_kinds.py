@@ -82,7 +82,8 @@ TAKEN = Kind(
 DUPLICATES = Kind(
     "duplicates", "Duplicate messages",
     "The same message (by the unique key its producer gave it) is stored more than once in a topic: a "
-    "producer that had no answer sent it again, or a transaction was committed twice.",
+    "producer that had no answer sent it again, or a transaction was committed twice. Copies that kerolox "
+    "dlq resend and replays made do not count: they are marked.",
     "Consumers must tolerate this. If it is frequent, look at the producers' timeouts.",
     (_MSG_ID, ("copies", pa.int64()), ("places", pa.list_(pa.string())), ("stored", TIME)),
 )  # fmt: skip
@@ -98,12 +99,13 @@ OPEN_HALVES = Kind(
 )  # fmt: skip
 DEAD_LETTERS = Kind(
     "dead_letters", "Dead letters",
-    "Messages a consumer group gave up after all retries. They wait under %DLQ%<group> for a person.",
+    "Messages a consumer group gave up after all retries. They wait under %DLQ%<group> for a person. Those "
+    "that kerolox dlq resend has sent again are no problem any more.",
     "kerolox dlq list shows them; mend the consumer, then kerolox dlq resend.",
     (
         ("consumer_group", pa.string()), ("tag", pa.string()), ("share", pa.float64()),
         ("reconsume_times_max", pa.int32()), ("first_minute", TIME), ("last_minute", TIME),
-        ("peak_minute", TIME), ("peak_messages", pa.int64()),
+        ("peak_minute", TIME), ("peak_messages", pa.int64()), ("resent", pa.int64()),
     ),
 )  # fmt: skip
 RETRIES = Kind(

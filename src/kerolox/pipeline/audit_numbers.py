@@ -113,3 +113,13 @@ def hot_spots(retries: Iterable[Mapping[str, Any]]) -> list[Row]:
             "first": {"store": first["store"], "physical_offset": first["physical_offset"]},
         })  # fmt: skip
     return sorted(found, key=lambda row: (-row["messages"], row["kind"], row["group"], row["topic"]))
+
+
+def resent(dead: pa.Table, copied: pa.Table) -> dict[tuple[str, str], int]:
+    """By group and topic, how many dead letters have a copy somewhere."""
+    if not len(copied):
+        return {}
+    place = ["store_host", "physical_offset"]
+    found = dead.join(copied.group_by(place).aggregate([]), place, join_type="left semi")
+    counts = found.group_by(["group", "topic"]).aggregate([("physical_offset", "count")]).to_pylist()
+    return {(row["group"], row["topic"]): row["physical_offset_count"] for row in counts}

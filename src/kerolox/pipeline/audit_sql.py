@@ -52,11 +52,13 @@ def _rows(frame: DataFrame) -> list[Row]:
 def duplicates(scratch: Scratch, rows_max: int) -> tuple[list[Row], int]:
     """Messages that are in a topic more than once, and how many there are.
 
-    A replica's copy is the same record at the same place of the same broker: that is no duplicate.
+    A replica's copy is the same record at the same place of the same broker: that is no duplicate. Nor is one
+    that was made on purpose, by ``kerolox dlq resend`` or a replay.
     """
     from pyspark.sql import functions as f
 
-    keys = scratch.table("keys").withColumn("hash", f.xxhash64("topic", "msg_id", "reconsume_times"))
+    same = ("topic", "msg_id", "reconsume_times", "copy_of")
+    keys = scratch.table("keys").withColumn("hash", f.xxhash64(*same))
     # Numbers first: hardly any key is there twice, and texts are slow to sort and send.
     again = keys.groupBy("hash").count().where("count > 1").select("hash").cache()
     try:
@@ -65,7 +67,7 @@ def duplicates(scratch: Scratch, rows_max: int) -> tuple[list[Row], int]:
         place = f.struct("stored_ms", "store", "physical_offset", "queue_id", "queue_offset")
         found = (
             keys.join(again, "hash", "left_semi")
-            .groupBy("topic", "msg_id", "reconsume_times")
+            .groupBy(*same)
             .agg(
                 f.countDistinct("store_host", "physical_offset").alias("copies"),
                 f.slice(f.array_sort(f.collect_list(place)), 1, _PLACES_MAX).alias("places"),
