@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.routes import ClusterInfo, TopicRoute
-from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.headers.route import RouteRequest
@@ -123,6 +125,33 @@ async def test_one_line_with_both_addresses_and_a_clean_stop(
     async with Dialer() as dialer:
         assert await bodies(dialer, up.brokers[0], "T") == [b"kept"]
     assert up.stop()[0] == 0
+
+
+@pytest.mark.parametrize("brokers", ["1", "2"])
+async def test_a_restart_never_says_that_a_topic_is_missing(
+    start: type[Up], tmp_path: Path, unused_tcp_port: int, brokers: str
+) -> None:
+    arguments = ["up", "--data", str(tmp_path / "data"), "--brokers", brokers]
+    arguments += ["--nameserver-listen", f"127.0.0.1:{unused_tcp_port}", "--broker-listen", "127.0.0.1:0"]
+    up = start(*arguments)
+    async with Dialer() as dialer:
+        for broker in up.brokers:
+            assert (await send(dialer, broker, "T", b"kept")).code == 0
+    assert up.stop()[0] == 0
+    starting = asyncio.create_task(asyncio.to_thread(start, *arguments))
+    codes: set[int] = set()
+    while not starting.done():  # all the time while it comes up
+        async with Dialer() as dialer:
+            try:
+                while not starting.done():
+                    answer = await dialer.call(
+                        up.nameserver, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic="T")
+                    )
+                    codes.add(answer.code)
+            except KeroloxError:
+                await asyncio.sleep(0.002)
+    assert ResponseCode.TOPIC_NOT_EXIST not in codes
+    assert (await starting).stop()[0] == 0
 
 
 async def test_what_was_acknowledged_survives_a_kill(start: type[Up], tmp_path: Path) -> None:

@@ -363,6 +363,22 @@ async def test_no_routes_in_the_first_seconds_when_told_to_wait(dialer: Dialer) 
         assert (await route_of(dialer, nameserver, "t1")).code == 0
 
 
+async def test_nothing_is_said_to_be_missing_before_the_awaited_brokers_have_registered() -> None:
+    asked = (RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    async with running_nameserver(brokers_awaited=1) as nameserver, Dialer() as client, Dialer() as broker:
+        for answer in (
+            await route_of(client, nameserver, "t1"),
+            *[await client.call(nameserver.address, code) for code in asked],
+        ):
+            assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "name server not ready")
+        await register(broker, nameserver)
+        assert (await route_of(client, nameserver, "t1")).code == 0
+        assert [(await client.call(nameserver.address, code)).code for code in asked] == [0, 0]
+        await broker.close()  # waited for once: now it is away, and that is told
+        await until(lambda: not nameserver.routes.groups)
+        assert (await route_of(client, nameserver, "t1")).code == ResponseCode.TOPIC_NOT_EXIST
+
+
 async def test_brokers_are_told_of_a_new_lowest_id() -> None:
     told: list[registration.MinBrokerIdChanged] = []
 

@@ -106,7 +106,9 @@ async def _serve_in_process(
 
     told = stop_signals()
     name = broker_name(0)
-    async with _nameserver(data, nameserver_at) as nameserver:
+    own = by_key(BrokerOptions, settings)
+    # A broker that is told to register elsewhere would be waited for in vain.
+    async with _nameserver(data, nameserver_at, 0 if "nameservers" in own else 1) as nameserver:
         values: dict[str, Any] = {
             "bind_address": broker_at[0],
             "listen_port": broker_at[1],
@@ -116,7 +118,7 @@ async def _serve_in_process(
             "advertised_host": advertised_host or "",
             "config_path": str(data / name / "broker.conf"),
             **by_key(BrokerOptions, [f"{key}={value}" for key, value in EMBEDDED.items()]),
-            **by_key(BrokerOptions, settings),
+            **own,
         }
         async with Broker(load_options(BrokerOptions, None, values).options) as broker:
             _say_ready(nameserver.address, [broker.address])
@@ -129,7 +131,7 @@ async def _serve_processes(
     import asyncio
 
     told = stop_signals()
-    async with _nameserver(data, nameserver_at) as nameserver:
+    async with _nameserver(data, nameserver_at, count) as nameserver:
         children: list[Process] = []
         try:
             for number in range(count):  # one by one: those that were started are ended, whatever happens
@@ -147,7 +149,9 @@ def broker_name(number: int) -> str:
     return f"broker-{chr(ord('a') + number)}"
 
 
-def _nameserver(data: Path, at: tuple[str, int]) -> NameServer:
+def _nameserver(data: Path, at: tuple[str, int], brokers_awaited: int = 1) -> NameServer:
+    """It answers clients once the brokers beside it have registered: what it cannot know yet is not
+    "no such topic"."""
     from kerolox.nameserver.options import NamesrvOptions
     from kerolox.nameserver.server import NameServer
 
@@ -157,7 +161,7 @@ def _nameserver(data: Path, at: tuple[str, int]) -> NameServer:
         kv_config_path=str(data / "nameserver" / "kvConfig.json"),
         config_store_path=str(data / "nameserver" / "namesrv.properties"),
     )
-    return NameServer(options)
+    return NameServer(options, brokers_awaited=brokers_awaited)
 
 
 def _reachable(address: str) -> str:

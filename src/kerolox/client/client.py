@@ -76,8 +76,8 @@ class Client(PeerEvents):
         )
         addresses = self.options.addresses()
         random.shuffle(addresses)  # so that not all clients ask the same name server
-        self.nameservers = NameServers(addresses, self.dialer, self.options.request_timeout_s)
-        self.routes = Routes(self.nameservers, self._route_changed)
+        self.nameservers = NameServers(addresses, self.dialer, self.options.request_timeout_s, clock)
+        self.routes = Routes(self.nameservers, self._route_changed, clock)
         self.heartbeats = Heartbeats(self)
         self.incoming = Incoming(self, self.handlers)
         self._peers: dict[str, Peer] = {}  # brokers that have heard of us, by advertised address

@@ -20,6 +20,7 @@ from kerolox.errors import (
     sentences,
 )
 from kerolox.protocol.codes import RETRIABLE_CODES, ResponseCode, request_name
+from kerolox.protocol.headers.route import NOT_READY
 
 if TYPE_CHECKING:
     from kerolox.client.messages import Receipt
@@ -48,6 +49,8 @@ class AfterFork(KeroloxError):
 
 class NoRoute(KeroloxError):
     """Nobody is known to serve the topic. The children say why."""
+
+    passes = False  # it may be over in a moment: whoever has time asks again
 
     def __init__(self, topic: str, what: str, next_step: str) -> None:
         self.topic = topic
@@ -81,13 +84,33 @@ class NotANameServer(NoRoute):
         )
 
 
+class RoutesNotKnownYet(NoRoute):
+    """The name server has just started, and waits for its brokers to register."""
+
+    retriable = passes = True
+
+    def __init__(self, topic: str, nameserver: str) -> None:
+        self.nameserver = nameserver
+        super().__init__(
+            topic,
+            f"name server {nameserver} has just started and does not know its brokers yet",
+            "try again in some seconds",
+        )
+
+
 class TopicNotFound(NoRoute):
-    """The name servers know no such topic, and it cannot be made on the way."""
+    """The name servers know no such topic, and it cannot be made on the way.
+
+    ``was_known``: this client has its route from before, so perhaps its broker has only not registered yet.
+    """
 
     code = ResponseCode.TOPIC_NOT_EXIST
 
-    def __init__(self, topic: str, nameserver: str, *, creating: bool = False) -> None:
+    def __init__(
+        self, topic: str, nameserver: str, *, creating: bool = False, was_known: bool = False
+    ) -> None:
         self.nameserver = nameserver
+        self.was_known = self.retriable = self.passes = was_known
         tried = (
             ", and no broker there makes topics on the way (autoCreateTopicEnable is off)" if creating else ""
         )
@@ -101,7 +124,7 @@ class TopicNotFound(NoRoute):
 class BrokerNotRegistered(NoRoute):
     """A name server is there, but no broker that could serve the topic has registered."""
 
-    retriable = True
+    retriable = passes = True
 
     def __init__(self, topic: str, nameserver: str, what: str) -> None:
         self.nameserver = nameserver
@@ -165,6 +188,12 @@ class NotAllowedThere(AccessDenied):
     next_step = "look at the settings of the topic, the group and the broker there"
 
 
+class NameServerStarting(RequestFailed):
+    """A name server that has just started does not know its brokers yet, and says so."""
+
+    next_step = "try again in some seconds"
+
+
 class BrokerBusy(RequestFailed):
     """Refused because of load. Nothing was done; another broker, or this one later, may take it."""
 
@@ -207,6 +236,8 @@ _SETTINGS = ("the broker[", "the topic[", "the consumer group[", "subscription g
 def failure(answer: Command, *, address: str, code: int) -> RequestFailed:
     """The error for an answer with an error code."""
     kind = _KINDS.get(answer.code, RequestFailed)
+    if answer.code == ResponseCode.SYSTEM_ERROR and answer.remark == NOT_READY:
+        kind = NameServerStarting
     if is_access_failure(answer.code, answer.remark):
         kind = NotAllowedThere if (answer.remark or "").startswith(_SETTINGS) else AccessDenied
     return kind(answer.code, answer.remark, address=address, request=request_name(code))

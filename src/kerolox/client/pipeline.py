@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kerolox.client.errors import failure, may_try_again
+from kerolox.client.errors import NoRoute, failure, may_try_again
 from kerolox.client.messages import Receipt
 from kerolox.client.outgoing import Outgoing, Target
 from kerolox.errors import KeroloxError, RequestTimeout
@@ -34,6 +34,7 @@ class Pipeline:
         self._low = 0  # who waits is woken when no more than this are under way
         self.results: list[Receipt | Exception] = []
         self._retries: set[asyncio.Task[None]] = set()
+        self._no_route: dict[str, NoRoute] = {}  # topics that were waited for in vain: once is enough
 
     async def add(self, outgoing: Outgoing, pin: Callable[[Publishing, Outgoing], Target] | None) -> None:
         sender = self._sender
@@ -42,12 +43,16 @@ class Pipeline:
         try:
             publishing = sender.known(outgoing.topic)
             if publishing is None:
+                if outgoing.topic in self._no_route:
+                    raise self._no_route[outgoing.topic]
                 publishing = await sender.publishing(outgoing.topic, self._timeout_s)
             if pin is None:
                 pinned, target = None, publishing.next((), sender.health)
             else:
                 pinned = target = pin(publishing, outgoing)
         except KeroloxError as error:
+            if isinstance(error, NoRoute):
+                self._no_route[outgoing.topic] = error
             self.results[place] = error
             return
         began_s = sender.client.clock.monotonic_s()

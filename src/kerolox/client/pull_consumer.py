@@ -23,6 +23,7 @@ from kerolox.client.errors import NoPermission
 from kerolox.client.held_queue import HeldQueue
 from kerolox.client.messages import Queue, Received
 from kerolox.client.options import ClientOptions
+from kerolox.client.routes import Route
 from kerolox.errors import Closed, KeroloxError, OptionError
 from kerolox.protocol.bodies.clients import ConsumerRunningInfo, ProcessQueueInfo
 from kerolox.protocol.bodies.heartbeat import ConsumeType, SubscriptionData
@@ -99,7 +100,7 @@ class PullConsumer(Consumer):
         self._assigned = True
         chosen = {self._wire(queue) for queue in queues}
         for topic in {queue.topic for queue in chosen}:
-            await self.client.routes.find(topic)
+            await self._find_soon(topic)
         expression, kind = expression_of(tags, sql)
         async with self._dividing:
             gone = [held for queue, held in self.held.items() if queue not in chosen]
@@ -116,10 +117,14 @@ class PullConsumer(Consumer):
 
     async def queues(self, topic: str) -> list[Queue]:
         """The queues of a topic that may be read."""
-        route = await self.client.routes.refresh(self.client.wire_name(topic))
+        route = await self._find_soon(self.client.wire_name(topic), afresh=True)
         if not route.readable:
             raise NoPermission(topic, "read")
         return [self._shown(queue) for queue in sorted(route.readable)]
+
+    async def _find_soon(self, topic: str, *, afresh: bool = False) -> Route:
+        timeout_s = self.client.options.request_timeout_s
+        return await self.client.routes.find_soon(topic, timeout_s, afresh=afresh)
 
     @property
     def assignment(self) -> list[Queue]:
@@ -276,20 +281,20 @@ class PullConsumer(Consumer):
         time_ms = int(when.timestamp() * 1000)
         wanted = list(queues)
         for topic in {self._wire(queue).topic for queue in wanted}:
-            await self.client.routes.find(topic)
+            await self._find_soon(topic)
         found = await asyncio.gather(*(self.calls.offset_at(self._wire(queue), time_ms) for queue in wanted))
         return dict(zip(wanted, found, strict=True))
 
     async def bounds(self, queue: Queue) -> tuple[int, int]:
         """The first offset still there, and the one the next message will have."""
         wire = self._wire(queue)
-        await self.client.routes.find(wire.topic)
+        await self._find_soon(wire.topic)
         return await self.calls.min_offset(wire), await self.calls.max_offset(wire)
 
     async def committed(self, queue: Queue) -> int | None:
         """How far the group is, by what the broker knows."""
         wire = self._wire(queue)
-        await self.client.routes.find(wire.topic)
+        await self._find_soon(wire.topic)
         return await self.keeping.load(wire)
 
     async def commit(self, offsets: Mapping[Queue, int] | None = None) -> None:

@@ -2,28 +2,32 @@
 
 A route is asked for when it is first needed, and again every 30 seconds. A new one replaces the old only
 when it differs; a topic that vanished from the name servers keeps its last route, as in the original:
-brokers know better, and answer for themselves.
+brokers know better, and answer for themselves. A name server that was started again learns of its brokers one
+by one: what it cannot know yet is asked for again, as long as the caller has time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from kerolox.client.errors import (
     BrokerNotRegistered,
+    NameServerStarting,
     NameServerUnreachable,
     NoPermission,
     NoRoute,
     NotANameServer,
+    RoutesNotKnownYet,
     TopicNotFound,
 )
 from kerolox.client.messages import Queue
 from kerolox.client.nameservers import NameServers, NoNameServer
+from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MASTER = 0
+AGAIN_FIRST_S = 0.1  # before a route is asked for again that may be there in a moment; doubled each time
+AGAIN_MAX_S = 1.0
 _UNREACHABLE = (ConnectFailed, ConnectionLost, RequestTimeout, NoNameServer)
 
 
@@ -97,8 +103,11 @@ def _sorted(data: TopicRoute) -> TopicRoute:
 class Routes:
     """The routes of all topics a client has to do with."""
 
-    def __init__(self, nameservers: NameServers, on_change: Callable[[Route], None]) -> None:
+    def __init__(
+        self, nameservers: NameServers, on_change: Callable[[Route], None], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self.nameservers = nameservers
+        self._clock = clock
         self._on_change = on_change
         self._known: dict[str, Route] = {}
         self._asking: dict[str, asyncio.Task[Route]] = {}
@@ -158,16 +167,54 @@ class Routes:
         ``template`` is the topic a new one is made after, with at most ``queues_max`` queues per broker.
         """
         route = self._known.get(topic)
-        if route is None:
+        if route is None or not route.writable:
             try:
                 route = await self.refresh(topic)
-            except TopicNotFound:
+            except TopicNotFound as error:
+                if error.was_known:
+                    raise
                 if not template:
                     raise await self._why_missing(topic, creating=False) from None
                 route = await self._assume(topic, template, queues_max)
         if not route.writable:
             raise self._why_unwritable(route)
         return route
+
+    async def find_soon(self, topic: str, timeout_s: float, *, afresh: bool = False) -> Route:
+        """The route for whoever cannot go on without; ``afresh`` even if one is known."""
+
+        async def find() -> Route:
+            try:
+                return await (self.refresh(topic) if afresh else self.find(topic))
+            except TopicNotFound as error:
+                if error.was_known:
+                    raise
+                raise await self._why_missing(topic, creating=False) from None
+
+        return await self.patiently(topic, find, timeout_s)
+
+    async def patiently(self, topic: str, find: Callable[[], Awaitable[Route]], timeout_s: float) -> Route:
+        """Find a route, again and again while what is in the way may pass. Raises that, or RequestTimeout."""
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        pause_s = AGAIN_FIRST_S
+        missing: NoRoute | None = None
+        try:
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                while True:
+                    try:
+                        return await find()
+                    except NoRoute as error:
+                        missing = error
+                    left_s = deadline_s - self._clock.monotonic_s()
+                    if not missing.passes or left_s <= 0:
+                        raise missing
+                    await self._clock.sleep(min(pause_s, left_s))
+                    pause_s = min(AGAIN_MAX_S, 2 * pause_s)
+        except TimeoutError:
+            if missing is not None:
+                raise missing from None
+            addresses = ", ".join(self.nameservers.addresses)
+            raise RequestTimeout(addresses, f"the route of topic {topic!r}", timeout_s) from None
 
     async def refresh(self, topic: str) -> Route:
         """Ask for the route now. Who asks at the same time shares the question."""
@@ -186,7 +233,7 @@ class Routes:
                 self._in_vain = 0
             except TopicNotFound:
                 continue  # normal for what is yet to be created
-            except NameServerUnreachable as error:
+            except (NameServerUnreachable, RoutesNotKnownYet) as error:
                 count = self._in_vain = self._in_vain + 1
                 if count & (count - 1) == 0:  # one that stays away is counted, not repeated
                     log.warning("routes_not_refreshed times=%d error=%r", count, str(error))
@@ -218,16 +265,22 @@ class Routes:
     async def _fetch(self, topic: str) -> TopicRoute:
         asked = RouteRequest(topic=topic, standard_json_only=True)
         addresses = list(self.nameservers.addresses)
+        known = self._known.get(topic)
+        was_known = known is not None and not known.assumed
         try:
-            answer = await self.nameservers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)
+            answer = await self.nameservers.ask(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, asked, patient=False, doubtful=was_known
+            )
             return TopicRoute.decode(answer.body)
         except _UNREACHABLE as error:
             raise NameServerUnreachable(topic, addresses, error.__cause__ or error) from error
         except ProtocolError as error:
             raise NotANameServer(topic, addresses[0], error) from error
+        except NameServerStarting as error:
+            raise RoutesNotKnownYet(topic, error.address) from None
         except RequestFailed as error:
             if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
-                raise TopicNotFound(topic, error.address) from None
+                raise TopicNotFound(topic, error.address, was_known=was_known) from None
             if error.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise NotANameServer(topic, error.address, "it does not know routes") from None
             raise
@@ -254,11 +307,12 @@ class Routes:
         """A topic no name server knows: because it is absent, or because no broker is there at all?"""
         address = self.nameservers.addresses[0]
         try:
-            answer: Command = await self.nameservers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+            answer: Command = await self.nameservers.ask(RequestCode.GET_BROKER_CLUSTER_INFO, patient=False)
             info = ClusterInfo.decode(answer.body)
         except KeroloxError:
             return TopicNotFound(topic, address, creating=creating)
         if not info.broker_addr_table:
+            self.nameservers.prefer_another()
             return BrokerNotRegistered(topic, address, "no broker at all is registered")
         return TopicNotFound(topic, address, creating=creating)
 

@@ -184,15 +184,12 @@ class Sender:
             return known
         self.client.check_open()
         options = self.options
-        finding = self.client.routes.find_for_sending(topic, options.template_topic, options.template_queues)
-        timeout_s = options.timeout_s if timeout_s is None else timeout_s
-        try:
-            async with asyncio.timeout(max(0.0, timeout_s)):
-                route = await finding
-        except TimeoutError:
-            raise RequestTimeout(
-                ", ".join(self.client.nameservers.addresses), f"the route of topic {topic!r}", timeout_s
-            ) from None
+        routes = self.client.routes
+        route = await routes.patiently(
+            topic,
+            lambda: routes.find_for_sending(topic, options.template_topic, options.template_queues),
+            options.timeout_s if timeout_s is None else timeout_s,
+        )
         return self._publishing.get(topic) or self._publish(route)
 
     def known(self, topic: str) -> Publishing | None:

@@ -42,25 +42,62 @@ TellNotices = Callable[[Iterable[MinIdNotice]], None]
 
 ZONE_NAME = "__ZONE_NAME"
 _DISABLED = Answer(code=ResponseCode.SYSTEM_ERROR, remark="disable")
+_NOT_READY = Answer(code=ResponseCode.SYSTEM_ERROR, remark=route.NOT_READY)
+
+
+class Opening:
+    """Whether a name server that has just started can know what it is asked.
+
+    ``brokers_awaited``: nothing is told before so many brokers have registered. Until then "no such topic"
+    would be a guess, and clients would believe it.
+    """
+
+    def __init__(self, routes: Routes, options: NamesrvOptions, clock: Clock, brokers_awaited: int) -> None:
+        self._routes = routes
+        self._options = options
+        self._clock = clock
+        self._started_s = clock.monotonic_s()
+        self._brokers_awaited = brokers_awaited
+
+    def awaits_brokers(self) -> bool:
+        if not self._brokers_awaited:
+            return False
+        if len(self._routes.alive) < self._brokers_awaited:
+            return True
+        self._brokers_awaited = 0  # for good: from now on a broker that is away is away
+        return False
+
+    def awaits_routes(self) -> bool:
+        """The same, and the seconds that RocketMQ's own options give to brokers for registering."""
+        return self.awaits_brokers() or (self._options.need_wait_for_service and self._is_early())
+
+    def _is_early(self) -> bool:
+        return self._clock.monotonic_s() - self._started_s < self._options.wait_seconds_for_service
+
+    def guarded(self, handler: Handler) -> Handler:
+        """A handler that does not answer before it can."""
+
+        def answer(request: Request[Any]) -> Any:
+            return _NOT_READY if self.awaits_brokers() else handler(request)
+
+        return answer
 
 
 class RouteHandlers:
     """105: what clients ask all the time."""
 
-    def __init__(self, routes: Routes, options: NamesrvOptions, clock: Clock) -> None:
+    def __init__(self, routes: Routes, opening: Opening) -> None:
         self._routes = routes
         self._encoded = routes.encoded
-        self._options = options
-        self._clock = clock
-        self._started_s = clock.monotonic_s()
+        self._opening = opening
 
     def rows(self) -> list[Row]:
         return [(RequestCode.GET_ROUTEINFO_BY_TOPIC, self.route, route.RouteRequest)]
 
     def route(self, request: Request[route.RouteRequest]) -> Answer:
         asked = request.header
-        if self._options.need_wait_for_service and self._is_early():
-            return Answer(code=ResponseCode.SYSTEM_ERROR, remark="name server not ready")
+        if self._opening.awaits_routes():
+            return _NOT_READY
         standard = request.command.version >= VERSION_STANDARD_JSON or bool(asked.standard_json_only)
         if asked.zone_mode and asked.zone_name and asked.zone_name.strip():
             found = self._routes.route(asked.topic)
@@ -74,9 +111,6 @@ class RouteHandlers:
                 "No broker that is alive has registered it.",
             )
         return Answer(body=body)
-
-    def _is_early(self) -> bool:
-        return self._clock.monotonic_s() - self._started_s < self._options.wait_seconds_for_service
 
 
 class BrokerHandlers:

@@ -19,6 +19,7 @@ from kerolox.nameserver.handlers import (
     BrokerHandlers,
     ConfigHandlers,
     KvHandlers,
+    Opening,
     RouteHandlers,
     TopicHandlers,
 )
@@ -40,16 +41,34 @@ FIRST_SCAN_S = 5.0
 NOTICE_TIMEOUT_S = 0.3  # the original's
 NOTICES_MAX = 1000  # that are on their way at once
 
+# What tools read of the tables, beside routes: an empty list is as wrong as "no such topic".
+_LISTS = (
+    RequestCode.GET_BROKER_CLUSTER_INFO,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    RequestCode.GET_TOPICS_BY_CLUSTER,
+)
+
 
 class NameServer(PeerEvents):
-    """Keeps who serves which topic. ``async with`` starts and stops it."""
+    """Keeps who serves which topic. ``async with`` starts and stops it.
 
-    def __init__(self, options: NamesrvOptions | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    Whoever starts it together with its brokers says how many there are, as ``brokers_awaited``: before they
+    have registered it tells nobody that a topic is not there.
+    """
+
+    def __init__(
+        self,
+        options: NamesrvOptions | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        brokers_awaited: int = 0,
+    ) -> None:
         self.options = options or NamesrvOptions()
         self.kv = KvConfig(self.options.kv_config_path)
         self.routes = Routes(self.options, lambda topic: self.kv.value(ORDER_TOPIC_CONFIG, topic))
         self._config_file = ConfigFile(self.options.config_store_path)
         self._clock = clock
+        self._brokers_awaited = brokers_awaited
         self._server: Server | None = None
         self._scan: TimerHandle | None = None
         self._dialer = Dialer(clock=clock)
@@ -113,8 +132,9 @@ class NameServer(PeerEvents):
         # Clients asking for routes come by the thousand when a broker has gone: they have their own lane.
         route_lane = Lane("route", clock=self._clock)
         default_lane = Lane("default", clock=self._clock)
+        opening = Opening(self.routes, self.options, self._clock, self._brokers_awaited)
         handlers = Handlers()
-        for code, handler, header in RouteHandlers(self.routes, self.options, self._clock).rows():
+        for code, handler, header in RouteHandlers(self.routes, opening).rows():
             handlers.add(code, handler, header, route_lane)
         for code, handler, header in (
             *BrokerHandlers(self.routes, self.kv, self.options, self._clock, self._tell).rows(),
@@ -122,6 +142,7 @@ class NameServer(PeerEvents):
             *KvHandlers(self.kv, self.routes).rows(),
             *ConfigHandlers(self.options, self._config_file, self.routes).rows(),
         ):
+            handler = opening.guarded(handler) if code in _LISTS else handler
             handlers.add(code, handler, header, default_lane)
         return handlers
 

@@ -15,7 +15,7 @@ from kerolox.nameserver.server import NameServer
 
 @asynccontextmanager
 async def running_nameserver(
-    *, clock: Clock = SYSTEM_CLOCK, directory: Path | None = None, **options: Any
+    *, clock: Clock = SYSTEM_CLOCK, directory: Path | None = None, brokers_awaited: int = 0, **options: Any
 ) -> AsyncIterator[NameServer]:
     """``async with running_nameserver() as nameserver: nameserver.address``.
 
@@ -30,5 +30,6 @@ async def running_nameserver(
             "config_store_path": str(place / "namesrv.properties"),
             **options,
         }
-        async with NameServer(NamesrvOptions(**settings), clock=clock) as nameserver:
+        server = NameServer(NamesrvOptions(**settings), clock=clock, brokers_awaited=brokers_awaited)
+        async with server as nameserver:
             yield nameserver

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from kerolox.protocol.header import Header, wire
 
+NOT_READY = "name server not ready"  # the remark of one that has just started, with SYSTEM_ERROR
+
 
 class RouteRequest(
     Header,
