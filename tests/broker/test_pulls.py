@@ -172,7 +172,9 @@ async def test_who_may_not_pull(talk: Talk) -> None:
     assert await refused(queue_id=-1) == (ResponseCode.INVALID_PARAMETER, None)
     assert await refused(topic="absent") == (ResponseCode.TOPIC_NOT_EXIST, None)
     assert await refused(consumer_group="a b") == (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, None)
+    options.property_filter = False
     assert await refused(subscription="a >", expression_type="SQL92") == (ResponseCode.SYSTEM_ERROR, None)
+    options.property_filter = True
     assert await refused(subscription="||") == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, None)
     broker.topics.put(TopicConfig(topic_name="write_only", perm=2))
     assert await refused(topic="write_only") == (ResponseCode.NO_PERMISSION, "3")

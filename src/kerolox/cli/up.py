@@ -27,12 +27,13 @@ CHILD_READY_S = 60.0
 CHILD_STOP_S = 30.0
 
 # Small files: an embedded store takes megabytes of disk, not gigabytes, and opens at once.
-EMBEDDED = {
+EMBEDDED: dict[str, int | str] = {
     "mappedFileSizeCommitLog": 64 << 20,
     "mappedFileSizeConsumeQueue": 30_000 * 20,
     "maxHashSlotNum": 50_000,  # also in store/options.py, by which the offline tools know these files
     "maxIndexNum": 200_000,
     "diskSpaceFreeEnough": 256 << 20,  # a laptop's disk is often nine tenths full
+    "enablePropertyFilter": "true",  # whoever tries out `sql=` is not to wait for nothing
 }
 
 

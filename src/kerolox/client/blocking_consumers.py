@@ -31,6 +31,7 @@ from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
 from kerolox.client.pull_consumer import Batch
 from kerolox.client.push_consumer import ConsumeHook
+from kerolox.errors import RequestFailed
 
 C = TypeVar("C", bound=Consumer)
 F = TypeVar("F", bound=Handle)
@@ -38,6 +39,11 @@ F = TypeVar("F", bound=Handle)
 
 class ConsumerTwin(Twin[C]):
     """What both have."""
+
+    @property
+    def refusal(self) -> RequestFailed | None:
+        """Why nothing comes, if a broker refuses what is asked for."""
+        return self._thread.call(lambda: self.inner.refusal)
 
     def wait_closed(self) -> None:
         """Until somebody closes it; Ctrl-C ends the waiting."""

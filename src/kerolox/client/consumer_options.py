@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -10,6 +11,8 @@ from kerolox.client.allocation import STRATEGIES, Strategy, average
 from kerolox.errors import OptionError
 from kerolox.protocol.reserved import TRACE_TOPIC
 from kerolox.protocol.subscription import SQL92, TAG
+
+log = logging.getLogger(__name__)
 
 
 class StartAt(Enum):
@@ -119,5 +122,16 @@ class PullOptions(ConsumerOptions):
 
 
 def expression_of(tags: str, sql: str | None) -> tuple[str, str]:
-    """What is wanted of a topic, and in which language that is said."""
-    return (sql, SQL92) if sql is not None else (tags or "*", TAG)
+    """What is wanted of a topic, and in which language that is said. Raises FilterError for a condition that
+    brokers could not use: they would say so to nobody but their log."""
+    if sql is None:
+        return tags or "*", TAG
+    from kerolox.protocol.filters.sql import compile_filter  # few need it
+
+    compiled = compile_filter(sql)
+    if compiled.ignored_from >= 0:
+        log.warning(
+            "condition_has_more sql=%r ignored=%r next='join conditions by AND or OR'",
+            sql, sql[compiled.ignored_from :],
+        )  # fmt: skip
+    return sql, SQL92

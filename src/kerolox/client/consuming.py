@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from kerolox.client.client import Client
 from kerolox.client.consumer_options import ConsumerOptions, StartAt
-from kerolox.client.errors import AccessDenied, NoRoute, TopicNotFound
+from kerolox.client.errors import NoRoute, TopicNotFound
 from kerolox.client.held_queue import HeldQueue
 from kerolox.client.ids import client_id
 from kerolox.client.members import ConsumingMember
@@ -24,8 +24,9 @@ from kerolox.client.offset_keeping import BrokerOffsets, FileOffsets, OffsetKeep
 from kerolox.client.options import ClientOptions
 from kerolox.client.pulling import Pulling, is_full
 from kerolox.client.queue_calls import QueueCalls
+from kerolox.client.refusals import Refusals
 from kerolox.client.routes import Route
-from kerolox.errors import Closed, KeroloxError
+from kerolox.errors import Closed, KeroloxError, RequestFailed
 from kerolox.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     ConsumerData,
@@ -68,7 +69,7 @@ class Consumer(ConsumingMember):
         )
         self.wanted: dict[str, SubscriptionData] = {}  # by topic, as it travels
         self.held: dict[Queue, HeldQueue] = {}
-        self.refusal: AccessDenied | None = None  # why brokers let us not read, since they last did
+        self.refusals = Refusals(self.group)
         self.started_ms = 0
         self._clock = self.client.clock
         self.pulling = Pulling(self)
@@ -105,6 +106,12 @@ class Consumer(ConsumingMember):
     @property
     def is_open(self) -> bool:
         return self._is_open and not self._closed
+
+    @property
+    def refusal(self) -> RequestFailed | None:
+        """Why nothing comes, if a broker refuses what is asked for: AccessDenied or FilterRefused. None as
+        soon as it serves this consumer again."""
+        return self.refusals.latest
 
     def _stable_id(self) -> str:
         """This client's name without the process: its file of offsets is found again after a restart."""
@@ -263,8 +270,8 @@ class Consumer(ConsumingMember):
             try:
                 complete &= await self._balance_topic(topic)
             except KeroloxError as error:
-                log.warning("not_balanced group=%s topic=%s error=%r", self.group, topic, str(error))
-                self.failed(error)
+                if not self.failed(error, topic):
+                    log.warning("not_balanced group=%s topic=%s error=%r", self.group, topic, str(error))
                 complete = False
         return complete
 
@@ -317,8 +324,8 @@ class Consumer(ConsumingMember):
         taken = 0
         for queue, start in zip(allowed, starts, strict=True):
             if isinstance(start, KeroloxError):
-                log.warning("start_unknown queue=%s error=%r next='tried again soon'", queue, str(start))
-                self.failed(start)
+                if not self.failed(start, queue.topic, queue.broker):
+                    log.warning("start_unknown queue=%s error=%r next='tried again soon'", queue, str(start))
                 continue
             if isinstance(start, BaseException):
                 raise start
@@ -438,10 +445,10 @@ class Consumer(ConsumingMember):
         """Messages wait in a queue."""
         raise NotImplementedError
 
-    def failed(self, error: KeroloxError) -> None:
-        """Dividing or pulling failed. It is tried again; what cannot get better by that is kept."""
-        if isinstance(error, AccessDenied):
-            self.refusal = error
+    def failed(self, error: KeroloxError, topic: str, broker: str = "") -> bool:
+        """Dividing or pulling failed. It is tried again; what cannot get better by that is kept, and told.
+        Whether it was such."""
+        return self.refusals.note(error, topic, broker)
 
     def pulled(self, held: HeldQueue, count: int, took_s: float) -> None:
         """For statistics."""

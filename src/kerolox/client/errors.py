@@ -194,6 +194,19 @@ class NameServerStarting(RequestFailed):
     next_step = "try again in some seconds"
 
 
+class FilterRefused(RequestFailed):
+    """The broker does not choose messages in the way that was asked for. Asking again does not help."""
+
+    next_step = "look at the condition: this broker cannot use it"
+
+    def __init__(self, code: int, remark: str | None, *, address: str = "", request: str = "") -> None:
+        super().__init__(code, remark, address=address, request=request)
+        self.can_retry = self.retriable = False
+        if code == ResponseCode.SYSTEM_ERROR:
+            self.next_step = "set enablePropertyFilter=true at the broker, or subscribe by tags"
+        self.args = (sentences(self.args[0], self.next_step),)
+
+
 class BrokerBusy(RequestFailed):
     """Refused because of load. Nothing was done; another broker, or this one later, may take it."""
 
@@ -226,9 +239,13 @@ _KINDS: dict[int, type[RequestFailed]] = {
     ResponseCode.FLOW_CONTROL: BrokerBusy,
     ResponseCode.TOPIC_NOT_EXIST: TopicUnknownAtBroker,
     ResponseCode.MESSAGE_ILLEGAL: MessageRefused,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: FilterRefused,
+    ResponseCode.FILTER_DATA_NOT_EXIST: FilterRefused,
 }
 
 
+# How brokers begin that filter by tags alone.
+_NO_FILTER = "The broker does not support consumer to filter message"
 # How brokers begin when it is not the keys.
 _SETTINGS = ("the broker[", "the topic[", "the consumer group[", "subscription group no permission")
 
@@ -238,6 +255,8 @@ def failure(answer: Command, *, address: str, code: int) -> RequestFailed:
     kind = _KINDS.get(answer.code, RequestFailed)
     if answer.code == ResponseCode.SYSTEM_ERROR and answer.remark == NOT_READY:
         kind = NameServerStarting
+    elif answer.code == ResponseCode.SYSTEM_ERROR and (answer.remark or "").startswith(_NO_FILTER):
+        kind = FilterRefused
     if is_access_failure(answer.code, answer.remark):
         kind = NotAllowedThere if (answer.remark or "").startswith(_SETTINGS) else AccessDenied
     return kind(answer.code, answer.remark, address=address, request=request_name(code))

@@ -27,6 +27,7 @@ class HeldQueue:
         self.paused = False
         self.broker_id = 0  # which broker of the name to pull from, as the last answer said
         self.saved_offset: int | None = None  # what the broker was told last
+        self.failures = 0  # pulls in a row that failed
         self.pulled_at_s = 0.0
         self.consumed_at_ms = 0
         self.locked_until_s = 0.0  # of ordered consumption

@@ -143,8 +143,8 @@ class PullConsumer(Consumer):
     async def poll(self, timeout_s: float | None = 5.0, *, count: int = 0) -> Batch | None:
         """The next messages of some queue, at most ``count``; None when none came in time.
 
-        What was handed out before counts as done, unless ``auto_commit`` is off. Raises AccessDenied when
-        there is nothing because brokers do not let this consumer read.
+        What was handed out before counts as done, unless ``auto_commit`` is off. Raises AccessDenied or
+        FilterRefused when there is nothing because brokers do not let this consumer read.
         """
         self._check_open()
         if self.options.auto_commit:
@@ -154,8 +154,9 @@ class PullConsumer(Consumer):
             batch = self._next_batch(count)
             if batch is not None:
                 return batch
-            if self.refusal is not None:
-                refusal, self.refusal = self.refusal, None  # the next one that is heard of is raised again
+            refusal = self.refusal
+            if refusal is not None:
+                self.refusals.forget()  # the next one that is heard of is raised again
                 raise refusal
             self._ready.clear()
             left_s = None if deadline_s is None else deadline_s - self._clock.monotonic_s()
@@ -216,10 +217,11 @@ class PullConsumer(Consumer):
         self._turn[held] = None
         self._ready.set()
 
-    def failed(self, error: KeroloxError) -> None:
-        super().failed(error)
-        if self.refusal is not None:
+    def failed(self, error: KeroloxError, topic: str, broker: str = "") -> bool:
+        refused = super().failed(error, topic, broker)
+        if refused:
             self._ready.set()
+        return refused
 
     def pulled(self, held: HeldQueue, count: int, took_s: float) -> None:
         self.stats.pulled(held.queue.topic, count, took_s)

@@ -33,7 +33,11 @@ _PULLED = (
     ResponseCode.PULL_OFFSET_MOVED,
 )
 # The broker does not know (yet) what the group wants: it forgot, or our heartbeat has not come.
-_UNKNOWN_THERE = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
+_UNKNOWN_THERE = (
+    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST,
+    ResponseCode.FILTER_DATA_NOT_LATEST,
+)
 
 
 class Pulling:
@@ -141,7 +145,8 @@ class Pulling:
                 await self._clock.sleep(self._consumer.options.error_pause_s)
                 return
         held.heard = True
-        self._consumer.refusal = None
+        held.failures = 0
+        self._consumer.refusals.over(queue.topic, queue.broker)
         held.take(messages, header.next_begin_offset)
         if messages:
             self._consumer.arrived(held)
@@ -157,16 +162,26 @@ class Pulling:
         held.broker_id = MASTER
         if code in _UNKNOWN_THERE:
             log.info("pull_too_early queue=%s error=%r", held.queue, str(error))
-            if self._introducing is None or self._introducing.done():
-                self._introducing = self._client.spawn(self._client.heartbeat())
-            await asyncio.shield(self._introducing)
+            await asyncio.shield(self._introduce())
             await self._clock.sleep(EARLY_PAUSE_S)
             return
-        log.warning("pull_failed queue=%s offset=%d error=%r", held.queue, held.next_offset, str(error))
-        self._consumer.failed(error)
+        if not self._consumer.failed(error, held.queue.topic, held.queue.broker):
+            times = held.failures = held.failures + 1
+            if times & (times - 1) == 0:  # counted, not repeated
+                log.warning(
+                    "pull_failed queue=%s offset=%d times=%d error=%r",
+                    held.queue, held.next_offset, times, str(error),
+                )  # fmt: skip
+        if code == ResponseCode.FILTER_DATA_NOT_EXIST:
+            self._introduce()  # it cannot use our condition; or it has forgotten us
         if code is None or code == ResponseCode.TOPIC_NOT_EXIST:
             await self._consumer.look_for(held.queue.topic)
         await self._clock.sleep(self._consumer.options.error_pause_s)
+
+    def _introduce(self) -> asyncio.Task[int]:
+        if self._introducing is None or self._introducing.done():
+            self._introducing = self._client.spawn(self._client.heartbeat())
+        return self._introducing
 
 
 def is_full(options: ConsumerOptions, count: int, size_bytes: int, queues: int) -> bool:

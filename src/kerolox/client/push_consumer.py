@@ -103,8 +103,9 @@ class PushConsumer(Consumer):
         """
         if batch < 0:
             raise OptionError("batch", batch, "0 for single messages, or the most of a list")
-        self._handlers[topic] = Handler(handler, batch, self._threads)
-        self.want(self.client.wire_name(topic), *expression_of(tags, sql))
+        called = Handler(handler, batch, self._threads)
+        self.want(self.client.wire_name(topic), *expression_of(tags, sql))  # may refuse: then nothing changed
+        self._handlers[topic] = called
 
     def unsubscribe(self, topic: str) -> None:
         self.unwant(self.client.wire_name(topic))

@@ -33,8 +33,9 @@ from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.store.files import Files
 from kerolox.testing.nameserver import running_nameserver
 
-# Small files: a test writes little, and starts often.
+# Small files: a test writes little, and starts often. Filters as `kerolox up` has them.
 SMALL = {
+    "property_filter": True,
     "commit_log_file_bytes": 16 << 20,
     "queue_file_bytes": 6000 * 20,
     "index_slots": 5000,
