@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 from kerolox import Received
-from kerolox.client.admin import Admin
+from kerolox.client.admin import Admin, NoSuchTopic
 from kerolox.client.lookups import Lookups
 from kerolox.client.messages import received
 from kerolox.client.nameservers import NameServers
-from kerolox.errors import RequestFailed
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.compression import decompress
@@ -46,7 +45,7 @@ async def stored(nameserver: str, topic: str) -> list[Received]:
         found: list[Received] = []
         try:
             queues = await lookups._admin.queues(topic)
-        except RequestFailed:
+        except NoSuchTopic:
             return []
         for queue in queues:
             offset = 0

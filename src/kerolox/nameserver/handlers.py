@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
