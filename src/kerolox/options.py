@@ -18,13 +18,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from kerolox.errors import NotThere, OptionError
+from kerolox.errors import InvalidRequest, NotThere, OptionError
 from kerolox.protocol.bodies.properties_text import read_properties, write_properties
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound="Options")
 
+CHANGED_AT_ONCE_MAX = 1000  # by one request
+KEY_SHOWN_MAX = 100  # characters of an unknown key in a log line
 ENVIRONMENT_PREFIX = "KEROLOX_"
 
 
@@ -161,7 +163,7 @@ class Loaded(Generic[T]):
     def warn_unknown(self) -> None:
         for key, source in self.unknown.items():
             log.warning(
-                "option_unknown key=%s source=%s next='check the spelling; it has no effect here'",
+                "option_unknown key=%r source=%s next='check the spelling; it has no effect here'",
                 key,
                 source,
             )
@@ -252,13 +254,17 @@ def change(options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
     Raises OptionError for a wrong value and for an option that may not change while running. Unknown
     keys are ignored, as the original does, with a warning.
     """
+    if len(wanted) > CHANGED_AT_ONCE_MAX:
+        raise InvalidRequest(f"{len(wanted)} options at once, at most are {CHANGED_AT_ONCE_MAX}")
     by_key = {spec.key: spec for spec in specs(type(options))}
     values: dict[str, Any] = {}
     for key, text in wanted.items():
         refuse_absent(type(options), key, text, "update")
         spec = by_key.get(key)
         if spec is None:
-            log.warning("option_unknown key=%s source=update next='it has no effect here'", key)
+            log.warning(
+                "option_unknown key=%r source=update next='it has no effect here'", key[:KEY_SHOWN_MAX]
+            )
             continue
         value = spec.parse(text, "update")
         if value == getattr(options, spec.name):

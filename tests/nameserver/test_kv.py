@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kerolox.errors import InvalidRequest
+from kerolox.nameserver import kv
 from kerolox.nameserver.kv import KvConfig, KvFileBroken
 from kerolox.testing.nameserver import running_nameserver
 
@@ -61,3 +63,29 @@ async def test_a_broken_file_stops_the_start_and_is_left_as_it_is(tmp_path: Path
         async with running_nameserver(directory=tmp_path):
             pass
     assert path.read_bytes() == content
+
+
+async def test_the_table_is_bounded_because_every_change_writes_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv, "CHARACTERS_MAX", 100)
+    monkeypatch.setattr(kv, "NAMESPACES_MAX", 2)
+    config = KvConfig(tmp_path / "kv.json")
+    await config.load()
+    await config.put("n", "key", "v" * 80)
+    with pytest.raises(InvalidRequest, match="would have 108 characters, at most are CHARACTERS_MAX, 100"):
+        await config.put("n", "other", "v" * 18)
+    await config.delete("n", "key")
+    await config.put("n", "other", "v" * 18)
+    await config.put("m", "key", "")
+    with pytest.raises(InvalidRequest, match="NAMESPACES_MAX"):
+        await config.put("o", "key", "")
+    with pytest.raises(InvalidRequest, match="KEY_LENGTH_MAX"):
+        await config.put("n", "k" * 1001, "")
+    with pytest.raises(InvalidRequest, match="VALUE_LENGTH_MAX"):
+        await config.put("n", "k", "v" * 65537)
+    await config.close()
+    again = KvConfig(tmp_path / "kv.json")
+    await again.load()
+    assert again._characters == config._characters == sum(map(len, ("n", "other", "v" * 18, "m", "key")))
+    await again.close()

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from kerolox.nameserver import listings
+from kerolox.nameserver import routes as route_tables
 from kerolox.nameserver.brokers import Registration
+from kerolox.nameserver.changes import SLICE
 from kerolox.nameserver.encoded_routes import in_zone
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.routes import Routes
@@ -253,6 +255,57 @@ def test_static_topics_show_their_mapping_by_broker(routes: Routes) -> None:
     assert found(routes, "t1").topic_queue_mapping_by_broker == {"broker-a": mapping}
     routes.register(broker(mappings={"t1": newer}, version=version(2)), 2)
     assert found(routes, "t1").topic_queue_mapping_by_broker == {"broker-a": newer}
+
+
+def test_a_broker_that_goes_takes_its_mappings_along(routes: Routes) -> None:
+    """Nobody else's route may show them, and nothing of them stays in memory."""
+    mapping = QueueMapping(bname="broker-a", topic="t1", total_queues=8, curr_id_map={0: 0}, epoch=3)
+    routes.register(broker(mappings={"t1": mapping, "only-mapped": mapping}), 0)
+    other = broker(name="broker-b", address=B, connection="b", topics=topics("t1", "t3"))
+    routes.register(other, 0)
+    assert found(routes, "t1").topic_queue_mapping_by_broker == {"broker-a": mapping}
+    routes.unregister("c1", "broker-a", 0, A)
+    assert found(routes, "t1").topic_queue_mapping_by_broker is None
+    assert routes.mappings == {}
+    routes.register(broker(mappings={"t1": mapping}), 1)
+    routes.delete_topic("t1")
+    assert routes.mappings == {}
+
+
+def test_what_a_broker_may_bring_is_bounded(routes: Routes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_tables, "TOPICS_OF_BROKER_MAX", 3)
+    many = routes.register(broker(topics=topics("t1", "t2", "t3", "t4")), 0)
+    assert many.refused == "4 topics of broker broker-a, at most are TOPICS_OF_BROKER_MAX, 3"
+    assert not routes.topics
+    assert routes.register(broker(topics=topics("t1", "t2", "t3")), 0).refused is None
+    again = broker(topics=topics("t3", "t4"), version=version(2))
+    assert "4 topics of broker broker-a" in (routes.register(again, 1).refused or "")
+    monkeypatch.setattr(route_tables, "TOPICS_MAX", 4)
+    other = broker(name="b", address=B, connection="b", topics=topics("t1", "t5", "t6"))
+    assert routes.register(other, 1).refused == "3 topics here and 2 new ones, at most are TOPICS_MAX, 4"
+    monkeypatch.setattr(route_tables, "BROKERS_MAX", 1)
+    other = broker(name="b", address=B, connection="b")
+    assert routes.register(other, 1).refused == "1 brokers are registered, at most are BROKERS_MAX, 1"
+    named = routes.register(broker(name="n" * 300), 1)
+    assert "name has 300 characters" in (named.refused or "")
+    servers = routes.register(broker(filter_servers=tuple(map(str, range(101)))), 1)
+    assert "FILTER_SERVERS_MAX" in (servers.refused or "")
+
+
+def test_a_route_has_no_queues_of_a_broker_that_is_just_going(routes: Routes) -> None:
+    names = [f"t{number}" for number in range(3 * SLICE)]
+    routes.register(broker(topics=topics(*names)), 0)
+    routes.register(broker(name="broker-b", address=B, connection="b", topics=topics(*names)), 0)
+    for standard in (True, False):
+        assert routes.encoded.get("t7", standard)
+    steps = routes.unregistering("c1", "broker-a", 0, A)
+    slices = 0
+    for _ in steps:
+        slices += 1
+        for name in names[::100]:
+            assert set(perms(routes, name)) == {"broker-b"}
+            assert b"broker-a" not in (routes.encoded.get(name, True) or b"")
+    assert slices == 3
 
 
 # --- leaving ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any
 import pytest
 import trustme
 
+from kerolox.errors import KeroloxError
+from kerolox.nameserver.changes import SLICE
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG
 from kerolox.nameserver.server import NameServer
 from kerolox.net.dialer import Dialer
 from kerolox.net.lanes import Lane
+from kerolox.net.peer import Peer
 from kerolox.net.requests import Handlers, Request
 from kerolox.net.server import ListenFailed, Server
 from kerolox.net.tls import ClientTls
@@ -54,6 +58,11 @@ async def route_of(dialer: Dialer, nameserver: NameServer, topic: str, **header:
     return await ask(
         dialer, nameserver, RequestCode.GET_ROUTEINFO_BY_TOPIC, route.RouteRequest(topic=topic, **header)
     )
+
+
+def server_peers(nameserver: NameServer) -> set[Peer]:
+    assert nameserver._server is not None
+    return nameserver._server.peers
 
 
 # --- brokers and routes -----------------------------------------------------------------------
@@ -165,6 +174,44 @@ async def test_a_broker_without_body_is_known_but_has_no_topics(
     info = ClusterInfo.decode((await ask(dialer, nameserver, RequestCode.GET_BROKER_CLUSTER_INFO)).body)
     assert info.broker_addr_table["b"].broker_addrs == {0: A}
     assert info.cluster_addr_table == {"c1": ("b",)}
+
+
+async def test_a_large_registration_and_its_end_leave_others_served(
+    nameserver: NameServer, dialer: Dialer
+) -> None:
+    """Counted in turns of the loop: what is done in one turn would let nobody in between."""
+    await register(dialer, nameserver, "small", "small2", name="broker-s", address=B)
+    names = [f"topic-{number}" for number in range(40 * SLICE)]
+    async with Dialer() as large:
+        registering = asyncio.ensure_future(register(large, nameserver, *names))
+        served = 0
+        while len(nameserver.routes.topics) < len(names):
+            assert not registering.done() or (await registering).code == 0
+            answer = await route_of(dialer, nameserver, "small")
+            assert answer.code == 0
+            served += 0 < len(nameserver.routes.topics) - 2 < len(names)
+        assert (await registering).code == 0
+        assert served > 3
+    served = 0
+    while len(nameserver.routes.topics) > 2:
+        assert (await route_of(dialer, nameserver, "small")).code == 0
+        served += len(nameserver.routes.topics) < len(names)
+    assert served > 3
+
+
+async def test_a_broker_whose_connection_ends_while_it_registers_is_forgotten(
+    nameserver: NameServer, dialer: Dialer
+) -> None:
+    async with nameserver.changes.turn:
+        async with Dialer() as going:
+            registering = asyncio.ensure_future(register(going, nameserver))
+            await until(lambda: any(peer.data for peer in server_peers(nameserver)))
+        await until(lambda: not any(peer.data for peer in server_peers(nameserver)))
+        with contextlib.suppress(KeroloxError):
+            await registering
+    await until(lambda: not nameserver.changes.turn.locked())
+    assert nameserver.routes.alive == {}
+    assert (await route_of(dialer, nameserver, "t1")).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 async def test_unregistering(nameserver: NameServer, dialer: Dialer) -> None:

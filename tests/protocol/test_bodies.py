@@ -495,3 +495,12 @@ def test_the_fast_way_is_taken_for_plain_bodies(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(body_module, "_fit", not_needed)
     assert HeartbeatData.decode(HEARTBEAT_JSON).client_id
+
+
+def test_a_large_body_must_fit_as_it_is() -> None:
+    """Fitting costs a step of Python for each value: not for as many as a stranger likes."""
+    misfit = b'{"topicList":[' + b"1," * 200_000 + b"true]}"
+    with pytest.raises(ProtocolError, match="and more than 200000 values"):
+        TopicList.decode(misfit)
+    assert len(TopicList.decode(b'{"topicList":[' + b"1," * 1000 + b'true,"x"]}').topic_list) == 1002
+    assert len(TopicList.decode(b'{"topicList":[' + b'"t",' * 300_000 + b'"x"]}').topic_list) == 300_001

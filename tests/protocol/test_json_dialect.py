@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from enum import StrEnum
@@ -14,7 +15,12 @@ from hypothesis import strategies as st
 
 from kerolox.errors import ProtocolError
 from kerolox.protocol.json_dialect import ObjectKey, dumps, loads
-from kerolox.protocol.limits import JSON_BYTES_MAX, JSON_DEPTH_MAX, JSON_NUMBER_LENGTH_MAX
+from kerolox.protocol.limits import (
+    JSON_BYTES_MAX,
+    JSON_DEPTH_MAX,
+    JSON_NUMBER_LENGTH_MAX,
+    JSON_SCAN_STEPS_MAX,
+)
 
 QUEUE = {"brokerName": "broker-a", "queueId": 0, "topic": "TopicTest"}
 
@@ -240,3 +246,28 @@ def test_brackets_inside_a_text_are_no_depth() -> None:
     assert loads(json.dumps(text)) == text
     assert loads(json.dumps({"a": text, "b": [text, 1]})) == {"a": text, "b": [text, 1]}
     assert loads(json.dumps([[]] * 200)) == [[]] * 200
+
+
+def test_what_is_read_step_by_step_has_so_many_steps() -> None:
+    """Strict JSON of any length is read at once; what is not costs a microsecond a step."""
+    few = "{a:1," + "1,".join(f"k{number}:" for number in range(JSON_SCAN_STEPS_MAX - 10)) + "1}"
+    assert len(loads(few)) == JSON_SCAN_STEPS_MAX - 9
+    for text in (
+        "[" + "a," * 10 + "1," * (JSON_SCAN_STEPS_MAX + 10) + "'']",
+        "['" + "\\n" * (JSON_SCAN_STEPS_MAX + 10) + "']",
+        "{" + "".join(f"k{number}:1," for number in range(JSON_SCAN_STEPS_MAX + 1)) + "}",
+    ):
+        with pytest.raises(ProtocolError, match=r"JSON_SCAN_STEPS_MAX|a value"):
+            loads(text)
+    assert len(loads("[" + "1," * 1_000_000 + "1]")) == 1_000_001
+
+
+@pytest.mark.parametrize("head", ["", "{", "[", "{a:", '{a:"', "{a:'", "[1 "])
+@pytest.mark.parametrize(
+    "piece",
+    ["\\", '\\"', "/*", "//", "/**/", "//\n", ",", "1", "1.", "1e", "-", ":", " ", "{1:", "'", '"', "\ufeff"],
+)
+def test_no_text_is_looked_at_again_and_again(head: str, piece: str) -> None:
+    """Two million characters: what looks at the rest for each of them would take hours."""
+    with contextlib.suppress(ProtocolError):
+        loads(head + piece * (2_000_000 // len(piece)))

@@ -45,8 +45,8 @@ from kerolox.broker.transactions import Transactions
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.dispatch.waiting_pulls import WaitingPulls
-from kerolox.net.lanes import Lane
-from kerolox.net.peer import Peer, PeerEvents, PeerLimits
+from kerolox.net.lanes import BODY_BYTES_MAX, Lane
+from kerolox.net.peer import Budgets, Peer, PeerEvents, PeerLimits
 from kerolox.net.requests import Handler, Handlers
 from kerolox.net.server import ListenFailed, Server
 from kerolox.options import check_present
@@ -94,6 +94,7 @@ class Broker(PeerEvents):
         self._files = files
         self._handlers = Handlers()
         self._vip_handlers = Handlers()
+        self._budgets = Budgets()  # of the connections of both ports
         self._stop = AsyncExitStack()
         self._closed = False
 
@@ -206,6 +207,7 @@ class Broker(PeerEvents):
             port=port,
             events=self,
             limits=PeerLimits(idle_s_max=self.options.idle_s_max),
+            budgets=self._budgets,
             tls=self.options.tls,
             clock=self.clock,
         )
@@ -270,6 +272,9 @@ class Broker(PeerEvents):
             "consumer_manager": Lane("consumer_manager", waiting_max=1_000_000, age_s_max=31.0, clock=clock),
             "admin": Lane("admin", running_max=16, age_s_max=options.admin_wait_ms / 1000, clock=clock),
         }
+        for name, lane in self.lanes.items():
+            if name not in ("send", "reply"):  # those bring messages
+                lane.body_bytes_max = BODY_BYTES_MAX
         self.saver = TablesSaver(clock)
         self.members = Members(options, clock)
         self.groups = Groups(self.group_table, self.members, options)

@@ -64,7 +64,7 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
 class Group:
     """The brokers of one name."""
 
-    __slots__ = ("acting_master", "addresses", "cluster", "name", "topics", "zone")
+    __slots__ = ("acting_master", "addresses", "cluster", "mapped", "name", "topics", "zone")
 
     def __init__(self, cluster: str, name: str) -> None:
         self.cluster = cluster
@@ -73,6 +73,7 @@ class Group:
         self.acting_master = False
         self.zone: str | None = None
         self.topics: set[str] = set()  # that have queues here
+        self.mapped: set[str] = set()  # static ones it told the mapping of
 
     @property
     def lowest_id(self) -> int:

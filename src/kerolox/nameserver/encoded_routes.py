@@ -5,7 +5,7 @@ Each is encoded when first asked for, in the spelling asked for, and kept until 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -43,6 +43,12 @@ class EncodedRoutes:
     def drop(self, topic: str) -> None:
         self._standard.pop(topic, None)
         self._bare.pop(topic, None)
+
+    def drop_all(self, topics: Collection[str]) -> None:
+        """Those of all these topics. Of a large broker few are asked for: then there is little to look at."""
+        for kept in (self._standard, self._bare):
+            for topic in [topic for topic in kept if topic in topics] if len(kept) < len(topics) else topics:
+                kept.pop(topic, None)
 
     def clear(self) -> None:
         self._standard.clear()

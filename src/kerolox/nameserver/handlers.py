@@ -6,6 +6,7 @@ for that, and is undone if it does not get there.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,6 +15,7 @@ from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
 from kerolox.nameserver import listings
 from kerolox.nameserver.brokers import MinIdNotice, Registration
+from kerolox.nameserver.changes import Changes
 from kerolox.nameserver.encoded_routes import encode_route, in_zone
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from kerolox.nameserver.options import NamesrvOptions
@@ -40,6 +42,9 @@ log = logging.getLogger(__name__)
 
 Row = tuple[RequestCode, Handler, type[Header] | None]
 TellNotices = Callable[[Iterable[MinIdNotice]], None]
+
+LARGE_BODY_BYTES = 64 << 10  # a registration of more is read by a thread
+_REGISTERING = "registering"  # under which a connection keeps its lock
 
 ZONE_NAME = "__ZONE_NAME"
 _DISABLED = Answer(code=ResponseCode.SYSTEM_ERROR, remark="disable")
@@ -118,9 +123,16 @@ class BrokerHandlers:
     """What brokers say of themselves, and what tools do to them."""
 
     def __init__(
-        self, routes: Routes, kv: KvConfig, options: NamesrvOptions, clock: Clock, tell: TellNotices
+        self,
+        routes: Routes,
+        changes: Changes,
+        kv: KvConfig,
+        options: NamesrvOptions,
+        clock: Clock,
+        tell: TellNotices,
     ) -> None:
         self._routes = routes
+        self._changes = changes
         self._kv = kv
         self._options = options
         self._clock = clock
@@ -138,7 +150,12 @@ class BrokerHandlers:
             (RequestCode.ADD_WRITE_PERM_OF_BROKER, self.add_write_perm, registration.AddWritePermRequest),
         ]
 
-    def register(self, request: Request[registration.RegisterBrokerRequest]) -> Answer:
+    async def register(self, request: Request[registration.RegisterBrokerRequest]) -> Answer:
+        # What a broker says later must not overtake what it said before.
+        async with request.peer.data.setdefault(_REGISTERING, asyncio.Lock()):
+            return await self._register(request)
+
+    async def _register(self, request: Request[registration.RegisterBrokerRequest]) -> Answer:
         told = request.header
         if told.body_crc32 and body_crc32(request.body) != told.body_crc32:
             log.warning(
@@ -147,14 +164,22 @@ class BrokerHandlers:
                 request.peer.address,
             )
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
-        result = self._routes.register(_registration(request), self._clock.monotonic_s())
+        if len(request.body) > LARGE_BODY_BYTES:
+            wanted = await asyncio.to_thread(_registration, request)
+        else:
+            wanted = _registration(request)
+        result = await self._changes.run(self._routes.registering(wanted, self._clock.monotonic_s()))
+        if request.peer.is_closed:  # meanwhile: nobody else would forget it
+            _, notices = await self._changes.run(self._routes.losing_connection(request.peer))
+            self._tell(notices)
         if result.refused is not None:
             log.warning(
-                "registration_refused broker=%s id=%d address=%s reason='a single topic before the first "
-                "whole registration' next='the broker registers again by itself'",
+                "registration_refused broker=%r id=%d address=%r reason=%r next='one that overtook the first "
+                "whole registration comes again by itself'",
                 told.broker_name,
                 told.broker_id,
                 told.broker_addr,
+                result.refused,
             )
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=result.refused)
         if result.ignored is not None:
@@ -186,10 +211,14 @@ class BrokerHandlers:
             body=body,
         )
 
-    def unregister(self, request: Request[registration.UnregisterBrokerRequest]) -> Answer:
+    async def unregister(self, request: Request[registration.UnregisterBrokerRequest]) -> Answer:
         told = request.header
         self._tell(
-            self._routes.unregister(told.cluster_name, told.broker_name, told.broker_id, told.broker_addr)
+            await self._changes.run(
+                self._routes.unregistering(
+                    told.cluster_name, told.broker_name, told.broker_id, told.broker_addr
+                )
+            )
         )
         log.info(
             "broker_unregistered broker=%s id=%d address=%s cluster=%s reason='it said so'",
@@ -223,15 +252,15 @@ class BrokerHandlers:
     def clusters(self, request: Request[None]) -> Answer:
         return Answer(body=listings.cluster_info(self._routes).encode())
 
-    def wipe_write_perm(self, request: Request[registration.WipeWritePermRequest]) -> Answer:
+    async def wipe_write_perm(self, request: Request[registration.WipeWritePermRequest]) -> Answer:
         name = request.header.broker_name
-        count = self._routes.wipe_write_perm(name)
+        count = await self._changes.run(self._routes.wiping_write_perm(name))
         log.info("write_perm_wiped broker=%s topics=%d by=%s", name, count, request.peer.address)
         return Answer(header=registration.WipeWritePermAnswer(wipe_topic_count=count))
 
-    def add_write_perm(self, request: Request[registration.AddWritePermRequest]) -> Answer:
+    async def add_write_perm(self, request: Request[registration.AddWritePermRequest]) -> Answer:
         name = request.header.broker_name
-        count = self._routes.add_write_perm(name)
+        count = await self._changes.run(self._routes.adding_write_perm(name))
         log.info("write_perm_added broker=%s topics=%d by=%s", name, count, request.peer.address)
         return Answer(header=registration.AddWritePermAnswer(add_topic_count=count))
 
@@ -239,8 +268,9 @@ class BrokerHandlers:
 class TopicHandlers:
     """Topics in lists, and single ones added or taken away."""
 
-    def __init__(self, routes: Routes, options: NamesrvOptions) -> None:
+    def __init__(self, routes: Routes, changes: Changes, options: NamesrvOptions) -> None:
         self._routes = routes
+        self._changes = changes
         self._options = options
 
     def rows(self) -> list[Row]:
@@ -283,9 +313,10 @@ class TopicHandlers:
             return _DISABLED
         return Answer(body=listings.unit_subscribed_not_unit_topics(self._routes).encode())
 
-    def delete(self, request: Request[route.DeleteTopicAtNameServerRequest]) -> Answer:
+    async def delete(self, request: Request[route.DeleteTopicAtNameServerRequest]) -> Answer:
         asked = request.header
-        self._routes.delete_topic(asked.topic, asked.cluster_name)
+        async with self._changes.turn:
+            self._routes.delete_topic(asked.topic, asked.cluster_name)
         log.info(
             "topic_deleted topic=%s cluster=%s by=%s",
             asked.topic,
@@ -294,11 +325,11 @@ class TopicHandlers:
         )
         return Answer()
 
-    def register(self, request: Request[route.RegisterTopicRequest]) -> Answer:
+    async def register(self, request: Request[route.RegisterTopicRequest]) -> Answer:
         topic = request.header.topic
-        unknown = self._routes.register_topic(
-            topic, TopicRoute.decode(request.body).queue_datas if request.body else ()
-        )
+        queues = TopicRoute.decode(request.body).queue_datas if request.body else ()
+        async with self._changes.turn:
+            unknown = self._routes.register_topic(topic, queues)
         if unknown is not None:
             log.warning(
                 "topic_not_added topic=%s broker=%s next='the broker has to register first'", topic, unknown

@@ -13,11 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kerolox.atomic_file import LatestSave
-from kerolox.errors import KeroloxError, ProtocolError
+from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
 from kerolox.protocol.json_dialect import dumps, loads
 from kerolox.unsaved import NotSaved, Then, Unsaved
 
 log = logging.getLogger(__name__)
+
+NAMESPACES_MAX = 1000
+KEY_LENGTH_MAX = 1000
+VALUE_LENGTH_MAX = 64 << 10
+CHARACTERS_MAX = 4 << 20  # of the whole table
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
@@ -41,6 +46,7 @@ class KvConfig:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._tables: Table = {}
+        self._characters = 0  # of all names and values
         self._file = LatestSave(self.path)
         self._unsaved: Unsaved[tuple[str, str], str] = Unsaved(self._put_back)
         self._unsaved.save = self._save
@@ -50,6 +56,11 @@ class KvConfig:
         """Read the file; no file is an empty table. Raises KvFileBroken."""
         self._tables = await asyncio.to_thread(read_tables, self.path)
         count = sum(map(len, self._tables.values()))
+        self._characters = sum(
+            len(namespace) + len(key) + len(value)
+            for namespace, table in self._tables.items()
+            for key, value in table.items()
+        )
         log.info("kv_loaded path=%s namespaces=%d values=%d", self.path, len(self._tables), count)
 
     @property
@@ -65,11 +76,15 @@ class KvConfig:
         return self._tables.get(namespace)
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """In force at once; over when it is on disk. Raises NotSaved when it could not be, and was undone."""
+        """In force at once; over when it is on disk. Raises NotSaved when it could not be, and was undone.
+
+        Refused when the table would be too large: every change writes all of it.
+        """
+        self._check_room(namespace, key, value)
         before = self.value(namespace, key)
         if before != value:
             self._set(namespace, key, value)
-            log.info("kv_put namespace=%s key=%s", namespace, key)
+            log.info("kv_put namespace=%r key=%r", namespace, key)
             self._unsaved.changed((namespace, key), before)
         await self._unsaved.saved((namespace, key))
 
@@ -78,9 +93,26 @@ class KvConfig:
         before = self.value(namespace, key)
         if before is not None:
             self._set(namespace, key, None)
-            log.info("kv_deleted namespace=%s key=%s", namespace, key)
+            log.info("kv_deleted namespace=%r key=%r", namespace, key)
             self._unsaved.changed((namespace, key), before)
         await self._unsaved.saved((namespace, key))
+
+    def _check_room(self, namespace: str, key: str, value: str) -> None:
+        if max(len(namespace), len(key)) > KEY_LENGTH_MAX or len(value) > VALUE_LENGTH_MAX:
+            raise InvalidRequest(
+                f"namespace of {len(namespace)}, key of {len(key)}, value of {len(value)} characters: "
+                f"at most are KEY_LENGTH_MAX, {KEY_LENGTH_MAX}, and VALUE_LENGTH_MAX, {VALUE_LENGTH_MAX}"
+            )
+        if namespace not in self._tables and len(self._tables) >= NAMESPACES_MAX:
+            raise InvalidRequest(
+                f"{len(self._tables)} namespaces, at most are NAMESPACES_MAX, {NAMESPACES_MAX}"
+            )
+        characters = self._characters + len(namespace) + len(key) + len(value)
+        if characters > CHARACTERS_MAX:
+            raise InvalidRequest(
+                f"the table would have {characters} characters, at most are CHARACTERS_MAX, "
+                f"{CHARACTERS_MAX}. Delete what is not needed."
+            )
 
     async def close(self) -> None:
         """Wait for the last change to reach the disk."""
@@ -88,9 +120,11 @@ class KvConfig:
 
     def _set(self, namespace: str, key: str, value: str | None) -> None:
         table = self._tables.setdefault(namespace, {})
-        if value is None:
-            del table[key]
-        else:
+        before = table.pop(key, None)
+        if before is not None:
+            self._characters -= len(namespace) + len(key) + len(before)
+        if value is not None:
+            self._characters += len(namespace) + len(key) + len(value)
             table[key] = value
         for told in self.on_change:
             told(namespace, key)

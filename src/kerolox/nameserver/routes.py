@@ -29,6 +29,7 @@ from kerolox.nameserver.brokers import (
     min_id_notice,
     with_acting_master,
 )
+from kerolox.nameserver.changes import SLICE, Steps, at_once
 from kerolox.nameserver.encoded_routes import EncodedRoutes
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.protocol.bodies.queue_mapping import QueueMapping
@@ -39,6 +40,13 @@ from kerolox.protocol.flags import PERM_READ, PERM_WRITE
 log = logging.getLogger(__name__)
 
 # Topics brokers of one name use to talk among themselves: an acting master must not pose as one there.
+# Bounds of the tables. An honest cluster stays far below.
+TOPICS_OF_BROKER_MAX = 200_000
+TOPICS_MAX = 1_000_000
+BROKERS_MAX = 10_000
+FILTER_SERVERS_MAX = 100  # of one broker
+NAME_LENGTH_MAX = 255
+
 MEMBER_GROUP_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
@@ -62,7 +70,14 @@ class Routes:
     # --- brokers come ------------------------------------------------------------------------
 
     def register(self, told: Registration, now_s: float) -> Registered:
-        """Take in a broker, or an update of one, by the original's rules in the original's order."""
+        """Take in a broker, or an update of one."""
+        return at_once(self.registering(told, now_s))
+
+    def registering(self, told: Registration, now_s: float) -> Steps[Registered]:
+        """The same in slices, by the original's rules in the original's order."""
+        too_much = self._too_much(told)
+        if too_much is not None:
+            return Registered(refused=too_much)
         group = self.groups.get(told.name)
         addresses = {} if group is None else group.addresses
         # An address has one id: a slave that has become master is no slave any more.
@@ -88,7 +103,7 @@ class Routes:
 
         before = self.alive.get(told.key)
         if before is not None and before.name != told.name:
-            self._forget_all([told.key])  # the same process under a new name
+            yield from self._forgetting_all([told.key])  # the same process under a new name
         if group is None:
             group = self.groups[told.name] = Group(told.cluster, told.name)
         self.clusters.setdefault(told.cluster, set()).add(told.name)
@@ -106,25 +121,64 @@ class Routes:
             told.acting_master is not None and told.id != MASTER_ID and told.id == group.lowest_id
         )
         if told.id == MASTER_ID or is_prime_slave:
-            self._take_topics(group, told, is_new_id, read_only=is_prime_slave and group.acting_master)
+            read_only = is_prime_slave and group.acting_master
+            yield from self._taking_topics(group, told, is_new_id, read_only=read_only)
 
         is_new = self._set_alive(told, now_s)
         self._set_filter_servers(told)
         return self._answer(group, told, is_new, lowest_changed)
+
+    def _too_much(self, told: Registration) -> str | None:
+        """Why a registration is not taken: it would make a table larger than it may be."""
+        for what, text in (("cluster", told.cluster), ("name", told.name), ("address", told.address)):
+            if len(text) > NAME_LENGTH_MAX:
+                return (
+                    f"the broker's {what} has {len(text)} characters, at most are NAME_LENGTH_MAX, "
+                    f"{NAME_LENGTH_MAX}"
+                )
+        group = self.groups.get(told.name)
+        count = len(told.topics)
+        if group is not None and len(group.topics) + count > TOPICS_OF_BROKER_MAX:
+            count = len(group.topics.union(told.topics))
+        if max(count, len(told.mappings)) > TOPICS_OF_BROKER_MAX:
+            return (
+                f"{count} topics of broker {told.name}, at most are TOPICS_OF_BROKER_MAX, "
+                f"{TOPICS_OF_BROKER_MAX}"
+            )
+        if len(self.topics) + count > TOPICS_MAX:
+            new = sum(topic not in self.topics for topic in told.topics)
+            if len(self.topics) + new > TOPICS_MAX:
+                return (
+                    f"{len(self.topics)} topics here and {new} new ones, at most are TOPICS_MAX, {TOPICS_MAX}"
+                )
+        if told.key not in self.alive and len(self.alive) >= BROKERS_MAX:
+            return f"{len(self.alive)} brokers are registered, at most are BROKERS_MAX, {BROKERS_MAX}"
+        if len(told.filter_servers or ()) > FILTER_SERVERS_MAX:
+            return f"more filter servers than FILTER_SERVERS_MAX, {FILTER_SERVERS_MAX}"
+        return None
 
     def _set_addresses(self, group: Group, addresses: dict[int, str]) -> None:
         if group.addresses != addresses:
             group.addresses = addresses
             self._drop_encoded(group)
 
-    def _take_topics(self, group: Group, told: Registration, is_new_id: bool, *, read_only: bool) -> None:
+    def _taking_topics(
+        self, group: Group, told: Registration, is_new_id: bool, *, read_only: bool
+    ) -> Steps[None]:
         if self.options.delete_topic_with_broker_registration and not told.mappings:
-            for topic in group.topics - set(told.topics):
-                self._remove_queues(topic, group)
+            yield from self._removing(group.topics - set(told.topics), group)
         before = self.alive.get(told.key)
         changed = is_new_id or before is None or before.version != told.version
-        for key, config in told.topics.items():
+        for number, (key, config) in enumerate(told.topics.items(), start=1):
             topic = config.topic_name or key
+            if len(topic) > NAME_LENGTH_MAX:
+                log.warning(
+                    "topic_not_taken topic=%r... broker=%r reason='%d characters, at most are %d'",
+                    topic[:NAME_LENGTH_MAX], group.name, len(topic), NAME_LENGTH_MAX,
+                )  # fmt: skip
+                continue
+            if number % SLICE == 0:
+                yield
             if changed or topic not in group.topics:
                 perm = config.perm & ~PERM_WRITE if read_only else config.perm
                 self._set_queues(
@@ -139,11 +193,15 @@ class Routes:
                     ),
                 )
         if changed:
-            for topic, mapping in told.mappings.items():
+            for number, (topic, mapping) in enumerate(told.mappings.items(), start=1):
+                # Known by who serves it, as its queues are: so it goes when they go.
                 table = self.mappings.setdefault(topic, {})
-                if table.get(mapping.bname or group.name) != mapping:
-                    table[mapping.bname or group.name] = mapping
+                if table.get(group.name) != mapping:
+                    table[group.name] = mapping
                     self.encoded.drop(topic)
+                group.mapped.add(topic)
+                if number % SLICE == 0:
+                    yield
 
     def _set_alive(self, told: Registration, now_s: float) -> bool:
         before = self.alive.get(told.key)
@@ -192,6 +250,10 @@ class Routes:
 
     def unregister(self, cluster: str, name: str, id: int, address: str) -> list[MinIdNotice]:
         """Forget one broker; its queues too, if it was the last of its name."""
+        return at_once(self.unregistering(cluster, name, id, address))
+
+    def unregistering(self, cluster: str, name: str, id: int, address: str) -> Steps[list[MinIdNotice]]:
+        """The same in slices."""
         key = cluster, address
         self._forget_alive(key)
         group = self.groups.get(name)
@@ -202,25 +264,38 @@ class Routes:
         was_lowest = bool(group.addresses) and id == group.lowest_id
         self._set_addresses(group, {i: a for i, a in group.addresses.items() if a != address})
         if not group.addresses:
-            self._remove_group(group)
+            yield from self._removing_group(group)
             return []
         if group.acting_master and group.lowest_id > MASTER_ID:
-            self._change_perms(group, lambda perm: perm & ~PERM_WRITE)
+            yield from self._changing_perms(group, lambda perm: perm & ~PERM_WRITE)
         if was_lowest and group.acting_master and self.options.notify_min_broker_id_changed:
             return [min_id_notice(group, offline_address=address)]
         return []
 
+    def speaks(self, connection: Any) -> bool:
+        """Whether brokers that are alive speak through this connection."""
+        return connection in self._of_connection
+
     def connection_lost(self, connection: Any) -> tuple[list[BrokerKey], list[MinIdNotice]]:
         """Forget the brokers that spoke through this connection."""
-        return self._forget_all(sorted(self._of_connection.get(connection, ())))
+        return at_once(self.losing_connection(connection))
+
+    def losing_connection(self, connection: Any) -> Steps[tuple[list[BrokerKey], list[MinIdNotice]]]:
+        """The same in slices."""
+        return (yield from self._forgetting_all(sorted(self._of_connection.get(connection, ()))))
 
     def forget_quiet(self, now_s: float) -> tuple[list[Any], list[BrokerKey], list[MinIdNotice]]:
         """Forget the brokers whose time is up; also gives their connections, which are of no more use."""
+        return at_once(self.forgetting_quiet(now_s))
+
+    def forgetting_quiet(self, now_s: float) -> Steps[tuple[list[Any], list[BrokerKey], list[MinIdNotice]]]:
+        """The same in slices."""
         quiet = [key for key, alive in self.alive.items() if alive.seen_s + alive.timeout_s < now_s]
         connections = [self.alive[key].connection for key in quiet]
-        return connections, *self._forget_all(quiet)
+        gone, notices = yield from self._forgetting_all(quiet)
+        return connections, gone, notices
 
-    def _forget_all(self, keys: list[BrokerKey]) -> tuple[list[BrokerKey], list[MinIdNotice]]:
+    def _forgetting_all(self, keys: list[BrokerKey]) -> Steps[tuple[list[BrokerKey], list[MinIdNotice]]]:
         notices: list[MinIdNotice] = []
         for cluster, address in keys:
             group = self.groups.get(self.alive[cluster, address].name)
@@ -228,7 +303,7 @@ class Routes:
                 self._forget_alive((cluster, address))
                 continue
             id = next(id for id, known in group.addresses.items() if known == address)
-            notices += self.unregister(cluster, group.name, id, address)
+            notices += yield from self.unregistering(cluster, group.name, id, address)
         return keys, notices
 
     def _forget_alive(self, key: BrokerKey) -> None:
@@ -240,14 +315,19 @@ class Routes:
         if not keys:
             del self._of_connection[alive.connection]
 
-    def _remove_group(self, group: Group) -> None:
+    def _removing_group(self, group: Group) -> Steps[None]:
         del self.groups[group.name]
         for cluster, names in list(self.clusters.items()):
             names.discard(group.name)
             if not names:
                 del self.clusters[cluster]
-        for topic in list(group.topics):
+        yield from self._removing(group.topics | group.mapped, group)
+
+    def _removing(self, topics: Iterable[str], group: Group) -> Steps[None]:
+        for number, topic in enumerate(topics, start=1):
             self._remove_queues(topic, group)
+            if number % SLICE == 0:
+                yield
 
     # --- topics ------------------------------------------------------------------------------
 
@@ -271,13 +351,25 @@ class Routes:
 
     def wipe_write_perm(self, name: str) -> int:
         """Nothing more is sent to brokers of this name, until they register a change. How many topics."""
+        return at_once(self.wiping_write_perm(name))
+
+    def wiping_write_perm(self, name: str) -> Steps[int]:
+        """The same in slices."""
         group = self.groups.get(name)
-        return 0 if group is None else self._change_perms(group, lambda perm: perm & ~PERM_WRITE)
+        return (
+            0 if group is None else (yield from self._changing_perms(group, lambda perm: perm & ~PERM_WRITE))
+        )
 
     def add_write_perm(self, name: str) -> int:
         """Every topic of this name is read and written again. How many topics."""
+        return at_once(self.adding_write_perm(name))
+
+    def adding_write_perm(self, name: str) -> Steps[int]:
+        """The same in slices."""
         group = self.groups.get(name)
-        return 0 if group is None else self._change_perms(group, lambda perm: PERM_READ | PERM_WRITE)
+        if group is None:
+            return 0
+        return (yield from self._changing_perms(group, lambda perm: PERM_READ | PERM_WRITE))
 
     def order_changed(self, topic: str) -> None:
         """The order configuration of a topic is another one."""
@@ -298,6 +390,13 @@ class Routes:
 
     def _remove_queues(self, topic: str, group: Group) -> None:
         group.topics.discard(topic)
+        if topic in group.mapped:
+            group.mapped.discard(topic)
+            mappings = self.mappings[topic]
+            del mappings[group.name]
+            if not mappings:
+                del self.mappings[topic]
+            self.encoded.drop(topic)
         table = self.topics.get(topic)
         if table is None or table.pop(group.name, None) is None:
             return
@@ -305,15 +404,16 @@ class Routes:
             del self.topics[topic]
         self.encoded.drop(topic)
 
-    def _change_perms(self, group: Group, change: Callable[[int], int]) -> int:
-        for topic in group.topics:
+    def _changing_perms(self, group: Group, change: Callable[[int], int]) -> Steps[int]:
+        for number, topic in enumerate(list(group.topics), start=1):
+            if number % SLICE == 0:
+                yield
             data = self.topics[topic][group.name]
             self._set_queues(topic, group, msgspec.structs.replace(data, perm=change(data.perm)))
         return len(group.topics)
 
     def _drop_encoded(self, group: Group) -> None:
-        for topic in group.topics:
-            self.encoded.drop(topic)
+        self.encoded.drop_all(group.topics)
 
     # --- the route of a topic ----------------------------------------------------------------
 
@@ -339,7 +439,7 @@ class Routes:
         mappings = self.mappings.get(topic)
         return TopicRoute(
             broker_datas=brokers,
-            queue_datas=tuple(table.values()),
+            queue_datas=tuple(table[group.name] for group in groups),  # one that is just going has none
             filter_server_table=filters,
             order_topic_conf=self._order_of(topic) if self.options.order_message_enable else None,
             topic_queue_mapping_by_broker=dict(mappings) if mappings else None,

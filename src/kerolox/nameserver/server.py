@@ -9,12 +9,14 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.config_file import ConfigFile
 from kerolox.errors import KeroloxError
 from kerolox.nameserver.brokers import BrokerKey, MinIdNotice
+from kerolox.nameserver.changes import Changes
 from kerolox.nameserver.handlers import (
     BrokerHandlers,
     ConfigHandlers,
@@ -27,7 +29,7 @@ from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.routes import Routes
 from kerolox.net.dialer import Dialer
-from kerolox.net.lanes import Lane
+from kerolox.net.lanes import BODY_BYTES_MAX, Lane
 from kerolox.net.peer import Peer, PeerEvents, PeerLimits
 from kerolox.net.requests import Handlers
 from kerolox.net.server import ListenFailed, Server
@@ -66,6 +68,7 @@ class NameServer(PeerEvents):
         self.options = options or NamesrvOptions()
         self.kv = KvConfig(self.options.kv_config_path)
         self.routes = Routes(self.options, lambda topic: self.kv.value(ORDER_TOPIC_CONFIG, topic))
+        self.changes = Changes()
         self._config_file = ConfigFile(self.options.config_store_path)
         self._clock = clock
         self._brokers_awaited = brokers_awaited
@@ -73,6 +76,7 @@ class NameServer(PeerEvents):
         self._scan: TimerHandle | None = None
         self._dialer = Dialer(clock=clock)
         self._notices: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # changes by nobody's request
         self._closed = False
 
     async def start(self) -> None:
@@ -101,7 +105,7 @@ class NameServer(PeerEvents):
             self._scan.cancel()
         if self._server is not None:
             await self._server.close()
-        for task in self._notices:
+        for task in (*self._notices, *self._tasks):
             task.cancel()
         await self._dialer.close()
         await self.kv.close()
@@ -131,19 +135,21 @@ class NameServer(PeerEvents):
     def _handlers(self) -> Handlers:
         # Clients asking for routes come by the thousand when a broker has gone: they have their own lane.
         route_lane = Lane("route", clock=self._clock)
-        default_lane = Lane("default", clock=self._clock)
+        default_lane = Lane("default", body_bytes_max=BODY_BYTES_MAX, clock=self._clock)
+        register_lane = Lane("registration", running_max=4, waiting_max=1000, clock=self._clock)
         opening = Opening(self.routes, self.options, self._clock, self._brokers_awaited)
         handlers = Handlers()
         for code, handler, header in RouteHandlers(self.routes, opening).rows():
             handlers.add(code, handler, header, route_lane)
         for code, handler, header in (
-            *BrokerHandlers(self.routes, self.kv, self.options, self._clock, self._tell).rows(),
-            *TopicHandlers(self.routes, self.options).rows(),
+            *BrokerHandlers(self.routes, self.changes, self.kv, self.options, self._clock, self._tell).rows(),
+            *TopicHandlers(self.routes, self.changes, self.options).rows(),
             *KvHandlers(self.kv, self.routes).rows(),
             *ConfigHandlers(self.options, self._config_file, self.routes).rows(),
         ):
             handler = opening.guarded(handler) if code in _LISTS else handler
-            handlers.add(code, handler, header, default_lane)
+            is_registration = code == RequestCode.REGISTER_BROKER
+            handlers.add(code, handler, header, register_lane if is_registration else default_lane)
         return handlers
 
     # --- brokers that go ---------------------------------------------------------------------
@@ -151,16 +157,29 @@ class NameServer(PeerEvents):
     def closed(self, peer: Peer, reason: str) -> None:
         if self._closed:
             return
-        gone, notices = self.routes.connection_lost(peer)
+        if self.routes.speaks(peer):
+            self._start(self._lose(peer, reason))
+
+    async def _lose(self, peer: Peer, reason: str) -> None:
+        gone, notices = await self.changes.run(self.routes.losing_connection(peer))
         self._forgotten(gone, reason, notices)
 
     def _forget_quiet(self) -> None:
-        connections, gone, notices = self.routes.forget_quiet(self._clock.monotonic_s())
+        self._start(self._forget_quiet_now())
+
+    async def _forget_quiet_now(self) -> None:
+        steps = self.routes.forgetting_quiet(self._clock.monotonic_s())
+        connections, gone, notices = await self.changes.run(steps)
         self._forgotten(gone, "no sign of life within its time", notices)
         for peer in connections:
             peer.close("its broker gave no sign of life in time")
         interval_s = self.options.scan_not_active_broker_interval / 1000
         self._scan = self._clock.call_later(interval_s, self._forget_quiet)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _forgotten(self, gone: list[BrokerKey], reason: str, notices: list[MinIdNotice]) -> None:
         for cluster, address in gone:

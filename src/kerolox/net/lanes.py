@@ -18,6 +18,10 @@ from typing import Any
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.net.requests import Answer, Request
 from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.limits import FRAME_BYTES_MAX
+
+BODY_BYTES_MAX = 1 << 20  # for lanes whose bodies are no messages, and are read as a whole on the loop
+WAITING_BYTES_MAX = 64 << 20  # of all bodies that wait in one lane
 
 Run = Callable[[], Coroutine[Any, Any, None]]
 
@@ -30,7 +34,9 @@ class Lane:
         "_sweep",
         "_tasks",
         "_waiting",
+        "_waiting_bytes",
         "age_s_max",
+        "body_bytes_max",
         "name",
         "refused_full",
         "refused_old",
@@ -46,9 +52,11 @@ class Lane:
         running_max: int = 64,
         waiting_max: int = 10_000,
         age_s_max: float = 5.0,
+        body_bytes_max: int = FRAME_BYTES_MAX,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = name
+        self.body_bytes_max = body_bytes_max
         self.running_max = running_max
         self.waiting_max = waiting_max
         self.age_s_max = age_s_max
@@ -57,6 +65,7 @@ class Lane:
         self.refused_old = 0
         self._clock = clock
         self._waiting: deque[tuple[Request[Any], Run]] = deque()
+        self._waiting_bytes = 0  # of their bodies
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep: TimerHandle | None = None
 
@@ -83,28 +92,39 @@ class Lane:
             f"lane {self.name}, waiting {len(self._waiting)}",
         )
 
+    def too_long(self, request: Request[Any]) -> Answer:
+        """The refusal for a body that is read as a whole, and would keep others waiting."""
+        return Answer(
+            code=ResponseCode.SYSTEM_ERROR,
+            remark=f"a body of {len(request.body)} bytes, the limit for this request is "
+            f"{self.body_bytes_max} (lane {self.name}). Send it in parts.",
+        )
+
     def submit(self, request: Request[Any], run: Run) -> None:
         """Run a coroutine handler now, later, or not at all."""
         if self.running < self.running_max:
             self._start(run)
             return
-        if len(self._waiting) >= self.waiting_max:
+        if len(self._waiting) >= self.waiting_max or self._waiting_bytes > WAITING_BYTES_MAX:
             self.refused_full += 1
             request.answer(
                 Answer(
                     code=ResponseCode.SYSTEM_BUSY,
                     remark=f"[OVERLOAD]system busy, start flow control for a while: lane {self.name} "
-                    f"has {len(self._waiting)} requests waiting, the limit is {self.waiting_max}",
+                    f"has {len(self._waiting)} requests of {self._waiting_bytes} bytes waiting, the limits "
+                    f"are {self.waiting_max} and {WAITING_BYTES_MAX}",
                 )
             )
             return
         self._waiting.append((request, run))
+        self._waiting_bytes += len(request.body)
         if self._sweep is None:
             self._sweep = self._clock.call_later(self.age_s_max, self._refuse_old)
 
     async def close(self) -> None:
         """Forget those who wait and stop those who run."""
         self._waiting.clear()
+        self._waiting_bytes = 0
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
@@ -124,12 +144,17 @@ class Lane:
         self.running -= 1
         now_s = self._clock.monotonic_s()
         while self._waiting and self.running < self.running_max:
-            request, run = self._waiting.popleft()
+            request, run = self._next()
             refusal = self.too_old(request, now_s)
             if refusal is not None:
                 request.answer(refusal)
             else:
                 self._start(run)
+
+    def _next(self) -> tuple[Request[Any], Run]:
+        request, run = self._waiting.popleft()
+        self._waiting_bytes -= len(request.body)
+        return request, run
 
     def _refuse_old(self) -> None:
         self._sweep = None
@@ -141,5 +166,5 @@ class Lane:
                 left_s = request.received_s + self.age_s_max - now_s
                 self._sweep = self._clock.call_later(max(0.001, left_s), self._refuse_old)
                 return
-            self._waiting.popleft()
+            self._next()
             request.answer(refusal)

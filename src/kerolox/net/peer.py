@@ -17,6 +17,7 @@ import msgspec
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.errors import Closed, ConnectionLost, KeroloxError, Overloaded, ProtocolError, RequestTimeout
+from kerolox.net.memory_budget import UNFINISHED_BYTES_MAX, UNREAD_BYTES_MAX, MemoryBudget
 from kerolox.net.requests import Answer, Handlers, Later, Request
 from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.command import ANSWER, ONE_WAY, Command, decode_command, encode_answer, request
@@ -30,6 +31,17 @@ log = logging.getLogger(__name__)
 FLUSH_BYTES = 1024 * 1024  # a pass writes at the latest when its answers have grown this large
 SWEEP_S = 0.1  # how often deadlines of open calls are looked at
 AGE_CHECK_FRAMES = 32  # inside a long pass the clock is read again after this many frames
+
+
+class Budgets(msgspec.Struct, frozen=True):
+    """The bounds that the connections of a server have together."""
+
+    unfinished: MemoryBudget = msgspec.field(
+        default_factory=lambda: MemoryBudget("frames that are not whole", UNFINISHED_BYTES_MAX)
+    )
+    unread: MemoryBudget = msgspec.field(
+        default_factory=lambda: MemoryBudget("answers that are not read", UNREAD_BYTES_MAX)
+    )
 
 
 class PeerLimits(msgspec.Struct, frozen=True):
@@ -63,6 +75,7 @@ class Peer(asyncio.Protocol):
         clock: Clock = SYSTEM_CLOCK,
         server_side: bool = True,
         encoding: int = JSON,
+        budgets: Budgets | None = None,
     ) -> None:
         self.address = ""
         self.local_address = ""
@@ -87,6 +100,8 @@ class Peer(asyncio.Protocol):
         self._flush_scheduled = False
         self._held: list[Frame] = []  # frames read but not handled, because answers cannot be written
         self._sweep: TimerHandle | None = None
+        self._budgets = budgets  # None: this side has connected, and knows whom to
+        self._unfinished = 0  # bytes of a frame that is not whole, as the budget was told
 
     # --- asking the other side ---------------------------------------------------------------
 
@@ -232,6 +247,9 @@ class Peer(asyncio.Protocol):
             self._sweep.cancel()
             self._sweep = None
         self._out.clear()
+        if self._budgets is not None:
+            self._budgets.unfinished.release(self)
+            self._budgets.unread.release(self)
         for on_answer in self._exchange.take_all():
             on_answer(ConnectionLost(self.address, reason))
         self._events.closed(self, reason)
@@ -248,9 +266,19 @@ class Peer(asyncio.Protocol):
         if self.close_reason is not None:
             return
         self.active_s = self._clock.monotonic_s()
-        self._pass(self._splitter.feed(data))
-        if self._splitter.error is not None:
-            self._break(self._splitter.error)
+        splitter = self._splitter
+        self._pass(splitter.feed(data))
+        if splitter.waiting_bytes != self._unfinished and self._budgets is not None:
+            self._note_unfinished(self._budgets.unfinished, splitter.waiting_bytes)
+        if splitter.error is not None:
+            self._break(splitter.error)
+
+    def _note_unfinished(self, budget: MemoryBudget, size_bytes: int) -> None:
+        if size_bytes < self._unfinished:
+            budget.release(self)  # that frame was whole: another one began
+        self._unfinished = size_bytes
+        if size_bytes and self.close_reason is None:
+            budget.hold(self, size_bytes)
 
     def _pass(self, frames: list[Frame]) -> None:
         if self._held:
@@ -315,6 +343,9 @@ class Peer(asyncio.Protocol):
             )
             return
         lane = route.lane
+        if len(command.body) > lane.body_bytes_max:
+            self.answer(asked, lane.too_long(asked))
+            return
         if now_s - received_s > lane.age_s_max:
             refused = lane.too_old(asked, now_s)
             if refused is not None:
@@ -389,9 +420,13 @@ class Peer(asyncio.Protocol):
         # Only a server stops reading: a client that did could wait for a server that waits for it.
         if self._server_side and self._transport is not None:
             self._transport.pause_reading()
+            if self._budgets is not None:
+                self._budgets.unread.hold(self, self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self.stalled_since_s = None
+        if self._budgets is not None:
+            self._budgets.unread.release(self)
         held, self._held = self._held, []
         if held:
             self._pass(held)

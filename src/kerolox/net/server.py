@@ -13,7 +13,7 @@ import socket
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.errors import KeroloxError
-from kerolox.net.peer import Peer, PeerEvents, PeerLimits, address_text
+from kerolox.net.peer import Budgets, Peer, PeerEvents, PeerLimits, address_text
 from kerolox.net.requests import Handlers
 from kerolox.net.tls import CLIENT_HELLO, ServerContext, ServerTls, TlsMode
 
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1024  # the original's
 IDLE_SCAN_S = 1.0
+CONNECTIONS_MAX = 500_000  # of one port, however many files may be open
 
 
 class ListenFailed(KeroloxError):
@@ -43,6 +44,7 @@ class Server(PeerEvents):
         events: PeerEvents | None = None,
         limits: PeerLimits = PeerLimits(),
         tls: ServerTls = ServerTls(),
+        budgets: Budgets | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.handlers = handlers
@@ -52,6 +54,7 @@ class Server(PeerEvents):
         self.address = ""
         self._events = events or PeerEvents()
         self._limits = limits
+        self._budgets = budgets or Budgets()  # shared where a process has several ports
         self._tls_options = tls
         self._tls: ServerContext | None = None
         self._clock = clock
@@ -60,6 +63,9 @@ class Server(PeerEvents):
         self._tasks: set[asyncio.Task[None]] = set()
         self._scan: TimerHandle | None = None
         self._closing = False
+        self._is_deaf = False  # until the next scan
+        self._refused = 0  # connections above the limit since the last scan
+        self.connections_max = connections_max()
 
     async def bind(self, *, fresh: bool = False) -> None:
         """Take the port without letting anybody in: for who must know it before it can serve.
@@ -145,11 +151,18 @@ class Server(PeerEvents):
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # Out of descriptors: keep serving those we have, look again at the next wake-up.
+                # Out of descriptors: keep serving those we have. The port stays readable, so it is not looked
+                # at before the next scan: it would take all of the loop.
                 log.warning(
                     "accept_failed error=%r next='raise the limit of open files (ulimit -n)'", str(error)
                 )
+                asyncio.get_running_loop().remove_reader(self._socket.fileno())
+                self._is_deaf = True
                 return
+            if len(self.peers) + len(self._unknown) + len(self._tasks) >= self.connections_max:
+                sock.close()
+                self._refused += 1
+                continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is None or not self._tls.speaks_tls:
@@ -194,7 +207,11 @@ class Server(PeerEvents):
                     sock.close()
                     return
             await loop.connect_accepted_socket(
-                lambda: Peer(self.handlers, self, limits=self._limits, clock=self._clock), sock, ssl=context
+                lambda: Peer(
+                    self.handlers, self, limits=self._limits, clock=self._clock, budgets=self._budgets
+                ),
+                sock,
+                ssl=context,
             )
         except (OSError, asyncio.CancelledError) as error:  # SSLError is an OSError
             log.debug("handshake_failed error=%r", str(error))
@@ -212,7 +229,29 @@ class Server(PeerEvents):
                 sock.close()
         if self._tls is not None and self._tls.current is not None:
             asyncio.get_running_loop().run_in_executor(None, self._tls.reload_if_changed)
+        if self._refused:
+            log.warning(
+                "connections_refused count=%d limit=%d next='raise the limit of open files (ulimit -n): half "
+                "of them are for connections'",
+                self._refused, self.connections_max,
+            )  # fmt: skip
+            self._refused = 0
+        if self._is_deaf and self._socket is not None and not self._closing:
+            self._is_deaf = False
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
         self._scan = self._clock.call_later(IDLE_SCAN_S, self._check_peers)
+
+
+def connections_max() -> int:
+    """How many connections a port takes: half of the files the process may open. A store needs the others."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return CONNECTIONS_MAX
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        CONNECTIONS_MAX if soft in (-1, resource.RLIM_INFINITY) else max(64, min(soft // 2, CONNECTIONS_MAX))
+    )
 
 
 def _let_share(listener: socket.socket) -> None:

@@ -34,4 +34,8 @@ BATCH_MESSAGE_COUNT_MAX: Final = 65536
 JSON_DEPTH_MAX: Final = 64  # the deepest real body nests nine levels
 JSON_BYTES_MAX: Final = FRAME_BYTES_MAX
 JSON_NUMBER_LENGTH_MAX: Final = 400  # a double never needs more; longer ones only cost time
+# What strict JSON is not, or does not fit, is read in Python: a microsecond or so for each of these. Tables
+# of ten thousand queues stay below.
+JSON_SCAN_STEPS_MAX: Final = 200_000
+JSON_FIT_NODES_MAX: Final = 200_000
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024  # a compressed registration, inflated

@@ -21,6 +21,7 @@ import msgspec
 from kerolox.errors import ProtocolError
 from kerolox.protocol.header import camel
 from kerolox.protocol.json_dialect import ObjectKey, dumps, loads
+from kerolox.protocol.limits import JSON_FIT_NODES_MAX
 
 __all__ = ["Body", "MessageQueue", "Word", "decode_list", "encode_list", "from_tree"]
 
@@ -66,16 +67,33 @@ def encode_list(items: Iterable[Body]) -> bytes:
     return dumps(list(items))
 
 
-def from_tree(tree: object, kind: type[T]) -> T:
-    """An object of this type from what ``loads`` returned."""
+def from_tree(tree: object, kind: type[T], fit_nodes_max: int = JSON_FIT_NODES_MAX) -> T:
+    """An object of this type from what ``loads`` returned. A larger tree must fit as it is."""
     try:
         return msgspec.convert(tree, kind, strict=False)
     except _MISFITS as error:
         name = getattr(kind, "__name__", str(kind))
+        if _is_larger(tree, fit_nodes_max):
+            raise ProtocolError(f"{name}: {error}, and more than {fit_nodes_max} values") from error
         try:
             return msgspec.convert(_fit(tree, kind), kind, strict=False)
         except _MISFITS:
             raise ProtocolError(f"{name}: {error}") from error
+
+
+def _is_larger(tree: object, nodes_max: int) -> bool:
+    """Whether there are more values in it than that; looks at no more of them."""
+    found = 1
+    left: list[object] = [tree]
+    while left and found <= nodes_max:
+        node = left.pop()
+        if isinstance(node, dict):
+            found += len(node)
+            left.extend(node.values())
+        elif isinstance(node, list):
+            found += len(node)
+            left.extend(node)
+    return found > nodes_max
 
 
 _MISFITS = (msgspec.ValidationError, TypeError, ValueError, OverflowError, RecursionError)

@@ -16,9 +16,10 @@ from kerolox.protocol.bodies.queue_mapping import QueueMapping
 from kerolox.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
 from kerolox.protocol.codes import VERSION, VERSION_QUEUE_MAPPING, VERSION_REGISTER_BODY
 from kerolox.protocol.json_dialect import dumps, loads
-from kerolox.protocol.limits import INFLATED_BYTES_MAX
+from kerolox.protocol.limits import FRAME_BYTES_MAX, INFLATED_BYTES_MAX
 
 _INT = struct.Struct(">i")
+_NODES_MAX = FRAME_BYTES_MAX  # large ones are read by a thread
 _ZLIB_FIRST_BYTE = b"\x78"
 
 
@@ -64,8 +65,9 @@ def decode_registration(data: bytes, *, compressed: bool = False, version: int =
     if compressed or data[:1] == _ZLIB_FIRST_BYTE:
         return _unpack(_inflate(data), version)
     if version < VERSION_REGISTER_BODY:
-        return Registration(topic_config_serialize_wrapper=TopicConfigTable.decode(data))
-    return Registration.decode(data)
+        table = from_tree(loads(data), TopicConfigTable, _NODES_MAX)
+        return Registration(topic_config_serialize_wrapper=table)
+    return from_tree(loads(data), Registration, _NODES_MAX)
 
 
 def _with_length(piece: bytes) -> bytes:
