@@ -59,6 +59,15 @@ def test_wrong_values_name_key_value_source_and_expectation(text: str, says: str
         load(Demo, file_text=text, file_name="x.conf")
 
 
+def test_a_slip_in_a_key_is_told_with_what_was_meant(caplog: pytest.LogCaptureFixture) -> None:
+    load(Demo, file_text="listenport=1\nbrokername=b\nunheard=of\n", file_name="x.conf").warn_unknown()
+    slip, other, stranger = caplog.messages
+    assert "key=listenport source=x.conf" in slip
+    assert "Did you mean listenPort?" in slip
+    assert "Did you mean brokerName?" in other
+    assert "Did you mean" not in stranger
+
+
 def test_only_changeable_options_change_and_all_or_none() -> None:
     options = Demo()
     assert change(options, {"brokerName": "new", "enabled": "true", "unheard": "x"}) == {

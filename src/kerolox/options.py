@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from kerolox.errors import InvalidRequest, NotThere, OptionError
+from kerolox.errors import InvalidRequest, NotThere, OptionError, nearest
 from kerolox.protocol.bodies.properties_text import read_properties, write_properties
 
 log = logging.getLogger(__name__)
@@ -161,11 +161,13 @@ class Loaded(Generic[T]):
     unknown: dict[str, str]  # key → source
 
     def warn_unknown(self) -> None:
+        keys = [spec.key for spec in specs(type(self.options))]
         for key, source in self.unknown.items():
             log.warning(
-                "option_unknown key=%r source=%s next='check the spelling; it has no effect here'",
+                "option_unknown key=%r source=%s next='check the spelling; it has no effect here.%s'",
                 key,
                 source,
+                nearest(key, keys),
             )
 
     def rows(self) -> list[tuple[str, str, str]]:

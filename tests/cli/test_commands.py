@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 from kerolox.cli.main import app
@@ -170,41 +171,65 @@ def test_errors_are_one_line() -> None:
     assert "host:port" in error("cluster", "list", "-n", "nonsense")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        [],
-        ["nameserver"],
-        ["cluster", "list"],
-        ["topic", "list"],
-        ["topic", "route"],
-        ["topic", "create"],
-        ["topic", "update"],
-        ["topic", "delete"],
-        ["topic", "stats"],
-        ["group", "list"],
-        ["group", "create"],
-        ["group", "delete"],
-        ["group", "lag"],
-        ["group", "members"],
-        ["group", "reset"],
-        ["message", "get"],
-        ["message", "find"],
-        ["send"],
-        ["tail"],
-        ["kv", "get"],
-        ["kv", "put"],
-        ["kv", "delete"],
-        ["kv", "list"],
-        ["version"],
-        ["demo"],
-    ],
-)
-def test_every_help_has_an_example(command: list[str]) -> None:
-    assert f"Example: kerolox {' '.join(command)}" in ok(*command, "--help")
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All commands there are, with the words that lead to each."""
+    if hasattr(command, "commands"):
+        for name, one in command.commands.items():
+            yield from commands(one, (*path, name))
+    elif not command.hidden:
+        yield path, command
+
+
+EVERY = dict(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("words", [(), *EVERY], ids=" ".join)
+def test_every_help_has_an_example(words: tuple[str, ...]) -> None:
+    shown = " ".join(ok(*words, "--help").split())
+    assert f"Example: kerolox {' '.join(words)}".strip() in shown
+
+
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_every_command_speaks_to_programs_and_knows_the_names_of_options(words: tuple[str, ...]) -> None:
+    options = {name: option for option in EVERY[words].params for name in option.opts}
+    if words[0] != "bench":  # which prints what RocketMQ's own benchmark prints
+        assert "--json" in options
+    if "-o" in options:  # where something is written to
+        assert {"--out", "-o"} <= set(options["-o"].opts)
+    for option in options.values():
+        assert option.param_type_name == "argument" or option.help, option.name
+
+
+def test_slips_in_commands_and_options_are_told() -> None:
+    for words, meant in (
+        (["grop"], "group"),
+        (["group", "lagg"], "lag"),
+        (["group", "lag", "g", "--topc", "t"], "--topic"),
+    ):
+        result = runner.invoke(app, words)
+        assert result.exit_code == 2
+        assert meant in result.output
+    said = error("broker", "--set", "flushDiskTyp=SYNC_FLUSH")
+    assert said.endswith("Did you mean flushDiskType?")
+
+
+def test_completion() -> None:
+    def completed(*words: str) -> list[str]:
+        environment = {
+            "_KEROLOX_COMPLETE": "complete_bash",
+            "COMP_WORDS": " ".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+        }
+        return runner.invoke(app, prog_name="kerolox", env=environment).stdout.split()
+
+    assert completed("kerolox", "gro") == ["group"]
+    assert completed("kerolox", "group", "la") == ["lag"]
+    assert "--order-key" in completed("kerolox", "send", "--o")
+    assert {"--install-completion", "--show-completion"} <= set(ok("--help").split())
 
 
 def test_version() -> None:
+    assert ok("--version") == f"kerolox {as_json('version')['kerolox']}\n"
     assert set(as_json("version")) == {
         "kerolox",
         "python",

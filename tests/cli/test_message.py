@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from kerolox.cli.send import _spans
-from kerolox.cli.times import parse_time, time_text
+from kerolox.cli.times import parse_span, parse_time, time_text
 from kerolox.client import lookups
+from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
 from tests.cli.serving import Cluster, running_cluster
 
@@ -88,6 +89,36 @@ def test_the_first_that_fails_ends_it_and_is_named(cluster: Cluster, tmp_path: P
     # As told, the rest.
     rest = "\n".join(lines[following - 1 :])
     assert cluster.json("send", "ended", stdin=rest)["sent"] == 200 - following + 1
+
+
+def test_delays(cluster: Cluster) -> None:
+    cluster.ok("topic", "create", "later")
+    due_ms = SYSTEM_CLOCK.wall_ms() // 1000 * 1000 + 7_200_000
+    cluster.ok("send", "later", "a", "--deliver-at", time_text(due_ms))
+    cluster.ok("send", "later", "b", "--delay", "1h30m")
+    cluster.ok("send", "later", "c", "--delay-level", "18")
+    first, second = cluster.json("message", "find", "rmq_sys_wheel_timer")["messages"]
+    assert first["properties"]["TIMER_DELIVER_MS"] == str(due_ms)
+    assert second["properties"]["TIMER_DELAY_MS"] == "5400000"
+    (third,) = cluster.json("message", "find", "SCHEDULE_TOPIC_XXXX")["messages"]
+    assert third["properties"]["REAL_TOPIC"] == "later"
+    told = cluster.error("send", "later", "c", "--delay", "1m", "--delay-level", "3")
+    assert "one delay, not two" in told
+    assert "--delay" in cluster.error("send", "later", "c", "--deliver-at", "2h")
+    assert "500ms, 90s" in cluster.error("send", "later", "c", "--delay", "soon")
+    assert len(cluster.json("message", "find", "rmq_sys_wheel_timer")["messages"]) == 2
+
+
+def test_what_has_the_same_order_key_stays_in_order(cluster: Cluster) -> None:
+    cluster.ok("topic", "create", "ordered", "--queues", "8")
+    bodies_sent = [str(number) for number in range(20)]
+    cluster.ok("send", "ordered", *bodies_sent, "--order-key", "customer-7")
+    found = cluster.json("message", "find", "ordered")
+    assert bodies(found) == bodies_sent
+    assert len({message["queueId"] for message in found["messages"]}) == 1
+    assert "either --queue or --order-key" in cluster.error(
+        "send", "ordered", "x", "--queue", "1", "--order-key", "k"
+    )
 
 
 def test_numbers_for_people() -> None:
@@ -187,6 +218,12 @@ def test_times() -> None:
     assert parse_time("1600000000000", now_ms) == 1_600_000_000_000
     assert parse_time("2023-11-14T22:13:20+00:00", now_ms) == now_ms
     assert parse_time(time_text(now_ms), 0) == now_ms
+    assert parse_span("500ms", "--delay") == 0.5
+    assert parse_span("1h30m", "--delay") == 5400
+    assert parse_span("90", "--delay") == 90
+    for wrong in ("", "soon", "5 parsecs", "-3", "nan", "inf", "1h soon"):
+        with pytest.raises(OptionError):
+            parse_span(wrong, "--delay")
     assert (time_text(None), time_text(0), time_text(-1)) == ("", "", "")
     assert time_text(1 << 62) == str(1 << 62)
     for wrong in ("", "soon", "5 parsecs", "2023-13-01"):

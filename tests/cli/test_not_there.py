@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
 from typer.testing import CliRunner
 
 from kerolox.cli.main import app
 from tests.cli.serving import Cluster, running_cluster
+from tests.cli.test_commands import EVERY, serving_nameserver
 
 
 @pytest.fixture(scope="module")
@@ -74,16 +73,8 @@ NO_LOOKUP = {
 OTHERS = {"pipeline archive", "pipeline replay", "pipeline audit"}  # tests/pipeline
 
 
-def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    if hasattr(command, "commands"):
-        for name, one in command.commands.items():
-            yield from commands(one, (*path, name))
-    elif not command.hidden:
-        yield path
-
-
 def test_no_command_is_forgotten() -> None:
-    every = {" ".join(path) for path in commands(typer.main.get_command(app))}
+    every = {" ".join(words) for words in EVERY}
     tried = {" ".join(words[:1] if words[0] == "tail" else words[:2]) for words, _ in LOOKUPS}
     assert every == tried | NO_LOOKUP | OTHERS
 
@@ -125,8 +116,6 @@ def test_what_is_there_and_empty_is_no_error(cluster: Cluster) -> None:
 
 
 def test_a_name_server_without_brokers(tmp_path: Path) -> None:
-    from tests.cli.test_commands import serving_nameserver
-
     with serving_nameserver(tmp_path) as address:
         result = CliRunner().invoke(app, ["cluster", "list", "-n", address])
         assert (result.exit_code, result.stdout) == (0, f"no broker is registered at {address}\n")

@@ -50,6 +50,15 @@ def conf(store: Path) -> list[object]:
     return ["-c", store.parent / "broker.conf"]
 
 
+def test_a_store_is_found_below_the_folder_of_up(store: Path) -> None:
+    assert json.loads(run("verify", store.parent, *conf(store), "--json"))["root"] == str(store)
+    assert str(store) in run("inspect", store.parent)
+    (store.parent / "other" / "commitlog").mkdir(parents=True)
+    said = run("verify", store.parent, *conf(store), code=2)
+    assert f"one of the 2 stores below it: {store.parent / 'other'}, {store}" in " ".join(said.split())
+    assert "is whole" in run("verify", store, *conf(store))
+
+
 def bad_body(store: Path, number: int) -> int:
     """Spoil the body of a message; its log offset."""
     rows = [json.loads(line) for line in run("inspect", store / f"commitlog/{0:020d}", "--json").splitlines()]

@@ -37,6 +37,22 @@ def test_create_update_delete(cluster: Cluster) -> None:
     assert "topic create" in cluster.error("topic", "update", "t1", "--perm", "6")
 
 
+def test_list_shows_what_people_made(cluster: Cluster) -> None:
+    cluster.ok("topic", "create", "mine")
+    cluster.ok("group", "create", "g")
+    everything = cluster.json("topic", "list", "--all")
+    assert {"mine", "TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", "DefaultCluster", "rmq_sys_wheel_timer"} <= {
+        *everything
+    }
+    out, errors = cluster.run("topic", "list")
+    shown = [line.strip() for line in out.splitlines()[2:]]
+    assert shown == cluster.json("topic", "list")
+    assert "mine" in shown
+    assert not {"TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", "DefaultCluster"} & {*shown}
+    assert f"{len(everything) - len(shown)} topics of the system" in errors
+    cluster.ok("topic", "delete", "mine", "--yes")
+
+
 def test_delete_asks_first(cluster: Cluster) -> None:
     cluster.ok("topic", "create", "precious")
     cluster.run("topic", "delete", "precious", stdin="n\n", fails=True)

@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from kerolox.cli.main import app
 from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.routes import ClusterInfo, TopicRoute
@@ -67,6 +69,20 @@ def start() -> Iterator[type[Up]]:
         if up.process.poll() is None:
             up.process.kill()
         up.process.communicate()
+
+
+def test_print_config(tmp_path: Path) -> None:
+    words = ["up", "--data", str(tmp_path), "--brokers", "2", "--set", "flushDiskType=SYNC_FLUSH"]
+    done = CliRunner().invoke(app, [*words, "--print-config", "--json"])
+    shown = json.loads(done.stdout)
+    assert list(shown) == ["nameserver", "broker-a", "broker-b"]
+    assert shown["nameserver"]["listenPort"] == {"value": "9876", "source": "kerolox up"}
+    second = shown["broker-b"]
+    assert second["listenPort"] == {"value": "10921", "source": "kerolox up"}
+    assert second["storePathRootDir"]["value"] == str(tmp_path / "broker-b")
+    assert second["mappedFileSizeCommitLog"] == {"value": str(64 << 20), "source": "kerolox up"}
+    assert second["flushDiskType"] == {"value": "SYNC_FLUSH", "source": "flag"}
+    assert list(tmp_path.iterdir()) == []  # nothing was started
 
 
 def command(*args: str) -> subprocess.Popen[bytes]:

@@ -16,7 +16,7 @@ from kerolox.cli.serving import (
     print_options,
     serve_until_told,
 )
-from kerolox.errors import OptionError
+from kerolox.errors import OptionError, nearest
 
 EXAMPLE = "Example: kerolox broker -c broker.conf -n 127.0.0.1:9876 --store /var/lib/kerolox"
 
@@ -86,6 +86,6 @@ def by_key(options: Any, settings: list[str]) -> dict[str, Any]:
             raise OptionError("--set", text, "key=value")
         refuse_absent(options, key, value, "--set")
         if key not in known:
-            raise OptionError("--set", text, "a key that --print-config shows")
+            raise OptionError("--set", text, f"a key that --print-config shows.{nearest(key, known)}")
         found[known[key].name] = known[key].parse(value, "--set")
     return found

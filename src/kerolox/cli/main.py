@@ -6,6 +6,8 @@ that needs them runs, so that ``kerolox --help`` and completions answer at once.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from kerolox.cli import (
@@ -28,14 +30,26 @@ from kerolox.cli import (
     version,
 )
 
+EXAMPLE = "Example: kerolox up --data ./kerolox-data"
+
 app = typer.Typer(
     name="kerolox",
-    help="Apache RocketMQ rebuilt in Python: servers and administration.",
-    epilog="Example: kerolox nameserver --listen 0.0.0.0:9876",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback(epilog=EXAMPLE)
+def main(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=version.show_short, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Apache RocketMQ rebuilt in Python: servers and administration."""
+
 
 app.command("up", epilog=up.EXAMPLE)(up.serve)
 app.command("nameserver", epilog=nameserver.EXAMPLE)(nameserver.serve)

@@ -12,6 +12,7 @@ import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys, split_addresses
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.times import parse_moment, parse_span
 from kerolox.errors import KeroloxError, OptionError, sentences
 
 if TYPE_CHECKING:
@@ -43,7 +44,16 @@ def send(
         list[str] | None, typer.Option("--property", "-p", help="name=value; may be repeated.")
     ] = None,
     delay_level: Annotated[int, typer.Option(help="Deliver after the delay of this level.", min=0)] = 0,
+    delay: Annotated[
+        str | None, typer.Option(help="Deliver after this time: 500ms, 90s, 15m, 1h30m.", metavar="SPAN")
+    ] = None,
+    deliver_at: Annotated[
+        str | None, typer.Option(help="Deliver at this time: 2026-01-31T12:00:00.", metavar="TIME")
+    ] = None,
     queue: Annotated[int | None, typer.Option(help="Send to this queue only.", min=0)] = None,
+    order_key: Annotated[
+        str | None, typer.Option(help="Send to the queue of this key: what has the same stays in order.")
+    ] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
@@ -52,14 +62,35 @@ def send(
     The first that cannot be sent ends it; which were not sent, and where to go on, is told.
     """
     from kerolox import Message
+    from kerolox.clock import SYSTEM_CLOCK
     from kerolox.net.loop import run
 
     table = dict(_property(text) for text in properties or ())
+    if bool(delay_level) + (delay is not None) + (deliver_at is not None) > 1:
+        given = delay if delay is not None else deliver_at
+        raise OptionError("--deliver-at" if delay is None else "--delay", given, "one delay, not two")
+    if queue is not None and order_key is not None:
+        raise OptionError("--order-key", order_key, "either --queue or --order-key")
+    delay_s = None if delay is None else parse_span(delay, "--delay")
+    at_s = (
+        None
+        if deliver_at is None
+        else parse_moment(deliver_at, SYSTEM_CLOCK.wall_ms(), "--deliver-at") / 1000
+    )
 
     def message(body: bytes) -> Message:
-        return Message(topic, body, tags=tag, keys=keys or (), properties=table, delay_level=delay_level)
+        return Message(
+            topic,
+            body,
+            tags=tag,
+            keys=keys or (),
+            properties=table,
+            delay_level=delay_level,
+            delay=delay_s,
+            deliver_at=at_s,
+        )
 
-    sending = Sending(topic, queue, message)
+    sending = Sending(topic, queue, order_key, message)
     run(sending.run(split_addresses(nameserver), _bodies(bodies, file, whole)))
     document = {
         "sent": sending.sent,
@@ -70,7 +101,7 @@ def send(
     }
     columns = ("id", "broker", "queue", "offset", "status")
     rows = [tuple(row.values()) for row in sending.shown]
-    output(json).show(document, Table(columns, rows))
+    output(json).show(document, Table(columns, rows, empty="nothing was sent"))
     more = f", the first {len(rows)} shown" if sending.sent > len(rows) else ""
     typer.echo(f"{sending.sent} sent{more}", err=True)
     if sending.failed:
@@ -81,13 +112,16 @@ def send(
 class Sending:
     """Sends many messages, some at a time, until one cannot be sent: what follows is not tried then."""
 
-    def __init__(self, topic: str, queue_id: int | None, message: Callable[[bytes], Message]) -> None:
+    def __init__(
+        self, topic: str, queue_id: int | None, order_key: str | None, message: Callable[[bytes], Message]
+    ) -> None:
         self.sent = 0
         self.failed: dict[int, str] = {}  # by number, from 1 on: why
         self.not_tried_from: int | None = None
         self.shown: list[dict[str, object]] = []
         self._topic = topic
         self._queue_id = queue_id
+        self._order_key = order_key
         self._message = message
         self._turn = 0
 
@@ -132,7 +166,7 @@ class Sending:
     async def _send(self, producer: Producer, number: int, body: bytes) -> None:
         choose = None if self._queue_id is None else self._choose
         try:
-            receipt = await producer.send(self._message(body), selector=choose)
+            receipt = await producer.send(self._message(body), order_key=self._order_key, selector=choose)
         except KeroloxError as error:
             self.failed[number] = " ".join(str(error).split())
             return

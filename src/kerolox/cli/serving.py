@@ -46,9 +46,15 @@ def load_options(cls: type[T], file: Path | None, flags: Mapping[str, Any]) -> L
 
 def print_options(loaded: Loaded[Any], json: bool) -> None:
     """Every option, its value, and where the value came from."""
-    rows = loaded.rows()
-    document = {key: {"value": value, "source": source} for key, value, source in rows}
-    output(json).show(document, Table(("option", "value", "source"), rows))
+    output(json).show(options_document(loaded), options_table(loaded))
+
+
+def options_document(loaded: Loaded[Any]) -> dict[str, dict[str, str]]:
+    return {key: {"value": value, "source": source} for key, value, source in loaded.rows()}
+
+
+def options_table(loaded: Loaded[Any], title: str | None = None) -> Table:
+    return Table(("option", "value", "source"), loaded.rows(), title=title)
 
 
 def log_to_stderr(level: LogLevel) -> None:

@@ -30,7 +30,9 @@ ConfigFile = Annotated[
         "--config-file", "-c", help="The broker's configuration file; needed if it changes sizes or places."
     ),
 ]
-StoreDirectory = Annotated[Path, typer.Argument(help="Directory of the store.", metavar="DIR")]
+StoreDirectory = Annotated[
+    Path, typer.Argument(help="Directory of the store, or the one above it.", metavar="DIR")
+]
 
 _SHOWN = 100
 _COLUMNS = {  # of a table for people; JSON has everything
@@ -238,7 +240,19 @@ def _layout(directory: Path, config_file: Path | None) -> Layout:
     from kerolox.store.options import StoreOptions
 
     options = None if config_file is None else load_options(StoreOptions, config_file, {}).options
-    return find_layout(directory, options)
+    elsewhere = options is not None and options.commit_log_paths
+    return find_layout(directory if elsewhere else _store_at(directory), options)
+
+
+def _store_at(directory: Path) -> Path:
+    """The store that is meant: of a folder that ``kerolox up`` keeps, the one in it."""
+    below = sorted(path.parent for path in directory.glob("*/commitlog") if path.is_dir())
+    if not below or (directory / "commitlog").exists():
+        return directory
+    if len(below) > 1:
+        names = ", ".join(map(str, below))
+        raise OptionError("DIR", str(directory), f"one of the {len(below)} stores below it: {names}")
+    return below[0]
 
 
 @contextmanager

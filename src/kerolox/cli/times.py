@@ -9,6 +9,8 @@ from kerolox.errors import OptionError
 
 _AGO = re.compile(r"(\d+)\s*(s|m|h|d)(\s+ago)?")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
+_SPAN_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 EXPECTED = "a time: 2026-01-31T12:00:00, 90s, 15m, 2h or 3d (ago), now, or milliseconds since 1970"
 
 
@@ -26,6 +28,28 @@ def parse_time(text: str, now_ms: int, option: str = "time") -> int:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise OptionError(option, text, EXPECTED) from None
+
+
+def parse_span(text: str, option: str) -> float:
+    """Seconds: of ``500ms``, ``90s``, ``15m``, ``2h``, ``1h30m`` or ``3d``; a number alone is seconds."""
+    text = text.strip()
+    parts = _SPAN.findall(text)
+    if parts and "".join(number + unit for number, unit in parts) == text.replace(" ", ""):
+        return sum(float(number) * _SPAN_S[unit] for number, unit in parts)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise OptionError(option, text, "a span of time: 500ms, 90s, 15m, 2h, 1h30m or 3d")
+    return seconds
+
+
+def parse_moment(text: str, now_ms: int, option: str) -> int:
+    """A time to come; what :func:`parse_time` takes for a while ago is none."""
+    if _AGO.fullmatch(text.strip()):
+        raise OptionError(option, text, "a time: 2026-01-31T12:00:00. For a span from now on: --delay")
+    return parse_time(text, now_ms, option)
 
 
 def time_text(ms: int | None) -> str:

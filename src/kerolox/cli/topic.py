@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output
+from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output, say
 from kerolox.cli.times import time_text
 from kerolox.errors import nearest
 
@@ -31,21 +31,33 @@ AttributeOption = Annotated[
 ]
 
 
-@app.command("list", epilog="Example: kerolox topic list --cluster DefaultCluster")
+@app.command("list", epilog="Example: kerolox topic list --all")
 @one_line_errors
 def list_topics(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     cluster: Annotated[str | None, typer.Option(help="Only topics with queues in this cluster.")] = None,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", "-a", help="Also those of the system, and the retry and dead-letter topics."),
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """List the topics name servers know."""
 
-    async def work(admin: Admin) -> list[str]:
-        return await admin.topics(cluster)
+    async def work(admin: Admin) -> tuple[list[str], list[str]]:
+        from kerolox.protocol.reserved import is_of_system
 
-    topics = run_admin(nameserver, work)
+        known = await admin.topics(cluster)
+        info = await admin.cluster_info()
+        servers = {*info.cluster_addr_table, *info.broker_addr_table}
+        shown = [topic for topic in known if everything or not is_of_system(topic, servers)]
+        return shown, known
+
+    topics, known = run_admin(nameserver, work)
     empty = "there is no topic yet; make one with topic create"
     output(json).show(topics, Table(("topic",), [(topic,) for topic in topics], empty=empty))
+    if len(topics) < len(known) and not json:
+        say(f"{len(known) - len(topics)} topics of the system and of groups are not shown: --all")
 
 
 @app.command("route", epilog="Example: kerolox topic route TopicTest")

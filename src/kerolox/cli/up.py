@@ -9,15 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli.broker import by_key
-from kerolox.cli.output import one_line_errors
-from kerolox.cli.serving import LogLevel, listen_address, load_options, log_to_stderr, stop_signals
+from kerolox.cli.output import JsonFlag, one_line_errors, output
+from kerolox.cli.serving import (
+    LogLevel,
+    listen_address,
+    load_options,
+    log_to_stderr,
+    options_document,
+    options_table,
+    stop_signals,
+)
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
     import asyncio
     from asyncio.subprocess import Process
 
+    from kerolox.broker.options import BrokerOptions
     from kerolox.nameserver.server import NameServer
+    from kerolox.options import Loaded
 
 EXAMPLE = "Example: kerolox up --data ./kerolox-data"
 
@@ -70,6 +80,10 @@ def serve(
             "--set", help="A broker's option by RocketMQ's key; may be repeated.", metavar="KEY=VALUE"
         ),
     ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show every option and its source, and exit.")
+    ] = False,
+    json: JsonFlag = False,
     log_level: Annotated[LogLevel, typer.Option(help="What to log, on stderr.")] = LogLevel.WARNING,
 ) -> None:
     """Run a name server and a broker in one process until SIGTERM or SIGINT."""
@@ -80,8 +94,11 @@ def serve(
 
     chosen = settings or []
     by_key(BrokerOptions, chosen)  # a wrong one is told before anything starts
-    log_to_stderr(log_level)
     nameserver_at, broker_at = listen_address(nameserver_listen), listen_address(broker_listen)
+    if print_config:
+        _print_config(data, nameserver_at, broker_at, advertised_host, brokers, chosen, json)
+        return
+    log_to_stderr(log_level)
     flags = (["--advertised-host", advertised_host] if advertised_host else []) + _flags(chosen)
     with tempfile.TemporaryDirectory(prefix="kerolox-") as temporary:
         place = Path(temporary) if ephemeral else data
@@ -103,27 +120,68 @@ async def _serve_in_process(
     settings: list[str],
 ) -> None:
     from kerolox.broker.broker import Broker
-    from kerolox.broker.options import BrokerOptions
 
     told = stop_signals()
-    name = broker_name(0)
-    own = by_key(BrokerOptions, settings)
     # A broker that is told to register elsewhere would be waited for in vain.
-    async with _nameserver(data, nameserver_at, 0 if "nameservers" in own else 1) as nameserver:
-        values: dict[str, Any] = {
-            "bind_address": broker_at[0],
-            "listen_port": broker_at[1],
-            "broker_name": name,
-            "store_path": str(data / name),
-            "nameservers": _reachable(nameserver.address),
-            "advertised_host": advertised_host or "",
-            "config_path": str(data / name / "broker.conf"),
-            **by_key(BrokerOptions, [f"{key}={value}" for key, value in EMBEDDED.items()]),
-            **own,
-        }
-        async with Broker(load_options(BrokerOptions, None, values).options) as broker:
+    elsewhere = any(setting.partition("=")[0] == "namesrvAddr" for setting in settings)
+    async with _nameserver(data, nameserver_at, 0 if elsewhere else 1) as nameserver:
+        loaded = _broker_options(data, nameserver.address, broker_at, 0, advertised_host, settings)
+        async with Broker(loaded.options) as broker:
             _say_ready(nameserver.address, [broker.address])
             await told.wait()
+
+
+def _broker_options(
+    data: Path,
+    nameserver: str,
+    broker_at: tuple[str, int],
+    number: int,
+    advertised_host: str | None,
+    settings: list[str],
+) -> Loaded[BrokerOptions]:
+    from kerolox.broker.options import BrokerOptions
+
+    name = broker_name(number)
+    own: dict[str, Any] = {
+        "bind_address": broker_at[0],
+        "listen_port": _port(broker_at, number),
+        "broker_name": name,
+        "store_path": str(data / name),
+        "nameservers": _reachable(nameserver),
+        "config_path": str(data / name / "broker.conf"),
+        **by_key(BrokerOptions, [f"{key}={value}" for key, value in EMBEDDED.items()]),
+    }
+    chosen = {"advertised_host": advertised_host, **by_key(BrokerOptions, settings)}
+    loaded = load_options(BrokerOptions, None, {**own, **chosen})
+    for key in own.keys() - chosen.keys():
+        loaded.sources[key] = "kerolox up"
+    return loaded
+
+
+def _print_config(
+    data: Path,
+    nameserver_at: tuple[str, int],
+    broker_at: tuple[str, int],
+    advertised_host: str | None,
+    brokers: int,
+    settings: list[str],
+    json: bool,
+) -> None:
+    """The options of all servers that would run."""
+    from kerolox.options import Loaded
+
+    host, port = nameserver_at
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    given = {"bind_address", "listen_port", "kv_config_path", "config_store_path"}
+    servers: dict[str, Loaded[Any]] = {
+        "nameserver": Loaded(_nameserver(data, nameserver_at).options, dict.fromkeys(given, "kerolox up"), {})
+    }
+    for number in range(brokers):
+        servers[broker_name(number)] = _broker_options(
+            data, address, broker_at, number, advertised_host, settings
+        )
+    document = {name: options_document(loaded) for name, loaded in servers.items()}
+    output(json).show(document, *(options_table(loaded, name) for name, loaded in servers.items()))
 
 
 async def _serve_processes(
@@ -148,6 +206,14 @@ async def _serve_processes(
 
 def broker_name(number: int) -> str:
     return f"broker-{chr(ord('a') + number)}"
+
+
+def _port(broker_at: tuple[str, int], number: int) -> int:
+    host, first = broker_at
+    port = first + PORTS_APART * number if first else 0
+    if port > 65535:
+        raise OptionError("--broker-listen", f"{host}:{first}", f"room for broker {number + 1} above it")
+    return port
 
 
 def _nameserver(data: Path, at: tuple[str, int], brokers_awaited: int = 1) -> NameServer:
@@ -192,12 +258,7 @@ async def _spawn(
     import asyncio
     import os
 
-    host, port = broker_at
-    port = port + PORTS_APART * number if port else 0
-    if port > 65535:
-        raise OptionError(
-            "--broker-listen", f"{host}:{broker_at[1]}", f"room for broker {number + 1} above it"
-        )
+    host, port = broker_at[0], _port(broker_at, number)
     name = broker_name(number)
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "kerolox", "broker",

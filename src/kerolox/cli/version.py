@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import typer
+
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
 
 EXAMPLE = "Example: kerolox version --json"
+
+
+def show_short(asked: bool) -> None:
+    """``kerolox --version``"""
+    if asked:
+        import kerolox
+
+        typer.echo(f"kerolox {kerolox.__version__}")
+        raise typer.Exit
 
 
 @one_line_errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 RETRY_PREFIX: Final = "%RETRY%"
@@ -35,3 +36,14 @@ SYSTEM_GROUPS: Final = (
     TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", HALF_GROUP,
 )  # fmt: skip
+
+
+def is_of_system(topic: str, servers: Container[str] = ()) -> bool:
+    """Whether brokers made a topic for themselves or for a group: nobody sends to it by its name. ``servers``
+    are the names of clusters and brokers, which have topics of their own."""
+    return (
+        topic in SYSTEM_TOPICS
+        or topic in servers
+        or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX))
+        or topic.endswith(REPLY_SUFFIX)
+    )
