@@ -106,6 +106,32 @@ async def test_a_message_given_back_waits_for_the_retry_topic_of_its_group(
         assert route.queue_datas[0].perm == 6
 
 
+async def test_the_reason_of_the_last_attempt_stays_with_the_message(talk: Talk) -> None:
+    first = await stored(talk)
+    await back(talk, first, reason="  no stock\n of \x02TAGS\x01B")
+    (again,) = await parked(talk, 3)
+    assert again.properties["KEROLOX_RETRY_REASON"] == "no stock of TAGS B"
+    assert again.properties["TAGS"] == "A"
+    await back(talk, again.physical_offset, reason="ü" * 5000)
+    (again,) = await parked(talk, 4)
+    assert again.properties["KEROLOX_RETRY_REASON"] == "ü" * 256
+    await back(talk, again.physical_offset)  # who gives none takes the old one away
+    (again,) = await parked(talk, 5)
+    assert "KEROLOX_RETRY_REASON" not in again.properties
+    await back(talk, again.physical_offset, delay_level=-1, reason="broken for good")
+    (dead,) = await talk.messages("%DLQ%G")
+    assert dead.properties["KEROLOX_RETRY_REASON"] == "broken for good"
+
+
+async def test_a_reason_never_keeps_a_message_from_coming_again(talk: Talk) -> None:
+    """Properties have an end: then the reason is left out."""
+    full = await stored(talk, properties={"UNIQ_KEY": UNIQUE, "large": "x" * 31_500})
+    assert (await back(talk, full, reason="y" * 600)).code == 0
+    (again,) = await parked(talk, 3)
+    assert len(again.properties["large"]) == 31_500
+    assert "KEROLOX_RETRY_REASON" not in again.properties
+
+
 async def test_every_attempt_waits_longer_and_keeps_where_the_message_came_from(talk: Talk) -> None:
     offset = await stored(talk)
     (first,) = await talk.messages("T")

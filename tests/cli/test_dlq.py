@@ -108,6 +108,18 @@ def test_show_tells_where_they_came_from(cluster: Cluster) -> None:
     ]
 
 
+def test_show_tells_the_reason(cluster: Cluster) -> None:
+    bury(cluster, "reasoned", "one", properties={"KEROLOX_RETRY_REASON": "no stock\x1b[2J"})
+    bury(cluster, "reasoned", "two", topic=False)
+    first, second = cluster.json("dlq", "show", "reasoned")["messages"]
+    assert (first["reason"], second["reason"]) == ("no stock\x1b[2J", None)
+    out = cluster.ok("dlq", "show", "reasoned")
+    assert "no stock" in out
+    assert "\x1b" not in out
+    cluster.ok("dlq", "resend", "reasoned", "--all")
+    assert all("KEROLOX_RETRY_REASON" not in copy["properties"] for copy in found(cluster, "of-reasoned"))
+
+
 def test_times_reach_exactly_so_far(cluster: Cluster) -> None:
     import time
 

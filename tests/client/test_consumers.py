@@ -14,7 +14,7 @@ import pytest
 from kerolox import Client, Message, Producer, Queue, Received
 from kerolox.client.consumer_options import PullOptions, PushOptions
 from kerolox.client.errors import BrokerNotRegistered
-from kerolox.client.outcomes import DeadLetter, Retry, Suspend
+from kerolox.client.outcomes import DeadLetter, Retry, Suspend, reason_of
 from kerolox.client.pull_consumer import PullConsumer
 from kerolox.client.push_consumer import ConsumeHook, PushConsumer
 from kerolox.errors import Closed, OptionError
@@ -166,6 +166,33 @@ async def test_dead_letters(running: RunningBroker, producer: Producer) -> None:
                 await asyncio.sleep(0.05)
     (letter,) = await stored(running.nameserver_address, "%DLQ%billing")
     assert (letter.text, letter.get("RETRY_TOPIC")) == ("x", "orders")
+    assert letter.get("KEROLOX_RETRY_REASON") == "broken for good"
+
+
+async def test_the_next_attempt_knows_why_the_last_one_failed(
+    running: RunningBroker, producer: Producer
+) -> None:
+    reasons: list[str] = []
+
+    async def handle(message: Received) -> None:
+        reasons.append(message.get("KEROLOX_RETRY_REASON"))
+        if message.reconsume_times == 0:
+            raise Retry("the bank is\nclosed", level=1)
+        if message.reconsume_times == 1:
+            raise Retry(level=1)
+
+    async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:
+        consumer.subscribe("orders", handle)
+        await send(producer, "x")
+        await wait_for(lambda: len(reasons) == 3, 20)
+    assert reasons == ["", "the bank is closed", ""]
+
+
+def test_reasons_of_exceptions() -> None:
+    assert reason_of(ValueError("seven")) == "ValueError: seven"
+    assert reason_of(KeyError()) == "KeyError"
+    assert reason_of(Retry("later")) == "later"
+    assert reason_of(DeadLetter()) == ""
 
 
 async def test_a_slow_message_is_given_to_somebody_else(running: RunningBroker, producer: Producer) -> None:
@@ -379,6 +406,7 @@ async def test_an_ordered_queue_goes_on_past_a_dead_letter(
         await wait_for(lambda: seen == ["a", "c"], 10)
     (letter,) = await stored(running.nameserver_address, "%DLQ%billing")
     assert letter.text == "bad"
+    assert letter.get("KEROLOX_RETRY_REASON") == "ValueError: never"
 
 
 async def test_ordered_members_hand_queues_over_without_overlap(

@@ -66,7 +66,8 @@ REQUESTS = {
     320: SEND_V2,
     324: SEND_V1,
     325: SEND_V2,
-    36: "offset group delayLevel originMsgId? originTopic? unitMode? maxReconsumeTimes? bname?",
+    36: "offset group delayLevel originMsgId? originTopic? unitMode? maxReconsumeTimes? bname? "
+    "keroloxReason?",
     11: PULL,
     361: PULL,
     12: "topic key maxNum beginTimestamp endTimestamp _UNIQUE_KEY_QUERY?",

@@ -33,6 +33,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PERM_WRITE
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.send import SendBackRequest, SendRequest
+from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
@@ -48,6 +49,8 @@ DEAD_LETTER_QUEUES = 1
 OWN_LIMIT_VERSION = 121  # clients since 3.4.9 may say themselves how often is enough
 
 _AT_RETRY_TOPIC = packed.marker(packed.RETRY_TOPIC)
+_ROOM_BYTES = 1024  # for what the way through the delays adds to the properties
+_AT_REASON = packed.marker(packed.RETRY_REASON)
 _AT_ORIGIN_MESSAGE_ID = packed.marker(packed.ORIGIN_MESSAGE_ID)
 
 
@@ -114,7 +117,7 @@ class Retries:
         else:
             queues = group.retry_queue_nums
             level = asked.delay_level or FIRST_LEVEL + message.reconsume_times
-        draft = copy_of(message, topic.topic_name, random.randrange(queues), level)
+        draft = copy_of(message, topic.topic_name, random.randrange(queues), level, asked.reason or "")
         origin = (packed.find(draft.properties, _AT_RETRY_TOPIC) or b"").decode("utf-8", "replace")
         # On the strength of the answer the consumer goes on: so the topic is on disk before the copy is.
         await self._topics.unsaved.saved(topic.topic_name)
@@ -186,8 +189,8 @@ class Retries:
         )
 
 
-def copy_of(message: StoredMessage, topic: str, queue_id: int, level: int) -> Draft:
-    """The message once more for another topic, one attempt further."""
+def copy_of(message: StoredMessage, topic: str, queue_id: int, level: int, reason: str = "") -> Draft:
+    """The message once more for another topic, one attempt further. The reason is that of this attempt."""
     properties = message.packed_properties
     if packed.find(properties, _AT_RETRY_TOPIC) is None:
         properties = packed.replace(properties, packed.RETRY_TOPIC, message.topic)
@@ -195,6 +198,10 @@ def copy_of(message: StoredMessage, topic: str, queue_id: int, level: int) -> Dr
         properties = packed.replace(properties, packed.ORIGIN_MESSAGE_ID, message.offset_id)
     properties = packed.replace(properties, packed.WAIT, "false")
     properties = packed.replace(properties, packed.DELAY, str(level))
+    properties = packed.remove(properties, _AT_REASON)
+    if reason:  # from a peer: it goes with the message only as far as there is room
+        told = packed.replace(properties, packed.RETRY_REASON, packed.plain_reason(reason))
+        properties = told if len(told) + _ROOM_BYTES <= PROPERTIES_BYTES_MAX else properties
     return Draft(
         topic,
         queue_id,

@@ -97,7 +97,7 @@ def show(
     run_admin(nameserver, work)
     cut = chosen.cut or (f"the first {len(found)} of {chosen.total}" if len(found) < chosen.total else "")
     documents = [_document(message, mark) for message, mark in found]
-    columns = ["stored", "broker", "offset", "origin", "attempts", "keys", "id", "body"]
+    columns = ["stored", "broker", "offset", "origin", "attempts", "reason", "keys", "id", "body"]
     rows = [_row(message) for message, _ in found]
     if marks:
         columns.append("resent")
@@ -360,9 +360,9 @@ def _run(nameserver: str, work: Any, chosen: Chosen) -> str:
 
 
 def _document(message: StoredMessage, mark: bool | None = None) -> dict[str, Any]:
-    from kerolox.client.dead_letters import origin_of
+    from kerolox.client.dead_letters import origin_of, reason_of
 
-    found = {"originTopic": origin_of(message), **document(message)}
+    found = {"originTopic": origin_of(message), "reason": reason_of(message), **document(message)}
     return found if mark is None else {**found, "resent": mark}
 
 
@@ -373,7 +373,7 @@ def _line(message: StoredMessage) -> bytes:
 
 
 def _row(message: StoredMessage) -> tuple[object, ...]:
-    from kerolox.client.dead_letters import origin_of
+    from kerolox.client.dead_letters import origin_of, reason_of
 
     return (
         time_text(message.store_timestamp),
@@ -381,6 +381,7 @@ def _row(message: StoredMessage) -> tuple[object, ...]:
         message.queue_offset,
         origin_of(message),
         message.reconsume_times,
+        reason_of(message),
         " ".join(message.keys),
         message.message_id,
         body_text(message, BODY_SHOWN),

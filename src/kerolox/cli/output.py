@@ -135,4 +135,5 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return escape(str(value))
+    # What peers have written into names and messages must not steer a terminal.
+    return escape("".join(letter if letter.isprintable() or letter == "\n" else " " for letter in str(value)))

@@ -47,7 +47,7 @@ OF_THE_WAY = frozenset({
     names.TRANSACTION_CHECK_TIMES, names.CHECK_IMMUNITY_S, names.TRANSACTION_ID,
     names.INNER_NUM, names.INNER_BASE, names.INNER_MULTI_DISPATCH, names.INNER_MULTI_QUEUE_OFFSET,
     names.POP_CHECKPOINT, names.POP_CHECKPOINT_OFFSET, names.FIRST_POP_TIME,
-    names.MIN_OFFSET, names.MAX_OFFSET, names.CONSUME_START_TIME, MARK, RUN_MARK,
+    names.MIN_OFFSET, names.MAX_OFFSET, names.CONSUME_START_TIME, names.RETRY_REASON, MARK, RUN_MARK,
 })  # fmt: skip
 
 
@@ -177,6 +177,11 @@ class DeadLetters:
 def origin_of(message: StoredMessage) -> str | None:
     """The topic a dead letter was consumed from."""
     return message.properties.get(names.RETRY_TOPIC)
+
+
+def reason_of(message: StoredMessage) -> str | None:
+    """Why its last consumer gave it back, if it said so and the broker kept it."""
+    return message.properties.get(names.RETRY_REASON)
 
 
 class Resend:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kerolox.client.held_queue import HeldQueue
 from kerolox.client.messages import Queue, Received
-from kerolox.client.outcomes import DeadLetter, Suspend
+from kerolox.client.outcomes import DeadLetter, Suspend, reason_of
 from kerolox.client.work import Work, log_failure
 from kerolox.errors import KeroloxError
 
@@ -178,7 +178,8 @@ class InOrder(Work):
         too_often = limit >= 0 and all(message.reconsume_times >= limit for message in chunk)
         if not too_often and not isinstance(error, DeadLetter):
             return False
-        sent = [await self.consumer.giving_back.send_again(message, -1) for message in chunk]
+        send = self.consumer.giving_back.send_again
+        sent = [await send(message, -1, reason_of(error)) for message in chunk]
         return all(sent)
 
 

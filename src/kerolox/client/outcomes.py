@@ -6,10 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kerolox.client.messages import Received
+from kerolox.protocol.properties import plain_reason
+
+
+def reason_of(error: Exception) -> str:
+    """What an exception of a handler gives as reason: the text of ours, the kind as well of others."""
+    text = str(error)
+    if isinstance(error, Retry):
+        return plain_reason(text)
+    return plain_reason(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 class Retry(Exception):
-    """Bring it again later.
+    """Bring it again later. The ``reason`` stays with the message: ``kerolox dlq show`` tells it.
 
     ``level`` is a delay level (1 to 18); without one the delay grows with each attempt. A batch handler may
     name the ``messages`` it means; the others count as taken.

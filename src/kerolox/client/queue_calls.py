@@ -173,7 +173,9 @@ class QueueCalls:
 
     # --- messages to come back --------------------------------------------------------------------------
 
-    async def send_back(self, message: Received, topic: str, delay_level: int, attempts_max: int) -> None:
+    async def send_back(
+        self, message: Received, topic: str, delay_level: int, attempts_max: int, reason: str = ""
+    ) -> None:
         """Have the broker bring a message again later; ``topic`` is the one it was sent to, on the wire."""
         asked = SendBackRequest(
             offset=message.physical_offset,
@@ -184,6 +186,7 @@ class QueueCalls:
             max_reconsume_times=attempts_max,
             unit_mode=self._client.options.unit_mode,
             broker_name=message.broker,
+            reason=reason or None,
         )
         address = self._client.address(message.broker, MASTER, exact=True)
         code = RequestCode.CONSUMER_SEND_MSG_BACK

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kerolox.client.handlers import Handler
 from kerolox.client.held_queue import HeldQueue
 from kerolox.client.messages import Queue, Received
-from kerolox.client.outcomes import Retry, Suspend
+from kerolox.client.outcomes import Retry, Suspend, reason_of
 from kerolox.protocol.reserved import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -194,7 +194,8 @@ class Workers(Work):
             held.done(messages)
             return
         log_failure(handler, failed, error)
-        kept = await self._give_back(failed, error.level if isinstance(error, Retry) else 0)
+        level = error.level if isinstance(error, Retry) else 0
+        kept = await self._give_back(failed, level, reason_of(error))
         left = {message.queue_offset for message in kept}
         held.done(message for message in messages if message.queue_offset not in left)
         if kept:
@@ -211,7 +212,7 @@ class Workers(Work):
             self._ready.append((held, handler, messages))
             self._wake()
 
-    async def _give_back(self, messages: Sequence[Received], level: int) -> list[Received]:
+    async def _give_back(self, messages: Sequence[Received], level: int, reason: str) -> list[Received]:
         """Those the broker did not take: their offsets must not be passed."""
         if self.options.broadcasting:
             for message in messages:
@@ -221,7 +222,7 @@ class Workers(Work):
                 )  # fmt: skip
             return []
         give = self.consumer.giving_back.give_back
-        taken = await asyncio.gather(*(give(message, level) for message in messages))
+        taken = await asyncio.gather(*(give(message, level, reason) for message in messages))
         return [message for message, is_taken in zip(messages, taken, strict=True) if not is_taken]
 
     async def _watch_time(self) -> None:
@@ -239,7 +240,8 @@ class Workers(Work):
                     "handler_too_slow group=%s topic=%s msg_id=%s limit_s=%g",
                     self.consumer.group, job.held.queue.topic, messages[0].msg_id, limit_s,
                 )  # fmt: skip
-                kept = await self._give_back(messages, GIVE_BACK_LEVEL_AFTER_TIMEOUT)
+                reason = f"its handler took longer than {limit_s:g} s"
+                kept = await self._give_back(messages, GIVE_BACK_LEVEL_AFTER_TIMEOUT, reason)
                 left = {message.queue_offset for message in kept}
                 job.held.done(message for message in messages if message.queue_offset not in left)
                 if kept and job.has_returned():

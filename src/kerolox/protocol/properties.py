@@ -58,6 +58,8 @@ RECONSUME_TIME: Final = "RECONSUME_TIME"
 MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+RETRY_REASON: Final = "KEROLOX_RETRY_REASON"  # why it was given back last; Apache's know no such thing
+RETRY_REASON_BYTES_MAX: Final = 512
 
 # --- added by the broker -------------------------------------------------------------------------
 CLUSTER: Final = "CLUSTER"
@@ -118,6 +120,12 @@ RESERVED: Final = frozenset({
 def marker(name: str) -> bytes:
     r"""What stands before a value in the packed text: ``\x02name\x01``. Make it once and keep it."""
     return VALUE_END + name.encode() + NAME_END
+
+
+def plain_reason(text: str) -> str:
+    """A reason as a property can hold it: one line, not too long, without separators."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:4096]).split())
+    return line.encode("utf-8", "replace")[:RETRY_REASON_BYTES_MAX].decode("utf-8", "ignore")
 
 
 AT_KEYS: Final = marker(KEYS)

@@ -85,8 +85,11 @@ class SendTold(Header, frozen=True, kw_only=True, rename=wire(region_id="MSG_REG
     trace_on: bool
 
 
-class SendBackRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
-    """Could not be consumed: put it into the group's retry topic for later."""
+class SendBackRequest(
+    Header, frozen=True, kw_only=True, rename=wire(broker_name="bname", reason="keroloxReason")
+):
+    """Could not be consumed: put it into the group's retry topic for later. ``reason`` is ours: Apache's
+    brokers pass over it."""
 
     offset: Int64  # in the commit log
     group: str
@@ -96,6 +99,7 @@ class SendBackRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     broker_name: str | None = None
+    reason: str | None = None
 
 
 class RecallRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
