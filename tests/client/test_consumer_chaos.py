@@ -412,7 +412,7 @@ async def test_what_the_broker_does_not_take_back_is_tried_here(
     monkeypatch.setattr(work, "RETRY_HERE_S", 0.2)
     attempts: list[int] = []
 
-    async def refuse(message: Received, level: int) -> bool:
+    async def refuse(message: Received, level: int, reason: str) -> bool:
         return False
 
     async def handle(message: Received) -> None:
@@ -439,7 +439,7 @@ async def test_a_slow_handler_that_ends_while_its_message_is_given_back(
     giving, given = asyncio.Event(), asyncio.Event()
     calls = 0
 
-    async def give_back(message: Received, level: int) -> bool:
+    async def give_back(message: Received, level: int, reason: str) -> bool:
         giving.set()
         await given.wait()
         return taken

@@ -240,7 +240,7 @@ def lag(
             columns,
             rows,
             title=f"group {group} is {total} messages behind",
-            empty=f"group {group} has consumed nothing yet: there is no place it could be behind of",
+            empty=f"group {group} has consumed nothing yet",
         ),
     )
     tell_disabled(out, group, why)
@@ -287,13 +287,10 @@ def members(group: GroupName, nameserver: NameServerOption = DEFAULT_ADDRESS, js
     }
     columns = ("client", "address", "language", "version", "brokers")
     rows = [(*list(client.values())[:-1], ", ".join(client["brokers"])) for client in clients.values()]
-    output(json).show(
-        document,
-        Table(columns, rows, title=f"members of {group}", empty=f"nobody of group {group} is connected"),
-        Table(
-            ("topic", "subscription"), sorted(subscriptions.items()), empty="it has subscribed to no topic"
-        ),
-    )
+    shown = [Table(columns, rows, title=f"members of {group}", empty=f"nobody of group {group} is connected")]
+    if subscriptions:
+        shown.append(Table(("topic", "subscription"), sorted(subscriptions.items())))
+    output(json).show(document, *shown)
 
 
 @app.command("reset", epilog="Example: kerolox group reset billing TopicTest --to 2h")

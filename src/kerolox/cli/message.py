@@ -23,7 +23,7 @@ app = typer.Typer(help="Messages that are stored.", no_args_is_help=True)
 @one_line_errors
 def get(
     id: Annotated[
-        str, typer.Argument(help="Offset id; with --topic also the unique key of the producer, or a key.")
+        str, typer.Argument(help="Offset id, or unique key of the producer; with --topic also a key.")
     ],
     topic: Annotated[str | None, typer.Option(help="Topic of the message.")] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,

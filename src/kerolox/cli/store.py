@@ -72,11 +72,14 @@ def inspect(
     json: JsonFlag = False,
 ) -> None:
     """Show what is in a file: messages, queue entries, keys, times. With --json one object a line."""
+    from kerolox.store.errors import FileMissing
     from kerolox.store.inspect import Kind, kind_of, rows
 
     if path.is_dir():
         _show_summary(_layout(path, config_file), output(json))
         return
+    if not path.exists():
+        raise FileMissing(f"{path} is not there. Give a file of a store, or its directory.")
     if kind is None:
         known = kind_of(str(path))
     else:

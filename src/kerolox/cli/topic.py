@@ -45,13 +45,8 @@ def list_topics(
     """List the topics name servers know."""
 
     async def work(admin: Admin) -> tuple[list[str], list[str]]:
-        from kerolox.protocol.reserved import is_of_system
-
         known = await admin.topics(cluster)
-        info = await admin.cluster_info()
-        servers = {*info.cluster_addr_table, *info.broker_addr_table}
-        shown = [topic for topic in known if everything or not is_of_system(topic, servers)]
-        return shown, known
+        return known if everything else await admin.made_by_people(known), known
 
     topics, known = run_admin(nameserver, work)
     empty = "there is no topic yet; make one with topic create"

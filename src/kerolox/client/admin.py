@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -33,7 +33,7 @@ from kerolox.protocol.headers.route import (
     RouteRequest,
 )
 from kerolox.protocol.limits import INT64_MAX
-from kerolox.protocol.reserved import TEMPLATE_TOPIC, TOOLS_GROUP
+from kerolox.protocol.reserved import TEMPLATE_TOPIC, TOOLS_GROUP, is_of_system
 
 LATEST_MS = -1  # as a time: the end of every queue
 
@@ -167,6 +167,12 @@ class Admin:
             asked = ClusterTopicsRequest(cluster=cluster)
             answer = await self.nameservers.ask(RequestCode.GET_TOPICS_BY_CLUSTER, asked)
         return sorted(TopicList.decode(answer.body).topic_list)
+
+    async def made_by_people(self, topics: Iterable[str]) -> list[str]:
+        """Those that are not of the system: brokers make topics for themselves and for groups, too."""
+        info = await self.cluster_info()
+        servers = {*info.cluster_addr_table, *info.broker_addr_table}
+        return [topic for topic in topics if not is_of_system(topic, servers)]
 
     async def runtime_info(self, address: str, timeout_s: float | None = None) -> dict[str, str]:
         answer = await self.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=timeout_s)

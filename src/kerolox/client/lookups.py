@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kerolox.client.admin import Admin, NotFound, Queue
+from kerolox.client.admin import Admin, NoSuchTopic, NotFound, Queue
 from kerolox.errors import ConnectFailed, InvalidRequest, KeroloxError, RequestFailed
 from kerolox.protocol.batch import unwrap
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -23,6 +23,8 @@ from kerolox.protocol.reserved import TOOLS_GROUP
 
 COUNT_MAX = 64  # of one query by key: brokers give no more
 PULL_COUNT = 32
+TOPICS_MAX = 500  # in which a unique key is looked for when nobody says where
+TOPICS_AT_ONCE = 16
 _GOES_ON = (
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -45,8 +47,8 @@ class Lookups:
         self._admin = admin
 
     async def by_id(self, message_id: str, topic: str | None = None) -> StoredMessage:
-        """The message with an offset id, which says where it is; with a unique key, which its topic's index
-        knows; or with a key no other message has. Tells what was tried when there is none."""
+        """The message with an offset id, which says where it is; with a unique key, which the index of its
+        topic knows; or with a key that no other message of the topic has. Tells what was tried."""
         tried: list[str] = []
         place = place_of(message_id)
         if topic is not None:
@@ -69,10 +71,32 @@ class Lookups:
                 return await self._at(place)
             except (RequestFailed, ConnectFailed) as error:
                 tried.append(f"as offset id at broker {host_text(place.store_host)}: {_reason(error, place)}")
-        hint = "" if topic is not None else ". Name its topic to find it as unique key or as key: --topic"
-        if not tried:
-            raise NotFound(f"{message_id} is no offset id, which alone says where a message is{hint}")
-        raise NotFound(f"no message {message_id} was found; tried {', '.join(tried)}{hint}")
+        hint = "" if topic is not None else ". Name its topic to find it by its key: --topic"
+        if topic is None:
+            if place is None:
+                tried.append("it is no offset id")
+            topics = await self._admin.made_by_people(await self._admin.topics())
+            if len(topics) <= TOPICS_MAX:
+                found = await self._in_topics(topics, message_id)
+                if found.messages:
+                    return found.messages[0]
+                tried.append("as unique key in every topic")
+            else:
+                hint = f". There are {len(topics)} topics: name the one to find it as unique key in, --topic"
+        raise NotFound(f"no message {message_id} was found; tried: {', '.join(tried)}{hint}")
+
+    async def _in_topics(self, topics: list[str], unique_key: str) -> Found:
+        """The messages of the first topic that has any with a unique key."""
+        for start in range(0, len(topics), TOPICS_AT_ONCE):
+            some = topics[start : start + TOPICS_AT_ONCE]
+            asked = (self.by_key(topic, unique_key, unique=True) for topic in some)
+            for found in await asyncio.gather(*asked, return_exceptions=True):
+                if isinstance(found, Found):
+                    if found.messages:
+                        return found
+                elif not isinstance(found, NoSuchTopic):  # deleted meanwhile
+                    raise found
+        return Found()
 
     async def _at(self, place: OffsetId) -> StoredMessage:
         asked = ViewMessageRequest(offset=place.physical_offset)
