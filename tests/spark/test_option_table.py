@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kerolox.client.messages import Queue
+from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
 from kerolox.spark.option_table import (
     CLUSTER,
@@ -13,7 +14,9 @@ from kerolox.spark.option_table import (
     moment,
     number,
     size,
+    span,
 )
+from kerolox.spark.sink_options import SINK
 from kerolox.spark.source_options import SOURCE, Start, read_wanted
 
 NEEDED = {"nameserver": "127.0.0.1:9876", "topic": "orders"}
@@ -139,6 +142,59 @@ def test_values() -> None:
     assert [size(text) for text in ("64m", "1k", "7", "2GB", "10b")] == [64 << 20, 1024, 7, 2 << 30, 10]
     assert moment("2026-01-31T12:00:00+01:00") == moment("2026-01-31T11:00:00") == 1769857200000
     assert moment("1769857200000") == 1769857200000
+
+
+def test_lengths_of_time() -> None:
+    read = span(1, 90_000_000)
+    written = ("60000", "60s", "1m", "1 minute", "0.5h", "250ms", "1d", "2 Hours")
+    assert [read(text) for text in written] == [
+        60_000, 60_000, 60_000, 60_000, 1_800_000, 250, 86_400_000, 7_200_000,
+    ]  # fmt: skip
+    for wrong in ("", "m", "15 q", "-5s", "1h30m", "0s", "99d"):
+        with pytest.raises(ValueError):
+            read(wrong)
+    wanted = read_wanted(
+        {**NEEDED, "retryforms": "15m", "discoveryintervalms": "30s", "idlewaitms": "0.2s"}, "streaming"
+    )
+    assert (wanted.patience_s, wanted.discovery_s, wanted.idle_wait_s) == (900, 30, 0.2)
+    assert "or with a unit: 500ms, 30s, 15m" in refused(retryForMs="soon")
+
+
+def test_every_option_in_milliseconds_takes_units() -> None:
+    for table in (SOURCE, SINK):
+        for option in table.options:
+            if option.key.endswith("Ms"):
+                assert option.read("2s") == 2_000, option.key
+
+
+def test_how_long_ago() -> None:
+    now_ms = SYSTEM_CLOCK.wall_ms()
+    for text in ("15m", "15m ago", "15 minutes ago"):
+        assert now_ms - 900_000 <= moment(text) <= SYSTEM_CLOCK.wall_ms() - 900_000
+
+
+def test_times_by_topic_and_queue() -> None:
+    given = '{"orders": 5, "clicks": {"a": {"0": "2026-01-31T12:00:00+01:00", "1": 7}}}'
+    times = read_wanted(
+        {**NEEDED, "startingoffsetsbytimestamp": given, "namespace": "ns"}, "streaming"
+    ).start.times
+    assert times is not None
+    queues = [Queue("ns%orders", "a", 0), Queue("ns%clicks", "a", 0), Queue("ns%clicks", "a", 1)]
+    assert [times.of(queue) for queue in queues] == [5, 1769857200000, 7]
+    assert times.of(Queue("ns%clicks", "b", 0)) is None
+    for wrong, said in (
+        ("5", "topics: expected an object, found 5"),
+        ("{}", "empty"),
+        ('{"orders": "noon"}', '"noon" of orders is no time'),
+        ('{"orders": true}', "true of orders is no time"),
+        ('{"orders": {"a": {"x": 5}}}', "queue 'x' of orders/a is no number"),
+        ('{"orders": {"a": 5}}', "queues of orders/a: expected an object"),
+    ):
+        assert said in refused(startingOffsetsByTimestamp=wrong)
+    assert "a batch query" in refused(endingOffsetsByTimestamp=given)
+    assert "only one of startingTimestamp" in refused(startingTimestamp="5", startingOffsetsByTimestamp=given)
+    assert "startingTimestamp to be given as well" in refused(startingOffsetsByTimestampStrategy="error")
+    assert "latest or error" in refused(startingTimestamp="5", startingOffsetsByTimestampStrategy="earliest")
 
 
 def test_every_option_is_described() -> None:

@@ -20,7 +20,7 @@ from kerolox.client.plain import Edges, PlainCluster
 from kerolox.errors import ConnectionLost, KeroloxError, OptionError, ProtocolError
 from kerolox.spark.queues import DataLoss
 from kerolox.testing.threads import BrokerThread, broker_in_thread
-from tests.spark.source_kit import Query, close_all, schema, through_json
+from tests.spark.source_kit import Query, batch_read, close_all, schema, through_json
 
 Send = Callable[[Sequence[Message]], Any]
 NewTopic = Callable[..., str]
@@ -111,6 +111,60 @@ def test_a_point_in_time(broker: BrokerThread, new_topic: NewTopic, send: Send) 
     send(texts(topic, 8, 9))
     assert later.next() == names(8, 9)
     assert Query(broker, topic, startingTimestamp="2001-01-01T00:00:00Z").next() == names(0, 9)
+
+
+def test_a_point_in_time_for_each_topic_and_queue(
+    broker: BrokerThread, new_topic: NewTopic, cluster: PlainCluster
+) -> None:
+    one, two = new_topic(queues=2), new_topic(queues=1)
+    with Producer(broker.nameserver_address, group="p") as producer:
+        for topic, queue in ((one, 0), (one, 1), (two, 0)):
+            for n in range(3):
+                producer.send(
+                    Message(topic, f"{'ab'[topic == two]}{queue}-{n}"), queue=Queue(topic, "broker-a", queue)
+                )
+                time.sleep(0.002)
+    times = {
+        queue: [message.store_timestamp for message in cluster.read(queue, 0, 3, group="look")]
+        for topic in (one, two)
+        for queue in cluster.route(topic).readable
+    }
+    first, second, third = (
+        times[Queue(one, "broker-a", 0)],
+        times[Queue(one, "broker-a", 1)],
+        times[Queue(two, "broker-a", 0)],
+    )
+    given = {one: {"broker-a": {"0": first[2]}}, two: third[1]}
+    query = Query(broker, f"{one},{two}", startingOffsetsByTimestamp=given)
+    assert query.next() == ["a0-2", "a1-0", "a1-1", "a1-2", "b0-1", "b0-2"]
+    ending = {one: {"broker-a": {"1": second[1]}}, two: third[0]}
+    assert batch_read(broker, f"{one},{two}", endingOffsetsByTimestamp=ending) == [
+        "a0-0",
+        "a0-1",
+        "a0-2",
+        "a1-0",
+    ]
+    with pytest.raises(
+        OptionError, match=rf"startingOffsetsByTimestamp = 'nobody, {one}/broker-a/9'.*are there"
+    ):
+        Query(broker, one, startingOffsetsByTimestamp={one: {"broker-a": {"9": 1}}, "nobody": 1}).next()
+
+
+def test_a_time_after_the_last_message(broker: BrokerThread, new_topic: NewTopic, send: Send) -> None:
+    topic = new_topic(queues=1)
+    send(texts(topic, 0, 5))
+    later = round(time.time() * 1000) + 3_600_000
+    said = (
+        rf"startingTimestamp = {later}: expected a message stored then or later in queue {topic}/broker-a/0"
+    )
+    with pytest.raises(OptionError, match=said):
+        Query(broker, topic, startingTimestamp=later, startingOffsetsByTimestampStrategy="error").next()
+    strict = Query(broker, topic, startingTimestamp="1h", startingOffsetsByTimestampStrategy="error")
+    assert strict.next() == names(0, 5)
+    latest = Query(broker, topic, startingTimestamp=later, startingOffsetsByTimestampStrategy="latest")
+    assert latest.next() == []
+    send(texts(topic, 5, 6))
+    assert latest.next() == names(5, 6)
 
 
 def test_the_first_offset_is_the_same_when_asked_again(broker: BrokerThread, topic: str, send: Send) -> None:

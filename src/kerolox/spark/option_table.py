@@ -7,6 +7,7 @@ name that is not declared is an error: a misspelt option that has no effect is f
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from typing import Any, Final
 from kerolox import ClientTls
 from kerolox.client.options import ClientOptions
 from kerolox.client.plain import PlainCluster
+from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
 
 HIDDEN: Final = "********"
@@ -43,8 +45,6 @@ ELSEWHERE: Final = {
     "kafka.group.id": "group",
     "consumer.group": "group",
     "path": "topic",
-    "startingoffsetsbytimestamp": "startingTimestamp",
-    "endingoffsetsbytimestamp": "endingTimestamp",
     "maxrecordsperpartition": "maxRowsPerPartition",
     "includeheaders": "properties",
     "filter.tag": "tags",
@@ -204,6 +204,38 @@ def size(value: str) -> int:
     return found
 
 
+UNITS_MS: Final = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1_000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
+SPAN: Final = "milliseconds, or with a unit: 500ms, 30s, 15m, 2h, 1d"
+
+
+def _span(value: str) -> int | None:
+    """The milliseconds of a number with a unit; None where it is not one."""
+    found = _SPAN.fullmatch(value)
+    unit = UNITS_MS.get(found[2].lower()) if found else None
+    return None if found is None or unit is None else round(float(found[1]) * unit)
+
+
+def span(low: int, high: int | None = None) -> Reading:
+    """A length of time in milliseconds: ``900000``, ``15m``, ``15 minutes``."""
+
+    def read(value: str) -> int:
+        found = _span(value)
+        if found is None:
+            found = _whole(value)
+        if found < low or (high is not None and found > high):
+            raise ValueError("out of range")
+        return found
+
+    return read
+
+
 def words(value: str) -> tuple[str, ...]:
     """A list with commas."""
     found = tuple(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
@@ -225,10 +257,16 @@ def one_of(*choices: str) -> Reading:
     return read
 
 
+MOMENT: Final = "milliseconds since 1970, a time like 2026-01-31T12:00:00+01:00, or 15m (ago)"
+
+
 def moment(value: str) -> int:
-    """Milliseconds since 1970, or a date in ISO form; without a zone it is in UTC."""
+    """Milliseconds since 1970, or a date in ISO form (without a zone in UTC), or how long ago."""
     if value.lstrip("-").isdigit():
         return int(value)
+    ago = _span(value.lower().removesuffix("ago").rstrip())
+    if ago is not None:
+        return SYSTEM_CLOCK.wall_ms() - ago
     found = datetime.fromisoformat(value)
     return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
@@ -260,13 +298,13 @@ CLUSTER: Final = (
     Option("tlsKeyPassword", text, "a text", "of the key", secret=True),
     Option("tlsVerify", flag, YES_NO, "refuse certificates of unknown authorities", default=True),
     Option("tlsCheckHost", flag, YES_NO, "the certificate must name the address", default=False),
-    Option("connectTimeoutMs", number(1), "milliseconds", "for a connection to open", default=3_000),
+    Option("connectTimeoutMs", span(1), SPAN, "for a connection to open", default=3_000),
     Option(
-        "requestTimeoutMs", number(1), "milliseconds", "for an answer to come",
+        "requestTimeoutMs", span(1), SPAN, "for an answer to come",
         default=10_000, aliases=("pullTimeoutMs",),
     ),
     Option(
-        "retryForMs", number(0), "milliseconds",
+        "retryForMs", span(0), SPAN,
         "how long brokers and name servers that do not answer are asked again", default=60_000,
     ),
 )  # fmt: skip

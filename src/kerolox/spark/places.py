@@ -49,7 +49,7 @@ def from_tree(tree: object) -> Places:
     for topic, brokers in _items(tree, "topics"):
         for broker, queues in _items(brokers, f"brokers of {topic}"):
             for number, offset in _items(queues, f"queues of {topic}/{broker}"):
-                if not number.isdigit():
+                if not number.isdecimal():
                     raise ValueError(f"queue {number!r} of {topic}/{broker} is no number")
                 if type(offset) is not int or offset < EARLIEST:
                     raise ValueError(f"offset {offset!r} of {topic}/{broker}/{number} is none")

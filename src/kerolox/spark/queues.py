@@ -13,6 +13,7 @@ from kerolox.errors import KeroloxError, OptionError, sentences
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
 from kerolox.spark.places import EARLIEST, LATEST, Places, queue_text
 from kerolox.spark.source_options import Start, Wanted
+from kerolox.spark.times import Times
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +101,8 @@ class ClusterQueues:
 
     def places(self, start: Start, edges: Mapping[Queue, Edges], *, ending: bool = False) -> Places:
         """Where the queues are to be begun, or ended."""
-        if start.time_ms is not None:
-            times = {queue: self.cluster.offset_at(queue, start.time_ms) for queue in edges}
-            return {queue: min(max(at, edges[queue].first), edges[queue].end) for queue, at in times.items()}
+        if start.times is not None:
+            return self._at_times(start, start.times, edges, ending=ending)
         if start.offsets is not None:
             return self._given(start.offsets, edges, ending=ending)
         if start.word == "latest":
@@ -112,12 +112,39 @@ class ClusterQueues:
             first.update(self._checked(self.cluster.all_committed(list(edges), self._wanted.group), edges))
         return first
 
-    def _given(self, given: Places, edges: Mapping[Queue, Edges], *, ending: bool) -> Places:
-        option = "endingOffsets" if ending else "startingOffsets"
-        strange = [queue_text(queue) for queue in given if queue not in edges]
+    def _at_times(self, start: Start, times: Times, edges: Mapping[Queue, Edges], *, ending: bool) -> Places:
+        topics = {queue.topic for queue in edges}
+        self._refuse_strange(
+            start.option,
+            [topic for topic in times.topics if topic not in topics]
+            + [queue_text(queue) for queue in times.queues if queue not in edges],
+            edges,
+        )
+        found = {}
+        for queue, edge in edges.items():
+            time_ms = times.of(queue)
+            if time_ms is None:  # not named, and so read completely
+                found[queue] = edge.end if ending else edge.first
+                continue
+            at = self.cluster.offset_at(queue, time_ms)
+            if at >= edge.end and start.must_match:
+                raise OptionError(
+                    start.option,
+                    time_ms,
+                    f"a message stored then or later in queue {queue_text(queue)}, which ends at {edge.end}. "
+                    "startingOffsetsByTimestampStrategy = latest begins there",
+                )
+            found[queue] = min(max(at, edge.first), edge.end)
+        return found
+
+    def _refuse_strange(self, option: str, strange: Sequence[str], edges: Mapping[Queue, Edges]) -> None:
         if strange:
             known = ", ".join(queue_text(queue) for queue in edges)
             raise OptionError(option, ", ".join(strange), f"queues that are there: {known}")
+
+    def _given(self, given: Places, edges: Mapping[Queue, Edges], *, ending: bool) -> Places:
+        option = "endingOffsets" if ending else "startingOffsets"
+        self._refuse_strange(option, [queue_text(queue) for queue in given if queue not in edges], edges)
         words = {EARLIEST: 0, LATEST: 1}
         # A queue that is not named is read completely.
         found = {queue: edge.end if ending else edge.first for queue, edge in edges.items()}

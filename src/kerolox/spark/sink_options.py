@@ -14,6 +14,7 @@ from kerolox.client.plain_sending import IN_FLIGHT, RETRIES
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.spark.option_table import (
     CLUSTER,
+    SPAN,
     YES_NO,
     Option,
     OptionTable,
@@ -22,6 +23,7 @@ from kerolox.spark.option_table import (
     number,
     one_of,
     size,
+    span,
     text,
 )
 from kerolox.spark.packing import BATCH_BYTES, BATCH_BYTES_MAX, BATCH_COUNT
@@ -49,12 +51,12 @@ SINK: Final = OptionTable(
     Option("retries", number(0), "a number",
            "further tries after an error or no answer: at other brokers where the queue may be chosen",
            default=RETRIES),
-    Option("sendTimeoutMs", number(1), "milliseconds", "for a request over all its tries", default=120_000),
+    Option("sendTimeoutMs", span(1), SPAN, "for a request over all its tries", default=120_000),
     Option("compressFromBytes", number(0), "bytes; 0: never",
            "bodies at least this long are compressed (zlib), and sent one by one", default=0),
     Option("createTopics", flag, YES_NO, "topics that do not exist are made, if the brokers allow it",
            default=True),
-    Option("settleMs", number(0), "milliseconds",
+    Option("settleMs", span(0), SPAN,
            "how long a repeated task waits for messages of the attempt before that are still on their way",
            default=2_000),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kerolox.client.names import check_group, with_namespace
@@ -15,6 +15,8 @@ from kerolox.protocol.filters.sql import compile_filter
 from kerolox.protocol.subscription import SQL92, TAG, subscription
 from kerolox.spark.option_table import (
     CLUSTER,
+    MOMENT,
+    SPAN,
     YES_NO,
     Option,
     OptionTable,
@@ -25,16 +27,18 @@ from kerolox.spark.option_table import (
     numbers,
     one_of,
     size,
+    span,
     text,
     words,
 )
 from kerolox.spark.places import Places, in_namespace, read_offsets
+from kerolox.spark.times import Times, read_times
 
 GROUP: Final = "spark_reader"
 _OFFSETS: Final = (
     'earliest, latest, group, or {"topic": {"broker": {"0": 23, "1": -2}}} (-2 earliest, -1 latest)'
 )
-_MOMENT: Final = "milliseconds since 1970, or a time like 2026-01-31T12:00:00+01:00"
+_TIMES: Final = '{"topic": TIME} or {"topic": {"broker": {"0": TIME}}}, each as in startingTimestamp'
 
 SOURCE: Final = OptionTable(
     "the rocketmq source",
@@ -51,10 +55,18 @@ SOURCE: Final = OptionTable(
     # --- from where to where
     Option("startingOffsets", read_offsets, _OFFSETS,
            "where a new query begins (streaming: latest, batch: earliest, unless told otherwise)"),
-    Option("startingTimestamp", moment, _MOMENT, "begin with the first message stored then or later"),
+    Option("startingTimestamp", moment, MOMENT, "begin with the first message stored then or later"),
+    Option("startingOffsetsByTimestamp", read_times, _TIMES,
+           "the same with a time for each topic or queue; those that are not named from the earliest on"),
+    Option("startingOffsetsByTimestampStrategy", one_of("latest", "error"), "latest or error",
+           "what to do about a queue without a message stored then or later: begin at its end, or fail",
+           default="latest"),
     Option("endingOffsets", read_offsets, _OFFSETS, "where a batch query ends; that offset is not read",
            default="latest", only="batch"),
-    Option("endingTimestamp", moment, _MOMENT, "end before the first message stored then or later",
+    Option("endingTimestamp", moment, MOMENT, "end before the first message stored then or later",
+           only="batch"),
+    Option("endingOffsetsByTimestamp", read_times, _TIMES,
+           "the same with a time for each topic or queue; those that are not named to the latest",
            only="batch"),
     Option("failOnDataLoss", flag, YES_NO,
            "fail when messages that should be read are gone; false: warn, and go on with the first there is",
@@ -67,7 +79,7 @@ SOURCE: Final = OptionTable(
            only="streaming"),
     Option("minOffsetsPerTrigger", number(1), "a number of messages", "wait until there are so many",
            only="streaming"),
-    Option("maxTriggerDelayMs", number(0), "milliseconds", "but no longer than this", default=900_000,
+    Option("maxTriggerDelayMs", span(0), SPAN, "but no longer than this", default=900_000,
            only="streaming"),
     Option("minPartitions", number(1), "a number", "cut long ranges until there are so many tasks"),
     Option("maxRowsPerPartition", number(1), "a number of messages", "cut ranges that have more"),
@@ -77,9 +89,9 @@ SOURCE: Final = OptionTable(
     Option("pullBatchSize", number(1, 1 << 20), "a number of messages",
            "asked for in one pull; brokers give 32 at most unless told otherwise", default=1024),
     Option("pullsAhead", number(1, 256), "a number", "pulls on their way at once, per task", default=8),
-    Option("discoveryIntervalMs", number(1), "milliseconds", "how often new queues and topics are looked for",
+    Option("discoveryIntervalMs", span(1), SPAN, "how often new queues and topics are looked for",
            default=10_000, only="streaming"),
-    Option("idleWaitMs", number(0, 5_000), "milliseconds",
+    Option("idleWaitMs", span(0, 5_000), f"{SPAN}; at most 5s",
            "how long an idle query waits for messages before Spark asks again", default=500,
            only="streaming"),
 )  # fmt: skip
@@ -87,11 +99,13 @@ SOURCE: Final = OptionTable(
 
 @dataclass(frozen=True)
 class Start:
-    """A place to begin or end at: a word, offsets, or a time."""
+    """A place to begin or end at: a word, offsets, or times. ``option`` is what said so."""
 
     word: str = ""
     offsets: Places | None = None
-    time_ms: int | None = None
+    times: Times | None = None
+    option: str = ""
+    must_match: bool = False  # a queue without a message at its time is an error
 
 
 @dataclass(frozen=True)
@@ -147,10 +161,15 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
             compile_filter(values["sql92"])
         except FilterError as error:
             raise OptionError("sql92", values["sql92"], f"a condition ({error})") from None
-    starting = values.at_most_one("startingOffsets", "startingTimestamp")
-    ending = values.at_most_one("endingOffsets", "endingTimestamp")
-    start = _place(values[starting] if starting else "earliest" if mode == "batch" else "latest", cluster)
-    end = _place(values[ending or "endingOffsets"], cluster)
+    starting = values.at_most_one("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+    ending = values.at_most_one("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+    if starting in (None, "startingOffsets"):
+        values.need("startingOffsetsByTimestampStrategy", "startingTimestamp")
+    start = replace(
+        _place(starting or "", values[starting] if starting else _FIRST[mode], cluster),
+        must_match=values["startingOffsetsByTimestampStrategy"] == "error",
+    )
+    end = _place(ending or "", values[ending or "endingOffsets"], cluster)
     if end.word in ("earliest", "group"):
         raise OptionError("endingOffsets", end.word, "latest, or offsets: nothing lies before that")
     rows_min, rows_max = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
@@ -190,9 +209,14 @@ def _tags(expression: str | None) -> frozenset[str]:
         raise OptionError("tags", expression, "tags with || between them; leave it out for all") from None
 
 
-def _place(value: str | int | Places, cluster: ClientOptions) -> Start:
+_FIRST: Final = {"batch": "earliest", "streaming": "latest"}
+
+
+def _place(option: str, value: str | int | Places | Times, cluster: ClientOptions) -> Start:
     if isinstance(value, str):
-        return Start(word=value)
+        return Start(word=value, option=option)
     if isinstance(value, int):
-        return Start(time_ms=value)
-    return Start(offsets=in_namespace(value, cluster.namespace))
+        return Start(times=Times(value), option=option)
+    if isinstance(value, Times):
+        return Start(times=value.in_namespace(cluster.namespace), option=option)
+    return Start(offsets=in_namespace(value, cluster.namespace), option=option)

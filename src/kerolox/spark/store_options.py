@@ -12,6 +12,7 @@ from typing import Final
 
 from kerolox.errors import OptionError
 from kerolox.spark.option_table import (
+    MOMENT,
     YES_NO,
     Option,
     OptionTable,
@@ -27,7 +28,6 @@ from kerolox.spark.option_table import (
 from kerolox.spark.places import Places, read_offsets
 
 LOG: Final = "log"
-MOMENT: Final = "milliseconds since 1970, or a date and time such as 2026-01-31T12:00:00Z"
 _OFFSETS: Final = 'earliest, latest, or {"topic": {"broker": {"0": 17}}}; -2 is earliest, -1 latest'
 
 
