@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli.output import JsonFlag, Table, output, say
+from kerolox.cli.pipeline_archive import QUICK
 from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
 
@@ -92,7 +93,7 @@ def _run(
     try:
         with bar:
             task = bar.add_task("Spark starts", total=None)
-            spark = session.session("kerolox-audit", master, conf=conf)
+            spark = session.session("kerolox-audit", master, conf={**QUICK, **conf}, sources=False)
 
             def progress(done: int, total: int) -> None:
                 words = "queues and keys are compared" if done == total else "the logs are read"

@@ -1,8 +1,9 @@
 """Is everything that was sent still there, once, and where it should be? The audit of whole stores, on Spark.
 
-Tasks go through parts of the commit logs (:mod:`audit_checks`) and leave small files; Spark joins and adds
-these up (:mod:`audit_sql`); what is wrong becomes findings (:mod:`audit_judge`), a page for people
-(:mod:`audit_report`) and tables for programs. Only reading: a broker may be at work on the stores meanwhile.
+Tasks go through parts of the commit logs (:mod:`audit_checks`) and leave small files, which are compared and
+added up (:mod:`audit_keys`, :mod:`audit_numbers`, :mod:`audit_sql`). What is wrong becomes findings
+(:mod:`audit_judge`), a page for people (:mod:`audit_report`) and tables for programs. Only reading: a broker
+may be at work on the stores meanwhile.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ import pyarrow.parquet as pq
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError
+from kerolox.pipeline import audit_keys as keys
 from kerolox.pipeline import audit_numbers as numbers
 from kerolox.pipeline import audit_sql as sql
 from kerolox.pipeline.audit_blocks import Span
-from kerolox.pipeline.audit_checks import SUMMARY, TABLES, PartAudit
+from kerolox.pipeline.audit_checks import TABLES, PartAudit
 from kerolox.pipeline.audit_judge import Judge, Where
 from kerolox.pipeline.audit_kinds import KINDS, Findings
 from kerolox.pipeline.audit_plan import SPAN_BYTES, StorePlan, check_topics, plan_stores, spans
@@ -145,32 +147,22 @@ def check_request(roots: Sequence[str | os.PathLike[str]], to: str | os.PathLike
 # --- on Spark ----------------------------------------------------------------------------------------
 
 
-def _spread(
-    spark: SparkSession, work: Callable[[Any], pa.RecordBatch], items: Sequence[Any], schema: pa.Schema
-) -> list[Row]:
-    """One task for each item; the rows they give."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
+def _spread(spark: SparkSession, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """One task for each item; what they give."""
     if not items:
         return []
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield work(items[number])
-
-    frame = spark.range(0, len(items), 1, len(items)).mapInArrow(run, from_arrow_schema(schema))
-    return [row.asDict() for row in frame.collect()]
+    # Not by way of tables: the start of Spark's SQL engine takes longer than the audit of a small store.
+    return spark.sparkContext.parallelize(items, len(items)).map(work).collect()
 
 
 def _examine(
     stores: Sequence[StorePlan], directory: str, topics: Collection[str], some: Sequence[Span]
-) -> pa.RecordBatch:
-    rows = []
+) -> list[Row]:
+    rows: list[Row] = []
     for span in some:
         rows += PartAudit(stores[span.store], span, Path(directory), topics).run().to_pylist()
         (Path(directory) / f"done-{span.store}-{span.start}-{span.end}").touch()
-    return pa.RecordBatch.from_pylist(rows, schema=SUMMARY)
+    return rows
 
 
 def _shares(parts: Sequence[Span], size_bytes: int = SPAN_BYTES) -> list[list[Span]]:
@@ -204,7 +196,7 @@ def _go_through(
         watcher.start()
     try:
         work = partial(_examine, stores, str(scratch.directory), frozenset(topics))
-        return _spread(scratch.spark, work, _shares(parts), SUMMARY)
+        return [row for rows in _spread(scratch.spark, work, _shares(parts)) for row in rows]
     finally:
         finished.set()
         if progress is not None:
@@ -212,21 +204,13 @@ def _go_through(
             progress(total, total)
 
 
-_LONELY = pa.schema([
-    ("store", pa.int32()), ("topic", pa.string()), ("queue_id", pa.int32()), ("first", pa.int64()),
-    ("last", pa.int64()), ("place", pa.int64()), ("is_hole", pa.bool_()),
-])  # fmt: skip
-
-
 def _look_at_queues(
     stores: Sequence[StorePlan], ends: Sequence[int], some: Sequence[tuple[Where, Cover | None]]
-) -> pa.RecordBatch:
-    rows = [
-        {"store": number, "topic": topic, "queue_id": queue_id, **each._asdict()}
-        for (number, topic, queue_id), found in some
-        for each in lonely_entries(stores[number], (topic, queue_id), found, ends[number])
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=_LONELY)
+) -> dict[Where, list[Lonely]]:
+    found = {
+        where: lonely_entries(stores[where[0]], where[1:], cover, ends[where[0]]) for where, cover in some
+    }
+    return {where: entries for where, entries in found.items() if entries}
 
 
 def _lonely(
@@ -250,13 +234,9 @@ def _lonely(
     ]
     found: dict[Where, list[Lonely]] = {}
     look = partial(_look_at_queues, made.stores, ends)
-    if len(keys) <= _QUEUES_ALONE:
-        rows = [row for each in some for row in look(each).to_pylist()]
-    else:
-        rows = _spread(scratch.spark, look, some, _LONELY)
-    for row in rows:
-        key = (row["store"], row["topic"], row["queue_id"])
-        found.setdefault(key, []).append(Lonely(row["first"], row["last"], row["place"], row["is_hole"]))
+    alone = len(keys) <= _QUEUES_ALONE
+    for each in map(look, some) if alone else _spread(scratch.spark, look, some):
+        found |= each
     return found
 
 
@@ -265,6 +245,7 @@ def _judge(scratch: sql.Scratch, made: Audit, summary: list[Row], topics: Sequen
     made.bytes_read = sum(row["end"] - row["start"] for row in summary)
     made.bodies = sum(row["bodies"] for row in summary)
     made.entries = sum(row["entries"] for row in summary)
+    made.halves = sum(row["halves"] for row in summary)
     made.first_ms = min((row["first_ms"] for row in summary if row["first_ms"]), default=0)
     made.last_ms = max((row["last_ms"] for row in summary), default=0)
     judge = Judge(made.stores, made.findings)
@@ -273,26 +254,42 @@ def _judge(scratch: sql.Scratch, made: Audit, summary: list[Row], topics: Sequen
     made.under_way = judge.entries(_small(scratch, "wrong_entries").to_pylist(), covers)
     judge.gaps(covers, _lonely(scratch, made, covers, summary))
     judge.copies(_small(scratch, "copies").to_pylist())
-    judge.duplicates(*sql.duplicates(scratch, ROWS_MAX))
+    judge.duplicates(*_duplicates(scratch, made.bytes_read))
     rows = sql.open_halves(scratch, made.stores, topics, ROWS_MAX)
-    made.halves = _length(scratch, "halves")
     made.halves_young = judge.halves(rows, made.made_ms)
 
 
 def _small(scratch: sql.Scratch, name: str) -> pa.Table:
     """A table that is small whatever the size of the store, read without the help of Spark."""
-    paths = sorted((scratch.directory / name).glob("*.parquet"))
-    tables = [pq.read_table(path, schema=TABLES[name], partitioning=None) for path in paths]
-    return pa.concat_tables([TABLES[name].empty_table(), *tables])
+    return pa.concat_tables(_tables(scratch, name))
 
 
-def _length(scratch: sql.Scratch, name: str) -> int:
-    paths = (scratch.directory / name).glob("*.parquet")
-    return sum(pq.read_metadata(path).num_rows for path in paths)
+def _tables(scratch: sql.Scratch, name: str) -> Iterator[pa.Table]:
+    """What each task left of it, and first an empty table."""
+    yield TABLES[name].empty_table()
+    for path in sorted((scratch.directory / name).glob("*.parquet")):
+        yield pq.read_table(path, schema=TABLES[name], partitioning=None)
+
+
+def _duplicates(scratch: sql.Scratch, log_bytes: int) -> tuple[list[Row], int]:
+    """Messages that are in a topic more than once, and how many there are."""
+    look = partial(keys.find_repeated, str(scratch.directory), ROWS_MAX)
+    shares = keys.shares(log_bytes)
+    found = [look(shares[0])] if len(shares) == 1 else _spread(scratch.spark, look, shares)
+    rows = [row for some, _ in found for row in some]
+    rows.sort(key=lambda row: (row["topic"], row["places"][0]["stored_ms"], row["msg_id"]))
+    return rows[:ROWS_MAX], sum(count for _, count in found)
+
+
+def _volume(scratch: sql.Scratch) -> pa.Table:
+    """Messages and bytes by store, topic, tag and minute."""
+    by = ["minute", "store", "topic", "tag"]
+    whole = numbers.added(_tables(scratch, "volume"), by)
+    return whole.sort_by([(name, "ascending") for name in by])
 
 
 def _count(scratch: sql.Scratch, made: Audit) -> None:
-    made.volume = sql.volume(scratch)
+    made.volume = _volume(scratch)
     made.topics = numbers.sums(made.volume, "topic")
     made.tags = numbers.sums(made.volume, "topic", "tag")
     made.minutes = numbers.by_minute(made.volume, [row["topic"] for row in made.topics[:TOPICS_SHOWN]])

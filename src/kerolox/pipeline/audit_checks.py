@@ -1,8 +1,8 @@
 """What one task does with its part of a log: every check and every count, a block of records at a time.
 
 Nothing here takes a Python step per record but the checksums, and these are single calls of zlib. What is
-found is small (sums, runs, faults), save for the unique keys: all of it goes to files of columns, which Spark
-then joins and adds up. See :data:`TABLES`.
+found is small (sums, runs, faults), save for the unique keys (:mod:`audit_keys`) and for transactions that
+are open: all of it goes to files of columns, which are then joined and added up. See :data:`TABLES`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from kerolox.pipeline.audit_blocks import Block, Blocks, Heads, Numbers, Span, every_byte
 from kerolox.pipeline.audit_copies import RESENT_FROM, makers_of, place_of
+from kerolox.pipeline.audit_keys import KeyFiles
 from kerolox.pipeline.audit_plan import StorePlan, is_users
 from kerolox.pipeline.audit_queues import QueueCheck
 from kerolox.protocol import properties as names
@@ -81,7 +82,7 @@ TABLES: dict[str, pa.Schema] = {
 SUMMARY = pa.schema([
     _STORE, ("start", pa.int64()), ("end", pa.int64()), ("stop", pa.string()), _COUNT, ("bytes", pa.int64()),
     ("bodies", pa.int64()), ("entries", pa.int64()), ("first_ms", pa.int64()), ("last_ms", pa.int64()),
-    ("went_back", pa.int64()),
+    ("went_back", pa.int64()), ("halves", pa.int64()),
 ])  # fmt: skip
 
 TAGS_MAX = 5000  # told apart in one block
@@ -111,8 +112,9 @@ class PartAudit:
         self._queues = QueueCheck(store, self._topics)
         self._found: dict[str, list[pa.Table]] = {name: [] for name in TABLES}
         self._blocks = Blocks(span, store.log, block_bytes) if block_bytes else Blocks(span, store.log)
+        self._keys = KeyFiles(directory, self._name)
         self._writers: dict[str, pq.ParquetWriter] = {}
-        self._sums = dict.fromkeys(("messages", "bytes", "bodies", "went_back"), 0)
+        self._sums = dict.fromkeys(("messages", "bytes", "bodies", "went_back", "halves"), 0)
         self._first_ms = self._last_ms = 0
 
     def run(self) -> pa.RecordBatch:
@@ -248,12 +250,13 @@ class PartAudit:
                 "copies", topic=copies["topic"], made_by=copies["made_by"], messages=copies["place_count"],
                 physical_offset=copies["place_min"],
             )  # fmt: skip
-        self._stream(
-            "keys", topic=topic, msg_id=keys.take(at), reconsume_times=heads.reconsume_times[rows],
-            copy_of=copy_of, queue_id=heads.queue_id[rows], queue_offset=heads.queue_offset[rows],
-            physical_offset=heads.physical[rows], store_host=heads.store_host[rows],
-            stored_ms=heads.stored_ms[rows],
-        )  # fmt: skip
+        found = {
+            "topic": topic, "msg_id": keys.take(at), "reconsume_times": heads.reconsume_times[rows],
+            "copy_of": copy_of, "queue_id": heads.queue_id[rows], "queue_offset": heads.queue_offset[rows],
+            "physical_offset": heads.physical[rows], "store_host": heads.store_host[rows],
+            "stored_ms": heads.stored_ms[rows],
+        }  # fmt: skip
+        self._keys.add(self._table("keys", found))
 
     def _note_transactions(self, block: Block, codes: Numbers, known: list[str], pairs: Pairs) -> None:
         heads = block.heads
@@ -262,6 +265,9 @@ class PartAudit:
             found = pairs.pick(names.UNIQUE_KEY).take(pa.array(commits)).drop_null()
             self._stream("commits", msg_id=found)
         halves = _rows_of(HALF_TOPIC, codes, known)
+        self._sums["halves"] += len(halves)
+        # The broker is done with older ones: most audits need not look at any.
+        halves = halves[heads.queue_offset[halves] >= self._store.half_progress]
         if len(halves):
             at = pa.array(halves)
             self._stream(
@@ -364,10 +370,15 @@ class PartAudit:
             )
         writer.write_table(table)
 
+    @property
+    def _name(self) -> str:
+        return f"{self._span.store:05d}-{self._span.start:020d}"
+
     def _path(self, name: str) -> Path:
-        return self._directory / name / f"{self._span.store:05d}-{self._span.start:020d}.parquet"
+        return self._directory / name / f"{self._name}.parquet"
 
     def _write(self) -> None:
+        self._keys.write()
         for name, tables in self._found.items():
             if not tables:
                 continue

@@ -1,4 +1,8 @@
-"""What tasks left behind and may be as much as there are messages: joined and added up by Spark."""
+"""Transactions that are open may be as many as there are messages: joined by Spark.
+
+Its SQL engine takes seconds to start, more than the audit of a million messages. So it is asked for nothing
+else, and only when there are half messages that the broker is not done with.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from kerolox.pipeline.audit_checks import TABLES
 from kerolox.pipeline.audit_plan import StorePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_PLACES_MAX = 20  # told of one message that is there many times
 _GLOB = re.compile(r"([\\*?\[\]{}])")
 
 Row = dict[str, Any]
@@ -47,38 +48,6 @@ def _location(directory: Path) -> str:
 
 def _rows(frame: DataFrame) -> list[Row]:
     return [row.asDict(recursive=True) for row in frame.collect()]
-
-
-def duplicates(scratch: Scratch, rows_max: int) -> tuple[list[Row], int]:
-    """Messages that are in a topic more than once, and how many there are.
-
-    A replica's copy is the same record at the same place of the same broker: that is no duplicate. Nor is one
-    that was made on purpose, by ``kerolox dlq resend`` or a replay.
-    """
-    from pyspark.sql import functions as f
-
-    same = ("topic", "msg_id", "reconsume_times", "copy_of")
-    keys = scratch.table("keys").withColumn("hash", f.xxhash64(*same))
-    # Numbers first: hardly any key is there twice, and texts are slow to sort and send.
-    again = keys.groupBy("hash").count().where("count > 1").select("hash").cache()
-    try:
-        if again.isEmpty():
-            return [], 0
-        place = f.struct("stored_ms", "store", "physical_offset", "queue_id", "queue_offset")
-        found = (
-            keys.join(again, "hash", "left_semi")
-            .groupBy(*same)
-            .agg(
-                f.countDistinct("store_host", "physical_offset").alias("copies"),
-                f.slice(f.array_sort(f.collect_list(place)), 1, _PLACES_MAX).alias("places"),
-            )
-            .where("copies > 1")
-        )
-        rows = _rows(found.limit(rows_max))
-        rows.sort(key=lambda row: (row["topic"], row["places"][0]["stored_ms"], row["msg_id"]))
-        return rows, found.count() if len(rows) == rows_max else len(rows)
-    finally:
-        again.unpersist()
 
 
 def open_halves(
@@ -114,15 +83,3 @@ def open_halves(
     if topics:
         open_ = open_.where(f.col("real_topic").isin(sorted(topics)))
     return _rows(open_.orderBy("stored_ms").limit(rows_max))
-
-
-def volume(scratch: Scratch) -> pa.Table:
-    """Messages and bytes by store, topic, tag and minute."""
-    if not scratch.has("volume"):
-        return TABLES["volume"].empty_table()
-    from pyspark.sql import functions as f
-
-    sums = (f.sum(name).alias(name) for name in ("messages", "bytes", "body_bytes"))
-    by = ("minute", "store", "topic", "tag")
-    found = scratch.table("volume").groupBy(*by).agg(*sums).toArrow()
-    return found.sort_by([(name, "ascending") for name in by])
