@@ -516,7 +516,7 @@ async def test_synchronous_flush(tmp_path: Path) -> None:
     rig = DelayRig(tmp_path, flush_mode=FlushMode.SYNC)
     await rig.open()
     bodies = await rig.send(1)
-    await rig.store.wait_safe(rig.store.log.max_offset)
+    await rig.store.acks.safe(rig.store.log.max_offset)
     await rig.clock.advance(1)
     await rig.store.flusher.flush_all()
     await rig.until(lambda: rig.delivered() == bodies)

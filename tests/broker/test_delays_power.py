@@ -25,7 +25,7 @@ async def test_nothing_acknowledged_is_lost_with_the_power(tmp_path: Path, seed:
         for _ in range(chance.randrange(1, 12)):
             bodies = await rig.send(*[chance.randrange(1, 4) for _ in range(chance.randrange(1, 30))])
             if chance.random() < 0.8:
-                await rig.store.wait_safe(rig.store.progress.appended)
+                await rig.store.acks.safe(rig.store.progress.appended)
                 acked.update(bodies)
             await rig.clock.advance(chance.choice((0, 0.3, 1, 2)))
             if chance.random() < 0.3:

@@ -115,7 +115,7 @@ class PowerCut:
                 )
                 log.write()
                 if self.mode == "sync":
-                    await store.wait_safe(places[-1][0] + places[-1][2])
+                    await store.acks.safe(places[-1][0] + places[-1][2])
                 else:
                     await asyncio.sleep(self.chance.choice((0, 0.001)))
             except KeroloxError:

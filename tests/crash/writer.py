@@ -11,7 +11,8 @@ import os
 import random
 from typing import Any
 
-from kerolox.dispatch.message_store import MessageStore, NotSafe
+from kerolox.dispatch.message_store import MessageStore
+from kerolox.store.acks import NotSafe
 from kerolox.store.commit_log import Place
 from kerolox.store.files import Files
 
@@ -86,7 +87,7 @@ class Writer:
         end = places[-1][0] + places[-1][2]
         if self.mode == "sync":
             try:
-                await self.store.wait_safe(end)
+                await self.store.acks.safe(end)
             except NotSafe:
                 return  # a slow disk: stored, perhaps, and not acknowledged
         rows = zip(numbers, places, strict=True)

@@ -81,7 +81,7 @@ class StoreModel(RuleBasedStateMachine):
         log = self.store.log
         places = log.append_batch(log.cursor(topic, queue_id), items, born_timestamp=1, born_host=bytes(8))
         log.write()
-        self.run(self.store.wait_safe(places[-1][0] + places[-1][2]))
+        self.run(self.store.acks.safe(places[-1][0] + places[-1][2]))
         queue = self.sent.setdefault((topic, queue_id), [])
         assert [place[1] for place in places] == list(range(len(queue), len(queue) + len(items)))
         assert len({place[0] // self.rig.options.commit_log_file_bytes for place in places}) == 1

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.dispatch.kit import SYNC, Rig, bodies, rig_at, until
 
-from kerolox.dispatch.message_store import MessageStore, NotSafe
+from kerolox.dispatch.message_store import MessageStore
+from kerolox.store.acks import NotSafe
 from kerolox.store.errors import OffsetOutOfRange
 from kerolox.store.flush import Safe
 from kerolox.store.reading import Found
@@ -44,7 +45,7 @@ async def test_one_flush_serves_all_who_wait(rig: Rig) -> None:
     before = log_syncs(rig)
     ends = [append(store, b"%d" % i) for i in range(100)]
     store.log.write()
-    await asyncio.gather(*(store.wait_safe(end) for end in ends))
+    await asyncio.gather(*(store.acks.safe(end) for end in ends))
     assert log_syncs(rig) - before == 1
     assert await bodies(store) == [b"%d" % i for i in range(100)]
 

@@ -30,9 +30,9 @@ from kerolox.protocol.limits import FRAME_BYTES_MAX
 from kerolox.protocol.plain_sends import PLAIN_STARTS, Parked, Target, send_setting
 from kerolox.protocol.record_scan import TOPIC
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.store.acks import Acks
 from kerolox.store.commit_log import CommitLog
-from kerolox.store.flush import LogFlusher, Safe
-from kerolox.store.options import FlushMode
+from kerolox.store.flush import Safe
 from kerolox.store.state import StoreState
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class PlainSends:
         sends: Sends,
         log: CommitLog,
         writes: LogWrites,
-        flusher: LogFlusher,
+        acks: Acks,
         state: StoreState,
         topics: Topics,
         delays: Delays,
@@ -64,7 +64,7 @@ class PlainSends:
     ) -> None:
         self._log = log
         self._writes = writes
-        self._flusher = flusher
+        self._acks = acks
         self._state = state
         self._topics = topics
         self._delays = delays
@@ -81,7 +81,7 @@ class PlainSends:
             options.region,
             trace_on=options.trace_on,
             stops=STOPS,
-            wait_matters=options.flush_mode is FlushMode.SYNC,
+            wait_matters=acks.wait,
             park=self._park,
         )
         # What all messages need makes none of them plain.
@@ -137,10 +137,7 @@ class PlainSends:
             not self._state.obstacles
             and options.role is not BrokerRole.SLAVE
             and not options.accept_sends_from_ms
-            and (
-                options.flush_mode is not FlushMode.SYNC
-                or self._flusher.stalled_s() * 1000 <= options.send_wait_ms
-            )
+            and self._acks.stalled_ms <= options.send_wait_ms
         )
 
     def _learn(self, frame: Frame) -> bool:
@@ -203,13 +200,10 @@ class PlainSends:
         if failed is not None:
             for run in runs:
                 refuse(run, Answer(code=failed.code, remark=str(failed)))
-        elif self._options.flush_mode is not FlushMode.SYNC:
-            for peer, _, _, _, answers in runs:
-                peer.write_answers(answers)
         else:
-            self._flusher.wait_safe(self._log.progress.appended, lambda how: self._flushed(runs, how))
+            self._acks.when_safe(self._log.progress.appended, lambda how: self._safe(runs, how))
 
-    def _flushed(self, runs: list[Run], how: Safe) -> None:
+    def _safe(self, runs: list[Run], how: Safe) -> None:
         for run in runs:
             if how is Safe.YES:
                 run[0].write_answers(run[4])

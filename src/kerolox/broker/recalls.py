@@ -14,13 +14,13 @@ from kerolox.broker.timer_sends import read_handle
 from kerolox.broker.topic_admin import Row
 from kerolox.broker.topics import Topics
 from kerolox.clock import Clock
-from kerolox.dispatch.message_store import MessageStore, NotSafe
+from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError
 from kerolox.net.requests import Answer, Request
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.send import RecallAnswer, RecallRequest
-from kerolox.store.options import FlushMode
+from kerolox.store.acks import NotSafe
 
 _TAG = "_RECALL_TAG_"
 
@@ -77,8 +77,7 @@ class Recalls:
         try:
             place = self._drafts.put(draft)
             await self._writes.written()
-            if self._options.flush_mode is FlushMode.SYNC:
-                await self._store.wait_safe(place[0] + place[2])
+            await self._store.acks.safe(place[0] + place[2])
         except NotSafe:
             pass  # stored, which is what was asked
         except KeroloxError:

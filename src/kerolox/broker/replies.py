@@ -15,7 +15,7 @@ from kerolox.broker.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.sends import Sends, born_host
 from kerolox.clock import Clock
-from kerolox.dispatch.message_store import MessageStore, NotSafe
+from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError
 from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol import properties as packed
@@ -25,7 +25,7 @@ from kerolox.protocol.header import Header
 from kerolox.protocol.headers.reply import PushReply
 from kerolox.protocol.headers.send import SendAnswer, SendRequest, SendRequestV2, SendTold
 from kerolox.protocol.message_id import offset_id
-from kerolox.store.options import FlushMode
+from kerolox.store.acks import NotSafe
 
 log = logging.getLogger(__name__)
 
@@ -144,8 +144,7 @@ class Replies:
                 )
             )
             await self._writes.written()
-            if self._options.flush_mode is FlushMode.SYNC:
-                await self._store.wait_safe(place[0] + place[2])
+            await self._store.acks.safe(place[0] + place[2])
         except NotSafe as slow:
             log.warning("reply_not_flushed topic=%s error=%r", sent.topic, str(slow))
         except KeroloxError as error:

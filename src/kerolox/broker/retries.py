@@ -23,7 +23,7 @@ from kerolox.broker.queue_locks import QueueLocks
 from kerolox.broker.sends import Parked, Sends
 from kerolox.broker.stats import Statistics
 from kerolox.broker.topics import Topics
-from kerolox.dispatch.message_store import MessageStore, NotSafe
+from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError, Refused
 from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol import properties as packed
@@ -37,8 +37,8 @@ from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.store.acks import NotSafe
 from kerolox.store.cursors import MessageRefused
-from kerolox.store.options import FlushMode
 
 log = logging.getLogger(__name__)
 
@@ -135,8 +135,7 @@ class Retries:
             self._store.state.check_writable()
             place = self._drafts.put(draft)
             await self._writes.written()
-            if self._options.flush_mode is FlushMode.SYNC:
-                await self._store.wait_safe(place[0] + place[2])
+            await self._store.acks.safe(place[0] + place[2])
         except NotSafe as error:
             # The consumer tries again, and the group may see the message once more than it failed.
             raise Refused(ResponseCode.SYSTEM_ERROR, f"FLUSH_DISK_TIMEOUT: {error}") from error

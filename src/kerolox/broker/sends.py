@@ -36,9 +36,9 @@ from kerolox.protocol.flags import MULTI_TAGS
 from kerolox.protocol.headers.send import SendAnswer, SendRequest
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys, offset_id_prefix
+from kerolox.store.acks import Acks
 from kerolox.store.commit_log import TRANSACTION_BITS, CommitLog, MessageRefused, Place, QueueCursor
-from kerolox.store.flush import LogFlusher, Safe
-from kerolox.store.options import FlushMode
+from kerolox.store.flush import Safe
 from kerolox.store.state import StoreState
 from kerolox.unsaved import NotSaved
 
@@ -59,7 +59,7 @@ class Sends:
         log: CommitLog,
         drafts: Drafts,
         writes: LogWrites,
-        flusher: LogFlusher,
+        acks: Acks,
         state: StoreState,
         topics: Topics,
         options: BrokerOptions,
@@ -69,7 +69,7 @@ class Sends:
         self._log = log
         self._drafts = drafts
         self._writes = writes
-        self._flusher = flusher
+        self._acks = acks
         self._state = state
         self._topics = topics
         self._options = options
@@ -200,16 +200,12 @@ class Sends:
             for request, _, _ in waiting:
                 request.answer(refused)
             return
-        if self._options.flush_mode is not FlushMode.SYNC:
-            for request, header, _ in waiting:
-                request.answer(Answer(header=header))
-            return
         safe = [(request, header) for request, header, must_wait in waiting if must_wait]
         for request, header, must_wait in waiting:
             if not must_wait:
                 request.answer(Answer(header=header))
         if safe:
-            self._flusher.wait_safe(self._log.progress.appended, lambda how: self._flushed(safe, how))
+            self._acks.when_safe(self._log.progress.appended, lambda how: self._safe(safe, how))
 
     def forget_topic(self, topic: str) -> None:
         for key in [key for key in self._cursors if key[0] == topic]:
@@ -256,8 +252,7 @@ class Sends:
         """Raise when no message is taken now, whatever it is."""
         if self._options.role is BrokerRole.SLAVE:
             raise Overloaded("[REJECTREQUEST]this broker follows another one: send to the one that leads")
-        if self._options.flush_mode is FlushMode.SYNC:
-            self._check_flush()
+        self._check_pace()
 
     def _topic(self, header: SendRequest) -> TopicConfig:
         self.check_taking()
@@ -287,8 +282,8 @@ class Sends:
             config = self._new_topic(header)
         return config
 
-    def _check_flush(self) -> None:
-        stalled_ms = self._flusher.stalled_s() * 1000
+    def _check_pace(self) -> None:
+        stalled_ms = self._acks.stalled_ms
         if stalled_ms > self._options.send_wait_ms:
             raise Overloaded(
                 f"[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while: one flush has kept the "
@@ -361,13 +356,11 @@ class Sends:
             trace_on=self._options.trace_on,
             recall_handle=recall_handle,
         )
-        # Only a synchronous flush asks whether the producer waits for it.
-        must_wait = (
-            self._options.flush_mode is FlushMode.SYNC and packed.find(properties, packed.AT_WAIT) != b"false"
-        )
+        # A producer may say that it does not wait for more than the write.
+        must_wait = self._acks.wait and packed.find(properties, packed.AT_WAIT) != b"false"
         self._waiting.append((request, header, must_wait))
 
-    def _flushed(self, waiting: list[tuple[Request[SendRequest], SendAnswer]], how: Safe) -> None:
+    def _safe(self, waiting: list[tuple[Request[SendRequest], SendAnswer]], how: Safe) -> None:
         if how is Safe.FAILED:
             refused = Answer(
                 code=ResponseCode.SERVICE_NOT_AVAILABLE, remark="the flush failed: the store is fenced"

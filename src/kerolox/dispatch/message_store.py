@@ -17,15 +17,15 @@ from kerolox.dispatch.housekeeping import Housekeeper
 from kerolox.dispatch.keys import KeyFiller
 from kerolox.dispatch.queue_units import UnitFiller
 from kerolox.dispatch.queues import QueueFiller
-from kerolox.errors import KeroloxError
 from kerolox.protocol.hosts import host_bytes
+from kerolox.store.acks import Acks
 from kerolox.store.checkpoint import Checkpoint
 from kerolox.store.commit_log import CommitLog, Place
 from kerolox.store.consume_queues import ConsumeQueues, flush
 from kerolox.store.delay_table import parse_levels
 from kerolox.store.errors import QueueGap, StoreError
 from kerolox.store.files import Files
-from kerolox.store.flush import LogFlusher, Safe
+from kerolox.store.flush import LogFlusher
 from kerolox.store.key_index import KeyIndex
 from kerolox.store.lock import StoreLock
 from kerolox.store.marks import UNKNOWN, Marks, MarksFile, boot_identity
@@ -49,13 +49,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOCAL_HOST = host_bytes("127.0.0.1:10911")
-
-
-class NotSafe(KeroloxError):
-    """The message is stored, but it is not known to have reached the disk."""
-
-    code = 10  # FLUSH_DISK_TIMEOUT
-    retriable = True
 
 
 class MessageStore:
@@ -120,6 +113,7 @@ class MessageStore:
         self.checkpoint = Checkpoint(self.files, self.path("checkpoint"))
         self.marks = MarksFile(self.files, self.root)
         self.flusher = LogFlusher(self.log, options, self.state, clock=clock)
+        self.acks = Acks(self.flusher, options, self.state)
         self.reader = QueueReader(self.log, options, _memory_bytes())
         self.log.next_offset_of = self._next_offset_of
 
@@ -226,20 +220,8 @@ class MessageStore:
             born_host=born_host,
         )
         self.log.write()
-        if self.options.flush_mode is FlushMode.SYNC:
-            await self.wait_safe(place[0] + place[2])
+        await self.acks.safe(place[0] + place[2])
         return place
-
-    async def wait_safe(self, end_offset: int) -> None:
-        """Wait until everything before this offset is on the medium."""
-        done: asyncio.Future[Safe] = asyncio.get_running_loop().create_future()
-        self.flusher.wait_safe(end_offset, lambda how: None if done.done() else done.set_result(how))
-        how = await done
-        if how is Safe.TIMEOUT:
-            raise NotSafe(f"stored, but not flushed within {self.options.flush_timeout_ms} ms")
-        if how is Safe.FAILED:
-            self.state.check_writable()
-            raise NotSafe("stored, but the store was closed before it was flushed")
 
     # --- messages out ------------------------------------------------------------------------------
 

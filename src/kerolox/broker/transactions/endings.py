@@ -25,7 +25,7 @@ from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCh
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.message_id import read_offset_id
 from kerolox.protocol.record import decode_record
-from kerolox.store.options import FlushMode
+from kerolox.store.flush import Safe
 
 log = logging.getLogger(__name__)
 
@@ -152,15 +152,12 @@ class Endings:
             for note in self.on_stored:
                 note(topic, len(found), sum(found), len(found))
 
-        def answer(_: object = None) -> None:  # not flushed in time is good enough, as in the original
+        def answer(how: Safe) -> None:  # not flushed in time is good enough, as in the original
             done = Answer()
             for request, _, _ in waiting:
                 request.answer(done)
 
-        if self._options.flush_mode is FlushMode.SYNC:
-            self._store.flusher.wait_safe(self._store.progress.appended, answer)
-        else:
-            answer()
+        self._store.acks.when_safe(self._store.progress.appended, answer)
 
     async def resume(self, request: Request[ResumeCheckRequest]) -> Answer:
         """Check one again that was given up."""
