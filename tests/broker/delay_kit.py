@@ -9,8 +9,9 @@ from typing import Any
 
 from kerolox.broker.delays import Delays
 from kerolox.broker.drafts import Draft, Drafts
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.log_writes import LogWrites
-from kerolox.broker.options import BrokerOptions
+from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message import StoredMessage
@@ -44,11 +45,12 @@ class DelayRig:
         self.sent = 0
         self.boot = "one"
 
-    async def open(self, **changes: Any) -> None:
+    async def open(self, *, follows: bool = False, **changes: Any) -> None:
         options = BrokerOptions(**{**self.options, **changes})
         self.store = MessageStore(
             options, files=self.files, clock=self.clock, store_host=STORE_HOST, boot=self.boot
         )
+        Leadership(self.store.state, BrokerRole.SLAVE if follows else BrokerRole.ASYNC_MASTER)
         await self.store.open()
         self.drafts = Drafts(self.store.log)
         self.writes = LogWrites(self.store.log)

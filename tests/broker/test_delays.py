@@ -13,7 +13,6 @@ import pytest
 from kerolox.broker import delay_marks
 from kerolox.broker.delay_levels import restore
 from kerolox.broker.delays import BATCH_MAX
-from kerolox.broker.options import BrokerRole
 from kerolox.errors import Refused
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode
@@ -503,7 +502,7 @@ async def test_a_broker_that_follows_delivers_nothing(tmp_path: Path) -> None:
     bodies = await rig.send(1)
     await rig.close()
     rig.clock.step_wall(10_000)
-    await rig.open(role=BrokerRole.SLAVE)
+    await rig.open(follows=True)
     await rig.clock.advance(20)
     assert rig.delivered() == []
     await rig.close()

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kerolox.broker.names import group_of_retry_topic
-from kerolox.broker.options import BrokerRole
 from kerolox.net.dialer import Dialer
 from kerolox.net.peer import Peer
 from kerolox.net.requests import Handlers, Hook
@@ -251,9 +250,9 @@ async def test_what_is_refused_is_told_as_the_original_does(tmp_path: Path) -> N
         assert (answer.remark or "").startswith("SERVICE_NOT_AVAILABLE")
         broker.store.state.clear(Obstacle.DISK_FULL)
 
-        broker.options.role = BrokerRole.SLAVE
+        broker.leadership.follow("another one leads")
         assert (await back(talk, offset)).code == ResponseCode.SYSTEM_BUSY
-        broker.options.role = BrokerRole.ASYNC_MASTER
+        broker.leadership.lead()
         assert not await parked(talk, 3)
         assert (await back(talk, offset)).code == 0
 

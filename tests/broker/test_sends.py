@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from kerolox.broker.options import BrokerRole
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -287,11 +286,13 @@ async def test_messages_before_the_opening_time_are_refused() -> None:
 
 async def test_a_follower_refuses_up_front() -> None:
     async with talking() as talk:
-        talk.running.broker.options.role = BrokerRole.SLAVE
-        talk.running.broker.store.state.set(Obstacle.FOLLOWER, "this broker is a SLAVE")
+        await talk.send("T")
+        talk.running.broker.leadership.follow("another one leads")
         answer = await talk.send("T")
         assert answer.code == ResponseCode.SYSTEM_BUSY
         assert (answer.remark or "").startswith("[REJECTREQUEST]")
+        talk.running.broker.leadership.lead()
+        assert (await talk.send("T")).code == 0
 
 
 async def test_a_store_that_takes_nothing_says_why(talk: Talk) -> None:

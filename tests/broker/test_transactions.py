@@ -178,7 +178,7 @@ async def test_a_slave_ends_nothing(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         producer = await s.producer()
         half = await producer.prepare()
-        s.broker.options.role = type(s.broker.options.role).SLAVE
+        s.broker.leadership.follow("another one leads")
         assert (await producer.end(half)).code == ResponseCode.SLAVE_NOT_AVAILABLE
         await s.round()
         assert producer.asked == []

@@ -13,6 +13,7 @@ import kerolox.protocol.hot  # noqa: F401 — the short way through the codecs
 from kerolox.broker.absent import report_from_before
 from kerolox.broker.address import advertised_host, join, resolve
 from kerolox.broker.admin import Admin
+from kerolox.broker.admission import Admission
 from kerolox.broker.commits import Commits, Resets
 from kerolox.broker.delays import SCHEDULE_GROUP, Delays
 from kerolox.broker.drafts import Drafts
@@ -22,10 +23,11 @@ from kerolox.broker.going_away import GoingAway
 from kerolox.broker.groups import Groups, SlowGroups
 from kerolox.broker.heartbeats import Heartbeats
 from kerolox.broker.http import HttpResponder
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.members import Members
 from kerolox.broker.metrics import Metrics
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.broker.plain_sends import PlainSends
 from kerolox.broker.pulls import Pulls
 from kerolox.broker.queries import Queries
@@ -217,8 +219,7 @@ class Broker(PeerEvents):
         ip = await resolve(options.advertised_host, "brokerIP1")
         host = host_bytes(join(ip, options.listen_port))
         store = MessageStore(options, files=self._files, clock=self.clock, store_host=host)
-        if options.role is BrokerRole.SLAVE:
-            store.state.set(Obstacle.FOLLOWER, "this broker is a SLAVE")
+        self.leadership = Leadership(store.state, options.role)
         await store.open()
         self.store = store
         self.unique_keys = UniqueKeys(host[:-4], os.getpid(), random.getrandbits(32), self.clock.wall_ms)
@@ -284,16 +285,16 @@ class Broker(PeerEvents):
         self.writes = LogWrites(store.log)
         self.drafts = Drafts(store.log)
         self.delays = Delays(store, self.writes, self.delay_offsets, options, clock)
+        self.admission = Admission(store.acks, store.state, self.topics, options, clock)
         self.sends = Sends(
             store.log,
             self.drafts,
             self.writes,
             store.acks,
-            store.state,
+            self.admission,
             self.topics,
             options,
             self.unique_keys,
-            clock,
         )
         self.timers = Timers(
             store,
@@ -309,8 +310,7 @@ class Broker(PeerEvents):
             store.log,
             self.writes,
             store.acks,
-            store.state,
-            self.topics,
+            self.admission,
             self.delays,
             self.timer_sends,
             options,
@@ -335,7 +335,7 @@ class Broker(PeerEvents):
         self.heartbeats = Heartbeats(self.members, self.groups, self.topics, options)
         self.queue_locks = QueueLocks(clock, options.queue_lock_ms / 1000)
         self.retries = Retries(
-            store, self.sends, self.drafts, self.writes, self.topics, self.groups, self.queue_locks,
+            store, self.admission, self.drafts, self.writes, self.topics, self.groups, self.queue_locks,
             self.stats, options,
         )  # fmt: skip
         self.commits = Commits(store, self.topics, self.groups, self.offsets)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.broker.runtime_info import RuntimeInfo
 from kerolox.broker.stats import Statistics
 from kerolox.broker.timers import Timers
@@ -119,7 +119,7 @@ class BrokerAdmin:
     def ha_status(self, request: Request[None]) -> Answer:
         """As long as nobody follows: a leader by itself."""
         status = HaStatus(
-            master=self._options.role is not BrokerRole.SLAVE,
+            master=self._store.state.leads,
             master_commit_log_max_offset=self._store.log.max_offset,
         )
         return Answer(body=status.encode())

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from kerolox.broker.groups import Groups
 from kerolox.broker.members import Member, Members
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.broker.topics import Topics
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.dispatch.waiting_pulls import WaitingPulls
@@ -180,7 +180,7 @@ class Resets:
     async def _reset_here(self, asked: headers.ResetOffsetRequest) -> dict[MessageQueue, int]:
         """Note new offsets; the next pull of each queue is told its own, and until then commits are void."""
         topic, group = asked.topic, asked.group
-        if self._options.role is BrokerRole.SLAVE:
+        if not self._store.state.leads:
             raise Refused(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
         config = self._topics.known(topic, f"Topic {topic} does not exist")
         self._groups.known(group, f"Group {group} does not exist")

@@ -29,7 +29,7 @@ from kerolox.broker.delay_marks import DelayMark, DelayMarks
 from kerolox.broker.drafts import Draft, real_queue
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.metrics import MetricText
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock, TimerHandle
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError, ProtocolError
@@ -140,7 +140,7 @@ class Delays:
 
     async def start(self) -> None:
         """Go on where delivery stopped. A broker that follows another one delivers nothing."""
-        if self._options.role is BrokerRole.SLAVE:
+        if not self._store.state.leads:
             return
         await asyncio.get_running_loop().run_in_executor(self._store.keeper, self._load)
         self._delivering = True

@@ -8,19 +8,18 @@ order in which the frames came. Messages that come later go the same way, to whe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from kerolox.broker.admission import STOPS, Admission
 from kerolox.broker.delays import Delays
 from kerolox.broker.drafts import Draft
 from kerolox.broker.log_writes import LogWrites
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.broker.sends import Sends
 from kerolox.broker.timer_sends import TimerSends
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
 from kerolox.net.lanes import Lane
 from kerolox.net.peer import Peer
 from kerolox.net.requests import Answer, Handlers, Request
-from kerolox.protocol import reserved
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command, decode_command, encode_answer
 from kerolox.protocol.frame import Frame, split_frames
@@ -33,15 +32,9 @@ from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.acks import Acks
 from kerolox.store.commit_log import CommitLog
 from kerolox.store.flush import Safe
-from kerolox.store.state import StoreState
-
-if TYPE_CHECKING:
-    from kerolox.broker.topics import Topics
 
 TOPICS_MAX = 10_000  # known at once; past that they are learned anew
-# Words in properties that make a message something for the handlers, or one that comes later.
 _SCHEDULE = SCHEDULE_TOPIC.encode()
-STOPS = (b"DELAY", b"TIMER_", b"TRAN_MSG", b"POP_CK")
 
 # Of a run: who sent it, the frames, from which on, how many, and their answers.
 Run = tuple[Peer, list[Frame], int, int, bytes]
@@ -56,8 +49,7 @@ class PlainSends:
         log: CommitLog,
         writes: LogWrites,
         acks: Acks,
-        state: StoreState,
-        topics: Topics,
+        admission: Admission,
         delays: Delays,
         timer_sends: TimerSends,
         options: BrokerOptions,
@@ -65,8 +57,7 @@ class PlainSends:
         self._log = log
         self._writes = writes
         self._acks = acks
-        self._state = state
-        self._topics = topics
+        self._admission = admission
         self._delays = delays
         self._timer_sends = timer_sends
         self._options = options
@@ -99,7 +90,7 @@ class PlainSends:
         """Take the plain sends of one topic from a place on; how many."""
         # Such a word in the header is nearly always a property's.
         header = frames[at][1]
-        if b"TRAN_MSG" in header or not self._open():
+        if b"TRAN_MSG" in header or not self._admission.takes_runs:
             return 0
         if b"DELAY" in header or b"TIMER_" in header:
             self._log.renew_time()  # the delay counts from now
@@ -130,16 +121,6 @@ class PlainSends:
 
     # --- decisions -----------------------------------------------------------------------------------
 
-    def _open(self) -> bool:
-        """Whether messages are taken at all now; if not, the handlers say why."""
-        options = self._options
-        return (
-            not self._state.obstacles
-            and options.role is not BrokerRole.SLAVE
-            and not options.accept_sends_from_ms
-            and self._acks.stalled_ms <= options.send_wait_ms
-        )
-
     def _learn(self, frame: Frame) -> bool:
         """Know the topic and queue of a send from now on, if plain ones may go there; whether it is new."""
         try:
@@ -150,16 +131,7 @@ class PlainSends:
         except (ProtocolError, InvalidRequest):
             return False
         topic, queue_id = header.topic, header.queue_id
-        config = self._topics.find(topic)
-        if (
-            config is None
-            or topic in self._topics.unsaved
-            or config.order
-            or config.topic_filter_type != "SINGLE_TAG"
-            or topic in reserved.NOT_FOR_SENDING
-            or topic.startswith(reserved.RETRY_PREFIX)
-            or not 0 <= queue_id < max(config.write_queue_nums, config.read_queue_nums)
-        ):
+        if not self._admission.takes_plain(topic, queue_id):
             return False
         name = topic.encode()
         target = self._targets.get(name)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from kerolox.broker.compiled_filters import CompiledFilters, Key, NotCompiled
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.broker.topics import Topics
 from kerolox.clock import Clock
 from kerolox.dispatch.message_store import MessageStore
@@ -155,7 +155,7 @@ class Pulls:
 
     def _planned(self, request: Request[PullRequest], plan: Plan) -> Answer | None:
         header = request.header
-        if header.sys_flag & PULL_COMMIT_OFFSET and self._options.role is not BrokerRole.SLAVE:
+        if header.sys_flag & PULL_COMMIT_OFFSET and self._store.state.leads:
             self._commit(header)
         reset = self._offsets.take_reset(header.topic, header.consumer_group, header.queue_id)
         if reset is not None:

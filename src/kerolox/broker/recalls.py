@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kerolox.broker.drafts import Draft, Drafts
 from kerolox.broker.log_writes import LogWrites
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.broker.sends import born_host
 from kerolox.broker.timer_sends import read_handle
 from kerolox.broker.topic_admin import Row
@@ -88,7 +88,7 @@ class Recalls:
         options = self._options
         if not options.recall:
             return Answer(code=ResponseCode.NO_PERMISSION, remark="recall failed, operation is forbidden")
-        if options.role is BrokerRole.SLAVE:
+        if not self._store.state.leads:
             return _unavailable(ResponseCode.SLAVE_NOT_AVAILABLE)
         if self._clock.wall_ms() < options.accept_sends_from_ms or not (
             options.writable or options.recall_unwritable

@@ -15,19 +15,19 @@ import logging
 import random
 
 from kerolox.broker import names
+from kerolox.broker.admission import Admission, goes_to_a_group
 from kerolox.broker.drafts import Draft, Drafts
 from kerolox.broker.groups import Groups
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.queue_locks import QueueLocks
-from kerolox.broker.sends import Parked, Sends
+from kerolox.broker.sends import Parked
 from kerolox.broker.stats import Statistics
 from kerolox.broker.topics import Topics
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError, Refused
 from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol import properties as packed
-from kerolox.protocol import reserved
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PERM_WRITE
@@ -60,7 +60,7 @@ class Retries:
     def __init__(
         self,
         store: MessageStore,
-        sends: Sends,
+        admission: Admission,
         drafts: Drafts,
         writes: LogWrites,
         topics: Topics,
@@ -70,7 +70,7 @@ class Retries:
         options: BrokerOptions,
     ) -> None:
         self._store = store
-        self._sends = sends
+        self._admission = admission
         self._drafts = drafts
         self._writes = writes
         self._topics = topics
@@ -86,7 +86,7 @@ class Retries:
 
     async def send_back(self, request: Request[SendBackRequest]) -> Answer:
         asked = request.header
-        self._sends.check_taking()
+        self._admission.check_taking()
         group = self._group(asked.group)
         if not self._options.writable:
             raise Refused(
@@ -149,7 +149,7 @@ class Retries:
 
     def redirect(self, request: Request[SendRequest], draft: Draft) -> Parked | None:
         """A send to a retry topic: for a group that exists, and to its dead letters if that is the end."""
-        if not draft.topic.startswith(reserved.RETRY_PREFIX):
+        if not goes_to_a_group(draft.topic):
             return None
         name = names.group_of_retry_topic(draft.topic)
         group = self._group(name)

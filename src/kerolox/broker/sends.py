@@ -14,21 +14,18 @@ topic could not be written, is not stored.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
-from kerolox.broker import names
+from kerolox.broker.admission import Admission, goes_to_a_group, is_plain, is_single_tag
 from kerolox.broker.drafts import Draft, Drafts
 from kerolox.broker.log_writes import LogWrites
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.broker.topics import Topics
-from kerolox.clock import Clock
-from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, ProtocolError, Refused
+from kerolox.errors import KeroloxError, Overloaded, ProtocolError
 from kerolox.net.peer import refusal
 from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol import properties as packed
-from kerolox.protocol import reserved
 from kerolox.protocol.batch import split_batch
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
@@ -39,7 +36,6 @@ from kerolox.protocol.message_id import UniqueKeys, offset_id_prefix
 from kerolox.store.acks import Acks
 from kerolox.store.commit_log import TRANSACTION_BITS, CommitLog, MessageRefused, Place, QueueCursor
 from kerolox.store.flush import Safe
-from kerolox.store.state import StoreState
 from kerolox.unsaved import NotSaved
 
 HELD_BYTES_MAX = 64 << 20  # of requests that wait for their topics to be written
@@ -60,21 +56,19 @@ class Sends:
         drafts: Drafts,
         writes: LogWrites,
         acks: Acks,
-        state: StoreState,
+        admission: Admission,
         topics: Topics,
         options: BrokerOptions,
         unique_keys: UniqueKeys,
-        clock: Clock,
     ) -> None:
         self._log = log
         self._drafts = drafts
         self._writes = writes
         self._acks = acks
-        self._state = state
+        self._admission = admission
         self._topics = topics
         self._options = options
         self._unique_keys = unique_keys
-        self._clock = clock
         self.rewrites: list[Rewrite] = []  # before those of the drafts
         self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
         self._cursors: dict[tuple[str, int], QueueCursor] = {}
@@ -101,15 +95,15 @@ class Sends:
         if header.topic in self._topics.unsaved:
             self._hold(request, header.topic, self.send)
             return None
-        queue_id = self._queue(header, config)
+        queue_id = self._admission.queue(header, config)
         if not request.body:
             raise MessageRefused("the message has no body: send at least one byte")
         properties, unique = self._properties(header.properties)
         topic, sys_flag = header.topic, header.sys_flag
-        if config.topic_filter_type != "SINGLE_TAG":
+        if not is_single_tag(config):
             sys_flag |= MULTI_TAGS
         recall_handle: str | None = None
-        if _is_plain(topic, properties):
+        if is_plain(topic, properties):
             place = self._log.append(
                 self._cursors.get((topic, queue_id)) or self._cursor(topic, queue_id),
                 request.body,
@@ -150,7 +144,7 @@ class Sends:
         """Many messages of one topic and queue in one request: all or none."""
         header = request.header
         config = self._topic(header)
-        if header.topic.startswith(reserved.RETRY_PREFIX):
+        if goes_to_a_group(header.topic):
             return Answer(
                 code=ResponseCode.MESSAGE_ILLEGAL,
                 remark=f"batch request does not support retry group {header.topic}",
@@ -158,7 +152,7 @@ class Sends:
         if header.topic in self._topics.unsaved:
             self._hold(request, header.topic, self.send_batch)
             return None
-        queue_id = self._queue(header, config)
+        queue_id = self._admission.queue(header, config)
         try:
             items = split_batch(request.body)
         except ProtocolError as error:
@@ -242,75 +236,15 @@ class Sends:
     def allowed_queue(self, header: SendRequest) -> int:
         """The queue of a message that came as another request than a send: its name, rights and topic are
         checked likewise; whether it could be stored now is not asked."""
-        return self._queue(header, self._allowed(header, stored=False))
+        return self._admission.queue(header, self._admission.topic(header, stored=False))
 
     async def topic_saved(self, header: SendRequest) -> None:
         """Wait until its topic, if it was just made, is on disk. Raises NotSaved."""
         await self._topics.unsaved.saved(header.topic)
 
-    def check_taking(self) -> None:
-        """Raise when no message is taken now, whatever it is."""
-        if self._options.role is BrokerRole.SLAVE:
-            raise Overloaded("[REJECTREQUEST]this broker follows another one: send to the one that leads")
-        self._check_pace()
-
     def _topic(self, header: SendRequest) -> TopicConfig:
-        self.check_taking()
-        return self._allowed(header)
-
-    def _allowed(self, header: SendRequest, *, stored: bool = True) -> TopicConfig:
-        options = self._options
-        if options.accept_sends_from_ms and self._clock.wall_ms() < options.accept_sends_from_ms:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {options.accept_sends_from_ms}"
-            )
-        topic = header.topic
-        config = self._topics.find(topic)
-        if config is None:
-            names.check_topic(topic)
-        elif config.order and not options.writable:
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{options.advertised_host}] sending message is forbidden: its brokerPermission "
-                f"is {options.permission} and the topic is ordered",
-            )
-        if topic in reserved.NOT_FOR_SENDING:
-            raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
-        if stored:
-            self._state.check_writable()
-        if config is None:
-            config = self._new_topic(header)
-        return config
-
-    def _check_pace(self) -> None:
-        stalled_ms = self._acks.stalled_ms
-        if stalled_ms > self._options.send_wait_ms:
-            raise Overloaded(
-                f"[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while: one flush has kept the "
-                f"disk for {stalled_ms:.0f}ms, limit {self._options.send_wait_ms}ms. This one was not stored"
-            )
-
-    def _new_topic(self, header: SendRequest) -> TopicConfig:
-        topic = header.topic
-        config = self._topics.for_send(
-            topic, header.default_topic, header.default_topic_queue_nums, unit=bool(header.unit_mode)
-        )
-        if config is None:
-            raise Refused(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{topic}] not exist, apply first please! Create it: kerolox topic create "
-                f"{topic}. Or let the broker create topics: autoCreateTopicEnable=true.",
-            )
-        return config
-
-    def _queue(self, header: SendRequest, config: TopicConfig) -> int:
-        queue_id = header.queue_id
-        if queue_id >= max(config.write_queue_nums, config.read_queue_nums):
-            raise InvalidRequest(
-                f"request queueId[{queue_id}] is illegal, topic [{header.topic}] has "
-                f"{config.write_queue_nums} write and {config.read_queue_nums} read queues"
-            )
-        return queue_id if queue_id >= 0 else random.randrange(max(1, config.write_queue_nums))
+        self._admission.check_taking()
+        return self._admission.topic(header)
 
     def _properties(self, text: str | None) -> tuple[bytes, str]:
         """The properties as they are stored, and the unique key among them."""
@@ -371,17 +305,6 @@ class Sends:
         code = ResponseCode.SUCCESS if how is Safe.YES else ResponseCode.FLUSH_DISK_TIMEOUT
         for request, header in waiting:
             request.answer(Answer(code=code, header=header))
-
-
-def _is_plain(topic: str, properties: bytes) -> bool:
-    """Whether nobody has anything to say about a message before it is stored. What looks like a reserved
-    name may be part of a value: those who rewrite look closer."""
-    return not (
-        b"DELAY" in properties
-        or b"TIMER_" in properties
-        or b"TRAN_MSG" in properties
-        or topic.startswith(reserved.RETRY_PREFIX)
-    )
 
 
 def born_host(request: Request[Any]) -> bytes:

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from kerolox.broker.drafts import Drafts
 from kerolox.broker.log_writes import LogWrites
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.broker.timer_arrivals import Arrival, Arrivals
 from kerolox.broker.timer_delivery import DELIVER_MAX, RETRY_S, Stopped, TimerDelivery, pause
 from kerolox.broker.timer_messages import delete_key, goal, parked
@@ -221,10 +221,7 @@ class Timers:
 
     @property
     def leads(self) -> bool:
-        return (
-            self._options.role is not BrokerRole.SLAVE
-            and Obstacle.FOLLOWER not in self._store.state.obstacles
-        )
+        return self._store.state.leads
 
     def dispatched(self, entries: list[Entry]) -> None:
         if self.arrivals.hand_over(entries):

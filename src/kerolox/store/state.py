@@ -41,6 +41,11 @@ class StoreState:
         return not self.obstacles
 
     @property
+    def leads(self) -> bool:
+        """Whether this store takes messages from clients, and not those of a store that leads."""
+        return Obstacle.FOLLOWER not in self.obstacles
+
+    @property
     def fenced(self) -> bool:
         return Obstacle.FENCED in self.obstacles
 

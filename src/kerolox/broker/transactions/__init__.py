@@ -5,7 +5,7 @@ from __future__ import annotations
 from kerolox.broker.drafts import Draft, Drafts
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.members import Members
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.broker.sends import Parked
 from kerolox.broker.topics import Topics
 from kerolox.broker.transactions import half_messages
@@ -46,6 +46,7 @@ class Transactions:
         clock: Clock,
     ) -> None:
         self._options = options
+        self._state = store.state
         self._home: Home = "", 0, b""  # of the half message that is being stored
         # What all messages get makes a half message in the log differ from what came.
         self._remembers = not options.record_crc and not options.multi_dispatch
@@ -59,7 +60,7 @@ class Transactions:
 
     async def load(self) -> None:
         """Before anybody is let in: read which half messages have ended."""
-        if self._options.role is not BrokerRole.SLAVE:
+        if self._state.leads:
             await self.ended.load()
 
     def start(self) -> None:

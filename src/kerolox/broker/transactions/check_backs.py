@@ -17,7 +17,7 @@ import msgspec
 from kerolox.broker.drafts import Drafts
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.members import Members
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.broker.topics import Topics
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.counts import Counts
@@ -85,7 +85,7 @@ class CheckBacks:
         while True:
             await self._clock.sleep(self._options.transaction_check_ms / 1000)
             try:
-                if self._options.role is not BrokerRole.SLAVE:  # there, the broker that leads asks
+                if self._store.state.leads:  # there, the broker that leads asks
                     await self.round()
                     await self._ended.save()
                 self._tell_unasked()

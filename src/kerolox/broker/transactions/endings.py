@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from kerolox.broker.drafts import Drafts
 from kerolox.broker.log_writes import LogWrites
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.ended import Ended
@@ -63,7 +63,7 @@ class Endings:
 
     def end(self, request: Request[EndTransactionRequest]) -> Answer | None:
         told = request.header
-        if self._options.role is BrokerRole.SLAVE:
+        if not self._store.state.leads:
             return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
         if told.commit_or_rollback not in _WORDS:  # not known yet: it is asked for later
             log.info(
@@ -161,7 +161,7 @@ class Endings:
 
     async def resume(self, request: Request[ResumeCheckRequest]) -> Answer:
         """Check one again that was given up."""
-        if self._options.role is BrokerRole.SLAVE:
+        if not self._store.state.leads:
             return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
         try:
             given = await self._read(read_offset_id(request.header.msg_id or "").physical_offset)
