@@ -8,7 +8,8 @@ nothing was acknowledged that a restart forgets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Generic, TypeVar
 
 from kerolox.errors import KeroloxError, sentences
@@ -79,22 +80,21 @@ class Unsaved(Generic[K, V]):
         else:
             changes[-1].waiting.append(then)
 
-    async def all_saved(self) -> None:
-        """The same for all that are under way."""
-        await self.saved(*self._changes)
+    def all_saved(self) -> Awaitable[None]:
+        """The same as :meth:`saved` for all that are under way."""
+        return self.saved(*self._changes)
 
-    async def saved(self, *keys: K) -> None:
-        """Wait until the changes of these keys are on disk. Raises NotSaved."""
+    def saved(self, *keys: K) -> Awaitable[None]:
+        """Wait until the changes of these keys are on disk. Raises NotSaved.
+
+        Call it before anything else is awaited: a change that was undone meanwhile is none any more.
+        """
         loop = asyncio.get_running_loop()
+        ends: list[asyncio.Future[NotSaved | None]] = []
         for key in keys:
-            ended: asyncio.Future[NotSaved | None] = loop.create_future()
-            self.when_saved(
-                key,
-                lambda error, ended=ended: None if ended.done() else ended.set_result(error),  # type: ignore[misc]
-            )
-            error = await ended
-            if error is not None:
-                raise error
+            ends.append(loop.create_future())
+            self.when_saved(key, partial(_end, ends[-1]))
+        return _FirstError(ends)
 
     def _ended(self, key: K, change: _Change[V], error: NotSaved | None) -> None:
         changes = self._changes.get(key, [])
@@ -116,3 +116,21 @@ class Unsaved(Generic[K, V]):
                 self._put_back(key, change.before)
         for then in [then for one in ended for then in one.waiting]:
             then(error)
+
+
+def _end(future: asyncio.Future[NotSaved | None], error: NotSaved | None) -> None:
+    if not future.done():
+        future.set_result(error)
+
+
+class _FirstError:
+    """Awaits them all. An object, since a coroutine that is never awaited complains."""
+
+    def __init__(self, ends: list[asyncio.Future[NotSaved | None]]) -> None:
+        self._ends = ends
+
+    def __await__(self) -> Generator[object, None, None]:
+        for end in self._ends:
+            error = yield from end
+            if error is not None:
+                raise error

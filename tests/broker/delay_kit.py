@@ -58,6 +58,7 @@ class DelayRig:
         self.offsets.load()
         self.delays = Delays(self.store, self.writes, self.offsets, options, self.clock)
         self.drafts.rewrites.append(self.delays.park)
+        await self.delays.load()
         await self.delays.start()
         await self.clock.advance(0)
 

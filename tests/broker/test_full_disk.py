@@ -23,7 +23,7 @@ from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from kerolox.store.tables.table import Table
 from kerolox.testing.broker import running_broker
 from kerolox.testing.faults import FaultyFiles
-from tests.broker.talk import Talk, subscribed
+from tests.broker.talk import Talk, subscribed, until
 
 Asked = tuple[RequestCode, Header | None, bytes]
 
@@ -162,8 +162,7 @@ async def test_a_failed_change_leaves_the_one_that_came_after_it(talk: Talk, fil
     first = asyncio.ensure_future(ask(talk, create("T", 6)))
     assert await asyncio.to_thread(files.wait_for_stalled_sync)
     second = asyncio.ensure_future(ask(talk, create("T", 8)))
-    while topics.table.topics["T"].write_queue_nums != 8:  # noqa: ASYNC110 — it is applied before it is answered
-        await asyncio.sleep(0)
+    await until(lambda: topics.table.topics["T"].write_queue_nums == 8)
     files.fail_syncs(1)
     files.release_syncs()
     assert (await first).code == ResponseCode.SERVICE_NOT_AVAILABLE

@@ -324,7 +324,7 @@ async def test_the_answer_waits_until_a_new_topic_is_on_disk(tmp_path: Path) -> 
         answer = asyncio.ensure_future(back(talk, offset, delay_level=-1))
         try:
             assert await asyncio.to_thread(files.wait_for_stalled_sync)
-            await until(lambda: talk.running.broker.topics.find("%DLQ%G"))
+            await until(lambda: talk.running.broker.topics.find("%RETRY%G"))
             assert (await talk.send("T")).code == 0
             assert not answer.done()
         finally:

@@ -201,7 +201,8 @@ async def test_deleted_topics_stay_deleted_and_new_ones_of_the_name_begin_anew(t
         for number in range(5):
             await store.put("Again", 0, b"new%d-" % number)
     (tmp_path / "config").mkdir(exist_ok=True)
-    (tmp_path / "config/topics.json").write_text(json.dumps({"topicConfigTable": {"Again": {}}}))
+    topics = {"topicConfigTable": {"Again": {"topicName": "Again"}}}
+    (tmp_path / "config/topics.json").write_text(json.dumps(topics))
     report = verify(layout_of(tmp_path))
     assert report.findings == []
     assert len([note for note in report.notes if note.kind in ("deleted topic", "no queue")]) == 2

@@ -12,14 +12,17 @@ from tests.dispatch.kit import Rig, options_for
 
 from kerolox.cli.up import EMBEDDED
 from kerolox.dispatch.message_store import MessageStore
+from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import encode_record, topic_field
 from kerolox.store.consume_queue import ENTRY
 from kerolox.store.errors import FileMissing
+from kerolox.store.files import Files
 from kerolox.store.index_file import HEADER
 from kerolox.store.offline.layout import Layout, find_layout
 from kerolox.store.offline.verify import Report, verify
 from kerolox.store.options import INDEX_SIZES
+from kerolox.store.tables.topics import TopicTable
 from kerolox.testing.clock import ManualClock
 
 Places = list[tuple[int, int, int]]
@@ -43,7 +46,16 @@ async def fill(path: Path, count: int = 60) -> Places:
                 table["UNIQ_KEY"] = f"{number:032X}"
             places.append(await store.put(f"T{number % 2}", 0, b"b%d" % number, pack(table)))
             clock.step_wall(100)
+    know_topics(path, "T0", "T1")
     return places
+
+
+def know_topics(path: Path, *names: str) -> None:
+    """The table a broker would have saved."""
+    table = TopicTable(Files(), path / "config")
+    for name in names:
+        table.put(TopicConfig(topic_name=name))
+    table.save()
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:
@@ -90,6 +102,7 @@ async def test_delayed_and_light_messages_are_understood(tmp_path: Path) -> None
             await store.put("SCHEDULE_TOPIC_XXXX", 2, b"later", pack({"DELAY": "3", "REAL_TOPIC": "T"}))
             await store.put("T", 0, b"light", pack({"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b", "TAGS": "x"}))
             await store.put("T", number % 3, "тело".encode(), pack({"TAGS": "тег", "KEYS": "ключ"}))
+    know_topics(tmp_path, "T")
     report = verify(find_layout(tmp_path, options), clock=ManualClock())
     assert (report.findings, report.notes) == ([], [])
     assert report.queues == 6
@@ -166,8 +179,7 @@ async def test_a_queue_that_is_gone(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "consumequeue/T1")
     report = look(tmp_path)
     assert [(finding.kind, finding.note) for finding in report.findings] == [("no queue", False)]
-    (tmp_path / "config").mkdir(exist_ok=True)
-    (tmp_path / "config/topics.json").write_text('{"topicConfigTable":{"T0":{"perm":6}}}')
+    know_topics(tmp_path, "T0")
     report = look(tmp_path)
     assert report.findings == []
     assert [note.kind for note in report.notes] == ["no queue"]
@@ -240,7 +252,6 @@ async def test_stray_and_wrong_files(tmp_path: Path) -> None:
     (tmp_path / "commitlog" / f"{1 << 31:020d}").write_bytes(b"")
     (tmp_path / "consumequeue/T0/x").write_text("x")
     (tmp_path / "index/readme").write_text("x")
-    (tmp_path / "config").mkdir(exist_ok=True)
     (tmp_path / "config/consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:5,1:6}}}')
     (tmp_path / "config/delayOffset.json").write_text('{"offsetTable":')
     (tmp_path / "index.before-repair-20240101-000000").mkdir()
@@ -251,7 +262,7 @@ async def test_stray_and_wrong_files(tmp_path: Path) -> None:
         f"commitlog/{1 << 30:020d}": "wrong size",
         "consumequeue/T0/x": "stray file",
         "index/readme": "stray file",
-        "config/delayOffset.json": "config",
+        "config/delayOffset.json": "table: broken",
     }
     assert {note.kind for note in report.notes} == {"empty file", "leftover"}
     assert (tmp_path / "commitlog" / f"{1 << 31:020d}").exists()

@@ -25,6 +25,7 @@ from kerolox.broker.heartbeats import Heartbeats
 from kerolox.broker.http import HttpResponder
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.log_writes import LogWrites
+from kerolox.broker.lost_tables import mind_lost_tables
 from kerolox.broker.members import Members
 from kerolox.broker.metrics import Metrics
 from kerolox.broker.options import BrokerOptions
@@ -129,6 +130,7 @@ class Broker(PeerEvents):
         push(self.commits.close)
         push(self.admin.close)
         await self.transactions.load()
+        await self.delays.load()
         await self.timers.open()
         push(self.timers.close)
         await server.start()
@@ -364,6 +366,7 @@ class Broker(PeerEvents):
         self.filters.connect(self.pulls, self.queries, self.heartbeats, self.members, self.saver)
         self.topics.create_system_topics()
         self.groups.create_system_groups()
+        mind_lost_tables(store, self.topics, self.group_table, self.offsets, self.modes)
         self._connect()
         self._connect_timers()
         self.admin = Admin(

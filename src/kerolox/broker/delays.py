@@ -28,6 +28,7 @@ from kerolox.broker.delay_levels import (
 from kerolox.broker.delay_marks import DelayMark, DelayMarks
 from kerolox.broker.drafts import Draft, real_queue
 from kerolox.broker.log_writes import LogWrites
+from kerolox.broker.lost_tables import check_nothing_due
 from kerolox.broker.metrics import MetricText
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock, TimerHandle
@@ -138,11 +139,15 @@ class Delays:
 
     # --- life ----------------------------------------------------------------------------------------
 
+    async def load(self) -> None:
+        """Find out where delivery stopped. Raises TableLost when nobody knows."""
+        if self._store.state.leads:
+            await asyncio.get_running_loop().run_in_executor(self._store.keeper, self._load)
+
     async def start(self) -> None:
-        """Go on where delivery stopped. A broker that follows another one delivers nothing."""
+        """Go on from there. A broker that follows another one delivers nothing."""
         if not self._store.state.leads:
             return
-        await asyncio.get_running_loop().run_in_executor(self._store.keeper, self._load)
         self._delivering = True
         for level in self.levels:
             level.due_ms = 0
@@ -153,6 +158,7 @@ class Delays:
     async def close(self) -> None:
         """Deliver no more, and save how far it came."""
         if not self._delivering:
+            self._marks.close()
             return
         self._delivering = False
         for timer in (self._timer, self._save_timer):
@@ -184,6 +190,8 @@ class Delays:
                             level.number, offset, mark.next_offset,
                         )  # fmt: skip
                         offset = mark.next_offset
+                if self._offsets.lost and offset == queue.min_offset < queue.max_offset:
+                    check_nothing_due(self._offsets, queue, self._clock.wall_ms())
                 if saved is not None and saved > queue.max_offset:
                     log.warning(
                         "delay_offset_corrected level=%d offset=%d to=%d", level.number, saved, offset

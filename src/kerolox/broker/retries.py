@@ -99,6 +99,8 @@ class Retries:
         topic = self._topics.for_group(
             names.retry_topic(asked.group), group.retry_queue_nums, unit=asked.unit_mode
         )
+        # On the strength of the answer the consumer goes on: so the topic is on disk before the copy is.
+        await self._topics.unsaved.saved(topic.topic_name)
         if not topic.perm & PERM_WRITE:
             raise Refused(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
@@ -113,14 +115,13 @@ class Retries:
         dead = message.reconsume_times >= limit or asked.delay_level < 0
         if dead:
             topic = self._topics.for_group(names.dead_letter_topic(asked.group), DEAD_LETTER_QUEUES)
+            await self._topics.unsaved.saved(topic.topic_name)
             queues, level = DEAD_LETTER_QUEUES, 0
         else:
             queues = group.retry_queue_nums
             level = asked.delay_level or FIRST_LEVEL + message.reconsume_times
         draft = copy_of(message, topic.topic_name, random.randrange(queues), level, asked.reason or "")
         origin = (packed.find(draft.properties, _AT_RETRY_TOPIC) or b"").decode("utf-8", "replace")
-        # On the strength of the answer the consumer goes on: so the topic is on disk before the copy is.
-        await self._topics.unsaved.saved(topic.topic_name)
         size_bytes = await self._put(draft)
         if draft.topic == SCHEDULE_TOPIC:
             self._stats.stored(draft.topic, 1, size_bytes)

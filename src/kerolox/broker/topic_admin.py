@@ -35,6 +35,7 @@ from kerolox.protocol.header import Header
 from kerolox.protocol.headers import topic as headers
 from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.tables.offsets import ConsumerOffsets
+from kerolox.store.tables.topics import QUEUES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,6 @@ Row = tuple[RequestCode, Handler, type[Header] | None]
 Settled = Callable[[], Awaitable[None]]
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
-QUEUES_MAX = 65_536  # of a topic: every look at it is a row for each
 PAGE_MAX = 2000  # of GET_ALL_TOPIC_CONFIG and its like for groups
 
 _MESSAGE_TYPE = "message.type"

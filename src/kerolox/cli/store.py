@@ -125,6 +125,9 @@ def repair(
     directory: StoreDirectory,
     queues: Annotated[bool, typer.Option("--queues", help="Make the consume queues again.")] = False,
     index: Annotated[bool, typer.Option("--index", help="Make the key index again.")] = False,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Make lost or broken tables again; empty where nothing tells.")
+    ] = False,
     skip: Annotated[
         int | None, typer.Option(help="Step over the damage at this log offset; keep what follows.")
     ] = None,
@@ -134,14 +137,14 @@ def repair(
     json: JsonFlag = False,
 ) -> None:
     """Mend a store: rebuild queues and index from the log (both, unless one is named), after the log itself
-    was mended if asked. What is replaced is put aside, not deleted."""
+    was mended if asked; or its tables. What is replaced is put aside, not deleted."""
     from kerolox.store.files import Files
     from kerolox.store.lock import StoreLock
 
     if skip is not None and cut is not None:
         raise OptionError("--cut", cut, "either --skip or --cut")
     layout = _layout(directory, config_file)
-    if not queues and not index:
+    if not queues and not index and not (tables and skip is None and cut is None):
         queues, index = True, layout.index_enabled is not False
     out = output(json)
     with StoreLock(Files(), layout.root):
@@ -150,7 +153,10 @@ def repair(
             done["skip"] = _skip(layout, skip, out, yes)
         if cut is not None:
             done["cut"] = _cut(layout, cut, out, yes)
-        done["rebuilt"] = _rebuild(layout, queues, index, out, yes or skip is not None or cut is not None)
+        if queues or index:
+            done["rebuilt"] = _rebuild(layout, queues, index, out, yes or skip is not None or cut is not None)
+        if tables:
+            done["tables"] = _mend_tables(layout, out, yes)
     if json:
         out.show(done)
 
@@ -222,6 +228,28 @@ def _rebuild(layout: Layout, queues: bool, index: bool, out: Output, yes: bool) 
     )
     document: dict[str, Any] = msgspec.to_builtins(made)
     return document
+
+
+def _mend_tables(layout: Layout, out: Output, yes: bool) -> list[dict[str, Any]]:
+    import msgspec
+
+    from kerolox.store.files import Files
+    from kerolox.store.offline.tables import mend_tables
+
+    out.note(
+        f"Tables in {layout.path('config')} that were lost or do not read are made again: topics from the "
+        "queues and groups from offsets and retry topics, with the usual settings; offsets and delays begin "
+        "empty: groups begin where their consumers say, delayed messages in the log are delivered again."
+    )
+    _ask("Make them again?", yes)
+    mended = mend_tables(layout, Files())
+    for table in mended:
+        aside = f" Put aside: {', '.join(table.put_aside)}." if table.put_aside else ""
+        out.note(f"{table.path}: {table.what}.{aside}")
+    if not mended:
+        out.note("All tables are there and read: nothing was changed.")
+    documents: list[dict[str, Any]] = msgspec.to_builtins(mended)
+    return documents
 
 
 def _ask(question: str, yes: bool) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Awaitable
 
 import msgspec
 
@@ -133,6 +134,7 @@ class CheckBacks:
         given_up: list[str] = []
         after = ended.progress
         is_over = is_ending = False
+        topic_saved: Awaitable[None] | None = None
         for half in halves:
             offset = half.queue_offset
             if ended.is_done(offset):
@@ -157,6 +159,7 @@ class CheckBacks:
                 self._topics.for_group(reserved.CHECKED_TOO_OFTEN_TOPIC, 1)
                 if reserved.CHECKED_TOO_OFTEN_TOPIC in self._topics.unsaved:
                     is_ending = True  # the topic is on its way to the disk: likewise
+                    topic_saved = self._topics.unsaved.saved(reserved.CHECKED_TOO_OFTEN_TOPIC)
                     break
                 self._drafts.store(half_messages.given_up(half))
                 ended.give_up(half)
@@ -173,7 +176,6 @@ class CheckBacks:
         if is_ending or after > ended.progress:
             try:
                 await self._writes.written()
-                await self._topics.unsaved.saved(reserved.CHECKED_TOO_OFTEN_TOPIC)
             except KeroloxError as error:
                 for offset in reversed(put_back):
                     ended.not_put_back(offset)
@@ -189,6 +191,12 @@ class CheckBacks:
             )  # fmt: skip
         for half, place in asked:
             self._ask(half, place)
+        if topic_saved is not None:
+            try:
+                await topic_saved
+            except KeroloxError as error:
+                log.error("transactions_not_given_up error=%r next='the next round tries again'", str(error))
+                return True
         return is_over
 
     def _ask(self, half: StoredMessage, place: Place) -> None:

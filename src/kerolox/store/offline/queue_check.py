@@ -26,6 +26,7 @@ from kerolox.store.offline.layout import (
     OnlyReading,
     open_run,
 )
+from kerolox.store.offline.summary import queue_range
 from kerolox.store.queue_extension import is_address
 from kerolox.store.segment import OpenFiles
 from kerolox.store.segments import Segments
@@ -144,6 +145,11 @@ class QueueCheck:
                     )
                 self._queues[topic.encode(), int(number)] = _Queue(here, segments)
                 self.count += 1
+
+    def end(self, topic: str, queue_id: int) -> int | None:
+        """After the walk: the number the next message of a queue gets; None when there is no such queue."""
+        queue = self._queues.get((topic.encode(), queue_id))
+        return None if queue is None else max(queue.next, queue_range(queue.segments, self._log_min)[1])
 
     @property
     def _repair(self) -> str:

@@ -31,7 +31,7 @@ def summarize(layout: Layout) -> dict[str, Any]:
             path = os.path.join(root, topic, name)
             if name.isascii() and name.isdigit() and files.is_dir(path):
                 segments = open_run(files, open_files, [path], layout.queue_file_bytes, findings)
-                low, high, end = _queue_range(segments, log_min)
+                low, high, end = queue_range(segments, log_min)
                 queues_end = max(queues_end, end)
                 queues.append(
                     {"topic": topic, "queue": int(name), "min": low, "max": high, "files": len(segments.all)}
@@ -65,7 +65,7 @@ def summarize(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _queue_range(segments: Segments, log_min: int) -> tuple[int, int, int]:
+def queue_range(segments: Segments, log_min: int) -> tuple[int, int, int]:
     """First offset still in the log, next offset, and where its last message ends in the log."""
     first = segments.first
     if first is None:

@@ -1,11 +1,10 @@
-"""Is a store whole? Every record, every queue entry and every key, compared with each other.
+"""Is a store whole? Every record, every queue entry and every key, compared with each other; every table.
 
 One pass over the log. Memory stays small whatever the size of the store: see the two checks.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 
@@ -29,6 +28,7 @@ from kerolox.store.offline.layout import (
     open_run,
 )
 from kerolox.store.offline.queue_check import QueueCheck
+from kerolox.store.offline.tables import check_tables
 from kerolox.store.offline.walk import Walk
 from kerolox.store.segment import OpenFiles
 from kerolox.store.segments import Segments
@@ -109,6 +109,7 @@ def verify(
         index_check.finish(report.log_end, crashed=crashed, dispatched=marks.dispatched)
         report.index_files, report.index_entries = index_check.files, index_check.entries
         report.messages_with_keys = index_check.messages
+    check_tables(layout, files, (lambda *_: None) if queue_check is None else queue_check.end, found)
     _check_small_files(layout, files, report, found, clock)
     report.findings = [finding for finding in found if not finding.note]
     report.notes = [finding for finding in found if finding.note]
@@ -197,16 +198,6 @@ def _check_small_files(
             what = f"{name} is {getattr(checkpoint, name)}, more than a day from now"
             step = "remove the file: the next start reads the whole log"
             found.append(Finding("checkpoint", checkpoint.path, what, step))
-    for name in files.list_dir(layout.path("config")):
-        path = os.path.join(layout.path("config"), name)
-        if name.endswith(".json") and not files.is_dir(path):
-            try:
-                data = files.read(path)
-                if data.strip():
-                    json_dialect.loads(data)
-            except (ProtocolError, DiskError) as error:
-                step = "restore it from its .bak file, which a broker would otherwise take by itself"
-                found.append(Finding("config", path, f"does not read: {error}", step))
     for name in files.list_dir(layout.root):
         path = layout.path(name)
         if ASIDE in name or name.startswith("damaged-"):

@@ -60,6 +60,7 @@ class FilterTable(Table):
     """
 
     NAME = "consumerFilter.json"
+    DISPENSABLE = True
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.errors import ProtocolError
 from kerolox.protocol.bodies.body import from_tree
 from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigTable
 from kerolox.protocol.bodies.topics import DataVersion
@@ -70,6 +71,9 @@ class GroupTable(Table):
 
     def _read(self, tree: Mapping[Any, Any]) -> None:
         content = from_tree(tree, GroupConfigTable)
+        for name, config in content.subscription_group_table.items():
+            if config.group_name != name:
+                raise ProtocolError(f"group {name!r} is called {config.group_name!r} in its own settings")
         self.groups = dict(content.subscription_group_table)
         self.forbidden = {group: dict(topics) for group, topics in content.forbidden_table.items()}
         self.version = content.data_version

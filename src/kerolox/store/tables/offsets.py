@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.errors import ProtocolError
 from kerolox.protocol.bodies.body import from_tree
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable, LightOffsetTable
 from kerolox.protocol.bodies.topics import DataVersion
@@ -189,10 +190,10 @@ class LightOffsets(ConsumerOffsets):
         super().__init__(files, directory, clock=clock, version_step=version_step)
         self._before = ConsumerOffsets(files, directory, clock=clock)
 
-    def load(self) -> bool:
-        if super().load():
+    def _load(self) -> bool:
+        if super()._load():
             return True
-        if not self._before.load():
+        if self.lost or not self._before.load():
             return False
         self.replace(self._before.offsets, self._before.version)
         return True
@@ -243,6 +244,9 @@ class DelayOffsets(Table):
 
     def _read(self, tree: Mapping[Any, Any]) -> None:
         content = from_tree(tree, DelayOffsetTable)
+        for level, offset in content.offset_table.items():
+            if offset < 0:
+                raise ProtocolError(f"delay level {level} is at {offset}, expected 0 or more")
         self.offsets = dict(content.offset_table)
         self.version = content.data_version or DataVersion()
         self._other = unknown_members(tree, DelayOffsetTable)

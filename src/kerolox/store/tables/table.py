@@ -5,6 +5,9 @@ takes its place, with a warning that says how old it is: progress since then is 
 then are undone. The unreadable file is kept as ``<name>.broken``, for whoever wants to look, and so that
 it does not become the next backup. When neither can be read nothing is guessed.
 
+A table that is not there is empty in a new store, and lost in an old one. To tell these apart, the names of
+tables that were saved are noted in ``kerolox.tables`` beside them.
+
 Members that a newer version wrote and this one does not know are kept and written back.
 """
 
@@ -27,28 +30,53 @@ from kerolox.store.files import Files, PathLike
 logger = logging.getLogger(__name__)
 
 
+NOTES = "kerolox.tables"  # the names of the tables that were saved, one a line
+_noting = threading.Lock()  # the file is shared by the tables of a directory
+
+
 class TableBroken(StoreError):
     """Neither the file nor its backup can be read."""
 
     def __init__(self, path: str, why: str, backup_why: str) -> None:
         super().__init__(
-            f"{path} cannot be read ({why}), nor can {path}.bak ({backup_why}). Repair one of them, or "
-            "remove both to begin with an empty table: then what it held is lost.",
+            f"{path} cannot be read ({why}), nor can {path}.bak ({backup_why}). Restore one of them from a "
+            f"copy, or put both aside and go on with what the store itself tells: {mending(path)}",
             path=path,
         )
+
+
+class TableLost(StoreError):
+    """A table that was there is not any more, and nothing else tells what it held."""
+
+    def __init__(self, path: str, why: str, held: str) -> None:
+        super().__init__(
+            f"{path} was lost: {why}. {held} Restore it from a copy; or go on without it: {mending(path)}",
+            path=path,
+        )
+
+
+def mending(path: str) -> str:
+    """The command that mends a table."""
+    return f"kerolox store repair {os.path.dirname(os.path.dirname(path))} --tables"
 
 
 class Table:
     """What all tables share: the file. Subclasses say how their content is read and written.
 
-    ``changed`` is set by every change and cleared by :meth:`encode`.
+    ``changed`` is set by every change and cleared by :meth:`encode`. After :meth:`load`, ``lost`` says why a
+    table that was saved once is not there, and ``from_backup`` whether it is as it was before the last save.
     """
 
     NAME: str = ""
+    DISPENSABLE = False  # figures, or what clients bring again: one that is broken is put aside
 
     def __init__(self, files: Files, directory: PathLike, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = os.path.join(os.fspath(directory), self.NAME)
         self.changed = False
+        self.lost = ""
+        self.from_backup = False
+        self.was_loaded = False
+        self._is_noted = False
         self._files = files
         self._clock = clock
         self._saving = threading.Lock()
@@ -64,16 +92,25 @@ class Table:
         """The members to write."""
         raise NotImplementedError
 
+    def _says_nothing(self, tree: Mapping[Any, Any]) -> bool:
+        """Whether the content is less than any that was ever saved."""
+        return not tree
+
     # For users
 
     def load(self) -> bool:
         """Read the file, or its backup; False when there is neither. Waits for the disk."""
-        why = self._take(self.path)
+        self.was_loaded = self._load()
+        return self.was_loaded
+
+    def _load(self) -> bool:
+        why = self.take(self.path)
         if why is None:
             return True
         backup = self.path + ".bak"
-        backup_why = self._take(backup)
+        backup_why = self.take(backup)
         if backup_why is None:
+            self.from_backup = True
             age_s = self._clock.wall_ms() / 1000 - self._files.mtime_s(backup)
             logger.warning(
                 "backup_used path=%s reason=%r backup_age_s=%d next='check what was changed since then'",
@@ -85,11 +122,30 @@ class Table:
                 self._files.rename(self.path, self.path + ".broken")
             return True
         if why in _ABSENT and backup_why in _ABSENT:
+            if self.NAME in noted_tables(self._files, os.path.dirname(self.path)):
+                self.lost = f"{why}, and of its .bak: {backup_why}"
             return False
-        raise TableBroken(self.path, why, backup_why)
+        if not self.DISPENSABLE:
+            raise TableBroken(self.path, why, backup_why)
+        logger.warning(
+            "table_dropped path=%s reason=%r next='nothing: it is only figures, or comes again by itself'",
+            self.path,
+            why,
+        )
+        self.put_aside()
+        return False
 
-    def _take(self, path: str) -> str | None:
-        """Read one of the two; the reason when that is not possible."""
+    def put_aside(self) -> list[str]:
+        """Let neither file be read again; the new names of what there was."""
+        put = []
+        for path in (self.path, self.path + ".bak"):
+            if self._files.exists(path):
+                put.append(path + ".broken")
+                self._files.rename(path, put[-1])
+        return put
+
+    def take(self, path: str) -> str | None:
+        """Read one of the two files; the reason when that is not possible."""
         data = self._files.read_if_exists(path)
         if data is None:
             return _MISSING
@@ -99,9 +155,13 @@ class Table:
             tree = _parse(data)
             if not isinstance(tree, dict):
                 raise ProtocolError(f"expected an object, found {type(tree).__name__}")
+            if self._says_nothing(tree):
+                return _SAYS_NOTHING
+            members = self._content().keys()
+            if not tree.keys() & members:
+                raise ProtocolError(f"expected one of the members {', '.join(members)}")
             self._read(tree)
         except ProtocolError as error:
-            logger.error("table_unreadable path=%s size=%d error=%r", path, len(data), str(error))
             return str(error)
         return None
 
@@ -124,11 +184,39 @@ class Table:
         except StoreError:
             self.changed = True
             raise
+        self._note()
+
+    def _note(self) -> None:
+        """Once a life: that there is such a table."""
+        if self._is_noted:
+            return
+        directory = os.path.dirname(self.path)
+        try:
+            with _noting:
+                noted = noted_tables(self._files, directory)
+                if self.NAME not in noted:
+                    lines = "".join(f"{name}\n" for name in sorted(noted | {self.NAME}))
+                    self._files.write_atomic(os.path.join(directory, NOTES), lines.encode())
+            self._is_noted = True
+        except StoreError as error:
+            logger.warning("table_not_noted path=%s error=%r next='tried at the next save'", self.path, error)
+
+
+def noted_tables(files: Files, directory: PathLike) -> set[str]:
+    """The names of the tables that were saved in a directory. Waits for the disk."""
+    data = files.read_if_exists(os.path.join(os.fspath(directory), NOTES)) or b""
+    return set(data.decode("utf-8", "replace").split())
 
 
 _MISSING = "it does not exist"
 _EMPTY = "it is empty"
-_ABSENT = (_MISSING, _EMPTY)
+_SAYS_NOTHING = "it says nothing"
+_ABSENT = (_MISSING, _EMPTY, _SAYS_NOTHING)
+
+
+def is_absent(why: str | None) -> bool:
+    """Whether a reason of :meth:`Table.take` says that there is nothing, instead of something unreadable."""
+    return why in _ABSENT
 
 
 def _parse(data: bytes) -> Any:

@@ -17,6 +17,7 @@ class TimerCounts(Table):
     """``counts[topic]``: a figure for people. A crash may leave it a little wrong."""
 
     NAME = "timermetrics"
+    DISPENSABLE = True
 
     def __init__(self, files: Files, directory: PathLike, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(files, directory, clock=clock)

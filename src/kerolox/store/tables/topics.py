@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.errors import ProtocolError
 from kerolox.protocol.bodies.body import Body, from_tree
 from kerolox.protocol.bodies.topics import DataVersion, TopicConfig
 from kerolox.store.files import Files, PathLike
@@ -15,6 +16,18 @@ from kerolox.store.tables.table import Table, unknown_members, unknown_of_all, w
 class _TopicFile(Body, frozen=True, kw_only=True):
     data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, TopicConfig] = {}
+
+
+QUEUES_MAX = 65_536  # of a topic: every look at it is a row for each
+
+
+def _check(name: str, config: TopicConfig) -> None:
+    """What nobody wrote on purpose."""
+    if config.topic_name != name:
+        raise ProtocolError(f"topic {name!r} is called {config.topic_name!r} in its own settings")
+    for queues in (config.read_queue_nums, config.write_queue_nums):
+        if not 0 <= queues <= QUEUES_MAX:
+            raise ProtocolError(f"topic {name!r} has {queues} queues, expected 0 to {QUEUES_MAX}")
 
 
 class TopicTable(Table):
@@ -53,8 +66,13 @@ class TopicTable(Table):
         self.version = self.version.next(self._clock.wall_ms(), state_version)
         self.changed = True
 
+    def _says_nothing(self, tree: Mapping[Any, Any]) -> bool:
+        return not tree.get("topicConfigTable", tree)  # every broker has topics of its own
+
     def _read(self, tree: Mapping[Any, Any]) -> None:
         content = from_tree(tree, _TopicFile)
+        for name, config in content.topic_config_table.items():
+            _check(name, config)
         self.topics = dict(content.topic_config_table)
         self.version = content.data_version
         self._other = unknown_members(tree, _TopicFile)

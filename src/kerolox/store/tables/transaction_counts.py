@@ -28,6 +28,7 @@ class TransactionCounts(Table):
     """Topic → half messages. A hint only: it is saved by interval, so a crash leaves it a little off."""
 
     NAME = "transactionMetrics"
+    DISPENSABLE = True
 
     def __init__(self, files: Files, directory: PathLike, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(files, directory, clock=clock)

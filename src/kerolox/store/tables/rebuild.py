@@ -1,0 +1,67 @@
+"""What the rest of a store still tells of a table that was lost.
+
+The queues name the topics that have messages, and how many queues each has at least. Offsets and retry topics
+name the groups. Settings, topics without messages and progress are told by nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from kerolox.protocol.bodies.groups import GroupConfig
+from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.protocol.flags import PERM_READ_WRITE
+from kerolox.protocol.reserved import (
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_GROUPS,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPICS,
+)
+from kerolox.store.cursors import LIGHT_PREFIX
+from kerolox.store.tables.topics import QUEUES_MAX
+
+# What is lost with a table that nothing else tells.
+LOST_OFFSETS = (
+    "How far the consumer groups have come is not known. Without it they would begin where their consumers "
+    "say, mostly behind the newest message, and everything before that would never be consumed."
+)
+LOST_DELAYS = (
+    "How far the delay levels were delivered is not known. Without it all delayed messages that are still in "
+    "the log would be delivered again."
+)
+
+
+def is_made_by_brokers(topic: str) -> bool:
+    """Whether a broker makes the topic by itself at its start, or needs no entry for it."""
+    return (
+        topic in SYSTEM_TOPICS
+        or topic.startswith((SYSTEM_PREFIX, LIGHT_PREFIX))
+        or topic.endswith(REPLY_SUFFIX)
+    )
+
+
+def topics_of(queues: Mapping[str, Collection[int]]) -> list[TopicConfig]:
+    """The topics that have queues, with so many as there are and the usual rights."""
+    return [
+        TopicConfig(
+            topic_name=topic,
+            read_queue_nums=count,
+            write_queue_nums=count,
+            perm=PERM_READ_WRITE,
+        )
+        for topic, ids in sorted(queues.items())
+        if not is_made_by_brokers(topic) and 0 < (count := max(ids, default=-1) + 1) <= QUEUES_MAX
+    ]
+
+
+def groups_of(topics: Iterable[str], offset_keys: Iterable[str]) -> list[GroupConfig]:
+    """The groups that have a retry topic or an offset, with the usual settings."""
+    names = {topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)}
+    names |= {key.partition("@")[2] for key in offset_keys}
+    return [
+        GroupConfig(group_name=name)
+        for name in sorted(names)
+        if name and name not in SYSTEM_GROUPS and not name.startswith((SYSTEM_GROUP_PREFIX, LIGHT_PREFIX))
+    ]
