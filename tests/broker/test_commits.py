@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kerolox.broker import commits
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerRole
 from kerolox.net.requests import Answer
@@ -120,12 +121,14 @@ async def test_a_queue_that_is_not_in_memory_is_looked_up(
 
 
 async def test_commits_overwrite_even_backwards(part: Part, client: TestClient) -> None:
+    await part.put("t", 9)
     for offset in (5, 9, 2):
         assert (await update(client, offset)).code == ResponseCode.SUCCESS
         assert part.offsets.offset("t", "g", 0) == offset
 
 
 async def test_commits_come_one_way(part: Part, client: TestClient) -> None:
+    await part.put("t", 4, queue_id=1)
     header = headers.UpdateOffsetRequest(consumer_group="g", topic="t", queue_id=1, commit_offset=4)
     await client.dialer.tell(part.address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
     await until(lambda: part.offsets.offset("t", "g", 1) == 4)
@@ -143,12 +146,53 @@ async def test_commits_for_what_is_not_known_are_refused(part: Part, client: Tes
 
 
 async def test_commits_are_void_while_a_reset_is_pending(part: Part, client: TestClient) -> None:
+    await part.put("t", 9, queue_id=1)
     part.offsets.reset("t", "g", 0, 3)
     answer = await update(client, 9)
     assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "Offset has been previously reset")
     assert found(await query(client)) == 3
     await update(client, 9, queue_id=1)
     assert part.offsets.offset("t", "g", 1) == 9
+
+
+@pytest.mark.parametrize(
+    ("queue_id", "offset"), [(0, -1), (0, 4), (1, 1), (-1, 0), (8, 0), (1 << 30, 1 << 60), (0, -(1 << 63))]
+)
+async def test_commits_of_places_that_are_not_there_are_refused(
+    part: Part, client: TestClient, queue_id: int, offset: int
+) -> None:
+    await part.put("t", 3)
+    answer = await update(client, offset, queue_id=queue_id)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert answer.remark is not None
+    assert "offset not taken, group g: " in answer.remark
+    assert part.offsets.offsets == {}
+    assert (await update(client, 3)).code == ResponseCode.SUCCESS
+
+
+async def test_offsets_are_bounded_in_number(
+    part: Part, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "OFFSETS_MAX", 2)
+    part.topic("t", queues=3)
+    await part.put("t", 3)
+    for queue_id in (0, 1):
+        assert (await update(client, 0, queue_id=queue_id)).code == ResponseCode.SUCCESS
+    refused = await update(client, 0, queue_id=2)
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert refused.remark == "too many offsets of groups: at most are 2 (OFFSETS_MAX)"
+    assert (await update(client, 2)).code == ResponseCode.SUCCESS  # one it has already
+    part.offsets.remove("t", "g")
+    assert (await update(client, 0, queue_id=2)).code == ResponseCode.SUCCESS
+
+
+async def test_a_reset_of_a_queue_that_is_not_there_is_refused(part: Part, client: TestClient) -> None:
+    part.options.server_side_reset = True
+    await part.put("t", 3)
+    header = headers.ResetOffsetRequest(topic="t", group="g", timestamp=-1, is_force=True, queue_id=1 << 20)
+    answer = await client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert part.offsets.offsets == {}
 
 
 # --- 29 to 32 ------------------------------------------------------------------------------------------

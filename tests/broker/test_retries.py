@@ -370,6 +370,7 @@ async def test_a_send_to_a_retry_topic_is_kept_until_it_was_tried_often_enough(t
 
 async def test_what_an_ordered_consumer_sends_is_a_dead_letter_at_once(talk: Talk) -> None:
     locks = talk.running.broker.queue_locks
+    await talk.send("T")
     queue = MessageQueue("T", "broker-a", 0)
     locks.lock("G", "client", [queue])
     assert (await talk.send("%RETRY%G", reconsume_times=1)).code == 0

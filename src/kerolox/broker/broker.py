@@ -335,7 +335,7 @@ class Broker(PeerEvents):
         self.pulls = Pulls(store, self.topics, self.groups, self.offsets, self.waiting, options, clock)
         self.queries = Queries(store, self.groups)
         self.heartbeats = Heartbeats(self.members, self.groups, self.topics, options)
-        self.queue_locks = QueueLocks(clock, options.queue_lock_ms / 1000)
+        self.queue_locks = QueueLocks(clock, options.queue_lock_ms / 1000, exists=self.topics.has_queue)
         self.retries = Retries(
             store, self.admission, self.drafts, self.writes, self.topics, self.groups, self.queue_locks,
             self.stats, options,

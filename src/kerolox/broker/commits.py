@@ -6,17 +6,19 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from kerolox.broker.groups import Groups
+from kerolox.broker.bounds import OFFSETS_MAX, too_many
+from kerolox.broker.groups import Groups, check_group
 from kerolox.broker.members import Member, Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.topics import Topics
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.dispatch.waiting_pulls import WaitingPulls
-from kerolox.errors import KeroloxError, Refused
+from kerolox.errors import InvalidRequest, KeroloxError, Refused
 from kerolox.net.peer import refusal
 from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.offsets import ConsumerStatus, CorrectionOffsets, ResetOffsets
+from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import (
     VERSION_RESET_OFFSET,
     Language,
@@ -101,10 +103,15 @@ class Commits:
         told = request.header
         topic, group = told.topic, told.consumer_group
         self._groups.known(group, f"Group {group} not exist!")
-        self._topics.known(topic, f"Topic {topic} not exist!")
+        config = self._topics.known(topic, f"Topic {topic} not exist!")
         if self._offsets.has_reset(topic, group, told.queue_id):
             # The member has not yet heard that the group was set elsewhere.
             return Answer(remark="Offset has been previously reset")
+        why_not = _why_no_progress(self._store, config, told.queue_id, told.commit_offset)
+        if why_not is not None:
+            raise InvalidRequest(f"offset not taken, group {group}: {why_not}")
+        if not self._offsets.has_room(topic, group, told.queue_id, OFFSETS_MAX):
+            raise too_many("offsets of groups", "OFFSETS_MAX", OFFSETS_MAX)
         self._offsets.commit(topic, group, told.queue_id, told.commit_offset)
         return Answer()
 
@@ -185,6 +192,8 @@ class Resets:
         config = self._topics.known(topic, f"Topic {topic} does not exist")
         self._groups.known(group, f"Group {group} does not exist")
         targets: dict[int, int] = {}
+        if asked.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {topic} has no queue {asked.queue_id}")
         if asked.queue_id < 0:
             for queue_id in range(config.read_queue_nums):
                 targets[queue_id] = await self._offset_at(topic, queue_id, asked.timestamp)
@@ -201,6 +210,9 @@ class Resets:
             targets[asked.queue_id] = asked.offset
         if not targets:
             raise Refused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+        for queue_id in targets:
+            if not self._offsets.has_room(topic, group, queue_id, OFFSETS_MAX):
+                raise too_many("offsets of groups", "OFFSETS_MAX", OFFSETS_MAX)
         before = {queue_id: self._offsets.offset(topic, group, queue_id) for queue_id in targets}
         for queue_id, offset in targets.items():
             self._offsets.reset(topic, group, queue_id, offset)
@@ -303,6 +315,7 @@ class Resets:
     async def clone(self, request: Request[headers.CloneOffsetRequest]) -> Answer:
         """Give one group the progress of another in a topic, or in all topics it has progress in."""
         asked = request.header
+        check_group(asked.dest_group)
         blank = not (asked.topic or "").strip()
         topics = self._offsets.topics_of(asked.src_group) if blank else {asked.topic or ""}
         found = None if asked.offline else self._members.members(asked.src_group)
@@ -314,6 +327,8 @@ class Resets:
                 reason = "there is no such topic"
             elif found is not None and found.subscriptions and found.subscription(topic) is None:
                 reason = "the group has not subscribed it"
+            elif not self._offsets.has_room(topic, asked.dest_group, 0, OFFSETS_MAX):
+                reason = f"too many offsets of groups: at most are {OFFSETS_MAX} (OFFSETS_MAX)"
             elif not self._offsets.clone(topic, asked.src_group, asked.dest_group):
                 reason = "the group has no offsets in it"
             else:
@@ -330,6 +345,18 @@ class Resets:
 
     def _put_back(self, key: tuple[str, str], before: dict[int, int] | None) -> None:
         self._offsets.put_back(*key, before or {})
+
+
+def _why_no_progress(store: MessageStore, config: TopicConfig, queue_id: int, offset: int) -> str | None:
+    """Why a group cannot have come so far: there is no such queue, or no such place in it. None if it can."""
+    topic = config.topic_name
+    queues = max(config.read_queue_nums, config.write_queue_nums)
+    if not 0 <= queue_id < queues:
+        return f"topic {topic} has no queue {queue_id}, it has {queues}"
+    end = max(0, store.max_offset(topic, queue_id))
+    if not 0 <= offset <= end:
+        return f"queue {queue_id} of {topic} ends at {end}, offset {offset} is not in it"
+    return None
 
 
 def _offset(offset: int) -> Answer:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from kerolox.broker.bounds import FILTERS_OF_TOPIC_MAX
 from kerolox.broker.compiled_filters import CompiledFilters, key_of, shown
 from kerolox.broker.heartbeats import Heartbeats
 from kerolox.broker.members import Members
@@ -158,6 +159,14 @@ class Filters:
                 "filter_not_taken group=%s topic=%s expression=%r error=%r next='its members get nothing of "
                 "this topic until they subscribe otherwise'",
                 group, wanted.topic, shown(wanted.sub_string), str(error),
+            )  # fmt: skip
+            return False
+        known = self.table.by_topic.get(wanted.topic, {})
+        if group not in known and len(known) >= FILTERS_OF_TOPIC_MAX:
+            log.warning(
+                "filter_not_taken group=%s topic=%s reason='%d groups choose by a condition there: "
+                "FILTERS_OF_TOPIC_MAX' next='its members get nothing of this topic'",
+                group, wanted.topic, len(known),
             )  # fmt: skip
             return False
         self.table.put(

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from kerolox.broker.absent import refuse_group_attributes, refuse_request_mode
+from kerolox.broker.bounds import PROGRESS_ROWS_MAX, REQUEST_MODES_MAX, too_many
 from kerolox.broker.groups import Groups, check_group
 from kerolox.broker.lag import store_time_ms
 from kerolox.broker.members import Members
@@ -106,6 +107,7 @@ class GroupAdmin:
         for config in wanted:
             check_group(config.group_name)
             refuse_group_attributes(config.group_name, config.attributes)
+        self._groups.check_room(*{config.group_name for config in wanted})
         for config in wanted:
             self._groups.put(config)
         await self._groups.unsaved.saved(*[config.group_name for config in wanted])
@@ -174,6 +176,9 @@ class GroupAdmin:
             )
         before = self._modes.find(topic, group)
         refuse_request_mode(mode)
+        count = sum(map(len, self._modes.modes.values()))
+        if count >= REQUEST_MODES_MAX and before is None:
+            raise too_many("request modes", "REQUEST_MODES_MAX", REQUEST_MODES_MAX)
         self._modes.put(mode)
         self.unsaved_modes.changed((topic, group), before)
         await self.unsaved_modes.saved((topic, group))
@@ -252,6 +257,12 @@ class ProgressAdmin:
             named = [asked.topic] if asked.topic and asked.topic.strip() else None
             wanted = self._subscribed(group, named or sorted(self._offsets.topics_of(group)))
         queues = {topic: self._queues(topic, read=True) for topic in wanted}
+        if sum(queues.values()) > PROGRESS_ROWS_MAX:
+            raise too_many(
+                f"queues, {sum(queues.values())}: ask for fewer topics",
+                "PROGRESS_ROWS_MAX",
+                PROGRESS_ROWS_MAX,
+            )
         stats = await asyncio.to_thread(self._stats_of, group, queues, with_pulls=True)
         return Answer(body=stats.encode())
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from kerolox.broker import names
+from kerolox.broker.bounds import FORBIDDEN_MAX, GROUP_BYTES_MAX, too_many
 from kerolox.broker.members import ConsumerMembers, Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock, TimerHandle
@@ -88,11 +89,19 @@ class Groups:
             return None
         if not names.group_allowed(group):
             return None
+        self.check_room(group)
         config = GroupConfig(group_name=group)
         self.table.put(config)
         log.info("group_created group=%s reason='first use'", group)
         self._changed(group)
         return config
+
+    def check_room(self, *groups: str) -> None:
+        """Refused when these would be more than there may be."""
+        known = self.table.groups
+        new = sum(group not in known for group in groups)
+        if new and len(known) + new > self._options.groups_max:
+            raise too_many(f"consumer groups, {len(known)}", "maxGroups", self._options.groups_max)
 
     def members(self, group: str) -> ConsumerMembers | None:
         return self._members.members(group)
@@ -112,8 +121,16 @@ class Groups:
         attributes = _altered(None if before is None else before.attributes, asked)
         if config.consume_enable:
             attributes.pop(WHY_DISABLED, None)
+        wanted = msgspec.structs.replace(config, attributes=attributes)
+        size_bytes = len(wanted.encode())
+        if size_bytes > GROUP_BYTES_MAX:
+            raise InvalidRequest(
+                f"the settings of group {group} have {size_bytes} bytes, at most are GROUP_BYTES_MAX, "
+                f"{GROUP_BYTES_MAX}"
+            )
+        self.check_room(group)
         whole = self._whole(group)
-        if not self.table.put(msgspec.structs.replace(config, attributes=attributes)):
+        if not self.table.put(wanted):
             return False
         if config.consume_enable and before is not None and not before.consume_enable:
             for told in self.on_enabled:
@@ -146,6 +163,11 @@ class Groups:
         new = bits & ~PERM_READ if readable else bits | PERM_READ
         if new == bits:
             return
+        if not bits:
+            check_group(group)
+            names.check_topic(topic)
+            if sum(map(len, self.table.forbidden.values())) >= FORBIDDEN_MAX:
+                raise too_many("topics that groups may not read", "FORBIDDEN_MAX", FORBIDDEN_MAX)
         whole = self._whole(group)
         self.table.forbid(group, topic, new)
         log.info("group_%s group=%s topic=%s", "allowed" if readable else "forbidden", group, topic)

@@ -7,6 +7,12 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from kerolox.broker.bounds import (
+    CLIENT_ID_LENGTH_MAX,
+    GROUPS_OF_CLIENT_MAX,
+    PRODUCER_GROUP_LENGTH_MAX,
+    too_many,
+)
 from kerolox.broker.compiled_filters import CompiledFilters, key_of, shown
 from kerolox.broker.groups import Groups
 from kerolox.broker.members import Client, Members
@@ -14,7 +20,7 @@ from kerolox.broker.names import retry_topic
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.pulls import no_property_filter
 from kerolox.broker.topics import Topics
-from kerolox.errors import KeroloxError
+from kerolox.errors import InvalidRequest, KeroloxError
 from kerolox.net.requests import Answer, Handler, Later, Request
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.heartbeat import CheckClient, ConsumerData, HeartbeatData, SubscriptionData
@@ -51,6 +57,7 @@ class Heartbeats:
 
     def heartbeat(self, request: Request[None]) -> Answer | Later:
         told = HeartbeatData.decode(request.body)
+        _check_size(told)
         wanted = [one for data in told.consumer_data_set for one in data.subscription_data_set]
         return self._with_filters(wanted, lambda: self._joined(request, told))
 
@@ -143,3 +150,25 @@ class Heartbeats:
         ordered = any(found is not None and found.order for found in wanted)
         if topic.order != ordered and data.subscription_data_set:
             self._topics.put(msgspec.structs.replace(topic, order=ordered))
+
+
+def _check_size(told: HeartbeatData) -> None:
+    """Refused before any of its groups is made: a heartbeat that is too large makes none."""
+    for named in (told.consumer_data_set, told.producer_data_set):
+        if len(named) > GROUPS_OF_CLIENT_MAX:
+            raise too_many(
+                f"groups of client {told.client_id[:CLIENT_ID_LENGTH_MAX]!r}, {len(named)}",
+                "GROUPS_OF_CLIENT_MAX",
+                GROUPS_OF_CLIENT_MAX,
+            )
+    if len(told.client_id) > CLIENT_ID_LENGTH_MAX:
+        raise InvalidRequest(
+            f"a client id of {len(told.client_id)} characters, at most are CLIENT_ID_LENGTH_MAX, "
+            f"{CLIENT_ID_LENGTH_MAX}"
+        )
+    for producer in told.producer_data_set:
+        if len(producer.group_name) > PRODUCER_GROUP_LENGTH_MAX:
+            raise InvalidRequest(
+                f"a producer group of {len(producer.group_name)} characters, at most are "
+                f"PRODUCER_GROUP_LENGTH_MAX, {PRODUCER_GROUP_LENGTH_MAX}"
+            )

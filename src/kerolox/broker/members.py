@@ -11,6 +11,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from kerolox.broker.bounds import (
+    GROUPS_OF_CLIENT_MAX,
+    MEMBERS_OF_GROUP_MAX,
+    MISMATCHES_TOLD_MAX,
+    too_many,
+)
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import KeroloxError, Refused
@@ -186,6 +192,9 @@ class Members(PeerEvents):
         """
         group = data.group_name
         found = self.consumers.get(group)
+        if found is None or client.peer not in found.by_peer:
+            by_peer = None if found is None else found.by_peer
+            self._check_room(self._consumes_in, by_peer, client, group)
         if found is None:
             found = self.consumers[group] = ConsumerMembers(group)
         found.consume_type = data.consume_type
@@ -223,6 +232,8 @@ class Members(PeerEvents):
     def join_producers(self, group: str, client: Client) -> bool:
         """A heartbeat of a producer; True when it is new."""
         found = self.producers.get(group)
+        if found is None or client.peer not in found:
+            self._check_room(self._produces_in, found, client, group)
         if found is None:
             found = self.producers[group] = {}
         _, changed = self._seen(found, client)
@@ -299,6 +310,17 @@ class Members(PeerEvents):
 
     # --- inside ----------------------------------------------------------------------------------------
 
+    def _check_room(
+        self, groups: dict[Peer, set[str]], members: dict[Peer, Member] | None, client: Client, group: str
+    ) -> None:
+        """Refused when the connection is in too many groups, or the group has too many members."""
+        if len(groups.get(client.peer, ())) >= GROUPS_OF_CLIENT_MAX:
+            raise too_many(
+                f"groups of client {client.client_id!r}", "GROUPS_OF_CLIENT_MAX", GROUPS_OF_CLIENT_MAX
+            )
+        if members is not None and len(members) >= MEMBERS_OF_GROUP_MAX:
+            raise too_many(f"members of group {group!r}", "MEMBERS_OF_GROUP_MAX", MEMBERS_OF_GROUP_MAX)
+
     def _seen(self, table: dict[Peer, Member], client: Client) -> tuple[Member, bool]:
         """The member, and whether it is new or goes by another name now."""
         member = table.get(client.peer)
@@ -367,6 +389,8 @@ class Members(PeerEvents):
             key = (other.client_id, wants, others)
             if key in member.warned or (member.client_id, others, wants) in other.warned:
                 continue
+            if len(member.warned) >= MISMATCHES_TOLD_MAX:
+                member.warned.clear()
             member.warned.add(key)
             found.mismatches += 1
             self.mismatches += 1

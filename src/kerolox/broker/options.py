@@ -82,6 +82,14 @@ class BrokerOptions(StoreOptions):
     default_topic_queues: int = option(
         8, "Queues of the template topic.", key="defaultTopicQueueNums", low=1, changeable=True
     )
+    topics_max: int = option(
+        100_000, "Most topics, those of retries and dead letters too; more are not made.", key="maxTopics",
+        low=100, high=1_000_000, changeable=True,
+    )  # fmt: skip
+    groups_max: int = option(
+        50_000, "Most consumer groups; more are not made.", key="maxGroups", low=100, high=1_000_000,
+        changeable=True,
+    )  # fmt: skip
     cluster_topic: bool = option(
         True, "Whether the topic named as the cluster is used.", key="clusterTopicEnable"
     )

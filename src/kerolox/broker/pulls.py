@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from kerolox.broker.bounds import OFFSETS_MAX
 from kerolox.broker.compiled_filters import CompiledFilters, Key, NotCompiled
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.topics import Topics
@@ -257,8 +258,14 @@ class Pulls:
         return found
 
     def _commit(self, header: PullRequest) -> None:
-        if not self._offsets.has_reset(header.topic, header.consumer_group, header.queue_id):
-            self._offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
+        topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
+        if self._offsets.has_reset(topic, group, queue_id):
+            return
+        queue = self._store.queues.find(topic, queue_id)
+        if not 0 <= header.commit_offset <= (0 if queue is None else queue.max_offset):
+            return  # the answer tells where the queue ends
+        if self._offsets.has_room(topic, group, queue_id, OFFSETS_MAX):
+            self._offsets.commit(topic, group, queue_id, header.commit_offset)
 
     # --- reading ---------------------------------------------------------------------------------------
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from kerolox.broker.bounds import QUEUE_LOCKS_MAX, too_many
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest
 from kerolox.net.requests import Answer, Handler, Request
@@ -23,8 +24,16 @@ HELD_S = 60.0
 class QueueLocks:
     """41 and 42, and the locks themselves."""
 
-    def __init__(self, clock: Clock, held_s: float = HELD_S) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        held_s: float = HELD_S,
+        *,
+        exists: Callable[[MessageQueue], bool] = lambda queue: True,
+    ) -> None:
         self._clock = clock
+        self._exists = exists
+        self._count = 0
         self._held_s = held_s
         self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}  # group → queue → owner, since
         self._swept_s = clock.monotonic_s()
@@ -52,6 +61,15 @@ class QueueLocks:
         locks = self._locks.setdefault(group, {})
         granted: set[MessageQueue] = set()
         for queue in queues:
+            if queue not in locks:
+                if not self._exists(queue):
+                    continue
+                if self._count >= QUEUE_LOCKS_MAX:
+                    self._sweep(now_s)
+                    locks = self._locks.setdefault(group, {})
+                    if self._count >= QUEUE_LOCKS_MAX:
+                        raise too_many("locks of queues", "QUEUE_LOCKS_MAX", QUEUE_LOCKS_MAX)
+                self._count += 1
             owner, since_s = locks.get(queue, (client_id, now_s))
             if owner != client_id:
                 if now_s - since_s <= self._held_s:
@@ -62,6 +80,8 @@ class QueueLocks:
                 )  # fmt: skip
             locks[queue] = (client_id, now_s)
             granted.add(queue)
+        if not locks:
+            self._locks.pop(group, None)
         return frozenset(granted)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
@@ -70,6 +90,7 @@ class QueueLocks:
         for queue in queues:
             if locks.get(queue, ("", 0.0))[0] == client_id:
                 del locks[queue]
+                self._count -= 1
         if not locks:
             self._locks.pop(group, None)
 
@@ -89,6 +110,7 @@ class QueueLocks:
         for group, locks in list(self._locks.items()):
             for queue in [queue for queue, (_, since_s) in locks.items() if now_s - since_s > self._held_s]:
                 del locks[queue]
+                self._count -= 1
             if not locks:
                 del self._locks[group]
 

@@ -11,8 +11,9 @@ import bisect
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
+from kerolox.broker.bounds import FLOWS_MAX
 from kerolox.clock import Clock, TimerHandle
 from kerolox.protocol.bodies.stats import BrokerStats, StatsItem
 from kerolox.store.cursors import LIGHT_PREFIX
@@ -32,6 +33,7 @@ _PUT_CLASSES: Final = (
     "1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~",
 )  # fmt: skip
 
+Key = TypeVar("Key")
 Sample = tuple[int, int, int, int]  # wall ms, messages, bytes, times
 
 
@@ -106,6 +108,7 @@ class Statistics:
         now_ms, now_s = clock.wall_ms(), clock.monotonic_s()
         self.all_puts = Flow(now_ms, now_s)
         self.all_gets = Flow(now_ms, now_s)
+        self._others = Flow(now_ms, now_s)  # what has no flow of its own; nobody is shown it
         self.started_ms = now_ms
         self.rates = Rates()
         self.put_times = [0] * len(_PUT_CLASSES)
@@ -124,7 +127,7 @@ class Statistics:
         try:
             flow = self.puts[topic]
         except KeyError:
-            flow = self.puts[topic] = self._flow()
+            flow = self._add(self.puts, topic)
         flow.messages += messages
         flow.size_bytes += size_bytes
         flow.times += times
@@ -138,11 +141,11 @@ class Statistics:
     ) -> None:
         queue = self.queue_gets.get((topic, queue_id, group))
         if queue is None:
-            queue = self.queue_gets[topic, queue_id, group] = self._flow()
+            queue = self._add(self.queue_gets, (topic, queue_id, group))
         queue.behind_bytes = behind_bytes
         whole = self.gets.get((topic, group))
         if whole is None:
-            whole = self.gets[topic, group] = self._flow()
+            whole = self._add(self.gets, (topic, group))
         for flow in (queue, whole, self.all_gets):
             flow.messages += messages
             flow.size_bytes += size_bytes
@@ -163,10 +166,10 @@ class Statistics:
         handed out does not count them: nobody got them yet."""
         queue = self.queue_gets.get((level_topic, queue_id, group))
         if queue is None:
-            queue = self.queue_gets[level_topic, queue_id, group] = self._flow()
+            queue = self._add(self.queue_gets, (level_topic, queue_id, group))
         whole = self.gets.get((level_topic, group))
         if whole is None:
-            whole = self.gets[level_topic, group] = self._flow()
+            whole = self._add(self.gets, (level_topic, group))
         for flow in (queue, whole):
             flow.messages += messages
             flow.size_bytes += size
@@ -190,7 +193,7 @@ class Statistics:
         table = self.dead_letters if dead else self.send_backs
         flow = table.get((topic, group))
         if flow is None:
-            flow = table[topic, group] = self._flow()
+            flow = self._add(table, (topic, group))
         flow.messages += 1
         flow.times += 1
 
@@ -284,6 +287,13 @@ class Statistics:
                     flow.seen_s = now_s
                 elif now_s - flow.seen_s > SILENT_S_MAX:
                     del table[key]
+
+    def _add(self, table: dict[Key, Flow], key: Key) -> Flow:
+        """A flow of its own; one for all the others when there are too many."""
+        if len(table) >= FLOWS_MAX:
+            return self._others
+        flow = table[key] = self._flow()
+        return flow
 
     def _flow(self) -> Flow:
         return Flow(self._clock.wall_ms(), self._clock.monotonic_s())

@@ -118,6 +118,7 @@ class TopicAdmin:
     async def _put(self, configs: Sequence[TopicConfig], by: str) -> Answer:
         """All of them or none: whatever is wrong with one is found before the first is put."""
         checked = [self._checked(config) for config in configs]
+        self._topics.check_room(*{config.topic_name for config in checked})
         for config in checked:
             if self._topics.put(config):
                 log.info(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kerolox.broker.bounds import too_many
 from kerolox.broker.options import BrokerOptions
 from kerolox.errors import Overloaded, Refused
 from kerolox.protocol import reserved
+from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import PERM_INHERIT, PERM_READ_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUBSCRIBED
@@ -48,6 +50,12 @@ class Topics:
         if config is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
         return config
+
+    def has_queue(self, queue: MessageQueue) -> bool:
+        config = self.find(queue.topic)
+        return config is not None and 0 <= queue.queue_id < max(
+            config.read_queue_nums, config.write_queue_nums
+        )
 
     def is_system(self, topic: str) -> bool:
         return topic in self.system or topic.startswith(reserved.SYSTEM_PREFIX)
@@ -91,8 +99,15 @@ class Topics:
         if config is None and topic.startswith(reserved.RETRY_PREFIX):
             config = _config(topic, 1, PERM_READ_WRITE, TOPIC_UNIT_SUBSCRIBED if unit else 0)
         if config is not None:
+            self.check_room(topic)
             self.put(config)
         return config
+
+    def check_room(self, *topics: str) -> None:
+        """Refused when these would be more than there may be. Topics of groups are not asked: groups are."""
+        new = sum(self.find(topic) is None for topic in topics)
+        if new and len(self.table.topics) + new > self._options.topics_max:
+            raise too_many(f"topics, {len(self.table.topics)}", "maxTopics", self._options.topics_max)
 
     def for_group(
         self, topic: str, queues: int, perm: int = PERM_READ_WRITE, *, unit: bool = False

@@ -39,8 +39,16 @@ class ConsumerOffsets(Table):
         self.version = DataVersion()
         self._version_step = version_step
         self._commits = 0
+        self._entries = 0  # at least as many queues as have an offset
         self._pulls: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
+
+    def has_room(self, topic: str, group: str, queue_id: int, limit: int) -> bool:
+        """Whether the progress in this queue may be noted: it is already, or fewer than that are."""
+        if self._entries < limit or queue_id in self.offsets.get(f"{topic}@{group}", ()):
+            return True
+        self._entries = sum(map(len, self.offsets.values()))  # some may have been removed meanwhile
+        return self._entries < limit
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int, *, state_version: int = 0) -> int:
         """Note progress; what was noted before, -1 when nothing was. Going back is the caller's to judge."""
@@ -49,6 +57,8 @@ class ConsumerOffsets(Table):
         if queues is None:
             queues = self.offsets[key] = {}
         before = queues.get(queue_id, -1)
+        if before == -1:
+            self._entries += 1
         queues[queue_id] = offset
         self.changed = True
         self._commits += 1
@@ -164,6 +174,7 @@ class ConsumerOffsets(Table):
     def _read(self, tree: Mapping[Any, Any]) -> None:
         content = from_tree(tree, ConsumerOffsetTable)
         self.offsets = {key: dict(queues) for key, queues in content.offset_table.items()}
+        self._entries = sum(map(len, self.offsets.values()))
         self.version = content.data_version or DataVersion()
         self._other = unknown_members(tree, ConsumerOffsetTable)
 
