@@ -405,7 +405,12 @@ def main(argv: list[str] | None = None) -> int:
     facts = machine.describe()
     machine.show(facts)
     metrics_port = free_ports(1)[0]
-    properties = {**SETTINGS, "metricsPromExporterPort": metrics_port, "flushDiskType": arguments.flush}
+    properties = {
+        **SETTINGS,
+        "metricsExporterType": "PROM",
+        "metricsPromExporterPort": metrics_port,
+        "flushDiskType": arguments.flush,
+    }
     broker = BenchBroker(OURS, None, properties)
     try:
         for topic in (*TOPICS, QUIET_TOPIC):

@@ -18,7 +18,7 @@ from kerolox.broker.stats import Statistics
 from kerolox.errors import Refused
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.body import MessageQueue
-from kerolox.protocol.bodies.groups import GroupConfig
+from kerolox.protocol.bodies.groups import CustomizedRetry, GroupConfig, GroupRetryPolicy
 from kerolox.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from kerolox.protocol.bodies.members import LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -121,7 +121,8 @@ async def test_topics_are_bounded_however_they_are_made(talk: Talk) -> None:
 
 
 async def test_settings_of_a_group_are_bounded_in_size(talk: Talk) -> None:
-    body = GroupConfig(group_name="g", attributes={"+a": "x" * 20_000}).encode()
+    pauses = GroupRetryPolicy(customized_retry_policy=CustomizedRetry(pauses_ms=(1_000_000,) * 5_000))
+    body = GroupConfig(group_name="g", group_retry_policy=pauses).encode()
     answer = await talk.dialer.call(talk.address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert "GROUP_BYTES_MAX" in (answer.remark or "")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kerolox.broker.broker import Broker
-from kerolox.broker.options import BrokerOptions
+from kerolox.broker.options import BrokerOptions, MetricsExporter
 from kerolox.errors import OptionError
 from kerolox.net.dialer import Dialer
 from kerolox.net.server import ListenFailed
@@ -301,7 +301,10 @@ async def test_limits_changed_while_running_are_in_force(tmp_path: Path) -> None
 
 
 async def test_metrics_and_health_are_served_where_asked_for(tmp_path: Path) -> None:
-    async with running_broker(directory=tmp_path, metrics_port=0) as running, Dialer() as dialer:
+    async with (
+        running_broker(directory=tmp_path, metrics_exporter=MetricsExporter.PROM, metrics_port=0) as running,
+        Dialer() as dialer,
+    ):
         await Talk(dialer, running).send("T")
         assert running.broker.http is not None
         for path, wanted in (("/healthz", b"ok"), ("/metrics", b'topic="T"')):

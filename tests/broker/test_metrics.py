@@ -6,17 +6,24 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from kerolox.broker.histogram import Histogram
 from kerolox.broker.http import HEAD_BYTES_MAX, HttpResponder, Page
-from kerolox.broker.metrics import LOOP_TICK_S, LoopLag, MetricText
+from kerolox.broker.metrics import LOOP_TICK_S, LoopLag, MetricText, own_labels
+from kerolox.broker.options import BrokerOptions, MetricsExporter
 from kerolox.clock import SYSTEM_CLOCK
+from kerolox.errors import OptionError
 from kerolox.net.dialer import Dialer
+from kerolox.options import load
 from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.flags import PULL_SUSPEND
 from kerolox.protocol.headers.offset import UpdateOffsetRequest
 from kerolox.store.state import Obstacle
 from kerolox.testing.broker import running_broker
+from tests.broker.metric_kit import apache_shapes, shapes, story, without_ours
 from tests.broker.talk import Talk, subscribed, until
 
 SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\} (\d+(?:\.\d+)?)')
@@ -24,7 +31,10 @@ SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\} (\d+(?:\.\
 
 @pytest.fixture
 async def talk() -> AsyncIterator[Talk]:
-    async with running_broker(metrics_port=0) as running, Dialer() as dialer:
+    async with (
+        running_broker(metrics_exporter=MetricsExporter.PROM, metrics_port=0) as running,
+        Dialer() as dialer,
+    ):
         yield Talk(dialer, running)
 
 
@@ -56,7 +66,7 @@ def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
         elif not line.startswith("#"):
             match = SAMPLE.fullmatch(line)
             assert match is not None, line
-            assert match[1] in types
+            assert match[1] in types or re.sub("_(bucket|count|sum)$", "", match[1]) in types
             labels = dict(re.findall(r'([a-z_]+)="((?:[^"\\]|\\.)*)"', match[2]))
             found.setdefault(match[1], []).append((labels, float(match[3])))
     return found
@@ -73,15 +83,23 @@ async def test_messages_lag_and_connections(talk: Talk) -> None:
     assert head.startswith("HTTP/1.1 200 OK\r\n")
     assert "version=0.0.4" in head
     found = samples(body)
-    common = {"node_type": "broker", "cluster": "DefaultCluster", "node_id": "broker-a"}
-    assert found["rocketmq_messages_in_total"] == [({**common, "topic": "t", "is_system": "false"}, 3)]
+    common = {
+        "node_type": "broker", "cluster": "DefaultCluster", "node_id": "broker-a",
+        "otel_scope_name": "broker-meter",
+    }  # fmt: skip
+    sent = {**common, "topic": "t", "is_system": "false", "message_type": "normal"}
+    assert found["rocketmq_messages_in_total"] == [(sent, 3)]
+    assert found["rocketmq_message_size_count"] == [(sent, 3)]
+    assert found["rocketmq_message_size_sum"] == found["rocketmq_throughput_in_total"]
+    assert found["rocketmq_message_size_bucket"][0] == ({**sent, "le": "1024.0"}, 3)
+    assert found["rocketmq_message_size_bucket"][-1] == ({**sent, "le": "+Inf"}, 3)
     assert found["rocketmq_throughput_in_total"][0][1] > 300
     group = {**common, "consumer_group": "g", "topic": "t", "is_system": "false"}
     assert found["rocketmq_messages_out_total"] == [(group, 3)]
     assert found["rocketmq_consumer_lag_messages"] == [({**group, "is_retry": "false"}, 2)]
     assert found["rocketmq_consumer_inflight_messages"][0][1] == 2
     assert found["rocketmq_consumer_ready_messages"][0][1] == 0
-    assert found["rocketmq_consumer_lag_latency"][0][1] < 60_000
+    assert found["rocketmq_consumer_lag_latency_milliseconds"][0][1] < 60_000
     by_queue = {labels["queue_id"]: value for labels, value in found["kerolox_consumer_queue_lag_messages"]}
     assert by_queue == {"0": 2, "1": 0, "2": 0, "3": 0}
     ((connection, count),) = found["rocketmq_consumer_connections"]
@@ -89,8 +107,8 @@ async def test_messages_lag_and_connections(talk: Talk) -> None:
     assert connection["version"] == "v5_3_3"
     assert {labels["processor"] for labels, _ in found["rocketmq_processor_watermark"]} >= {"send", "pull"}
     assert found["rocketmq_broker_permission"][0][1] == 6
-    assert found["rocketmq_storage_size"][0][0]["storage_type"] == "local"
-    assert found["rocketmq_storage_message_reserve_time"][0][1] < 60_000
+    assert found["rocketmq_storage_size_bytes"][0][0]["storage_type"] == "local"
+    assert found["rocketmq_storage_message_reserve_time_milliseconds"][0][1] < 60_000
     assert found["rocketmq_storage_dispatch_behind_bytes"][0][1] == 0
     assert "kerolox_event_loop_lag_seconds" in found
 
@@ -152,3 +170,94 @@ async def test_loop_lag_is_how_late_a_timer_is() -> None:
     lag.close()
     assert lag.take_max_s() >= 1.9 * LOOP_TICK_S
     assert lag.take_max_s() == 0.0
+
+
+# --- as dashboards made for RocketMQ want them -------------------------------------------------------
+
+
+async def test_names_labels_and_bounds_are_those_of_rocketmq(tmp_path: Path) -> None:
+    """The list was read from Apache's broker; tests/peers/test_metrics.py reads it anew."""
+    settings = {
+        "metrics_exporter": MetricsExporter.PROM, "metrics_port": 0, "delay_levels": "1s 1s 1s 1s",
+        "transaction_check_ms": 1000, "transaction_timeout_ms": 1000,
+    }  # fmt: skip
+    async with running_broker(directory=tmp_path, **settings) as running:
+        http = running.broker.http
+        assert http is not None
+        ours = shapes(await story(running.nameserver_address, running.address, http.port))
+    assert without_ours(ours) == apache_shapes()
+
+
+async def test_how_long_requests_took(talk: Talk) -> None:
+    await talk.send("t")
+    for _ in range(3):
+        await talk.send("t")
+    await talk.heartbeat("g", subscribed("t"))
+    held = asyncio.create_task(
+        talk.pull("t", 0, 4, consumer_group="g", sys_flag=PULL_SUSPEND, suspend_timeout_millis=20_000)
+    )
+    await until(lambda: talk.running.broker.waiting.held > 0)
+    await talk.send("t")
+    assert (await held).code == 0
+    await talk.dialer.call(talk.address, 31_000)  # nobody knows it
+    await talk.dialer.call(talk.address, 31_001)
+    found = samples((await get(talk, "/metrics"))[1])["rocketmq_rpc_latency_milliseconds_count"]
+    words = ("request_code", "response_code", "is_long_polling", "result")
+    calls = {tuple(labels[word] for word in words): count for labels, count in found}
+    assert calls["send_message_v2", "success", "false", "success"] == 5
+    assert calls["heart_beat", "success", "false", "success"] == 1
+    assert calls["pull_message", "success", "true", "success"] == 1
+    assert calls["unknown", "request_code_not_supported", "false", "success"] == 2
+    assert {labels["protocol_type"] for labels, _ in found} == {"remoting"}
+
+
+async def test_kinds_of_messages(talk: Talk) -> None:
+    await talk.send("t")
+    await talk.send("t", properties={"__SHARDINGKEY": "k"})
+    await talk.send("t", properties={"DELAY": "1"})
+    await talk.send("t", properties={"TRAN_MSG": "true", "PGROUP": "g"})
+    await asyncio.gather(talk.send("t"), talk.send("t", b"x" * 5000))  # one run
+    found = samples((await get(talk, "/metrics"))[1])
+    counts = {
+        (labels["topic"], labels["message_type"]): n for labels, n in found["rocketmq_messages_in_total"]
+    }
+    assert counts == {
+        ("t", "normal"): 3, ("t", "fifo"): 1, ("SCHEDULE_TOPIC_XXXX", "delay"): 1,
+        ("RMQ_SYS_TRANS_HALF_TOPIC", "transaction"): 1,
+    }  # fmt: skip
+    sizes = {
+        labels["le"]: count
+        for labels, count in found["rocketmq_message_size_bucket"]
+        if (labels["topic"], labels["message_type"]) == ("t", "normal")
+    }
+    assert (sizes["1024.0"], sizes["4096.0"], sizes["524288.0"], sizes["+Inf"]) == (2, 2, 3, 3)
+
+
+async def test_off_unless_switched_on_and_then_for_this_machine_alone() -> None:
+    async with running_broker() as running:
+        assert running.broker.http is None
+        assert running.broker.sends.meter is running.broker.plain_sends.meters is None
+        assert running.broker._handlers.answered is None
+    options = load(BrokerOptions, file_text="metricsExporterType=prom\nmetricsLabel=zone:a,rack:7\n").options
+    assert (options.metrics_host, options.metrics_port) == ("127.0.0.1", 5557)
+    assert own_labels(options.metrics_labels) == {"zone": "a", "rack": "7"}
+    for wrong in ("zone", "a b:c", "ä:1"):
+        with pytest.raises(OptionError, match="metricsLabel"):
+            own_labels(wrong)
+
+
+def test_histograms() -> None:
+    histogram = Histogram((1, 10))
+    histogram.add(1)
+    histogram.add(2, 3)
+    histogram.add_all([0.5, 0.25])
+    histogram.add_all([11, 10])
+    histogram.add_all([])
+    assert histogram.counts == [3, 4, 1]
+    copied = histogram.copy()
+    histogram.add(1)
+    assert (copied.count, copied.total) == (8, 28.75)
+    assert list(copied.parts()) == [
+        ("_bucket", {"le": 1.0}, 3), ("_bucket", {"le": 10.0}, 7), ("_bucket", {"le": "+Inf"}, 8),
+        ("_count", {}, 8), ("_sum", {}, 28.75),
+    ]  # fmt: skip

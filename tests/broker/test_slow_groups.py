@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kerolox.broker.groups import SLOW_CHECK_S
+from kerolox.broker.options import MetricsExporter
 from kerolox.cli.main import app
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.groups import GroupConfig
@@ -22,7 +23,12 @@ from .talk import Talk
 from .test_metrics import get, samples
 
 LIMIT = 10_000
-SLOW = {"disable_slow_groups": True, "slow_group_bytes": LIMIT, "metrics_port": 0}
+SLOW = {
+    "disable_slow_groups": True,
+    "slow_group_bytes": LIMIT,
+    "metrics_exporter": MetricsExporter.PROM,
+    "metrics_port": 0,
+}
 
 
 async def command(running: RunningBroker, *words: str) -> str:

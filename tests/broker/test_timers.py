@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kerolox.broker.options import MetricsExporter
 from kerolox.broker.timer_sends import make_handle, read_handle, rounded
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -551,7 +552,7 @@ async def test_what_waits_survives_power_loss(
 
 
 async def test_figures(tmp_path: Path) -> None:
-    async with timing(tmp_path, metrics_port=0) as talk:
+    async with timing(tmp_path, metrics_exporter=MetricsExporter.PROM, metrics_port=0) as talk:
         for seconds in (3, 30, 30, 7200, 172_000):
             await talk.send("T", b"x", after_s(seconds))
         await talk.entered()

@@ -584,7 +584,7 @@ async def test_metrics_have_the_names_of_the_original(tmp_path: Path) -> None:
         assert lines["rocketmq_half_messages"].endswith(" 2")
         assert lines["rocketmq_commit_messages_total"].endswith(" 1")
         assert lines["rocketmq_rollback_messages_total"].endswith(" 1")
-        assert lines["rocketmq_finish_message_latency_count"].endswith(" 1")
-        assert lines["rocketmq_finish_message_latency_sum"].endswith(" 30")
-        assert 'le="5"} 0' in page
-        assert 'le="60"} 1' in page
+        assert lines["rocketmq_finish_message_latency_milliseconds_count"].endswith(" 1")
+        assert lines["rocketmq_finish_message_latency_milliseconds_sum"].endswith(" 30")
+        assert 'le="5.0"} 0' in page
+        assert 'le="60.0"} 1' in page

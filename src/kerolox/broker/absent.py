@@ -72,6 +72,10 @@ SETTINGS: Mapping[str, Absent] = {
     ),
     "rejectPullConsumerEnable": Absent(OFF, "consumers that pull are not told apart from others here"),
     "useStaticSubscription": Absent(OFF, "groups keep no subscriptions here: consumers bring them"),
+    "metricsExporterType": Absent(
+        ("", "prom", "disable"), "metrics are read, as with PROM; they are not sent anywhere, nor logged"
+    ),
+    "metricsInDelta": Absent(OFF, "Prometheus reads totals"),
     "enableMixedMessageType": Absent(OFF, "topics of message type MIXED are not there"),
     "enableLmqQuota": Absent(OFF, "the number of light queues has no quota here"),
     "fetchNamesrvAddrByAddressServer": Absent(OFF, NAMESERVERS),

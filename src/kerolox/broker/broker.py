@@ -17,12 +17,12 @@ from kerolox.broker.admission import Admission
 from kerolox.broker.commits import Commits, Resets
 from kerolox.broker.delays import SCHEDULE_GROUP, Delays
 from kerolox.broker.drafts import Drafts
+from kerolox.broker.exporter import exporter
 from kerolox.broker.filters import Filters
 from kerolox.broker.follower_port import FollowerPort
 from kerolox.broker.going_away import GoingAway
 from kerolox.broker.groups import Groups, SlowGroups
 from kerolox.broker.heartbeats import Heartbeats
-from kerolox.broker.http import HttpResponder
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.lost_tables import mind_lost_tables
@@ -355,11 +355,6 @@ class Broker(PeerEvents):
             self.lanes,
             clock,
         )
-        self.http = (
-            HttpResponder(self.metrics.pages(), host=options.bind_address, port=options.metrics_port)
-            if options.metrics_port >= 0
-            else None
-        )
         self.registrations = Registrations(
             self.topics, options, address=self.address, ha_address=self.ha_address, clock=clock
         )
@@ -387,6 +382,7 @@ class Broker(PeerEvents):
             changed=self.options_changed,
         )
         self.admin.groups.unsaved_modes.save = self.mode_saver.save
+        self.http = exporter(self, (self._handlers, self._vip_handlers))
         if options.timer_wheel:
             self.admin.broker.timers = self.timers
             self.admin.runtime_info.more.append(TimerFigures(self.timers, clock).runtime_info)

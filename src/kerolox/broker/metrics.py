@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from kerolox.broker.groups import Groups
+from kerolox.broker.histogram import Histogram
 from kerolox.broker.http import Page
 from kerolox.broker.lag import QueueLag, queue_lags, waiting_since_ms
 from kerolox.broker.members import Members
@@ -19,6 +20,7 @@ from kerolox.broker.stats import Flow, Statistics
 from kerolox.broker.topics import Topics
 from kerolox.clock import Clock, TimerHandle
 from kerolox.dispatch.message_store import MessageStore
+from kerolox.errors import OptionError
 from kerolox.net.lanes import Lane
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.heartbeat import ConsumeType
@@ -39,30 +41,48 @@ _MODES = {
 
 Labels = Mapping[str, object]
 
+STORAGE: Labels = {"storage_type": "local", "storage_medium": "disk"}
+
 
 class MetricText:
-    """Collects samples of metrics, each metric with its type once."""
+    """Collects samples of metrics, each metric with its type once. They become text when it is asked for."""
 
     def __init__(self, common: Labels) -> None:
         self._common = _labels(common)
-        self._lines: list[str] = []
+        # Lines, and what becomes one: the name of a series, its labels, and its value or values.
+        self._parts: list[str | tuple[str, Labels, float | Histogram]] = []
 
-    def metric(self, name: str, kind: str, about: str, samples: Iterable[tuple[Labels, float]]) -> None:
-        self._lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
-        self.series(name, samples)
+    def metric(
+        self, name: str, kind: str, about: str, samples: Iterable[tuple[Labels, float | Histogram]]
+    ) -> None:
+        self._parts += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+        self._parts += [(name, labels, value) for labels, value in samples]
 
-    def series(self, name: str, samples: Iterable[tuple[Labels, float]]) -> None:
-        """Samples without a type of their own: the parts of a histogram."""
-        for labels, value in samples:
-            own = _labels(labels)
-            both = f"{self._common},{own}" if own and self._common else own or self._common
-            self._lines.append(f"{name}{{{both}}} {_number(value)}")
+    def histogram(self, name: str, about: str, found: Iterable[tuple[Labels, Histogram]]) -> None:
+        """They are copied: the text may be made elsewhere, while counting goes on."""
+        self.metric(name, "histogram", about, [(labels, one.copy()) for labels, one in found])
 
     def gauge(self, name: str, about: str, value: float) -> None:
         self.metric(name, "gauge", about, [({}, value)])
 
     def text(self) -> str:
-        return "\n".join(self._lines) + "\n"
+        lines: list[str] = []
+        for part in self._parts:
+            if isinstance(part, str):
+                lines.append(part)
+                continue
+            name, labels, value = part
+            if isinstance(value, Histogram):
+                for end, own, number in value.parts():
+                    lines.append(self._line(name + end, {**labels, **own}, number))
+            else:
+                lines.append(self._line(name, labels, value))
+        return "\n".join(lines) + "\n"
+
+    def _line(self, name: str, labels: Labels, value: float) -> str:
+        own = _labels(labels)
+        both = f"{self._common},{own}" if own and self._common else own or self._common
+        return f"{name}{{{both}}} {_number(value)}"
 
 
 class LoopLag:
@@ -119,6 +139,7 @@ class Metrics:
         self._stats = stats
         self._lanes = lanes  # by RocketMQ's names of its processors: send, pull, query_message, ...
         self._clock = clock
+        self._own_labels = own_labels(options.metrics_labels)
         self.loop_lag = LoopLag(clock)
         self.more: list[Callable[[MetricText], None]] = []  # what other parts have to tell, on the loop
 
@@ -145,6 +166,8 @@ class Metrics:
                 "node_type": "broker",
                 "cluster": self._options.cluster,
                 "node_id": self._options.broker_name,
+                "otel_scope_name": "broker-meter",  # which RocketMQ's library adds, and dashboards may name
+                **self._own_labels,
             }
         )
         self._broker(out)
@@ -181,11 +204,11 @@ class Metrics:
         progress, log = self._store.progress, self._store.log
         out.metric(
             "rocketmq_storage_flush_behind_bytes", "gauge", "Written but not yet flushed",
-            [(_STORAGE, max(0, progress.appended - progress.flushed))],
+            [(STORAGE, max(0, progress.appended - progress.flushed))],
         )  # fmt: skip
         out.metric(
             "rocketmq_storage_dispatch_behind_bytes", "gauge", "Written but not yet in their queues",
-            [(_STORAGE, max(0, log.max_offset - self._store.dispatcher.dispatched))],
+            [(STORAGE, max(0, log.max_offset - self._store.dispatcher.dispatched))],
         )  # fmt: skip
         out.metric(
             "kerolox_store_obstacle", "gauge", "1 for everything that keeps the store from being written",
@@ -193,10 +216,7 @@ class Metrics:
         )  # fmt: skip
 
     def _messages(self, out: MetricText) -> None:
-        puts = [(self._topic_labels(topic), flow) for topic, flow in self._stats.puts.items()]
         gets = [(self._group_labels(group, topic), flow) for (topic, group), flow in self._stats.gets.items()]
-        out.metric("rocketmq_messages_in_total", "counter", "Messages stored", _messages_of(puts))
-        out.metric("rocketmq_throughput_in_total", "counter", "Bytes stored", _bytes_of(puts))
         out.metric("rocketmq_messages_out_total", "counter", "Messages handed out", _messages_of(gets))
         out.metric("rocketmq_throughput_out_total", "counter", "Bytes handed out", _bytes_of(gets))
         backs = [
@@ -280,11 +300,15 @@ class Metrics:
         ]
         for name, about, samples in (
             ("lag_messages", "Messages not yet consumed", [(labels, t[0]) for labels, t, _ in rows]),
-            ("lag_latency", "Age of the oldest of them, ms", [(labels, a[0]) for labels, _, a in rows]),
+            (
+                "lag_latency_milliseconds",
+                "Age of the oldest of them",
+                [(labels, a[0]) for labels, _, a in rows],
+            ),
             ("inflight_messages", "Pulled, not yet consumed", [(labels, t[1]) for labels, t, _ in rows]),
             (
-                "queueing_latency",
-                "Age of the oldest not pulled, ms",
+                "queueing_latency_milliseconds",
+                "Age of the oldest not pulled",
                 [(labels, a[1]) for labels, _, a in rows],
             ),
             ("ready_messages", "Messages not yet pulled", [(labels, t[2]) for labels, t, _ in rows]),
@@ -306,29 +330,23 @@ class Metrics:
         except StoreError:
             return
         out.metric(
-            "rocketmq_storage_size",
+            "rocketmq_storage_size_bytes",
             "gauge",
             "Bytes of the disk in use",
-            [(_STORAGE, usage.total - usage.free)],
+            [(STORAGE, usage.total - usage.free)],
         )
         earliest_ms = store.log.store_timestamp_at(store.log.min_offset)
         if earliest_ms > 0:
             out.metric(
-                "rocketmq_storage_message_reserve_time", "gauge", "Age of the oldest message, ms",
-                [(_STORAGE, max(0, self._clock.wall_ms() - earliest_ms))],
+                "rocketmq_storage_message_reserve_time_milliseconds", "gauge", "Age of the oldest message",
+                [(STORAGE, max(0, self._clock.wall_ms() - earliest_ms))],
             )  # fmt: skip
 
     # --- labels ---------------------------------------------------------------------------------------
 
-    def _topic_labels(self, topic: str) -> dict[str, object]:
-        return {"topic": topic, "is_system": self._topics.is_system(topic)}
-
     def _group_labels(self, group: str, topic: str) -> dict[str, object]:
         system = self._topics.is_system(topic) or _is_system_group(group)
         return {"consumer_group": group, "topic": topic, "is_system": system}
-
-
-_STORAGE: Labels = {"storage_type": "local", "storage_medium": "disk"}
 
 
 def _messages_of(flows: list[tuple[dict[str, object], Flow]]) -> list[tuple[Labels, float]]:
@@ -345,6 +363,21 @@ def _client_words(language: str, version: int) -> tuple[str, str]:
 
 def _is_system_group(group: str) -> bool:
     return group.upper().startswith(reserved.SYSTEM_GROUP_PREFIX)
+
+
+def own_labels(text: str) -> dict[str, str]:
+    """``instance:a,zone:b`` → the labels an operator wants on all of them. Raises OptionError."""
+    labels: dict[str, str] = {}
+    for item in text.split(","):
+        name, separator, value = item.strip().partition(":")
+        if not item.strip():
+            continue
+        if not separator or not name.isascii() or not name.isidentifier():
+            raise OptionError(
+                "metricsLabel", text, "name:value, joined by commas; names of letters and digits"
+            )
+        labels[name] = value
+    return labels
 
 
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

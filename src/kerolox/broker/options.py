@@ -29,6 +29,11 @@ class BrokerRole(enum.Enum):
     SLAVE = "SLAVE"
 
 
+class MetricsExporter(enum.Enum):
+    DISABLE = "DISABLE"
+    PROM = "PROM"
+
+
 @dataclass
 class BrokerOptions(StoreOptions):
     """Options of ``kerolox broker``."""
@@ -283,11 +288,20 @@ class BrokerOptions(StoreOptions):
         changeable=True,
     )  # fmt: skip
 
-    # --- ours -----------------------------------------------------------------------------------------
-    metrics_port: int = option(
-        -1, "Port of Prometheus metrics and /healthz; 0 takes a free one, -1 switches them off.",
-        key="metricsPromExporterPort", low=-1, high=65535,
+    # --- metrics ----------------------------------------------------------------------------------------
+    metrics_exporter: MetricsExporter = option(
+        MetricsExporter.DISABLE, "PROM: metrics for Prometheus at /metrics, and /healthz.",
+        key="metricsExporterType",
     )  # fmt: skip
+    metrics_port: int = option(
+        5557, "Their port; 0 takes a free one.", key="metricsPromExporterPort", low=0, high=65535
+    )
+    metrics_host: str = option(
+        "127.0.0.1", "Where they are read; 0.0.0.0: every address.", key="metricsPromExporterHost"
+    )
+    metrics_labels: str = option("", "Labels of all of them, as in instance:a,zone:b.", key="metricsLabel")
+
+    # --- ours -----------------------------------------------------------------------------------------
     config_path: str = option("", "The file changed settings are written to.", key="brokerConfigPath")
     config_black_list: str = option(
         "configBlackList;brokerConfigPath", "Keys, joined by semicolons, that no request may change."

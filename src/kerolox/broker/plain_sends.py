@@ -13,6 +13,7 @@ from kerolox.broker.admission import STOPS, Admission
 from kerolox.broker.delays import Delays
 from kerolox.broker.drafts import Draft
 from kerolox.broker.log_writes import LogWrites
+from kerolox.broker.meters import Meters
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.sends import Sends
 from kerolox.broker.timer_sends import TimerSends
@@ -36,8 +37,8 @@ from kerolox.store.flush import Safe
 TOPICS_MAX = 10_000  # known at once; past that they are learned anew
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 
-# Of a run: who sent it, the frames, from which on, how many, and their answers.
-Run = tuple[Peer, list[Frame], int, int, bytes]
+# Of a run: who sent it, the frames, from which on, how many, their answers, and when they came.
+Run = tuple[Peer, list[Frame], int, int, bytes, float]
 
 
 class PlainSends:
@@ -63,6 +64,7 @@ class PlainSends:
         self._options = options
         # For statistics: topic, messages, bytes, requests.
         self.on_stored: list[Callable[[str, int, int, int], None]] = []
+        self.meters: Meters | None = None  # None while nobody reads them
         self._targets: dict[bytes, Target] = {}
         self._runs: list[Run] = []
         added = sends.added_properties
@@ -112,7 +114,9 @@ class PlainSends:
             note(topic, messages, len(records), count)
         if not self._runs:
             self._writes.soon(self._written)
-        self._runs.append((peer, frames, at, count, answers))
+        if self.meters is not None:
+            self.meters.sent_run(topic, frames[at], entries)
+        self._runs.append((peer, frames, at, count, answers, peer.active_s))
         return count
 
     def forget_topic(self, topic: str) -> None:
@@ -175,12 +179,18 @@ class PlainSends:
         else:
             self._acks.when_safe(self._log.progress.appended, lambda how: self._safe(runs, how))
 
+    def _answer(self, run: Run, code: ResponseCode) -> None:
+        peer, frames, at, count, answers, received_s = run
+        peer.write_answers(answers if code == ResponseCode.SUCCESS else with_code(answers, code))
+        if self.meters is not None:
+            self.meters.answered_run(frames[at], received_s, count, code)
+
     def _safe(self, runs: list[Run], how: Safe) -> None:
         for run in runs:
             if how is Safe.YES:
-                run[0].write_answers(run[4])
+                self._answer(run, ResponseCode.SUCCESS)
             elif how is Safe.TIMEOUT:
-                run[0].write_answers(with_code(run[4], ResponseCode.FLUSH_DISK_TIMEOUT))
+                self._answer(run, ResponseCode.FLUSH_DISK_TIMEOUT)
             else:
                 refuse(
                     run,
@@ -193,7 +203,7 @@ class PlainSends:
 
 def refuse(run: Run, answer: Answer) -> None:
     """Answer all requests of a run alike."""
-    peer, frames, at, count, _ = run
+    peer, frames, at, count, _, _ = run
     for frame in frames[at : at + count]:
         request: Request[None] = Request(decode_command(*frame), None, peer, 0.0)
         request.answer(answer)

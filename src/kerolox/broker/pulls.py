@@ -19,7 +19,7 @@ from kerolox.dispatch.message_store import MessageStore
 from kerolox.dispatch.waiting_pulls import HeldPull, WaitingPulls, Wants
 from kerolox.errors import InvalidRequest, Refused
 from kerolox.net.peer import refusal
-from kerolox.net.requests import Answer, Later, Request
+from kerolox.net.requests import Answer, HeldRequest, Later, Request
 from kerolox.protocol import properties as packed
 from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
 from kerolox.protocol.bodies.heartbeat import MessageModel, SubscriptionData
@@ -375,7 +375,7 @@ class Pulls:
             except Exception as error:
                 answer = refusal(error, request)
             if answer is not None:
-                request.answer(answer)
+                HeldRequest(request.command, header, request.peer, request.received_s).answer(answer)
 
         held = HeldPull(
             (header.topic, header.queue_id),

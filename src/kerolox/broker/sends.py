@@ -14,7 +14,7 @@ topic could not be written, is not stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kerolox.broker.admission import Admission, goes_to_a_group, is_plain, is_single_tag
@@ -71,6 +71,8 @@ class Sends:
         self._unique_keys = unique_keys
         self.rewrites: list[Rewrite] = []  # before those of the drafts
         self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
+        # Topic, properties and sizes, for meters; None while nobody reads them.
+        self.meter: Callable[[str, bytes, Sequence[int]], None] | None = None
         self._cursors: dict[tuple[str, int], QueueCursor] = {}
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
         self._write_is_due = False
@@ -137,6 +139,8 @@ class Sends:
             if parked is not None:
                 parked(draft, place)
         self._count(topic, 1, place[2])
+        if self.meter is not None:
+            self.meter(topic, properties, (place[2],))
         self._answer_later(request, [place], queue_id, unique, properties, recall_handle)
         return None
 
@@ -172,6 +176,8 @@ class Sends:
             reconsume_times=header.reconsume_times or 0,
         )
         self._count(header.topic, len(places), sum(place[2] for place in places))
+        if self.meter is not None:
+            self.meter(header.topic, properties, [place[2] for place in places])
         own_key = None if unique is None else unique.decode("utf-8", "replace")
         self._answer_later(request, places, queue_id, own_key, properties)
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from kerolox.broker.metrics import MetricText
+from kerolox.broker.metrics import STORAGE, MetricText
 from kerolox.broker.timers import Timers
 from kerolox.clock import Clock
 
@@ -47,31 +47,39 @@ class TimerFigures:
         timers = self._timers
         now_ms = self._clock.wall_ms()
         fresh = now_ms - timers.last_entered_ms < _FRESH_MS
-        out.gauge("rocketmq_timer_enqueue_lag", "Timer messages not yet entered", timers.arrivals.behind)
-        out.gauge(
-            "rocketmq_timer_enqueue_latency",
-            "How long the last of them had waited for that, ms",
-            max(0, now_ms - timers.last_stored_ms) if fresh else 0,
-        )
-        out.gauge("rocketmq_timer_dequeue_lag", "Timer messages that wait", timers.files.wheel.waiting)
-        out.gauge(
-            "rocketmq_timer_dequeue_latency",
-            "How late delivery is, s",
-            max(0, now_ms - timers.read_ms) // 1000,
-        )
-        out.metric(
-            "rocketmq_timing_messages", "gauge", "Timer messages that wait, by topic",
-            [({"topic": topic}, count) for topic, count in timers.counts.counts.items()],
-        )  # fmt: skip
-        out.metric(
-            "rocketmq_timer_enqueue_total", "counter", "Timer messages entered",
-            [({"topic": topic}, count) for topic, count in (timers.entered + timers.delivery.late).items()],
-        )  # fmt: skip
-        out.metric(
-            "rocketmq_timer_dequeue_total", "counter", "Timer messages delivered or rolled",
-            [({"topic": topic}, count) for topic, count in timers.delivery.delivered.items()],
-        )  # fmt: skip
+        for name, about, value in (
+            ("enqueue_lag", "Timer messages not yet entered", timers.arrivals.behind),
+            (
+                "enqueue_latency_milliseconds",
+                "How long the last of them had waited for that",
+                max(0, now_ms - timers.last_stored_ms) if fresh else 0,
+            ),
+            ("dequeue_lag", "Timer messages that wait", timers.files.wheel.waiting),
+            ("dequeue_latency_milliseconds", "How late delivery is", max(0, now_ms - timers.read_ms)),
+        ):
+            out.metric(f"rocketmq_timer_{name}", "gauge", about, [(STORAGE, value)])
+        for name, kind, about, counts in (
+            ("timing_messages", "gauge", "Timer messages that wait, by topic", timers.counts.counts),
+            (
+                "timer_enqueue_total",
+                "counter",
+                "Timer messages entered",
+                timers.entered + timers.delivery.late,
+            ),
+            (
+                "timer_dequeue_total",
+                "counter",
+                "Timer messages delivered or rolled",
+                timers.delivery.delivered,
+            ),
+        ):
+            samples = [({**STORAGE, "topic": topic}, count) for topic, count in counts.items()]
+            out.metric(f"rocketmq_{name}", kind, about, samples)
         out.metric(
             "rocketmq_timer_message_snapshot", "gauge", "Timer messages by the seconds they are due within",
-            [({"timer_bound_s": bound}, n) for bound, n in self.due_within().items() if bound in BOUNDS_S],
+            [
+                ({**STORAGE, "timer_bound_s": bound}, n)
+                for bound, n in self.due_within().items()
+                if bound in BOUNDS_S
+            ],
         )  # fmt: skip

@@ -69,6 +69,7 @@ class Timers:
     ) -> None:
         self.counts = counts
         self.entered: Counter[str] = Counter()  # by topic, since the start
+        self.on_entered: list[Callable[[str, int], None]] = []  # topic, seconds until it is due: for meters
         self.enter_rate = self.deliver_rate = 0.0  # per second, lately
         self.last_stored_ms = self.last_entered_ms = 0
         self._store = store
@@ -367,6 +368,9 @@ class Timers:
             for message, topic in entering[:count]:
                 self.entered[topic] += 1
                 changed[topic] += -1 if message.deletes else 1
+                if not message.deletes:
+                    for note in self.on_entered:
+                        note(topic, max(0, message.due_ms - now_ms) // 1000)
             for topic, more in changed.items():
                 self.counts.add(topic, more)
             del entering[:count]

@@ -189,6 +189,8 @@ class Peer(asyncio.Protocol):
         if self._handlers.hooks:
             for hook in self._handlers.hooks:
                 hook.after_answer(self, command, answer)
+        if self._handlers.answered is not None:
+            self._handlers.answered(asked, answer.code)
         if command.flag & ONE_WAY or self.close_reason is not None:
             return
         self._write(

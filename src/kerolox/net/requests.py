@@ -48,6 +48,12 @@ class Request(Generic[H]):
         self.peer.answer(self, answer)
 
 
+class HeldRequest(Request[H]):
+    """One that was held until there was something to answer."""
+
+    __slots__ = ()
+
+
 # Takes many requests of a peer at once, in the frames they came in: from a place on, as many as it likes. How
 # many it took. For conversations that come by the hundred thousand.
 RunHandler = Callable[["Peer", "list[Frame]", int], int]
@@ -93,6 +99,8 @@ class Handlers:
         # Called at the end of every read pass, before its answers are written: a handler may put off
         # work until then and do it once for all requests of the pass (a broker writes its log here).
         self.after_pass: list[Callable[[], None]] = []
+        # Hears of every answer but those of runs, for figures: the request, and the code of its answer.
+        self.answered: Callable[[Request[Any], int], None] | None = None
 
     def add(self, code: int, handler: Handler, header: type[Header] | None, lane: Lane) -> None:
         if code in self.routes:

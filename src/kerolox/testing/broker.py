@@ -33,9 +33,8 @@ from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.store.files import Files
 from kerolox.testing.nameserver import running_nameserver
 
-# Small files: a test writes little, and starts often. Filters as `kerolox up` has them.
+# Small files: a test writes little, and starts often.
 SMALL = {
-    "property_filter": True,
     "commit_log_file_bytes": 16 << 20,
     "queue_file_bytes": 6000 * 20,
     "index_slots": 5000,
@@ -119,6 +118,7 @@ async def running_broker(
             "broker_name": "broker-a",
             "nameservers": nameserver.address,
             "store_path": str(place / "store"),
+            "property_filter": True,  # as `kerolox up` has it
             **SMALL,
             **options,
         }

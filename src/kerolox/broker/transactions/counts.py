@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from kerolox.broker.histogram import Histogram
 from kerolox.store.tables.transaction_counts import TransactionCounts
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Counts:
         self.table = table
         self._committed: Counter[str] = Counter()
         self._rolled_back: Counter[str] = Counter()
-        self._latency: dict[str, list[int]] = {}  # by step of LATENCY_S, one more for the rest, the sum
+        self._latency: dict[str, Histogram] = {}  # by topic, seconds
 
     def prepared(self, topic: str, count: int = 1) -> None:
         self.table.add(topic, count)
@@ -31,11 +31,8 @@ class Counts:
         """Several at once, that one write brought."""
         self.table.add(topic, -len(latencies_ms))
         self._committed[topic] += len(latencies_ms)
-        found = self._latency.setdefault(topic, [0] * (len(LATENCY_S) + 2))
-        for latency_ms in latencies_ms:
-            latency_s = max(0, latency_ms) // 1000
-            found[bisect_left(LATENCY_S, latency_s)] += 1
-            found[-1] += latency_s
+        found = self._latency.setdefault(topic, Histogram(LATENCY_S))
+        found.add_all([max(0, latency_ms) // 1000 for latency_ms in latencies_ms])
 
     def rolled_back(self, topic: str) -> None:
         self.table.add(topic, -1)
@@ -62,24 +59,8 @@ class Counts:
                 f"rocketmq_{name}_messages_total", "counter", about,
                 [({"topic": topic}, count) for topic, count in numbers.items()],
             )  # fmt: skip
-        name = "rocketmq_finish_message_latency"
-        out.metric(name, "histogram", "Transaction finish latency, seconds", [])
-        for part in ("_bucket", "_count", "_sum"):
-            out.series(
-                name + part,
-                [
-                    ({"topic": topic, **labels}, value)
-                    for topic, found in self._latency.items()
-                    for labels, value in _samples(found, part)
-                ],
-            )
-
-
-def _samples(found: list[int], part: str) -> list[tuple[dict[str, object], float]]:
-    *steps, total = found
-    if part == "_sum":
-        return [({}, total)]
-    if part == "_count":
-        return [({}, sum(steps))]
-    ends = [*map(str, LATENCY_S), "+Inf"]
-    return [({"le": end}, sum(steps[: number + 1])) for number, end in enumerate(ends)]
+        # Seconds, whatever RocketMQ's name for it says.
+        out.histogram(
+            "rocketmq_finish_message_latency_milliseconds", "Transaction finish latency, seconds",
+            [({"topic": topic}, found) for topic, found in self._latency.items()],
+        )  # fmt: skip
