@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kerolox.cli import progress
 from kerolox.cli.send import _spans
 from kerolox.cli.times import parse_span, parse_time, time_text
 from kerolox.client import lookups
@@ -52,6 +53,20 @@ def test_lines_keep_their_order(cluster: Cluster, tmp_path: Path) -> None:
     cluster.ok("send", "lines", "--file", str(file), "--whole")
     found = cluster.json("message", "find", "lines", "--max", "1000")
     assert bodies(found)[300:] == ["from a file", "second", "from a file\r\nsecond"]
+
+
+def test_progress_is_told_with_how_much_of_the_file_is_done(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINES_EVERY_S", 0.0)
+    cluster.ok("topic", "create", "long", "--queues", "1")
+    file = tmp_path / "lines.txt"
+    file.write_text("0123456789\n" * 200)
+    _, errors = cluster.run("send", "long", "--file", str(file))
+    told = [line for line in errors.splitlines() if "% of the file" in line]
+    assert len(told) == 200
+    assert told[-1].endswith("100% of the file")
+    assert "50% of the file" in told[99]
 
 
 def test_a_new_topic_takes_all_from_the_first_on(cluster: Cluster) -> None:

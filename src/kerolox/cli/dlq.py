@@ -13,6 +13,7 @@ from kerolox.cli.group import known
 from kerolox.cli.messages import body_text, document
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output, say, say_document
+from kerolox.cli.progress import Progress
 from kerolox.cli.times import parse_time, time_text
 from kerolox.errors import KeroloxError, OptionError
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Dead letters: what groups have given up.", no_args_is_help=True)
 
 BODY_SHOWN = 80
-PROGRESS_EVERY_S = 0.5
-LINES_EVERY_S = 10.0  # where nobody looks
 
 GroupName = Annotated[str, typer.Argument(help="Consumer group, with or without %DLQ% before it.")]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="Message id, of either kind; may be repeated.")]
@@ -323,26 +322,6 @@ class Chosen:
             self.total = sum(span.end - span.start for span in spans)
             async for page in letters.pages(self.group, spans):
                 yield page
-
-
-class Progress:
-    """Tells now and then how far it is: in place on a terminal, else by lines."""
-
-    def __init__(self, text: Any) -> None:
-        from kerolox.clock import SYSTEM_CLOCK
-
-        self._text = text
-        self._clock = SYSTEM_CLOCK
-        self._in_place = sys.stderr.isatty()
-        self._told_s = self._clock.monotonic_s()
-
-    def tell(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if now_s - self._told_s >= (PROGRESS_EVERY_S if self._in_place else LINES_EVERY_S):
-            self._told_s = now_s
-            typer.echo(
-                f"\r{self._text()} " if self._in_place else self._text(), err=True, nl=not self._in_place
-            )
 
 
 def _run(nameserver: str, work: Any, chosen: Chosen) -> str:

@@ -12,6 +12,7 @@ import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys, split_addresses
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.progress import Progress
 from kerolox.cli.times import parse_moment, parse_span
 from kerolox.errors import KeroloxError, OptionError, sentences
 
@@ -23,7 +24,6 @@ EXAMPLE = "Example: kerolox send TopicTest 'hello' --tag TagA --key order-42"
 GROUP = "CLI_PRODUCER"
 IN_FLIGHT_MAX = 64
 TIMEOUT_S = 5.0
-PROGRESS_EVERY_S = 0.5
 SHOWN_MAX = 20
 READ_BYTES = 64 << 10
 
@@ -90,7 +90,8 @@ def send(
             deliver_at=at_s,
         )
 
-    sending = Sending(topic, queue, order_key, message)
+    size = file.stat().st_size if file is not None and file.is_file() else 0
+    sending = Sending(topic, queue, order_key, message, size)
     run(sending.run(split_addresses(nameserver), _bodies(bodies, file, whole)))
     document = {
         "sent": sending.sent,
@@ -113,7 +114,12 @@ class Sending:
     """Sends many messages, some at a time, until one cannot be sent: what follows is not tried then."""
 
     def __init__(
-        self, topic: str, queue_id: int | None, order_key: str | None, message: Callable[[bytes], Message]
+        self,
+        topic: str,
+        queue_id: int | None,
+        order_key: str | None,
+        message: Callable[[bytes], Message],
+        size_bytes: int = 0,
     ) -> None:
         self.sent = 0
         self.failed: dict[int, str] = {}  # by number, from 1 on: why
@@ -123,16 +129,17 @@ class Sending:
         self._queue_id = queue_id
         self._order_key = order_key
         self._message = message
+        self._size_bytes = size_bytes  # of all there is to send; 0: not known
+        self._taken_bytes = 0
         self._turn = 0
 
     async def run(self, nameservers: list[str], bodies: Iterator[list[tuple[int, bytes]]]) -> None:
         import asyncio
 
         from kerolox import ClientOptions, Producer, ProducerOptions
-        from kerolox.clock import SYSTEM_CLOCK
 
         tasks: set[asyncio.Task[None]] = set()
-        shown_s = SYSTEM_CLOCK.monotonic_s()
+        progress = Progress(self._how_far)
         access_key, secret_key = access_keys()
         where = ClientOptions(nameservers, access_key=access_key, secret_key=secret_key)
         async with Producer(where, group=GROUP, options=ProducerOptions(timeout_s=TIMEOUT_S)) as producer:
@@ -153,15 +160,17 @@ class Sending:
                         tasks.add(task)
                         if not self.sent:
                             await task  # alone, while it connects: then all others keep their order
-                        now_s = SYSTEM_CLOCK.monotonic_s()
-                        if now_s - shown_s >= PROGRESS_EVERY_S and sys.stderr.isatty():
-                            shown_s = now_s
-                            typer.echo(f"\r{self.sent} sent", err=True, nl=False)
+                        self._taken_bytes += len(body) + 1
+                        progress.tell()
             finally:
                 if tasks:
                     await asyncio.wait(tasks)
-        if sys.stderr.isatty():
-            typer.echo("\r", err=True, nl=False)
+        progress.end()
+
+    def _how_far(self) -> str:
+        if not self._size_bytes:
+            return f"{self.sent} sent"
+        return f"{self.sent} sent, {min(100, self._taken_bytes * 100 // self._size_bytes)}% of the file"
 
     async def _send(self, producer: Producer, number: int, body: bytes) -> None:
         choose = None if self._queue_id is None else self._choose
