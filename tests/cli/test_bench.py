@@ -58,6 +58,16 @@ def test_send_and_consume(cluster: Cluster) -> None:
     assert cluster.json("group", "lag", "g1")["lag"] == 0
 
 
+def test_figures_for_programs(cluster: Cluster) -> None:
+    """On stdout there is nothing else."""
+    sent = cluster.json("bench", "send", "-t", "b0", "-w", "4", "-q", "50", "-b", "5")
+    assert (sent["topic"], sent["messages"], sent["requests"], sent["failed"]) == ("b0", 50, 10, 0)
+    assert 0 < sent["averageMs"] <= sent["maxMs"]
+    found = cluster.json("bench", "consume", "-t", "b0", "-g", "g0", "-q", "50")
+    assert (found["group"], found["messages"], found["failed"]) == ("g0", 50, 0)
+    assert found["messagesPerSecond"] > 0
+
+
 def test_messages_have_what_was_asked_for(cluster: Cluster) -> None:
     cluster.ok(
         "bench", "send", "-t", "b2", "-w", "1", "-s", "7", "-q", "1", "-k", "true", "-l", "1", "-p", "30"

@@ -192,8 +192,7 @@ def test_every_help_has_an_example(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
 def test_every_command_speaks_to_programs_and_knows_the_names_of_options(words: tuple[str, ...]) -> None:
     options = {name: option for option in EVERY[words].params for name in option.opts}
-    if words[0] != "bench":  # which prints what RocketMQ's own benchmark prints
-        assert "--json" in options
+    assert "--json" in options
     if "-o" in options:  # where something is written to
         assert {"--out", "-o"} <= set(options["-o"].opts)
     for option in options.values():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import one_line_errors
+from kerolox.cli.output import JsonFlag, one_line_errors
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def send(
     secret_key: SecretKeyOption = SECRET_KEY,
     interval_ms: IntervalOption = 10_000,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
 ) -> None:
     """Send messages as fast as they are answered. Prints rates and response times."""
     from kerolox.cli.bench_load import PRODUCER_GROUP, Compression, Senders, tracing
@@ -118,7 +119,8 @@ def send(
         f"messageQuantity: {quantity}, delayEnable: {delay}, delayLevel: {delay_level}, "
         f"asyncEnable: {asynchronous}, msgTraceEnable: {trace}, aclEnable: {acl}, "
         f"compressEnable: {compress}, "
-        f"reportInterval: {interval_ms}"
+        f"reportInterval: {interval_ms}",
+        err=json,
     )
     body = ("0123456789abcdefghijklmnopqrstuvwxyz" * (size // 36 + 1))[:size].encode()
 
@@ -141,7 +143,9 @@ def send(
                 tracer = await stack.enter_async_context(
                     tracing(nameserver, PRODUCER_GROUP, "PRODUCE", keys_of)
                 )
-            await Senders(admin, topic, message, batch, quantity, compression, tracer).run(count, interval_ms)
+            await Senders(admin, topic, message, batch, quantity, compression, tracer).run(
+                count, interval_ms, json=json
+            )
 
     _until_interrupted(nameserver, work)
 
@@ -192,6 +196,7 @@ def consume(
     quantity: QuantityOption = 0,
     interval_ms: IntervalOption = 10_000,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
 ) -> None:
     """Consume all queues of a topic from where the group is, alone. Prints rates and delays."""
     from kerolox.cli.bench_consume import Consumers
@@ -206,7 +211,8 @@ def consume(
     typer.echo(
         f"topic: {topic}, threadCount {threads}, group: {group}, suffix: {suffix}, "
         f"filterType: {filter_type}, expression: {wanted}, msgTraceEnable: {trace}, aclEnable: {acl}, "
-        f"reportInterval: {interval_ms}"
+        f"reportInterval: {interval_ms}",
+        err=json,
     )
     keys_of = (access_key, secret_key) if truth("-a", acl) else None
     is_traced = truth("-m", trace)
@@ -219,7 +225,7 @@ def consume(
             if is_traced:
                 tracer = await stack.enter_async_context(tracing(nameserver, group, "CONSUME", keys_of))
             await Consumers(admin, topic, group, filter_type, wanted, quantity, fail_rate, tracer).run(
-                interval_ms
+                interval_ms, json=json
             )
 
     _until_interrupted(nameserver, work)

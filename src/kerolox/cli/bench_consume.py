@@ -9,6 +9,7 @@ import random
 import typer
 
 from kerolox.cli.bench_load import Figures
+from kerolox.cli.output import output
 from kerolox.client.admin import LATEST_MS, Admin, NoSuchTopic, Queue
 from kerolox.client.ids import unique_keys
 from kerolox.client.tracing import ConsumeOutcome, Tracer
@@ -74,7 +75,7 @@ class Consumers:
         self.born_ms = self.stored_ms = 0
         self.born_max_ms = self.stored_max_ms = 0
 
-    async def run(self, interval_ms: int) -> None:
+    async def run(self, interval_ms: int, *, json: bool = False) -> None:
         self._done = asyncio.Event()
         queues = await self._admin.queues(self._topic)
         await self._heartbeat(queues)
@@ -82,13 +83,13 @@ class Consumers:
         places = [(self._topic, queue) for queue in queues]
         places += [(RETRY_PREFIX + self._group, queue) for queue in again]
         starts = await asyncio.gather(*(self._start(topic, queue) for topic, queue in places))
-        figures = Figures(self.snapshot, self.line, interval_ms)
+        figures = Figures(self.snapshot, self.line, interval_ms, to_stderr=json)
         tasks = [asyncio.create_task(figures.run()), asyncio.create_task(self._stay_alive(queues))]
         tasks += [
             asyncio.create_task(self._consume(topic, queue, offset))
             for (topic, queue), offset in zip(places, starts, strict=True)
         ]
-        typer.echo("Consumer Started.")
+        typer.echo("Consumer Started.", err=json)
         ended = asyncio.create_task(self._done.wait())
         try:
             # A task that ends before that has failed: its error is ours.
@@ -98,7 +99,9 @@ class Consumers:
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
             figures.snap()
-            typer.echo(f"[Complete] Consume Total: {self.messages} | {figures.since_start()}")
+            typer.echo(f"[Complete] Consume Total: {self.messages} | {figures.since_start()}", err=json)
+            if json:
+                output(json).show(self.document(figures.seconds))
         for result in results:
             if isinstance(result, Exception):
                 raise result
@@ -221,6 +224,20 @@ class Consumers:
         )
         for address in {queue.address for queue in queues}:
             await self._admin.ask(address, RequestCode.HEART_BEAT, body=data.encode())
+
+    def document(self, seconds: float) -> dict[str, object]:
+        """The figures of the whole run, for programs."""
+        count = self.messages
+        return {
+            "topic": self._topic,
+            "group": self._group,
+            "messages": count,
+            "failed": self.failed,
+            "seconds": round(seconds, 3),
+            "messagesPerSecond": round(count / seconds),
+            "averageBornToConsumedMs": round(self.born_ms / count, 3) if count else None,
+            "averageStoredToConsumedMs": round(self.stored_ms / count, 3) if count else None,
+        }
 
     # --- figures ------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import typer
 
+from kerolox.cli.output import output
 from kerolox.cli.times import time_text
 from kerolox.client.admin import Admin, NoSuchTopic, Queue
 from kerolox.client.client import Client
@@ -103,7 +104,10 @@ class Figures:
         snapshot: Callable[[], tuple[float, ...]],
         line: Callable[[float, tuple[float, ...], tuple[float, ...]], str],
         interval_ms: int,
+        *,
+        to_stderr: bool = False,
     ) -> None:
+        self._to_stderr = to_stderr
         self._snapshot = snapshot
         self._line = line
         self._interval_s = interval_ms / 1000
@@ -122,13 +126,17 @@ class Figures:
             if now_s - printed_s >= self._interval_s - step_s / 2 and now_s > began_s:
                 printed_s = now_s
                 now = time_text(SYSTEM_CLOCK.wall_ms()).replace(".", ",")
-                typer.echo(f"Current Time: {now} | {self._text(self._taken[0])}")
+                typer.echo(f"Current Time: {now} | {self._text(self._taken[0])}", err=self._to_stderr)
 
     def snap(self) -> None:
         self._taken.append((SYSTEM_CLOCK.monotonic_s(), self._snapshot()))
 
     def since_start(self) -> str:
         return self._text(self._first)
+
+    @property
+    def seconds(self) -> float:
+        return max(self._taken[-1][0] - self._first[0], 1e-9)
 
     def _text(self, first: tuple[float, tuple[float, ...]]) -> str:
         last = self._taken[-1]
@@ -159,7 +167,7 @@ class Senders:
         self.requests = self.messages = self.failed = self.refused = self.failed_messages = 0
         self.time_ms = self.max_ms = 0.0
 
-    async def run(self, count: int, interval_ms: int) -> None:
+    async def run(self, count: int, interval_ms: int, *, json: bool = False) -> None:
         self._queues = await self._admin.queues(self._topic, for_sending=True)
         if not await self._exists():
             # Those of the template, which are more than the topic is going to have.
@@ -167,14 +175,16 @@ class Senders:
         if not self._queues:
             raise OptionError("-t", self._topic, "a topic with a writable queue")
         self._keys = unique_keys()
-        figures = Figures(self.snapshot, self.line, interval_ms)
+        figures = Figures(self.snapshot, self.line, interval_ms, to_stderr=json)
         reports = asyncio.create_task(figures.run())
         try:
             await asyncio.gather(*(self._send_on() for _ in range(count)))
         finally:
             reports.cancel()
             figures.snap()
-            typer.echo(self.complete(figures))
+            typer.echo(self.complete(figures), err=json)
+            if json:
+                output(json).show(self.document(figures.seconds))
 
     async def _exists(self) -> bool:
         try:
@@ -270,6 +280,20 @@ class Senders:
             f"Average Message RT(ms): {time_ms / messages if messages else 0.0:7.3f} | "
             f"Send Failed: {self.failed + self.refused} | Send Message Failed: {self.failed_messages}"
         )
+
+    def document(self, seconds: float) -> dict[str, object]:
+        """The figures of the whole run, for programs."""
+        return {
+            "topic": self._topic,
+            "messages": self.messages,
+            "requests": self.requests,
+            "failed": self.failed + self.refused,
+            "failedMessages": self.failed_messages,
+            "seconds": round(seconds, 3),
+            "messagesPerSecond": round(self.messages / seconds),
+            "averageMs": round(self.time_ms / self.requests, 3) if self.requests else None,
+            "maxMs": round(self.max_ms, 3),
+        }
 
     def complete(self, figures: Figures) -> str:
         return f"[Complete] Send Total: {self.messages + self.failed_messages} | {figures.since_start()}"
