@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from typer.testing import CliRunner
 
+from kerolox.cli.main import app
 from tests.cli.serving import Cluster, running_cluster
 
 
@@ -51,6 +53,30 @@ def test_list_shows_what_people_made(cluster: Cluster) -> None:
     assert not {"TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", "DefaultCluster"} & {*shown}
     assert f"{len(everything) - len(shown)} topics of the system" in errors
     cluster.ok("topic", "delete", "mine", "--yes")
+
+
+def test_completion_knows_topics_and_groups(cluster: Cluster) -> None:
+    cluster.ok("topic", "create", "orders-eu")
+    cluster.ok("topic", "create", "orders-us")
+    cluster.ok("group", "create", "billing")
+
+    def completed(*words: str, at: str = "") -> list[str]:
+        environment = {
+            "_KEROLOX_COMPLETE": "complete_bash",
+            "COMP_WORDS": " ".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+            "NAMESRV_ADDR": at or cluster.address,
+        }
+        return CliRunner().invoke(app, prog_name="kerolox", env=environment).stdout.split()
+
+    assert completed("kerolox", "tail", "ord") == ["orders-eu", "orders-us"]
+    assert completed("kerolox", "topic", "route", "orders-e") == ["orders-eu"]
+    assert completed("kerolox", "topic", "route", "TBW") == ["TBW102"]
+    assert completed("kerolox", "group", "reset", "bil") == ["billing"]
+    assert completed("kerolox", "group", "reset", "billing", "orders-u") == ["orders-us"]
+    assert completed("kerolox", "group", "reset", "bil", at="127.0.0.1:1") == []  # nobody answers
+    for topic in ("orders-eu", "orders-us"):
+        cluster.ok("topic", "delete", topic, "--yes")
 
 
 def test_delete_asks_first(cluster: Cluster) -> None:

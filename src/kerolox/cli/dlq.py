@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from kerolox.cli import completion
 from kerolox.cli.group import known
 from kerolox.cli.messages import body_text, document
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
@@ -26,7 +27,10 @@ app = typer.Typer(help="Dead letters: what groups have given up.", no_args_is_he
 
 BODY_SHOWN = 80
 
-GroupName = Annotated[str, typer.Argument(help="Consumer group, with or without %DLQ% before it.")]
+GroupName = Annotated[
+    str,
+    typer.Argument(help="Consumer group, with or without %DLQ% before it.", autocompletion=completion.groups),
+]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="Message id, of either kind; may be repeated.")]
 Key = Annotated[str | None, typer.Option(help="Those with this key.")]
 Begin = Annotated[

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output
 from kerolox.cli.times import parse_time, time_text
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Consumer groups: settings, members, progress.", no_args_is_help=True)
 
-GroupName = Annotated[str, typer.Argument(help="Name of the group.")]
+GroupName = Annotated[str, typer.Argument(help="Name of the group.", autocompletion=completion.groups)]
 
 
 @app.command("list", epilog="Example: kerolox group list")
@@ -297,7 +298,9 @@ def members(group: GroupName, nameserver: NameServerOption = DEFAULT_ADDRESS, js
 @one_line_errors
 def reset(
     group: GroupName,
-    topic: Annotated[str, typer.Argument(help="Topic to go back or forward in.")],
+    topic: Annotated[
+        str, typer.Argument(help="Topic to go back or forward in.", autocompletion=completion.topics)
+    ],
     to: Annotated[str, typer.Option(help="Where to go: earliest, latest, 2h (ago), or a time.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     nameserver: NameServerOption = DEFAULT_ADDRESS,

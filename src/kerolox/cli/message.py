@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kerolox.cli import completion
 from kerolox.cli.messages import COLUMNS, document, row
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
@@ -43,7 +44,7 @@ def get(
 @app.command("find", epilog="Example: kerolox message find TopicTest --key order-42 --from 2h")
 @one_line_errors
 def find(
-    topic: Annotated[str, typer.Argument(help="Topic of the messages.")],
+    topic: Annotated[str, typer.Argument(help="Topic of the messages.", autocompletion=completion.topics)],
     key: Annotated[str | None, typer.Option(help="Only those with this key.")] = None,
     begin: Annotated[
         str | None, typer.Option("--from", help="Stored at this time or later, such as 2h (ago).")

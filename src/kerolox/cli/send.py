@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys, split_addresses
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
 from kerolox.cli.progress import Progress
@@ -30,7 +31,7 @@ READ_BYTES = 64 << 10
 
 @one_line_errors
 def send(
-    topic: Annotated[str, typer.Argument(help="Topic to send to.")],
+    topic: Annotated[str, typer.Argument(help="Topic to send to.", autocompletion=completion.topics)],
     bodies: Annotated[
         list[str] | None, typer.Argument(help="A message each. Without any, lines are read from stdin.")
     ] = None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kerolox.cli import completion
 from kerolox.cli.messages import body_text, document
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, one_line_errors, say
@@ -28,7 +29,7 @@ BODY_SHOWN = 200
 
 @one_line_errors
 def follow(
-    topic: Annotated[str, typer.Argument(help="Topic to follow.")],
+    topic: Annotated[str, typer.Argument(help="Topic to follow.", autocompletion=completion.topics)],
     tags: Annotated[str, typer.Option(help="Only messages with these tags: 'A || B'.")] = "*",
     sql: Annotated[
         str | None,

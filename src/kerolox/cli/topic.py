@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output, say
 from kerolox.cli.times import time_text
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Topics and where they are served.", no_args_is_help=True)
 
-TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
+TopicName = Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=completion.topics)]
 ClusterOption = Annotated[str | None, typer.Option(help="At the brokers of this cluster; else of all.")]
 BrokerOption = Annotated[str | None, typer.Option(help="At the broker of this name only.")]
 QueuesOption = Annotated[int | None, typer.Option(help="Queues to write to and read from.", min=1)]
@@ -58,7 +59,7 @@ def list_topics(
 @app.command("route", epilog="Example: kerolox topic route TopicTest")
 @one_line_errors
 def route(
-    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    topic: TopicName,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:

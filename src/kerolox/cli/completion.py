@@ -1,0 +1,52 @@
+"""Names at the Tab key: topics and groups, as the servers know them; none when nobody answers in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, run_admin
+
+if TYPE_CHECKING:
+    from kerolox.client.admin import Admin
+
+ANSWER_S = 1.0  # somebody holds a finger over the keyboard
+
+
+def topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    async def ask(admin: Admin) -> list[str]:
+        known = await admin.topics()
+        # Those of the system are offered to who has begun to write one.
+        return known if incomplete else await admin.made_by_people(known)
+
+    return _names(ctx, incomplete, ask)
+
+
+def groups(ctx: typer.Context, incomplete: str) -> list[str]:
+    async def ask(admin: Admin) -> list[str]:
+        from kerolox.client.admin import at_all
+
+        tables = await at_all(await admin.masters(), admin.groups)
+        return sorted({group for table in tables.values() for group in table})
+
+    return _names(ctx, incomplete, ask)
+
+
+def _names(
+    ctx: typer.Context, incomplete: str, ask: Callable[[Admin], Coroutine[Any, Any, list[str]]]
+) -> list[str]:
+    import asyncio
+
+    from kerolox.errors import KeroloxError
+
+    async def work(admin: Admin) -> list[str]:
+        async with asyncio.timeout(ANSWER_S):
+            return await ask(admin)
+
+    try:
+        known = run_admin(str(ctx.params.get("nameserver") or DEFAULT_ADDRESS), work)
+    except (KeroloxError, OSError, TimeoutError):
+        return []
+    return [name for name in known if name.startswith(incomplete)]
