@@ -193,8 +193,9 @@ def test_every_help_has_an_example(words: tuple[str, ...]) -> None:
 def test_every_command_speaks_to_programs_and_knows_the_names_of_options(words: tuple[str, ...]) -> None:
     options = {name: option for option in EVERY[words].params for name in option.opts}
     assert "--json" in options
-    if "-o" in options:  # where something is written to
-        assert {"--out", "-o"} <= set(options["-o"].opts)
+    writes = words in (("dlq", "export"), ("pipeline", "archive"), ("pipeline", "audit"))
+    assert writes == ("-o" in options)
+    assert not writes or {"--out", "-o"} <= set(options["-o"].opts)
     for option in options.values():
         assert option.param_type_name == "argument" or option.help, option.name
 

@@ -109,7 +109,7 @@ def test_inspect_says_what_it_cannot_tell(store: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     assert "--kind" in run("inspect", tmp_path / "notes.txt", code=1)
     assert "checkpoint" in run("inspect", tmp_path / "notes.txt", "--kind", "nonsense", code=1)
-    assert "cannot open" in run("inspect", store / "commitlog/5", "--kind", "log", code=1)
+    assert "is not there" in run("inspect", store / "commitlog/5", "--kind", "log", code=1)
 
 
 def test_verify_exit_codes(store: Path, tmp_path: Path) -> None:

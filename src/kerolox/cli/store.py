@@ -434,7 +434,7 @@ def _show_summary(layout: Layout, out: Output) -> None:
     out.show(
         found,
         Table(("store", found["store"]), rows),
-        Table(("topic", "queue", "min", "max", "files"), queues),
+        Table(("topic", "queue", "min", "max", "files"), queues, empty="it has no consume queues"),
     )
 
 
