@@ -20,6 +20,7 @@ from kerolox.errors import OptionError
 from kerolox.nameserver.brokers import Registration
 from kerolox.protocol.bodies.topics import DataVersion, TopicConfig
 from kerolox.testing.nameserver import running_nameserver
+from tests.docs.cli_reference import commands
 
 runner = CliRunner()
 NOBODY = "127.0.0.1:1"
@@ -169,15 +170,6 @@ def test_errors_are_one_line() -> None:
     assert "127.0.0.1:2" in both
     assert "host:port" in error("cluster", "list", "-n", " ; ")
     assert "host:port" in error("cluster", "list", "-n", "nonsense")
-
-
-def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """All commands there are, with the words that lead to each."""
-    if hasattr(command, "commands"):
-        for name, one in command.commands.items():
-            yield from commands(one, (*path, name))
-    elif not command.hidden:
-        yield path, command
 
 
 EVERY = dict(commands(typer.main.get_command(app)))

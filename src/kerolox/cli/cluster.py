@@ -17,7 +17,7 @@ app = typer.Typer(help="Clusters and their brokers.", no_args_is_help=True)
 ASK_S = 1.5  # a broker that is too busy to answer is shown without figures
 
 
-@app.command("list", epilog="Example: kerolox cluster list -n 10.0.0.1:9876;10.0.0.2:9876")
+@app.command("list", epilog="Example: kerolox cluster list -n '10.0.0.1:9876;10.0.0.2:9876'")
 @one_line_errors
 def list_clusters(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
     """List clusters, the brokers that are registered in each, and how they are."""
