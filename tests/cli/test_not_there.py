@@ -106,6 +106,18 @@ def test_a_slip_is_told_from_a_stranger(cluster: Cluster) -> None:
     assert "Did you mean" not in cluster.error("topic", "route", "something-else")
 
 
+def test_name_servers_that_list_no_topics_only_spare_the_guess(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster.running.nameserver.options, "enable_all_topic_list", False)
+    for words in (("topic", "route", "oders"), ("topic", "delete", "oders", "--yes")):
+        assert (
+            cluster.error(*words) == f"kerolox: there is no topic 'oders' at name server {cluster.address}."
+        )
+    cluster.ok("topic", "create", "passing")
+    assert cluster.ok("topic", "delete", "passing", "--yes") == "passing is deleted\n"
+
+
 def test_what_is_there_and_empty_is_no_error(cluster: Cluster) -> None:
     cluster.ok("topic", "create", "quiet")
     assert cluster.ok("group", "lag", "billing").startswith("group billing has consumed nothing yet")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kerolox.client.nameservers import NameServers, split_addresses
-from kerolox.errors import OptionError, nearest
+from kerolox.errors import KeroloxError, OptionError, nearest
 
 if TYPE_CHECKING:
     from kerolox.client.admin import Admin
@@ -20,6 +20,7 @@ __all__ = [
     "NameServerOption",
     "NameServers",
     "access_keys",
+    "near_topic",
     "run_admin",
     "run_with",
     "split_addresses",
@@ -64,6 +65,14 @@ def _handlers() -> Handlers:
     return handlers
 
 
+async def near_topic(admin: Admin, topic: str) -> str:
+    """A question whether a topic of nearly this name was meant; nothing from name servers that list none."""
+    try:
+        return nearest(topic, await admin.topics())
+    except KeroloxError:
+        return ""
+
+
 def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work against the name servers of an option."""
     from kerolox.net.dialer import Dialer
@@ -88,7 +97,7 @@ def run_admin(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -
             try:
                 return await work(admin)
             except NoSuchTopic as error:
-                near = nearest(error.topic, await admin.topics())
+                near = await near_topic(admin, error.topic)
                 raise NoSuchTopic(error.topic, error.nameserver, near) from None
 
     return run(main())

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli import completion
-from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, near_topic, run_admin
 from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output, say
 from kerolox.cli.times import time_text
-from kerolox.errors import nearest
 
 if TYPE_CHECKING:
     from kerolox.client.admin import Admin
@@ -164,7 +163,7 @@ def put(
         if new and there:
             raise AlreadyThere(f"topic {topic} is at {', '.join(there)} already; change it with topic update")
         if not new and not there:
-            near = nearest(topic, await admin.topics())
+            near = await near_topic(admin, topic)
             raise NotFound(
                 f"topic {topic} is at none of {', '.join(masters)}; make it with topic create.{near}"
             )
@@ -207,12 +206,17 @@ def delete(
         typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
 
     async def work(admin: Admin) -> list[str]:
-        from kerolox.client.admin import NotFound
+        from kerolox.client.admin import NoSuchTopic
 
-        known = await admin.topics()
+        missing: NoSuchTopic | None = None
+        try:
+            await admin.route(topic)
+        except NoSuchTopic as error:
+            missing = error
+        # Also without a route: a broker may have it that no name server knows yet.
         deleted = await admin.delete_topic(topic, cluster=cluster)
-        if not deleted and topic not in known:
-            raise NotFound(f"there is no topic {topic!r} to delete.{nearest(topic, known)}")
+        if not deleted and missing is not None:
+            raise missing
         return deleted
 
     deleted = run_admin(nameserver, work)
