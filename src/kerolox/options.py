@@ -161,14 +161,18 @@ class Loaded(Generic[T]):
     unknown: dict[str, str]  # key → source
 
     def warn_unknown(self) -> None:
-        keys = [spec.key for spec in specs(type(self.options))]
-        for key, source in self.unknown.items():
+        for key, source, near in self.slips():
             log.warning(
                 "option_unknown key=%r source=%s next='check the spelling; it has no effect here.%s'",
                 key,
                 source,
-                nearest(key, keys),
+                near,
             )
+
+    def slips(self) -> list[tuple[str, str, str]]:
+        """Key, source and a guess at what was meant, of every key that is no option."""
+        keys = [spec.key for spec in specs(type(self.options))]
+        return [(key, source, nearest(key, keys)) for key, source in self.unknown.items()]
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Key, value and source of every option: what ``--print-config`` shows."""

@@ -246,6 +246,11 @@ def test_print_config(tmp_path: Path) -> None:
     assert shown["enableTopicList"]["source"] == "environment KEROLOX_ENABLE_TOPIC_LIST"
     assert shown["supportActingMaster"] == {"value": "false", "source": "default"}
     assert "1234" in ok(*arguments)
+    file.write_text("listenport=9999\n")
+    told = runner.invoke(app, arguments).stderr
+    assert (
+        told == f"kerolox: listenport in {file} is no option, and has no effect. Did you mean listenPort?\n"
+    )
 
 
 def test_wrong_settings_stop_the_server_before_it_starts(tmp_path: Path) -> None:

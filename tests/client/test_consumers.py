@@ -193,6 +193,13 @@ def test_reasons_of_exceptions() -> None:
     assert reason_of(KeyError()) == "KeyError"
     assert reason_of(Retry("later")) == "later"
     assert reason_of(DeadLetter()) == ""
+    assert reason_of(Suspend(1, "not yet")) == "not yet"
+
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    assert reason_of(Silent()) == "Silent"
 
 
 async def test_a_slow_message_is_given_to_somebody_else(running: RunningBroker, producer: Producer) -> None:

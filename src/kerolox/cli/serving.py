@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import typer
 
-from kerolox.cli.output import Table, output
+from kerolox.cli.output import Table, output, say
 from kerolox.errors import OptionError
 
 PARENT_CHECK_S = 0.25
@@ -47,6 +47,8 @@ def load_options(cls: type[T], file: Path | None, flags: Mapping[str, Any]) -> L
 def print_options(loaded: Loaded[Any], json: bool) -> None:
     """Every option, its value, and where the value came from."""
     output(json).show(options_document(loaded), options_table(loaded))
+    for key, source, near in loaded.slips():
+        say(f"{key} in {source} is no option, and has no effect.{near}")
 
 
 def options_document(loaded: Loaded[Any]) -> dict[str, dict[str, str]]:

@@ -11,8 +11,11 @@ from kerolox.protocol.properties import plain_reason
 
 def reason_of(error: Exception) -> str:
     """What an exception of a handler gives as reason: the text of ours, the kind as well of others."""
-    text = str(error)
-    if isinstance(error, Retry):
+    try:
+        text = str(error)
+    except Exception:  # a handler's own kind of exception: whatever it does, its message is given back
+        text = ""
+    if isinstance(error, Retry | Suspend):
         return plain_reason(text)
     return plain_reason(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
