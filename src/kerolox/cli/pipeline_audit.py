@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.output import JsonFlag, Table, output, say
+from kerolox.cli.output import JsonFlag, Table, output, say, say_error
 from kerolox.cli.pipeline_archive import QUICK
 from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
@@ -61,7 +61,7 @@ def audit(
         settings = dict(_setting(each) for each in conf or ())
         made = _run(stores, to, master, settings, choice, quiet=json)
     except (KeroloxError, OSError) as error:
-        say(error)
+        say_error(error, json)
         raise typer.Exit(2) from error
     from kerolox.pipeline.audit import document
 
