@@ -71,6 +71,7 @@ def test_names_are_known_in_any_case_and_by_other_names() -> None:
         ({"failOnDataLoss": "perhaps"}, "true or false"),
         ({"properties": "json"}, "map, string or none"),
         ({"group": "no good"}, "a name of letters"),
+        ({"startingOffsets": "group"}, "group to be given as well: a new query has none before"),
         ({"tags": "||"}, "tags with || between them"),
         ({"sql92": "a >"}, "a condition ("),
         ({"accessKey": "me"}, "accessKey and secretKey, or neither"),

@@ -15,6 +15,7 @@ from kerolox.blocking import Producer
 from kerolox.cli.main import app
 from kerolox.client.messages import Message, Queue
 from kerolox.client.plain import PlainCluster
+from kerolox.spark import fill_metrics
 from kerolox.testing.threads import BrokerThread
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def test_no_filters_are_taken_over() -> None:
 
 
 def test_batch_by_batch_and_on_from_the_checkpoint(
-    stream: Callable[..., DataStreamReader], topic: str, send: Send, tmp_path: Path
+    stream: Callable[..., DataStreamReader], topic: str, send: Send, tmp_path: Path, cluster: PlainCluster
 ) -> None:
     send(texts(topic, 0, 50))
 
@@ -245,6 +246,15 @@ def test_batch_by_batch_and_on_from_the_checkpoint(
     source = json.loads(query.recentProgress[0].sources[0].json)
     behind = total(source["latestOffset"]) - total(source["endOffset"])
     assert behind == 30
+    assert source["latestOffset"]["behind"] == {"avg": 7.5, "max": 8, "min": 7, "sum": 30}
+    progress = query.recentProgress[0]
+    figures = fill_metrics(progress).sources[0].metrics
+    assert figures["avgOffsetsBehindLatest"] == "7.5"
+    assert (figures["maxOffsetsBehindLatest"], figures["minOffsetsBehindLatest"]) == ("8", "7")
+    assert figures["offsetsRead"] == str(progress.sources[0].numInputRows) == "20"
+    # Told under a group of its own.
+    queues = cluster.route(topic).readable
+    until(lambda: sum(cluster.all_committed(queues, figures["group"]).values()) == 50)
     send(texts(topic, 50, 55))
     taken, _ = run()
     assert taken.batches == {3: names(50, 55)}

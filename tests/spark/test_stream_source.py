@@ -18,6 +18,7 @@ from kerolox.client.errors import TopicNotFound
 from kerolox.client.messages import Message, Queue
 from kerolox.client.plain import Edges, PlainCluster
 from kerolox.errors import ConnectionLost, KeroloxError, OptionError, ProtocolError
+from kerolox.spark import fill_metrics
 from kerolox.spark.queues import DataLoss
 from kerolox.testing.threads import BrokerThread, broker_in_thread
 from tests.spark.source_kit import Query, batch_read, close_all, schema, through_json
@@ -44,6 +45,67 @@ def cluster(broker: BrokerThread) -> Iterator[PlainCluster]:
 def closed() -> Iterator[None]:
     yield
     close_all()
+
+
+# --- whose progress it is ----------------------------------------------------------------------------
+
+
+def test_queries_without_a_group_have_one_each_and_keep_it(
+    broker: BrokerThread, new_topic: NewTopic, send: Send, cluster: PlainCluster
+) -> None:
+    topic = new_topic(queues=1)
+    send(texts(topic, 0, 5))
+    slow = Query(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger=2)
+    fast = Query(broker, topic, startingOffsets="earliest")
+    assert (slow.next(), fast.next()) == (names(0, 2), names(0, 5))
+    assert slow.at is not None
+    assert fast.at is not None
+    slow_group, fast_group = slow.at["group"], fast.at["group"]
+    assert slow_group != fast_group
+    assert slow_group.startswith("spark_reader-")
+    for query in (fast, slow):
+        query.source.commit(query.at or {})
+    (queue,) = cluster.route(topic).readable
+    assert [cluster.committed(queue, group) for group in (slow_group, fast_group)] == [2, 5]
+    again = Query(broker, topic, maxOffsetsPerTrigger=2)  # from its checkpoint
+    again.at = slow.at
+    assert again.next() == names(2, 4)
+    assert again.at["group"] == slow_group
+    renamed = Query(broker, topic, group="mine", maxOffsetsPerTrigger=2)
+    renamed.at = slow.at
+    renamed.next()
+    assert renamed.at["group"] == "mine"
+
+
+def test_how_far_behind_is_told_with_the_latest_offset(broker: BrokerThread, new_topic: NewTopic) -> None:
+    topic = new_topic(queues=2)
+    with Producer(broker.nameserver_address, group="p") as producer:
+        for queue, count in ((0, 6), (1, 3)):
+            producer.send_many(
+                [Message(topic, f"{n}") for n in range(count)], queue=Queue(topic, "broker-a", queue)
+            )
+    query = Query(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger=3)
+    start = query.source.initialOffset()
+    query.next()
+    latest = query.source.reportLatestOffset()
+    assert latest is not None
+    assert latest["behind"] == {"avg": 3.0, "max": 4, "min": 2, "sum": 6}
+    source = {"startOffset": None, "endOffset": json.dumps(query.at), "latestOffset": json.dumps(latest)}
+    other = {"startOffset": "7", "endOffset": "8", "latestOffset": "9", "metrics": {"own": "1"}}
+    progress = fill_metrics({"sources": [source, other]})
+    assert progress["sources"][0]["metrics"] == {
+        "avgOffsetsBehindLatest": "3.0",
+        "maxOffsetsBehindLatest": "4",
+        "minOffsetsBehindLatest": "2",
+        "offsetsRead": "3",
+        "group": start["group"],
+    }
+    assert progress["sources"][1]["metrics"] == {"own": "1"}
+    while query.next():
+        pass
+    latest = query.source.reportLatestOffset()
+    assert latest is not None
+    assert latest["behind"] == {"avg": 0.0, "max": 0, "min": 0, "sum": 0}
 
 
 # --- where a query begins ----------------------------------------------------------------------------

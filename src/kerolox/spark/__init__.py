@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+from kerolox.spark.metrics import fill_metrics as fill_metrics
+
 
 def register(spark: SparkSession, **options: str) -> None:
     """Make the formats ``rocketmq`` and ``rocketmq-store`` known to a session.

@@ -84,7 +84,10 @@ SOURCE: Final = OptionTable(
     Option("minPartitions", number(1), "a number", "cut long ranges until there are so many tasks"),
     Option("maxRowsPerPartition", number(1), "a number of messages", "cut ranges that have more"),
     # --- how
-    Option("group", text, "a name", "who reads: rights, lag and progress go by it", default=GROUP),
+    Option("group", text, "a name",
+           "who reads: rights, lag and progress go by it. A streaming query without one tells its progress "
+           f"under a group of its own, {GROUP}- and eight letters, which is kept in the checkpoint",
+           default=GROUP),
     Option("readFromSlave", flag, YES_NO, "read from replicas where there are some", default=False),
     Option("pullBatchSize", number(1, 1 << 20), "a number of messages",
            "asked for in one pull; brokers give 32 at most unless told otherwise", default=1024),
@@ -130,6 +133,7 @@ class Wanted:
     pieces_min: int | None
     piece_rows_max: int | None
     group: str
+    has_own_group: bool  # none was given: each query tells its progress under another
     from_slave: bool
     pull_count: int
     pulls_ahead: int
@@ -172,6 +176,8 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
     end = _place(ending or "", values[ending or "endingOffsets"], cluster)
     if end.word in ("earliest", "group"):
         raise OptionError("endingOffsets", end.word, "latest, or offsets: nothing lies before that")
+    if start.word == "group" and not values.has("group"):
+        raise OptionError(starting or "", "group", "group to be given as well: a new query has none before")
     rows_min, rows_max = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if rows_min and rows_max and rows_min > rows_max:
         raise OptionError("minOffsetsPerTrigger", rows_min, f"at most maxOffsetsPerTrigger = {rows_max}")
@@ -194,6 +200,7 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
         pieces_min=values["minPartitions"],
         piece_rows_max=values["maxRowsPerPartition"],
         group=with_namespace(cluster.namespace, group),
+        has_own_group=not values.has("group"),
         from_slave=values["readFromSlave"],
         pull_count=values["pullBatchSize"],
         pulls_ahead=values["pullsAhead"],

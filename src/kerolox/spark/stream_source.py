@@ -9,6 +9,7 @@ by ``startingOffsets = group``).
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ from kerolox.client.errors import TopicNotFound
 from kerolox.client.messages import Queue
 from kerolox.client.plain import Edges, PlainCluster
 from kerolox.errors import KeroloxError
+from kerolox.spark.metrics import behind
 from kerolox.spark.places import Mark, Places
 from kerolox.spark.progress import tell_group
 from kerolox.spark.queues import ClusterQueues, DataLoss
@@ -120,6 +122,8 @@ class Offsets:
         self._known: list[Queue] = []
         self._looked_s = -1e9  # when queues were looked for
         self._edges: dict[Queue, Edges] = {}
+        self._group = "" if wanted.has_own_group else wanted.group
+        self._planned: Places = {}  # where the batch ends that was planned last
         self._is_available_now = False
         self._target: Places | None = None  # of Trigger.AvailableNow: no further than this
         self._read_before: set[str] = set()  # topics of the checkpoint
@@ -130,8 +134,7 @@ class Offsets:
         self._pause_s = IDLE_PAUSE_S
 
     def _mark(self, places: Places, begins: Places | None = None, *, first: bool = False) -> dict[str, Any]:
-        wanted = self._wanted
-        return Mark(wanted.group, wanted.nameserver, places, begins or {}, first).encode()
+        return Mark(self._group, self._wanted.nameserver, places, begins or {}, first).encode()
 
     # --- what there is --------------------------------------------------------------------------------
 
@@ -176,12 +179,15 @@ class Offsets:
     def reported(self) -> dict[str, Any] | None:
         if not self._edges:
             return None
-        return self._mark({queue: edges.end for queue, edges in self._edges.items()})
+        latest = {queue: edges.end for queue, edges in self._edges.items()}
+        return self._mark(latest) | {"behind": behind(latest, self._planned)}
 
     def initial(self) -> dict[str, Any]:
         """Where a new query begins. Asked for twice, and again after a crash in the first batch."""
         if self._initial is None:
             wanted = self._wanted
+            if wanted.has_own_group:
+                self._group = f"{wanted.group}-{secrets.token_hex(4)}"
             self._aim()
             edges = self._look(all_of_them=True)
             if self._target is not None:  # what came later is not there yet
@@ -200,6 +206,9 @@ class Offsets:
         Waits a little when there is nothing: Spark asks again at once, a hundred times a second.
         """
         mark = Mark.decode(start)
+        if self._wanted.has_own_group:  # the one it began with
+            self._group = mark.group
+        self._planned = mark.places
         self._read_before = {queue.topic for queue in mark.places}
         self._aim()
         deadline_s = time.monotonic() + (0.0 if self._target is not None else self._wanted.idle_wait_s)
@@ -240,6 +249,7 @@ class Offsets:
             if queue in mark.places or taken.get(queue, 0)
         }
         begins = {queue: at for queue, at in begins.items() if queue in places}
+        self._planned = places
         return self._mark(places, begins)
 
     def _is_enough(self, count: int, *, unlimited: bool) -> bool:
