@@ -91,6 +91,40 @@ def test_the_session(spark: SparkSession) -> None:
     assert "PYSPARK_GATEWAY_PORT" not in os.environ
 
 
+def test_who_needs_no_zip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import pyspark
+
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    home = Path(pyspark.__file__).parent
+    assert java.has_compiled_pyspark(home, "local[2,2]")
+    assert not java.has_compiled_pyspark(home, "local-cluster[1,1,1024]")
+    assert not java.has_compiled_pyspark(home, "spark://host:7077")
+    assert not java.has_compiled_pyspark(tmp_path, "local[2]")
+    monkeypatch.setenv("PYSPARK_PYTHON", "/another/python")
+    assert not java.has_compiled_pyspark(home, "local[2]")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert not java.has_compiled_pyspark(home, "local[2]")
+
+
+def test_a_session_on_this_machine_is_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    assert java.jvm_environment(Path("/spark"), "local[*]")["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert "SPARK_LOCAL_IP" not in java.jvm_environment(Path("/spark"), "spark://host:7077")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "10.0.0.7")
+    assert java.jvm_environment(Path("/spark"), "local[*]")["SPARK_LOCAL_IP"] == "10.0.0.7"
+
+
+@pytest.mark.skipif("SPARK_HOME" in os.environ, reason="then Spark gives its workers what is there")
+def test_workers_have_pyspark_compiled(spark: SparkSession) -> None:
+    """From Spark's zip each would compile it anew, and be late on a busy machine."""
+    import pyspark
+
+    where = spark.sparkContext.parallelize([1], 1).map(lambda _: __import__("pyspark").__file__)
+    assert where.collect() == [pyspark.__file__]
+
+
 PROGRAM = """
 import os, sys
 from kerolox.spark.session import session, stop

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 from kerolox.spark.metrics import fill_metrics as fill_metrics
+from kerolox.spark.starting import start as start
 
 
 def register(spark: SparkSession, **options: str) -> None:

@@ -161,12 +161,8 @@ class SparkJvm:
     ) -> tuple[int, str]:
         folder = Path(self._folder.name)
         told = folder / "connection"
-        environment = {
-            **os.environ,
-            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
-            "SPARK_HOME": str(spark_home),
-            "SPARK_CONNECT_MODE": "0",
-        }
+        environment = jvm_environment(spark_home, conf.get("spark.master", ""))
+        environment["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(told)
         if self._python_path is not None:
             paths = (os.environ.get("PYTHONPATH"), str(self._python_path))
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -222,6 +218,40 @@ class SparkJvm:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def jvm_environment(spark_home: Path, master: str) -> dict[str, str]:
+    """The variables of the JVM."""
+    environment = {**os.environ, "SPARK_CONNECT_MODE": "0"}
+    if is_local(master):
+        environment.setdefault(
+            "SPARK_LOCAL_IP", "127.0.0.1"
+        )  # else its web page listens to the whole network
+    if not has_compiled_pyspark(spark_home, master):
+        environment["SPARK_HOME"] = str(spark_home)
+    return environment
+
+
+def is_local(master: str) -> bool:
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def has_compiled_pyspark(spark_home: Path, master: str) -> bool:
+    """Whether the Python processes of Spark find PySpark where this one has it.
+
+    Where Spark knows its home it gives them a zip there instead, which holds no compiled code: each of them
+    compiles PySpark when it starts, which takes three times as long as all else. On a busy machine that is
+    more than the 10 s which Spark gives a streaming query ("Python worker failed to connect back").
+    """
+    import pyspark
+
+    return (
+        is_local(master)
+        and "SPARK_HOME" not in os.environ
+        and os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
+        and spark_home == Path(pyspark.__file__).parent
+        and not (spark_home / "conf").exists()  # settings, which are found by the home
+    )
 
 
 def java_command(java: Java, spark_home: Path, conf: Mapping[str, str]) -> list[str]:
