@@ -20,7 +20,7 @@ from kerolox.cli.main import app
 from kerolox.cli.pipeline_archive import local_folder, pairs, size_text
 from kerolox.client.messages import Message, Receipt
 from kerolox.errors import OptionError
-from kerolox.pipeline.archive import check_shared, on_spark
+from kerolox.pipeline.archive import OnSpark, check_shared
 from kerolox.pipeline.archive_files import Format
 from kerolox.testing.threads import BrokerThread
 
@@ -43,7 +43,7 @@ def test_tasks_on_spark(
 ) -> None:
     """Spark reads what it wrote: no message twice, dates and hours as such, nothing of our log."""
     send(numbered(topic, range(100)))
-    how = {"run": on_spark(spark.sparkContext), "cores": 2, "format": Format(rows_max=30), "kind": kind}
+    how = {"run": OnSpark(spark.sparkContext), "cores": 2, "format": Format(rows_max=30), "kind": kind}
     told = archive(tmp_path, broker.nameserver_address, topic, round_rows=60, **how)
     assert (told.rows, told.rounds) == (100, 2)
     assert told.files >= 4
@@ -130,6 +130,23 @@ def test_what_is_wrong_is_told_before_spark_starts(tmp_path: Path) -> None:
         assert said in done.output
         assert len(done.output.splitlines()) == 1
     assert os.listdir(tmp_path) == []
+
+
+def test_an_interval_is_a_span_of_time(tmp_path: Path) -> None:
+    base = [
+        "pipeline",
+        "archive",
+        "-n",
+        "127.0.0.1:1",
+        "--topic",
+        "t",
+        "--to",
+        str(tmp_path / "a"),
+        "--follow",
+    ]
+    for text in ("soon", "0", "10ms", "-5s"):
+        done = runner.invoke(app, [*base, "--interval", text])
+        assert (done.exit_code, "--interval" in done.output) == (1, True), done.output
 
 
 def test_help_has_an_example() -> None:

@@ -13,14 +13,16 @@ import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output, say
+from kerolox.cli.times import parse_span
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
     from kerolox.pipeline.archive import Archive, Summary
 
 EXAMPLE = (
-    "Example: kerolox pipeline archive --topic orders,payments --to /data/archive --follow --interval 60"
+    "Example: kerolox pipeline archive --topic orders,payments --to /data/archive --follow --interval 15m"
 )
+INTERVAL_S_MIN = 0.1
 LINES_EVERY_S = 10.0  # where nobody looks
 INTERRUPTED = 130  # what a shell makes of Ctrl-C
 
@@ -44,9 +46,9 @@ def archive(
         bool, typer.Option("--once/--follow", help="End with what is there now, or go on with what comes.")
     ] = True,
     interval: Annotated[
-        float,
-        typer.Option(help="With --follow: seconds between commits, or sooner when much came.", min=0.1),
-    ] = 60.0,
+        str,
+        typer.Option(help="With --follow: time between commits, or sooner when much came: 90s, 15m, 1h."),
+    ] = "60s",
     group: Annotated[
         str, typer.Option(help="Consumer group that the progress is told under.")
     ] = "kerolox_archive",
@@ -82,6 +84,9 @@ def archive(
     """
     from kerolox.pipeline.archive_files import Format
 
+    interval_s = parse_span(interval, "--interval")
+    if interval_s < INTERVAL_S_MIN:
+        raise OptionError("--interval", interval, f"{INTERVAL_S_MIN:g}s or more")
     chosen = Format(properties=properties, compression=compression, rows_max=rows_max)
     source = {
         "nameserver": nameserver,
@@ -91,7 +96,15 @@ def archive(
         **pairs("--option", options),
     }
     summary, stopped = _run(
-        source, to, delta, chosen, None if once else interval, master, pairs("--conf", conf), join, quiet=json
+        source,
+        to,
+        delta,
+        chosen,
+        None if once else interval_s,
+        master,
+        pairs("--conf", conf),
+        join,
+        quiet=json,
     )
     rate = summary.rows / summary.seconds if summary.seconds else 0.0
     document = {
@@ -142,7 +155,7 @@ def _run(
     *,
     quiet: bool,
 ) -> tuple[Summary, bool]:
-    from kerolox.pipeline.archive import Archive, check_shared, on_spark
+    from kerolox.pipeline.archive import Archive, OnSpark, check_shared
     from kerolox.pipeline.archive_delta import DeltaArchive
     from kerolox.pipeline.archive_log import ParquetArchive
     from kerolox.spark import session
@@ -156,38 +169,35 @@ def _run(
         progress.told(summary, left)
         interrupts.check()
 
+    tasks = OnSpark()
+    run = Archive(wanted, destination, tasks, format=format, join=join, on_round=on_round)
     with progress, _interrupts() as interrupts:
-        spark = session.session(
-            "kerolox-archive", _with_retries(master), conf={**QUICK, **conf}, sources=False
-        )
-        try:
-            context = spark.sparkContext
-            interrupts.install()  # PySpark has put its own in place
-            run = Archive(
-                wanted,
-                destination,
-                on_spark(context),
-                format=format,
-                join=join,
-                cores=context.defaultParallelism,
-                on_round=on_round,
-            )
-            interrupts.archive = run
-            with run:
+        # What cannot succeed is told in a moment, without a JVM. Whoever says how long to wait is waited for.
+        session.settings(master)
+        run.look(patient="retryForMs" in source)
+        with run:
+            run.check()
+            try:
+                spark = session.session(
+                    "kerolox-archive", _with_retries(master), conf={**QUICK, **conf}, sources=False
+                )
+                interrupts.install()  # PySpark has put its own in place
+                interrupts.archive = run
+                tasks.context = spark.sparkContext
+                run.cores = tasks.context.defaultParallelism
                 if session.local_cores(master) is None:
-                    check_shared(context, str(destination.root))
+                    check_shared(tasks.context, str(destination.root))
                 progress.begins()
-                try:
-                    if interval_s is None:
-                        run.once()
-                    else:
-                        run.follow(interrupts.wait, interval_s)
-                except KeyboardInterrupt:
-                    return run.told(), True
-            return run.told(), False
-        finally:
-            interrupts.ignore()
-            session.stop()
+                if interval_s is None:
+                    run.once()
+                else:
+                    run.follow(interrupts.wait, interval_s)
+            except KeyboardInterrupt:
+                return run.told(), True
+            finally:
+                interrupts.ignore()
+                session.stop()
+        return run.told(), False
 
 
 # Tasks do their work in Python; the JVM only hands it out. Its thorough compiler costs more than it saves.

@@ -84,7 +84,8 @@ def _run(
         from kerolox.pipeline.audit import audit, check_request
     except ModuleNotFoundError as error:
         raise session.SparkMissing(str(error.name)) from error
-    check_request(stores, to)  # before Spark is started for nothing
+    session.settings(master)
+    check_request(stores, to, **choice)  # before Spark is started for nothing
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),

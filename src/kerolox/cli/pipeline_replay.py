@@ -128,11 +128,13 @@ def _run(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from kerolox import ClientOptions
-    from kerolox.pipeline.replay import replay
+    from kerolox.pipeline.replay import check, replay
     from kerolox.spark import session
 
     access_key, secret_key = access_keys()
     cluster = ClientOptions(split_addresses(nameserver), access_key=access_key, secret_key=secret_key)
+    session.settings(master)
+    check(source, cluster, choice=choice, **how)  # before Spark is started for nothing
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -141,13 +142,14 @@ class Archive:
         self.is_committing = False  # then it had better not be interrupted
         self._run = run
         self._format = format or Format()
-        self._cores = cores
+        self.cores = cores
         self._round_rows = round_rows
         self._joins = join
         self._join_s = self._began_s = time.monotonic()
         self._on_round = on_round
         self._cluster = PlainCluster(wanted.cluster, patience_s=wanted.patience_s)
         self._queues = ClusterQueues(self._cluster, wanted)
+        self._edges: dict[Queue, Edges] = {}
         self._turn = 0
         self._has_reported = False
 
@@ -158,6 +160,26 @@ class Archive:
     def __exit__(self, *exc: object) -> None:
         self.destination.close()
         self._cluster.close()
+
+    # --- before anything is begun -------------------------------------------------------------------------
+
+    def look(self, *, patient: bool = False) -> None:
+        """See that what is to be archived is there and answers: at once, unless ``patient``.
+
+        For before Spark is started, and before a folder is made: a wrong name is told in a moment.
+        """
+        with nullcontext() if patient else self._cluster.once():
+            self._edges = self._cluster.edges(self._queues.find())
+
+    def check(self) -> None:
+        """See that the places to begin and end at are there. The archive is open; nothing is changed."""
+        with self._cluster.once():
+            known, fresh = self._known(self._edges)
+            for queue, at in known.items():
+                self._queues.within(queue, at, self._edges[queue])
+            # In an archive that is new, all queues that are named must be there.
+            self._queues.places(self._given(fresh) if self.destination.places else self.wanted.start, fresh)
+            self._queues.places(self.wanted.end, self._edges, ending=True)
 
     # --- runs -----------------------------------------------------------------------------------------
 
@@ -220,18 +242,26 @@ class Archive:
     def _look(self) -> dict[Queue, Edges]:
         """What the queues hold. Queues that were archived before and are not there now are told of."""
         queues = self._queues.look_again() if self.summary.rounds else self._queues.find()
-        find_places = getattr(self.destination, "find_places", None)
-        if find_places is not None:
-            find_places(queues)
+        self._find_places(queues)
         edges = self._cluster.edges(queues)
         topics = {queue.topic for queue in queues}
         gone = [queue for queue in self.destination.places if queue.topic in topics and queue not in edges]
         self.summary.unreachable = [queue_text(queue) for queue in sorted(gone)]
         return edges
 
-    def _starts(self, edges: Mapping[Queue, Edges]) -> Places:
+    def _find_places(self, queues: Iterable[Queue]) -> None:
+        find_places = getattr(self.destination, "find_places", None)
+        if find_places is not None:
+            find_places(queues)
+
+    def _known(self, edges: Mapping[Queue, Edges]) -> tuple[Places, dict[Queue, Edges]]:
+        """How far queues are archived, and those that the archive does not know."""
+        self._find_places(edges)
         known = {queue: at for queue, at in self.destination.places.items() if queue in edges}
-        fresh = {queue: edge for queue, edge in edges.items() if queue not in known}
+        return known, {queue: edge for queue, edge in edges.items() if queue not in known}
+
+    def _starts(self, edges: Mapping[Queue, Edges]) -> Places:
+        known, fresh = self._known(edges)
         starts = {queue: self._queues.within(queue, at, edges[queue]) for queue, at in known.items()}
         for queue, at in starts.items():
             self._note_missing(queue, known[queue], at)
@@ -239,14 +269,19 @@ class Archive:
 
     def _begin(self, fresh: Mapping[Queue, Edges]) -> Places:
         """Where queues begin that the archive does not know."""
-        given = self.wanted.start
-        if given.offsets is not None:  # they may name queues that have begun since
-            given = replace(given, offsets={q: at for q, at in given.offsets.items() if q in fresh})
+        given = self._given(fresh)
         begun = self._queues.places(given, fresh)
         if begun and given.word != "earliest":
             # Written down at once: the latest of today is not the latest of the next look.
             self.destination.commit(self.wanted.group, {}, self.destination.places | begun, ())
         return begun
+
+    def _given(self, fresh: Mapping[Queue, Edges]) -> Start:
+        given = self.wanted.start
+        if given.offsets is None:
+            return given
+        # They may name queues that have begun since.
+        return replace(given, offsets={q: at for q, at in given.offsets.items() if q in fresh})
 
     def _note_missing(self, queue: Queue, expected: int, found: int) -> None:
         if found > expected:
@@ -289,7 +324,7 @@ class Archive:
         made: list[Work] = []
         for topic, mine in by_topic.items():
             rows = sum(each.count for each in mine)
-            tasks = max(-(-rows // self._format.rows_max), min(self._cores, -(-rows // TASK_ROWS_MIN)))
+            tasks = max(-(-rows // self._format.rows_max), min(self.cores, -(-rows // TASK_ROWS_MIN)))
             for part in bins(mine, tasks):
                 made.append(
                     Work(
@@ -364,18 +399,20 @@ class Archive:
             log.warning("progress_not_told group=%s error=%r", self.wanted.group, str(error))
 
 
-def on_spark(context: SparkContext) -> Runner:
-    """Lets the tasks run on Spark."""
+class OnSpark:
+    """Lets the tasks run on Spark, once there is one."""
 
-    def run(works: Sequence[Work | Join]) -> Sequence[Done]:
+    def __init__(self, context: SparkContext | None = None) -> None:
+        self.context = context
+
+    def __call__(self, works: Sequence[Work | Join]) -> Sequence[Done]:
         from py4j.protocol import Py4JError
 
+        assert self.context is not None
         try:
-            return context.parallelize(works, len(works)).map(carry_out).collect()
+            return self.context.parallelize(works, len(works)).map(carry_out).collect()
         except Py4JError as error:
             raise ArchiveFailed(f"a task failed: {cause_of(error)}") from error
-
-    return run
 
 
 def check_shared(context: SparkContext, root: str) -> None:

@@ -282,9 +282,14 @@ class ParquetArchive:
 def check_folder(root: Path) -> None:
     """An archive begins in a folder of its own."""
     own = root / OWN_FOLDER
+    if root.exists() and not root.is_dir():
+        raise OptionError("to", str(root), "a folder; this is a file")
     if root.exists() and not own.exists() and any(root.iterdir()):
         raise OptionError("to", str(root), "an archive, or a folder that is empty or not there yet")
-    own.mkdir(parents=True, exist_ok=True)
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError("to", str(root), f"a folder that can be written ({error.strerror})") from None
 
 
 def take_lock(lock: StoreLock, root: Path) -> None:

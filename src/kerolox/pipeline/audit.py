@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
-from kerolox.errors import KeroloxError
+from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline import audit_keys as keys
 from kerolox.pipeline import audit_numbers as numbers
 from kerolox.pipeline import audit_sql as sql
@@ -35,7 +35,6 @@ from kerolox.pipeline.audit_judge import Judge, Where
 from kerolox.pipeline.audit_kinds import KINDS, Findings
 from kerolox.pipeline.audit_plan import SPAN_BYTES, StorePlan, check_topics, plan_stores, spans
 from kerolox.pipeline.audit_queues import Cover, Lonely, lonely_entries
-from kerolox.store.offline.layout import find_layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,9 +106,8 @@ def audit(
     """Look at the stores and put the report in the directory ``to``, in place of one that is there."""
     began_s = clock.monotonic_s()
     target = Path(os.path.abspath(to))
-    check_request(roots, to)
+    check_request(roots, to, topics=topics, since_ms=since_ms, until_ms=until_ms)
     stores = plan_stores(roots, since_ms=since_ms, until_ms=until_ms)
-    check_topics(stores, topics)
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".work", dir=target.parent))
     try:
@@ -126,11 +124,22 @@ def audit(
     return made
 
 
-def check_request(roots: Sequence[str | os.PathLike[str]], to: str | os.PathLike[str]) -> None:
-    """Refuse what is no store, and to put the report where something else is."""
-    for root in roots:
-        find_layout(root)
+def check_request(
+    roots: Sequence[str | os.PathLike[str]],
+    to: str | os.PathLike[str],
+    *,
+    topics: Sequence[str] = (),
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+) -> None:
+    """Refuse what is no store, topics it does not have, and to put the report where something else is."""
+    check_topics(plan_stores(roots), topics)
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise OptionError("--until", until_ms, f"a time later than --since, which is {since_ms}")
     target = Path(os.path.abspath(to))
+    parent = next(path for path in target.parents if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise OptionError("--to", str(target), f"a place for a folder; {parent} cannot be written to")
     if not target.exists():
         return
     if target.is_dir():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -179,11 +179,15 @@ def _half_progress(files: OnlyReading, path: str) -> int:
         return 0
 
 
-def check_topics(stores: Iterable[StorePlan], topics: Sequence[str]) -> None:
+def known_topics(stores: Sequence[StorePlan]) -> frozenset[str]:
+    """All topics that stores have heard of."""
+    queues = (topic for store in stores for topic, _ in store.queues)
+    return frozenset(queues).union(*(store.topics or () for store in stores))
+
+
+def check_topics(stores: Sequence[StorePlan], topics: Sequence[str]) -> None:
     """Refuse a topic no store has heard of: its audit would be clean, and mean nothing."""
-    known = {
-        topic for store in stores for topic in (*(topic for topic, _ in store.queues), *(store.topics or ()))
-    }
+    known = known_topics(stores)
     for topic in topics:
         if topic not in known:
             near = ", ".join(sorted(name for name in known if is_users(name))[:8]) or "none"

@@ -33,7 +33,7 @@ from kerolox.pipeline.replay_plan import (
     lanes_of,
     target_of,
 )
-from kerolox.pipeline.replay_source import chosen, open_source
+from kerolox.pipeline.replay_source import check_topics, chosen, find_source
 from kerolox.pipeline.replay_watch import Watch
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
@@ -86,7 +86,9 @@ def replay(
     options = cluster if isinstance(cluster, ClientOptions) else ClientOptions(cluster)
     id = id or new_id(clock.wall_ms())
     where = str(Path(source).resolve()) if "://" not in source else source
-    table = open_source(spark, source, choice)
+    found = find_source(source)
+    check_topics(found, choice)
+    table = found.table(spark, choice)
     if dry_run:
         messages = chosen(table, choice)
         with PlainCluster(options) as plain:
@@ -121,6 +123,41 @@ def replay(
             plan.finished_ms = clock.wall_ms()
             file.write(plan)
         return result
+
+
+def check(
+    source: str,
+    options: ClientOptions,
+    *,
+    choice: Choice,
+    id: str,
+    state: Path,
+    dry_run: bool = False,
+    **_: object,
+) -> None:
+    """All that can be seen to be wrong without Spark, which takes seconds to start: asked for once.
+
+    A condition of ``where`` is not among it: it is Spark that knows SQL.
+    """
+    found = find_source(source)
+    check_topics(found, choice)
+    if not dry_run:
+        with PlanFile(state, id) as file:
+            plan = file.read()
+        if plan is not None:
+            check_same(plan, str(Path(source).resolve()) if "://" not in source else source, choice)
+    if choice.to_topic:
+        targets = {choice.to_topic}
+    else:
+        topics = choice.topics or [topic for topic in found.topics or () if not _is_internal(topic)]
+        targets = {choice.target(topic) for topic in topics} or set(choice.topic_map.values())
+    with PlainCluster(options) as plain, plain.once():
+        if not targets:
+            plain.topics()  # the name servers must answer all the same
+        for topic in sorted(targets):
+            check_topic_for_sending(topic)
+            if not plain.route(topic).writable:
+                raise NoPermission(topic, "written")
 
 
 # --- what is to be sent -----------------------------------------------------------------------------------

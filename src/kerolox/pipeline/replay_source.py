@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import msgspec
 
 from kerolox.errors import OptionError
 from kerolox.pipeline.archive_log import OWN_FOLDER, Head, ParquetArchive
+from kerolox.pipeline.audit_plan import known_topics, plan_stores
 from kerolox.pipeline.replay_plan import Choice, ReplayError
 from kerolox.spark.columns import COLUMNS, SPARK_TYPES, arrow_schema
 
@@ -19,47 +19,85 @@ if TYPE_CHECKING:
 NEEDED = ("topic", "queue_id", "queue_offset", "body")
 
 
-def open_source(spark: SparkSession, source: str, choice: Choice) -> DataFrame:
-    """The messages of an archive, a Delta table or a store directory, as a table."""
+class Found(msgspec.Struct, frozen=True):
+    """What a path turned out to be. Found out without Spark."""
+
+    path: str
+    kind: str  # store, files, or any: whatever Spark makes of it
+    files: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    properties: str = "map"
+    topics: frozenset[str] | None = None  # None: not known
+
+    def table(self, spark: SparkSession, choice: Choice) -> DataFrame:
+        """The messages, as a table."""
+        if self.kind == "store":
+            store = spark.read.format("rocketmq-store")
+            if choice.topics:
+                store = store.option("topic", ",".join(choice.topics))
+            return store.load(self.path)
+        if self.kind == "files":
+            return _read_parquet(spark, self)
+        return spark.read.parquet(self.path)
+
+
+def find_source(source: str) -> Found:
+    """An archive, a Delta table or a store directory. Refuses what is none of them, or empty."""
     path = Path(source)
     if (path / "commitlog").is_dir():
-        store = spark.read.format("rocketmq-store")
-        if choice.topics:
-            store = store.option("topic", ",".join(choice.topics))
-        return store.load(str(path))
+        (store,) = plan_stores([path])
+        return Found(source, "store", topics=known_topics([store]))
     if (path / "_delta_log").is_dir():
         try:
             from deltalake import DeltaTable
         except ImportError:
             raise ReplayError(f"{source} is a Delta table: pip install 'kerolox[delta]'") from None
         table = DeltaTable(source)
-        names = [field.name for field in table.schema().fields]
-        properties = next((f.type for f in table.schema().fields if f.name == "properties"), None)
+        fields = table.schema().fields
+        properties = next((field.type for field in fields if field.name == "properties"), None)
         text = "string" if str(getattr(properties, "type", "")) == "string" else "map"
-        return _read_parquet(spark, source, table.file_uris(), names, text)
+        files, names = tuple(table.file_uris()), tuple(field.name for field in fields)
+        return _filled(Found(source, "files", files, names, text))
     if (path / OWN_FOLDER / "archive.json").is_file():
         head = msgspec.json.decode((path / OWN_FOLDER / "archive.json").read_bytes(), type=Head)
-        files = [str(path / file) for file in ParquetArchive(path).files()]
-        return _read_parquet(spark, source, files, head.columns, head.properties)
+        written = ParquetArchive(path).files()
+        topics = frozenset(file.topic for file in written.values())
+        files = tuple(str(path / file) for file in written)
+        return _filled(Found(source, "files", files, tuple(head.columns), head.properties, topics))
     if "://" not in source and not path.exists():
         raise OptionError("SOURCE", source, "an archive, a Delta table or a store directory")
-    return spark.read.parquet(source)
+    if path.is_dir() and not any(path.rglob("*.parquet")):
+        raise OptionError(
+            "SOURCE", source, "an archive, a Delta table or a store directory; this folder has no such files"
+        )
+    return Found(source, "any")
 
 
-def _read_parquet(
-    spark: SparkSession, root: str, files: Sequence[str], names: Sequence[str], properties: str
-) -> DataFrame:
+def _filled(found: Found) -> Found:
+    if not found.files:
+        raise ReplayError(f"{found.path} is empty: nothing was archived yet")
+    return found
+
+
+def check_topics(found: Found, choice: Choice) -> None:
+    """Refuse topics that the source does not have: replaying none of them would look like success."""
+    strange = [topic for topic in choice.topics if found.topics is not None and topic not in found.topics]
+    if strange:
+        there = ", ".join(sorted(found.topics or ())[:8]) or "none"
+        raise OptionError("--topic", ", ".join(strange), f"topics of {found.path}: {there}")
+
+
+def _read_parquet(spark: SparkSession, found: Found) -> DataFrame:
     """Files below a folder. Topics may be told by folders, where Spark would take ``007`` for a number."""
-    if not files:
-        raise ReplayError(f"{root} is empty: nothing was archived yet")
+    names = found.columns
     known = [name for name in names if name in COLUMNS]
-    columns = arrow_schema(known, properties="string" if properties == "string" else "map")
+    columns = arrow_schema(known, properties="string" if found.properties == "string" else "map")
     kinds = [f"{field.name} {SPARK_TYPES[field.type]}" for field in columns]
     kinds += [f"{name} {kind}" for name, kind in (("date", "date"), ("hour", "int")) if name in names]
-    reader = spark.read.option("basePath", root)
+    reader = spark.read.option("basePath", found.path)
     if len(kinds) == len(names):
         reader = reader.schema(", ".join(kinds))
-    return reader.parquet(*files)
+    return reader.parquet(*found.files)
 
 
 def chosen(table: DataFrame, choice: Choice) -> DataFrame:
