@@ -18,6 +18,7 @@ from kerolox.pipeline.archive_delta import DeltaArchive
 from kerolox.pipeline.archive_files import Done, Format, Work
 from kerolox.pipeline.archive_joining import Join, carry_out
 from kerolox.pipeline.archive_log import ParquetArchive
+from kerolox.pipeline.archive_staging import Staging
 from kerolox.spark.source_options import read_wanted
 
 KINDS = {"parquet": ParquetArchive, "delta": DeltaArchive}
@@ -55,7 +56,10 @@ def bodies(to: Path, kind: str = "parquet") -> Counter[bytes]:
 
 # --- runs that are killed -----------------------------------------------------------------------
 
-STEPS = ("in a task", "before the commit", "after the commit", "between the moves", "before the report")
+STEPS = (
+    "in a task", "before the commit", "after the commit", "between the moves", "behind the moves",
+    "before the report",
+)  # fmt: skip
 
 
 def kill_at(step: str) -> None:
@@ -80,9 +84,11 @@ def kill_at(step: str) -> None:
         ParquetArchive._publish = die  # type: ignore[method-assign]
         DeltaArchive.commit = _then(DeltaArchive.commit, die)  # type: ignore[method-assign]
     elif step == "between the moves":
-        from kerolox.pipeline import archive_log
+        from kerolox.pipeline import archive_staging
 
-        archive_log.os = _Second(os, "replace", die)  # type: ignore[assignment, attr-defined]
+        archive_staging.os = _Second(os, "replace", die)  # type: ignore[assignment, attr-defined]
+    elif step == "behind the moves":
+        Staging.publish = _then(Staging.publish, die)  # type: ignore[method-assign]
     elif step == "before the report":
         PlainCluster.commit_all = die  # type: ignore[method-assign]
 

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -104,13 +105,14 @@ def test_a_run_that_is_killed_goes_on(
     first, second = new_topic(), new_topic(queues=2)
     sent = messages(first, 160) + messages(second, 60)
     send(sent)
-    if (step, kind) == ("between the moves", "delta"):
-        return  # a Delta table moves nothing
     command = [sys.executable, "-m", "tests.pipeline.archiving", step, kind, str(tmp_path)]
     command += [broker.nameserver_address, first, second]
     killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
     assert killed.returncode == -9, killed.stderr
-    committed = step in ("after the commit", "between the moves", "before the report")
+    # A Parquet archive moves its files after the commit, a Delta table before it.
+    moves = ("between the moves", "behind the moves") if kind == "parquet" else ()
+    committed = step in ("after the commit", *moves, "before the report")
+    before = parquet_files(tmp_path)
     if kind == "delta" or (tmp_path / f"topic={first}").exists():
         seen = bodies(tmp_path, kind)
         assert max(seen.values(), default=1) == 1
@@ -118,9 +120,43 @@ def test_a_run_that_is_killed_goes_on(
     again = archive(tmp_path, broker.nameserver_address, first, second, kind=kind)
     assert again.rows == (220 - 150 if committed else 220)
     assert bodies(tmp_path, kind) == expected(*sent)
-    staged = list(tmp_path.glob("_kerolox/staging/**/*.parquet"))
-    assert staged == []
+    # Nothing is left of it but what counts, and what was removed is told.
+    assert parquet_files(tmp_path) == named(tmp_path, kind)
+    left = before - named(tmp_path, kind) if not committed else set()
+    assert again.swept.files == len(left)
+    assert bool(again.swept.bytes) == bool(left)
+    assert bool(left) == (not committed)
     assert progress(broker, first) == ends(broker, first)
+
+
+def parquet_files(to: Path) -> set[str]:
+    """All there are below a folder, readers' or not."""
+    return {str(path.relative_to(to)) for path in to.rglob("*.parquet")}
+
+
+def named(to: Path, kind: str) -> set[str]:
+    """Those that a commit names."""
+    if kind == "parquet":
+        return set(ParquetArchive(to).files())
+    from deltalake import DeltaTable
+
+    return {str(Path(uri).relative_to(to)) for uri in DeltaTable(to).file_uris()}
+
+
+def test_files_of_a_run_under_way_are_left_alone(
+    broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    send(messages(topic, 20))
+
+    def meanwhile(works: Sequence[Any]) -> list[Done]:
+        done = here(works)
+        with pytest.raises(KeroloxError, match="another run"):
+            archive(tmp_path, broker.nameserver_address, topic)
+        assert all((tmp_path / file.staged).exists() for each in done for file in each.files)
+        return done
+
+    told = archive(tmp_path, broker.nameserver_address, topic, run=meanwhile)
+    assert (told.rows, told.swept.files) == (20, 0)
 
 
 def progress(broker: BrokerThread, topic: str) -> dict[Queue, int]:

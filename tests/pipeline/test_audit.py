@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.message import StoredMessage
 from kerolox.store.consume_queue import BLANK, ENTRY
+from kerolox.store.files import Files
+from kerolox.store.lock import StoreLock
 from kerolox.testing.threads import BrokerThread
 from tests.broker.talk import send_fields
 from tests.pipeline.audit_stores import BORN_MS, DONE, HALF, AuditStore
@@ -394,6 +397,26 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, whole: AuditStore
     done = CliRunner().invoke(app, ["pipeline", "audit", str(tmp_path), "--to", str(tmp_path / "report")])
     assert done.exit_code == 2
     assert "commit log" in done.stderr
+
+
+def test_what_killed_audits_left_is_removed_and_nothing_of_others(
+    spark: SparkSession, whole: AuditStore, tmp_path: Path
+) -> None:
+    left, at_work, young, other = (
+        tmp_path / name for name in (".report.1.work", ".report.2.work", ".report.3.work", ".report-2.1.work")
+    )
+    for folder in (left, at_work, young, other):
+        folder.mkdir()
+        (folder / "keys").touch()
+    held = StoreLock(Files(), at_work)
+    held.take()
+    for folder in (left, at_work, other):
+        os.utime(folder, (1, 1))
+    try:
+        audit(spark, [whole.root], tmp_path / "report", topics=["payments"])
+    finally:
+        held.release()
+    assert {path.name for path in tmp_path.iterdir()} == {"report", at_work.name, young.name, other.name}
 
 
 def test_an_unknown_topic_is_refused(spark: SparkSession, whole: AuditStore, tmp_path: Path) -> None:

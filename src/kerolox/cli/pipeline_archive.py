@@ -116,6 +116,8 @@ def archive(
         "files": summary.files,
         "missing": summary.missing,
         "filesJoined": summary.files_joined,
+        "leftoverFilesRemoved": summary.swept.files,
+        "leftoverBytesRemoved": summary.swept.bytes,
         "commits": summary.rounds,
         "seconds": round(summary.seconds, 3),
         "messagesPerSecond": round(rate),
@@ -134,6 +136,9 @@ def archive(
     if rows or json:
         shown.show(document, Table(("topic", "messages", "files", "size", "missing"), rows))
     shown.note(_sentence(summary, rate, to))
+    if summary.swept.files:
+        size = size_text(summary.swept.bytes)
+        say(f"removed {summary.swept.files} files ({size}) that killed runs had left")
     if summary.missing:
         say(f"{summary.missing} messages were gone before they were read; the commits tell of which topics")
     if summary.unreachable:

@@ -30,6 +30,7 @@ from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive_files import Done, Format, Work, Written
 from kerolox.pipeline.archive_joining import Join, carry_out
 from kerolox.pipeline.archive_log import Ranges
+from kerolox.pipeline.archive_staging import NOTHING, Swept
 from kerolox.spark.places import Places, queue_text
 from kerolox.spark.queues import ClusterQueues
 from kerolox.spark.ranges import Range, ranges, shares
@@ -63,10 +64,12 @@ class Destination(Protocol):
     """Where the files go, and what keeps the count of them."""
 
     places: Places
-    staging: str | None
+    swept: Swept
 
     @property
     def root(self) -> object: ...
+    @property
+    def staging(self) -> str: ...
 
     def open(self, format: Format) -> None: ...
     def close(self) -> None: ...
@@ -102,6 +105,7 @@ class Summary:
     rounds: int = 0
     seconds: float = 0.0
     files_joined: int = 0
+    swept: Swept = NOTHING  # of killed runs
     unreachable: list[str] = field(default_factory=list)  # queues whose broker is not there
 
     @property
@@ -155,6 +159,7 @@ class Archive:
 
     def __enter__(self) -> Archive:
         self.destination.open(self._format)
+        self.summary.swept = self.destination.swept
         return self
 
     def __exit__(self, *exc: object) -> None:

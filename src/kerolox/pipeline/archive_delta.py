@@ -1,17 +1,18 @@
 """An archive that is a Delta table: DuckDB, Polars, Spark with Delta and others read it as it is.
 
-Files are written where they stay, and count when a commit of the table names them. How far each queue is
+Files count when a commit of the table names them. Until shortly before they lie where no reader looks, and
+nothing of a killed run stays: which files are moved to their places is written down before, so the next run
+finds those that no commit came to name. How far each queue is
 lies in the same commit, as the version of an application transaction named after the queue: Delta keeps the
 last version of every application for good, and refuses two writers that move the same one. So files and
 offsets are committed together or not at all.
-
-What a killed run wrote without a commit stays on the disk, unseen, until ``DeltaTable.vacuum`` takes it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -19,25 +20,34 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
+from kerolox.atomic_file import write_atomically
 from kerolox.client.messages import Queue
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive_files import Format, Written
 from kerolox.pipeline.archive_joining import FILES_MIN, OVER_FOR_MS, end_ms
 from kerolox.pipeline.archive_log import OWN_FOLDER, Ranges, check_folder, take_lock
-from kerolox.spark.places import Places
+from kerolox.pipeline.archive_staging import NOTHING, Staging, Swept, remove
+from kerolox.spark.places import Places, Tree, from_tree, to_tree
 from kerolox.store.files import Files
 from kerolox.store.lock import StoreLock
 
+MOVED: Final = "moved.json"
 PARTITIONS: Final = ["topic", "date", "hour"]
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """Files that are being moved to their places, and the offsets of the commit that is to name them."""
+
+    files: list[str]
+    offsets: Tree
 
 
 class DeltaArchive:
     """A Delta table that topics are archived to."""
-
-    staging: str | None = None  # files are written where they stay
 
     def __init__(self, root: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK) -> None:
         if find_spec("deltalake") is None:
@@ -46,8 +56,15 @@ class DeltaArchive:
         self.places: Places = {}
         self.number = 0
         self._clock = clock
-        self._lock = StoreLock(Files(), self.root / OWN_FOLDER)
+        self._own = self.root / OWN_FOLDER
+        self._lock = StoreLock(Files(), self._own)
+        self._staging = Staging(self.root, self._own, clock)
+        self.swept = NOTHING  # what killed runs had left
         self._table: Any = None
+
+    @property
+    def staging(self) -> str:
+        return self._staging.folder
 
     def open(self, format: Format) -> None:
         from deltalake import DeltaTable
@@ -70,12 +87,32 @@ class DeltaArchive:
             if set(names) != set(schema.names):
                 raise OptionError("properties", format.properties, f"what gives the table's columns: {names}")
             self.number = self._table.version()
+            self.swept = self._undo() + self._staging.begin()
         except BaseException:
             self._lock.release()
             raise
 
     def close(self) -> None:
-        self._lock.release()
+        if self._lock.held:
+            self._staging.clear()
+            self._lock.release()
+
+    def _undo(self) -> Swept:
+        """Remove what a killed run has moved to its place, unless its commit came after all."""
+        try:
+            moved = msgspec.json.decode((self._own / MOVED).read_bytes(), type=Moved)
+        except FileNotFoundError:
+            return NOTHING
+        except msgspec.MsgspecError as error:
+            raise KeroloxError(f"{self._own / MOVED} cannot be read: {error}") from error
+        versions = [
+            (self._table.transaction_version(application(queue)), at)
+            for queue, at in from_tree(moved.offsets).items()
+        ]
+        is_committed = all(found is not None and found >= at for found, at in versions)
+        swept = NOTHING if is_committed else remove(self.root / path for path in moved.files)
+        (self._own / MOVED).unlink()
+        return swept
 
     def find_places(self, queues: Iterable[Queue]) -> None:
         """Learn how far these queues are; the log is asked for each by name."""
@@ -86,7 +123,9 @@ class DeltaArchive:
                     self.places[queue] = found
 
     def stem(self) -> str:
-        return f"{self.number + 1:010d}"
+        return (
+            f"{self.number + 1:010d}-{secrets.token_hex(4)}"  # other programs may write to the table as well
+        )
 
     def commit(
         self,
@@ -105,6 +144,11 @@ class DeltaArchive:
         about = {"group": group, "ranges": json.dumps(ranges)}
         if missing:
             about["missing"] = json.dumps(missing)
+        files = list(files)
+        moved = Moved([file.path for file in files], to_tree(changed))
+        write_atomically(self._own / MOVED, msgspec.json.encode(moved))
+        for file in self._staging.publish(files):
+            raise KeroloxError(f"{self.root / file.staged} is gone. Was it deleted?")
         try:
             self._table.create_write_transaction(
                 [_added(file, now_ms) for file in files],
@@ -120,6 +164,7 @@ class DeltaArchive:
             )
         except DeltaError as error:
             raise KeroloxError(f"the Delta table {self.root} did not take the commit: {error}") from error
+        (self._own / MOVED).unlink()
         self._table.update_incremental()
         self.number = self._table.version()
         self.places = dict(places)
@@ -145,8 +190,7 @@ class DeltaArchive:
         return joined
 
     def discard(self, files: Iterable[Written]) -> None:
-        for file in files:
-            (self.root / file.path).unlink(missing_ok=True)
+        self._staging.discard(files)
 
 
 def application(queue: Queue) -> str:

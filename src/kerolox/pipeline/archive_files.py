@@ -77,7 +77,7 @@ class Work:
     ranges: tuple[Range, ...]
     wanted: Wanted
     root: str  # the archive's folder, the same for driver and executors
-    staging: str | None  # below it; None: files are written where they stay
+    staging: str  # below it: where files are until they count
     stem: str  # what the names of files begin with
     format: Format
 
@@ -90,7 +90,7 @@ class Target(Protocol):
     @property
     def root(self) -> str: ...
     @property
-    def staging(self) -> str | None: ...
+    def staging(self) -> str: ...
     @property
     def stem(self) -> str: ...
     @property
@@ -113,7 +113,7 @@ class Written:
     """A file, as the driver gets to know it."""
 
     path: str  # where it stays, below the archive's folder
-    staged: str  # where it is now; the same when it was written in its place
+    staged: str  # where it is until it counts
     topic: str
     date: str  # 2026-11-16
     hour: int
@@ -228,11 +228,8 @@ class HourFile:
         self._date, self._hour = began.strftime("%Y-%m-%d"), began.hour
         unique = uuid.uuid4().hex[:12]
         folder = folder_of(work.topic, self._date, self._hour)
-        if work.staging is None:
-            self._path = self._staged = f"{folder}/{work.stem}-{number:03d}-{unique}.parquet"
-        else:
-            self._path = f"{folder}/{work.stem}-{number:03d}.parquet"
-            self._staged = f"{work.staging}/{work.stem}-{number:03d}-{unique}.parquet"
+        self._path = f"{folder}/{work.stem}-{number:03d}.parquet"
+        self._staged = f"{work.staging}/{work.stem}-{number:03d}-{unique}.parquet"
         self._place = os.path.join(work.root, self._staged)
         os.makedirs(os.path.dirname(self._place), exist_ok=True)
         self._file: BinaryIO = open(self._place, "wb")  # noqa: SIM115 - closed by close() or discard()

@@ -31,7 +31,7 @@ class Join:
     topic: str
     files: tuple[Written, ...]
     root: str
-    staging: str | None
+    staging: str
     stem: str
     format: Format
 

@@ -23,7 +23,6 @@ reason.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -36,6 +35,7 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive_files import Done, Format, Written
 from kerolox.pipeline.archive_joining import Join, small_files
+from kerolox.pipeline.archive_staging import NOTHING, Staging
 from kerolox.spark.places import Places, Tree, from_tree, to_tree
 from kerolox.store.errors import StoreLocked
 from kerolox.store.files import Files
@@ -88,8 +88,13 @@ class ParquetArchive:
         self._own = self.root / OWN_FOLDER
         self._commits = self._own / "commits"
         self._lock = StoreLock(Files(), self._own)
-        self.staging: str | None = None
+        self._staging = Staging(self.root, self._own, clock)
+        self.swept = NOTHING  # what killed runs had left
         self._is_published = True  # the last commit, with all it says
+
+    @property
+    def staging(self) -> str:
+        return self._staging.folder
 
     # --- open and close -------------------------------------------------------------------------------
 
@@ -107,9 +112,7 @@ class ParquetArchive:
                 self._publish(last)
                 self.number = last.number
                 self.places = from_tree(last.offsets)
-            self._clear_staging()
-            self.staging = f"{OWN_FOLDER}/staging/{self._clock.wall_ms()}-{os.getpid()}"
-            (self.root / self.staging).mkdir(parents=True)
+            self.swept = self._staging.begin()
         except BaseException:
             self._lock.release()
             raise
@@ -117,11 +120,8 @@ class ParquetArchive:
     def close(self) -> None:
         if self._lock.held:
             if self._is_published:  # else the next start needs it
-                self._clear_staging()
+                self._staging.clear()
             self._lock.release()
-
-    def _clear_staging(self) -> None:
-        shutil.rmtree(self._own / "staging", ignore_errors=True)
 
     def _check_head(self, format: Format) -> None:
         path = self._own / "archive.json"
@@ -178,9 +178,7 @@ class ParquetArchive:
         return made
 
     def discard(self, files: Iterable[Written]) -> None:
-        """Throw away what was written for a round that failed."""
-        for file in files:
-            (self.root / file.staged).unlink(missing_ok=True)
+        self._staging.discard(files)
 
     def _write(self, made: Commit) -> None:
         path = self._path(made.number)
@@ -200,20 +198,11 @@ class ParquetArchive:
         """Carry out what a commit says. Doing it again changes nothing."""
         for path in commit.removed:
             (self.root / path).unlink(missing_ok=True)
-        folders = set()
-        for file in commit.files:
-            staged, place = self.root / file.staged, self.root / file.path
-            if staged.exists():
-                place.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(staged, place)
-                folders.add(place.parent)
-            elif not place.exists():
-                raise ArchiveDamaged(
-                    f"commit {commit.number} of {self.root} names {file.path}; it is neither there nor in "
-                    f"{file.staged}. Was it deleted? The log is {self._path(commit.number)}"
-                )
-        for folder in {folder for place in folders for folder in _up_to(place, self.root)}:
-            sync_directory(folder)
+        for file in self._staging.publish(commit.files):
+            raise ArchiveDamaged(
+                f"commit {commit.number} of {self.root} names {file.path}; it is neither there nor in "
+                f"{file.staged}. Was it deleted? The log is {self._path(commit.number)}"
+            )
 
     def _path(self, number: int) -> Path:
         return self._commits / f"{number:020d}.json"
@@ -299,13 +288,6 @@ def take_lock(lock: StoreLock, root: Path) -> None:
         raise KeroloxError(
             f"another run archives to {root}: {error.holder}. Wait for its end, or give another folder"
         ) from None
-
-
-def _up_to(folder: Path, root: Path) -> Iterator[Path]:
-    while folder != root:
-        yield folder
-        folder = folder.parent
-    yield root
 
 
 def _take_name(temporary: str, path: Path) -> None:

@@ -9,7 +9,9 @@ may be at work on the stores meanwhile.
 from __future__ import annotations
 
 import ctypes
+import glob
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -35,13 +37,18 @@ from kerolox.pipeline.audit_judge import Judge, Where
 from kerolox.pipeline.audit_kinds import KINDS, Findings
 from kerolox.pipeline.audit_plan import SPAN_BYTES, StorePlan, check_topics, plan_stores, spans
 from kerolox.pipeline.audit_queues import Cover, Lonely, lonely_entries
+from kerolox.store.files import Files
+from kerolox.store.lock import StoreLock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = logging.getLogger(__name__)
+
 FORM = "kerolox audit 1"  # by which a directory is known to be a report, and may be replaced
 ROWS_MAX = 1_000_000  # of one kind of finding, in its table
 TOPICS_SHOWN = 8
+JUST_MADE_MS = 60_000  # a folder this young may be about to be locked
 _QUEUE_TASKS = 8
 _QUEUES_ALONE = 64  # so few are looked at at once
 Row = dict[str, Any]
@@ -109,8 +116,11 @@ def audit(
     check_request(roots, to, topics=topics, since_ms=since_ms, until_ms=until_ms)
     stores = plan_stores(roots, since_ms=since_ms, until_ms=until_ms)
     target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left(target, clock.wall_ms())
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".work", dir=target.parent))
+    lock = StoreLock(Files(), work)
     try:
+        lock.take()
         made = Audit(stores, Findings(ROWS_MAX), clock.wall_ms(), sorted(topics), since_ms, until_ms)
         scratch = sql.Scratch(spark, work)
         summary = _go_through(scratch, stores, topics, progress)
@@ -120,8 +130,24 @@ def audit(
         _write(made, work / "report")
         _replace(work / "report", target)
     finally:
+        lock.release()
         shutil.rmtree(work, ignore_errors=True)
     return made
+
+
+def _remove_left(target: Path, now_ms: int) -> None:
+    """Remove what killed audits have left beside the report: what nobody has locked, and is not just made."""
+    for folder in target.parent.glob(f".{glob.escape(target.name)}.*.work"):
+        lock = StoreLock(Files(), folder)
+        try:
+            if now_ms - folder.stat().st_mtime * 1000 < JUST_MADE_MS:
+                continue
+            lock.take()
+        except (OSError, KeroloxError):  # somebody's, or gone meanwhile
+            continue
+        lock.release()
+        shutil.rmtree(folder, ignore_errors=True)
+        log.info("left_by_a_killed_audit folder=%s removed=true", folder)
 
 
 def check_request(
