@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from kerolox.client.errors import InvalidMessage
+from kerolox.client.message_types import wrong_field
 from kerolox.client.messages import Message, Receipt
 from kerolox.client.outgoing import Outgoing
 from kerolox.protocol.batch import encode_batch
@@ -14,6 +15,9 @@ from kerolox.protocol.reserved import RETRY_PREFIX
 
 def check_batch(messages: Sequence[Message]) -> None:
     """Raises InvalidMessage for messages that cannot go together."""
+    for message in messages:
+        if not isinstance(message, Message):
+            raise wrong_field(message) or TypeError
     first = messages[0]
     topic, wait_stored = first.topic, first.wait_stored
     if topic.startswith(RETRY_PREFIX):

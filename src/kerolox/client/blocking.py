@@ -19,11 +19,12 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar, Unpack, overload
 
 from kerolox.client import client as async_client
 from kerolox.client import producer as async_producer
 from kerolox.client import transactions
+from kerolox.client.choosing import SendOptions
 from kerolox.client.errors import AfterFork
 from kerolox.client.hooks import SendHook
 from kerolox.client.messages import Message, Queue, Receipt, Received
@@ -220,6 +221,20 @@ class Producer(Twin[async_producer.Producer]):
             )
         )
 
+    @overload
+    def send_many(
+        self,
+        messages: Iterable[Message],
+        *,
+        return_errors: Literal[False] = False,
+        **options: Unpack[SendOptions],
+    ) -> list[Receipt]: ...
+
+    @overload
+    def send_many(
+        self, messages: Iterable[Message], *, return_errors: bool, **options: Unpack[SendOptions]
+    ) -> list[Receipt | KeroloxError]: ...
+
     def send_many(
         self,
         messages: Iterable[Message],
@@ -229,9 +244,9 @@ class Producer(Twin[async_producer.Producer]):
         selector: Selector | None = None,
         timeout_s: float | None = None,
         return_errors: bool = False,
-    ) -> list[Receipt]:
+    ) -> list[Receipt] | list[Receipt | KeroloxError]:
         # Made here: a generator of the caller's may block, which the loop must not.
-        given = list(messages)
+        given = messages if isinstance(messages, Message) else list(messages)  # one alone is refused there
         return self._thread.run(
             lambda: self.inner.send_many(
                 given,
@@ -276,7 +291,7 @@ class Producer(Twin[async_producer.Producer]):
     def queues(self, topic: str) -> list[Queue]:
         return self._thread.run(lambda: self.inner.queues(topic))
 
-    def recall(self, topic: str, recall_handle: str, *, timeout_s: float | None = None) -> str:
+    def recall(self, topic: str, recall_handle: str | None, *, timeout_s: float | None = None) -> str:
         return self._thread.run(lambda: self.inner.recall(topic, recall_handle, timeout_s=timeout_s))
 
     def request(

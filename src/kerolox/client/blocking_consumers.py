@@ -19,22 +19,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from kerolox.client import pull_consumer as async_pull
 from kerolox.client import push_consumer as async_push
 from kerolox.client.blocking import Client, Twin, inner_of
 from kerolox.client.consumer_options import PullOptions, PushOptions
 from kerolox.client.consuming import Consumer
-from kerolox.client.handlers import Handle
+from kerolox.client.handlers import BatchHandle, Handle, Many, One
 from kerolox.client.messages import Queue
+from kerolox.client.names import topic_list
 from kerolox.client.options import ClientOptions
 from kerolox.client.pull_consumer import Batch
 from kerolox.client.push_consumer import ConsumeHook
 from kerolox.errors import RequestFailed
 
 C = TypeVar("C", bound=Consumer)
-F = TypeVar("F", bound=Handle)
 
 
 class ConsumerTwin(Twin[C]):
@@ -65,17 +65,41 @@ class PushConsumer(ConsumerTwin[async_push.PushConsumer]):
             lambda: async_push.PushConsumer(inner_of(where), group=group, options=options, hooks=hooks)
         )
 
-    def on(self, topic: str, *, tags: str = "*", sql: str | None = None, batch: int = 0) -> Callable[[F], F]:
+    @overload
+    def on(self, topic: str, *, tags: str = "*", sql: str | None = None) -> Callable[[One], One]: ...
+
+    @overload
+    def on(
+        self, topic: str, *, tags: str = "*", sql: str | None = None, batch: int
+    ) -> Callable[[Many], Many]: ...
+
+    def on(
+        self, topic: str, *, tags: str = "*", sql: str | None = None, batch: int = 0
+    ) -> Callable[[Any], Any]:
         """Decorator: call this function with the messages of a topic, in a thread."""
 
-        def register(function: F) -> F:
+        def register(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
             self.subscribe(topic, function, tags=tags, sql=sql, batch=batch)
             return function
 
         return register
 
+    @overload
+    def subscribe(self, topic: str, handler: Handle, *, tags: str = "*", sql: str | None = None) -> None: ...
+
+    @overload
     def subscribe(
-        self, topic: str, handler: Handle, *, tags: str = "*", sql: str | None = None, batch: int = 0
+        self, topic: str, handler: BatchHandle, *, tags: str = "*", sql: str | None = None, batch: int
+    ) -> None: ...
+
+    def subscribe(
+        self,
+        topic: str,
+        handler: Callable[[Any], Any],
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        batch: int = 0,
     ) -> None:
         self._thread.call(lambda: self.inner.subscribe(topic, handler, tags=tags, sql=sql, batch=batch))
 
@@ -102,7 +126,7 @@ class PullConsumer(ConsumerTwin[async_pull.PullConsumer]):
         sql: str | None = None,
         options: PullOptions | None = None,
     ) -> None:
-        wanted: list[str] = list(topics)
+        wanted = topic_list(topics)
         super().__init__(
             lambda: async_pull.PullConsumer(
                 inner_of(where), group=group, topics=wanted, tags=tags, sql=sql, options=options

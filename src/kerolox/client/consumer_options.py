@@ -124,6 +124,9 @@ class PullOptions(ConsumerOptions):
 def expression_of(tags: str, sql: str | None) -> tuple[str, str]:
     """What is wanted of a topic, and in which language that is said. Raises FilterError for a condition that
     brokers could not use: they would say so to nobody but their log."""
+    for name, given in (("tags", tags), ("sql", sql)):
+        if not isinstance(given, str | None):
+            raise OptionError(name, given, f"text, not {type(given).__name__}; tags are joined by ||")
     if sql is None:
         return tags or "*", TAG
     from kerolox.protocol.filters.sql import compile_filter  # few need it

@@ -194,6 +194,12 @@ class NameServerStarting(RequestFailed):
     next_step = "try again in some seconds"
 
 
+class RecallNotAllowed(NotAllowedThere):
+    """The broker takes no messages back."""
+
+    next_step = "set recallMessageEnable=true at the broker: its default is false"
+
+
 class FilterRefused(RequestFailed):
     """The broker does not choose messages in the way that was asked for. Asking again does not help."""
 
@@ -246,6 +252,7 @@ _KINDS: dict[int, type[RequestFailed]] = {
 
 # How brokers begin that filter by tags alone.
 _NO_FILTER = "The broker does not support consumer to filter message"
+_NO_RECALL = "recall failed, operation is forbidden"
 # How brokers begin when it is not the keys.
 _SETTINGS = ("the broker[", "the topic[", "the consumer group[", "subscription group no permission")
 
@@ -259,6 +266,8 @@ def failure(answer: Command, *, address: str, code: int) -> RequestFailed:
         kind = FilterRefused
     if is_access_failure(answer.code, answer.remark):
         kind = NotAllowedThere if (answer.remark or "").startswith(_SETTINGS) else AccessDenied
+        if (answer.remark or "").startswith(_NO_RECALL):
+            kind = RecallNotAllowed
     return kind(answer.code, answer.remark, address=address, request=request_name(code))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from kerolox.client.errors import InvalidMessage
+from kerolox.client.message_types import wrong_field
 from kerolox.errors import ProtocolError
 from kerolox.protocol import properties as names
 from kerolox.protocol.batch import unwrap
@@ -67,16 +69,25 @@ class Message(_Addressed, kw_only=True):
         body = self.body
         if type(body) is bytes:
             return body
-        return body.encode() if isinstance(body, str) else bytes(body)
+        if isinstance(body, str):
+            return body.encode()
+        if isinstance(body, bytes | bytearray | memoryview):
+            return bytes(body)
+        raise TypeError("body")  # of a number bytes() would make so many zeros
 
     @property
     def is_delayed(self) -> bool:
         return bool(self.delay_level) or self.delay is not None or self.deliver_at is not None
 
     def pack(self, unique_key: str, more: str = "") -> str:
-        """The properties as they travel. ``more`` are further ones, packed."""
+        """The properties as they travel. ``more`` are further ones, packed.
+
+        Raises TypeError for a field of a wrong type; see :mod:`kerolox.client.message_types`.
+        """
         text = f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01{'true' if self.wait_stored else 'false'}\x02"
         tags, keys = self.tags, self.keys
+        if not isinstance(tags, str) or keys is None:
+            raise TypeError("tags, keys")
         if tags:
             text = f"TAGS\x01{tags}\x02{text}"
         if keys:
@@ -92,17 +103,22 @@ class Message(_Addressed, kw_only=True):
     def _pack_delay(self) -> str:
         if bool(self.delay_level) + (self.delay is not None) + (self.deliver_at is not None) > 1:
             raise InvalidMessage("of delay_level, delay and deliver_at only one may be given")
+        wrong = wrong_field(self)
+        if wrong is not None:
+            raise wrong
         if self.delay_level:
             if self.delay_level < 0:
                 raise InvalidMessage(f"delay_level {self.delay_level}: levels start at 1")
             return f"{names.DELAY}\x01{self.delay_level}\x02"
         if self.delay is not None:
             delay_s = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
-            if delay_s < 0:
-                raise InvalidMessage(f"delay {self.delay}: it is in the past")
+            if not 0 <= delay_s < math.inf:
+                raise InvalidMessage(f"delay {self.delay}: it is in the past, or no time at all")
             return f"{names.TIMER_DELAY_MS}\x01{round(delay_s * 1000)}\x02"
         at = self.deliver_at
         at_s = at.timestamp() if isinstance(at, datetime) else float(at or 0)
+        if not math.isfinite(at_s):
+            raise InvalidMessage(f"deliver_at {at}: no point in time")
         return f"{names.TIMER_DELIVER_MS}\x01{round(at_s * 1000)}\x02"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from kerolox.client.errors import InvalidMessage
@@ -36,9 +37,23 @@ def check_topic_for_sending(topic: str) -> None:
         raise InvalidMessage(f"topic {topic!r} is the brokers' own; nothing may be sent to it")
 
 
+def topic_list(topics: Iterable[str]) -> list[str]:
+    """Topics given as a list. One name alone is a list too, of its letters: hardly what is meant."""
+    if isinstance(topics, str):
+        raise OptionError("topics", topics, f"a list of names: [{topics!r}]")
+    return [checked_topic(topic) for topic in topics]
+
+
+def checked_topic(topic: str) -> str:
+    """Raises OptionError for what is no name at all."""
+    if not isinstance(topic, str) or not topic:
+        raise OptionError("topic", topic, f"a name, as text (this is {type(topic).__name__})")
+    return topic
+
+
 def check_group(group: str) -> None:
     """Raises OptionError for a name no group may have."""
-    if not group or not _allowed(group):
+    if not isinstance(group, str) or not group or not _allowed(group):
         raise OptionError("group", group, "a name of letters, digits and % | _ -")
     if len(group) > GROUP_LENGTH_MAX:
         raise OptionError("group", group, f"at most {GROUP_LENGTH_MAX} characters")

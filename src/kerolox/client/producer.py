@@ -11,21 +11,23 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from kerolox.client.batches import batches_of, check_batch, receipts_of
+from kerolox.client.choosing import SendOptions, pin_of, sharding
 from kerolox.client.client import Client
 from kerolox.client.errors import InvalidMessage, SomeFailed
 from kerolox.client.hooks import SendContext, SendHook, TraceHook, extra_properties, run_after, run_before
 from kerolox.client.linger import Linger
 from kerolox.client.members import ProducingMember
+from kerolox.client.message_types import seconds, shown
 from kerolox.client.messages import Message, Queue, Receipt, Received
-from kerolox.client.names import check_group
+from kerolox.client.names import check_group, topic_list
 from kerolox.client.options import ClientOptions, ProducerOptions
 from kerolox.client.outgoing import Outgoing, Target
 from kerolox.client.requests import Requests
 from kerolox.client.routes import Route
-from kerolox.client.sending import Publishing, Selector, Sender
+from kerolox.client.sending import Selector, Sender
 from kerolox.client.tracing import TraceKind, Tracer
 from kerolox.client.transactions import (
     Check,
@@ -34,9 +36,8 @@ from kerolox.client.transactions import (
     Transactions,
     TransactionState,
 )
-from kerolox.errors import Closed
+from kerolox.errors import Closed, KeroloxError
 from kerolox.net.requests import Request
-from kerolox.protocol import properties as names
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.send import RecallAnswer, RecallRequest
 from kerolox.protocol.headers.transaction import CheckTransaction
@@ -75,7 +76,7 @@ class Producer(ProducingMember):
         self._linger = None if self.options.linger_s is None else Linger(self._sender, self.options.linger_s)
         self._transactions = Transactions(self, check or (listener.check if listener is not None else None))
         self.everywhere = self._transactions.has_check  # a broker may ask though we sent nothing yet
-        self._topics = [self.client.wire_name(topic) for topic in topics]
+        self._topics = [self.client.wire_name(topic) for topic in topic_list(topics)]
         self._requests = Requests(self._sender)
         if self.options.trace:
             self.tracer = Tracer(self.client, group, self.options.trace_topic)
@@ -156,9 +157,7 @@ class Producer(ProducingMember):
             outgoing = self._sender.prepare(message)
             linger = self._linger
             if linger is not None and linger.takes(outgoing):
-                return await linger.add(
-                    outgoing, None, self.options.timeout_s if timeout_s is None else timeout_s
-                )
+                return await linger.add(outgoing, None, self._time_s(timeout_s))
             return await self._sender.deliver(outgoing, timeout_s)
         return await self._send(message, "", queue, order_key, selector, timeout_s)
 
@@ -172,14 +171,26 @@ class Producer(ProducingMember):
         timeout_s: float | None,
     ) -> Receipt:
         sender = self._sender
-        pin = self._pin(queue, order_key, selector)
-        outgoing = sender.prepare(message, more + _sharding(order_key))
+        pin = pin_of(self.client, queue, order_key, selector)
+        outgoing = sender.prepare(message, more + sharding(order_key))
         pinned = None if pin is None else pin(await sender.publishing(outgoing.topic, timeout_s), outgoing)
         if self._linger is not None and self._linger.takes(outgoing):
-            return await self._linger.add(
-                outgoing, pinned, self.options.timeout_s if timeout_s is None else timeout_s
-            )
+            return await self._linger.add(outgoing, pinned, self._time_s(timeout_s))
         return await sender.deliver(outgoing, timeout_s, pinned=pinned)
+
+    @overload
+    async def send_many(
+        self,
+        messages: Iterable[Message],
+        *,
+        return_errors: Literal[False] = False,
+        **options: Unpack[SendOptions],
+    ) -> list[Receipt]: ...
+
+    @overload
+    async def send_many(
+        self, messages: Iterable[Message], *, return_errors: bool, **options: Unpack[SendOptions]
+    ) -> list[Receipt | KeroloxError]: ...
 
     async def send_many(
         self,
@@ -190,7 +201,7 @@ class Producer(ProducingMember):
         selector: Selector | None = None,
         timeout_s: float | None = None,
         return_errors: bool = False,
-    ) -> list[Receipt]:
+    ) -> list[Receipt] | list[Receipt | KeroloxError]:
         """Send many messages, each without waiting for the answer to the one before.
 
         The receipts come in the order of the messages. If some fail, all others are still sent, and
@@ -199,12 +210,14 @@ class Producer(ProducingMember):
         connection side by side, and what had to be sent again lies behind what followed it.
         """
         self._check_open()
-        pin = self._pin(queue, order_key, selector)
+        if isinstance(messages, Message):
+            raise InvalidMessage("send_many takes many messages, in a list for instance; send takes one")
+        pin = pin_of(self.client, queue, order_key, selector)
         contexts: list[SendContext] = []
         began_s = self.client.clock.monotonic_s()
         results = await self._sender.deliver_many(
-            self._prepared(messages, _sharding(order_key), contexts),
-            self.options.timeout_s if timeout_s is None else timeout_s,
+            self._prepared(messages, sharding(order_key), contexts),
+            self._time_s(timeout_s),
             pin,
         )
         elapsed_s = self.client.clock.monotonic_s() - began_s
@@ -212,7 +225,7 @@ class Producer(ProducingMember):
             run_after(self.hooks, context, result, elapsed_s)
         if not return_errors and any(isinstance(result, Exception) for result in results):
             raise SomeFailed(results)
-        return results  # type: ignore[return-value]
+        return cast("list[Receipt | KeroloxError]", results)
 
     def _prepared(
         self, messages: Iterable[Message], more: str, contexts: list[SendContext]
@@ -243,16 +256,20 @@ class Producer(ProducingMember):
         They come to lie in one queue, one after the other. Not for delayed messages.
         """
         self._check_open()
+        if isinstance(messages, Message):
+            raise InvalidMessage("send_batch takes many messages, in a list; send takes one")
+        if not isinstance(messages, list):
+            messages = list(messages)
         if not messages:
             return []
         check_batch(messages)
-        timeout_s = self.options.timeout_s if timeout_s is None else timeout_s
+        timeout_s = self._time_s(timeout_s)
         began_s = self.client.clock.monotonic_s()
         contexts = [run_before(self.hooks, message, self.group) for message in messages] if self.hooks else []
-        sharding = _sharding(order_key)
-        more = [sharding + extra_properties(context) for context in contexts] or repeat(sharding)
+        key = sharding(order_key)
+        more = [key + extra_properties(context) for context in contexts] or repeat(key)
         items = self._sender.prepare_some(messages, more)
-        pin = self._pin(queue, order_key, None)
+        pin = pin_of(self.client, queue, order_key, None)
         publishing = await self._sender.publishing(items[0].topic, timeout_s)
         batches = list(batches_of(items, self.options.message_bytes_max, self._sender.next_key))
         # One batch may go to any broker; several keep their order only in one queue.
@@ -289,11 +306,11 @@ class Producer(ProducingMember):
     ) -> None:
         """Send without an answer: quick, and nobody knows whether it arrived."""
         self._check_open()
-        timeout_s = self.options.timeout_s if timeout_s is None else timeout_s
+        timeout_s = self._time_s(timeout_s)
 
         async def tell(more: str) -> None:
-            outgoing = self._sender.prepare(message, more + _sharding(order_key))
-            pin = self._pin(queue, order_key, selector)
+            outgoing = self._sender.prepare(message, more + sharding(order_key))
+            pin = pin_of(self.client, queue, order_key, selector)
             pinned = (
                 None
                 if pin is None
@@ -318,14 +335,17 @@ class Producer(ProducingMember):
 
     # --- delayed messages ---------------------------------------------------------------------
 
-    async def recall(self, topic: str, recall_handle: str, *, timeout_s: float | None = None) -> str:
-        """Take back a message that was delayed to a time and is not yet due; returns its ``msg_id``."""
+    async def recall(self, topic: str, recall_handle: str | None, *, timeout_s: float | None = None) -> str:
+        """Take back a message that was delayed to a time and is not yet due; returns its ``msg_id``.
+
+        Brokers do that if they are told to, with recallMessageEnable=true.
+        """
         self._check_open()
-        broker = _broker_of(recall_handle)
+        broker, handle = _read_handle(recall_handle)
         wire_topic = self.client.wire_name(topic)
         await self._sender.publishing(wire_topic, timeout_s)
         asked = RecallRequest(
-            topic=wire_topic, recall_handle=recall_handle, producer_group=self.group, broker_name=broker
+            topic=wire_topic, recall_handle=handle, producer_group=self.group, broker_name=broker
         )
         address = self.client.address(broker, exact=True)
         answer = await self.client.ask(
@@ -418,6 +438,9 @@ class Producer(ProducingMember):
 
     # --- parts --------------------------------------------------------------------------------
 
+    def _time_s(self, timeout_s: float | None) -> float:
+        return self.options.timeout_s if timeout_s is None else seconds(timeout_s)
+
     async def _watched(
         self,
         message: Message,
@@ -437,56 +460,19 @@ class Producer(ProducingMember):
         finally:
             run_after(self.hooks, context, outcome, self.client.clock.monotonic_s() - began_s)
 
-    def _pin(
-        self, queue: Queue | None, order_key: str | None, selector: Selector | None
-    ) -> Callable[[Publishing, Outgoing], Target] | None:
-        """How the queue is chosen, if not in turn."""
-        given = (queue is not None) + (order_key is not None) + (selector is not None)
-        if not given:
-            return None
-        if given > 1:
-            raise InvalidMessage("of queue, order_key and selector only one may be given")
-        if order_key is not None:
-            return lambda publishing, outgoing: publishing.by_key(order_key)
-        if queue is not None:
-            return lambda publishing, outgoing: self._target(publishing, outgoing, queue)
 
-        def select(publishing: Publishing, outgoing: Outgoing) -> Target:
-            assert selector is not None
-            assert outgoing.message is not None
-            chosen = selector([target.shown_queue for target in publishing.targets], outgoing.message)
-            return self._target(publishing, outgoing, chosen)
-
-        return select
-
-    def _target(self, publishing: Publishing, outgoing: Outgoing, queue: Queue) -> Target:
-        wire = Queue(self.client.wire_name(queue.topic), queue.broker, queue.queue_id)
-        target = publishing.by_queue.get(wire)
-        if target is None:
-            known = ", ".join(
-                sorted({f"{item.queue.broker}:{item.queue.queue_id}" for item in publishing.targets})
-            )
-            raise InvalidMessage(
-                f"queue {queue.queue_id} of broker {queue.broker!r} is none of the queues of topic "
-                f"{outgoing.topic!r} that can be written: {known}"
-            )
-        return target
-
-
-def _sharding(order_key: str | None) -> str:
-    if order_key is None:
-        return ""
-    if not order_key or "\x02" in order_key:
-        raise InvalidMessage(f"order_key {order_key!r}: it must not be empty, nor hold \\x02")
-    return f"{names.SHARDING_KEY}\x01{order_key}\x02"
-
-
-def _broker_of(recall_handle: str) -> str:
-    """``v1 topic broker deliver_ms unique_key``, in URL-safe Base64."""
+def _read_handle(recall_handle: str | None) -> tuple[str, str]:
+    """The broker a recall handle names, and the handle. It is ``v1 topic broker deliver_ms unique_key``, in
+    URL-safe Base64."""
+    if not isinstance(recall_handle, str):
+        raise InvalidMessage(
+            f"recall_handle {shown(recall_handle)}: expected text. Receipts have one for messages that were "
+            "delayed to a time (delay, deliver_at), if their broker can take them back"
+        )
     try:
         version, _, broker, _, _ = urlsafe_b64decode(recall_handle.encode()).decode().split(" ")
     except ValueError as error:
         raise InvalidMessage(f"recall handle {recall_handle!r} cannot be read: {error}") from error
     if version != "v1":
         raise InvalidMessage(f"recall handle of version {version!r}; v1 is known")
-    return broker
+    return broker, recall_handle

@@ -22,6 +22,7 @@ from kerolox.client.consuming import Consumer
 from kerolox.client.errors import NoPermission
 from kerolox.client.held_queue import HeldQueue
 from kerolox.client.messages import Queue, Received
+from kerolox.client.names import checked_topic, topic_list
 from kerolox.client.options import ClientOptions
 from kerolox.client.routes import Route
 from kerolox.errors import Closed, KeroloxError, OptionError
@@ -78,13 +79,14 @@ class PullConsumer(Consumer):
         self._given: list[Batch] = []  # handed out, not yet done
         self._assigned = False
         self._seeks: dict[Queue, int] = {}  # for queues that are not held yet
-        for topic in topics:
+        for topic in topic_list(topics):
             self.subscribe(topic, tags=tags, sql=sql)
 
     # --- what is read ---------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
         """Read this member's share of a topic."""
+        checked_topic(topic)
         if self._assigned:
             raise OptionError("topic", topic, "no topics beside assigned queues: use another consumer")
         self.want(self.client.wire_name(topic), *expression_of(tags, sql))

@@ -14,24 +14,23 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self, TypeVar
+from typing import Any, Self, overload
 
 from kerolox.client.client import Client
 from kerolox.client.consume_stats import ConsumeStats
 from kerolox.client.consumer_options import PushOptions, expression_of
 from kerolox.client.consuming import Consumer
 from kerolox.client.giving_back import GivingBack
-from kerolox.client.handlers import Handle, Handler
+from kerolox.client.handlers import BatchHandle, Handle, Handler, Many, One
 from kerolox.client.held_queue import HeldQueue
 from kerolox.client.ids import unique_keys
 from kerolox.client.messages import Queue, Received
-from kerolox.client.names import retry_topic
+from kerolox.client.names import checked_topic, retry_topic
 from kerolox.client.options import ClientOptions
 from kerolox.client.ordered import InOrder
 from kerolox.client.outcomes import Retry, Suspend
 from kerolox.client.tracing import ConsumeOutcome, Tracer
 from kerolox.client.work import Work, Workers
-from kerolox.errors import OptionError
 from kerolox.protocol import properties as names
 from kerolox.protocol.bodies.clients import (
     ConsumeDirectlyResult,
@@ -41,8 +40,6 @@ from kerolox.protocol.bodies.clients import (
 )
 
 log = logging.getLogger(__name__)
-
-F = TypeVar("F", bound=Handle)
 
 
 class ConsumeHook:
@@ -84,25 +81,48 @@ class PushConsumer(Consumer):
 
     # --- subscribing ----------------------------------------------------------------------------------
 
-    def on(self, topic: str, *, tags: str = "*", sql: str | None = None, batch: int = 0) -> Callable[[F], F]:
+    @overload
+    def on(self, topic: str, *, tags: str = "*", sql: str | None = None) -> Callable[[One], One]: ...
+
+    @overload
+    def on(
+        self, topic: str, *, tags: str = "*", sql: str | None = None, batch: int
+    ) -> Callable[[Many], Many]: ...
+
+    def on(
+        self, topic: str, *, tags: str = "*", sql: str | None = None, batch: int = 0
+    ) -> Callable[[Any], Any]:
         """Decorator: call this function with the messages of a topic. See :meth:`subscribe`."""
 
-        def register(function: F) -> F:
+        def register(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
             self.subscribe(topic, function, tags=tags, sql=sql, batch=batch)
             return function
 
         return register
 
+    @overload
+    def subscribe(self, topic: str, handler: Handle, *, tags: str = "*", sql: str | None = None) -> None: ...
+
+    @overload
     def subscribe(
-        self, topic: str, handler: Handle, *, tags: str = "*", sql: str | None = None, batch: int = 0
+        self, topic: str, handler: BatchHandle, *, tags: str = "*", sql: str | None = None, batch: int
+    ) -> None: ...
+
+    def subscribe(
+        self,
+        topic: str,
+        handler: Callable[[Any], Any],
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        batch: int = 0,
     ) -> None:
         """Call ``handler`` with the messages of a topic: awaited if it is ``async``, else in a thread.
 
         ``tags`` are joined by ``||``; ``sql`` is an SQL92 condition over properties instead. With ``batch``
         the handler gets lists of up to so many messages of one queue.
         """
-        if batch < 0:
-            raise OptionError("batch", batch, "0 for single messages, or the most of a list")
+        checked_topic(topic)
         called = Handler(handler, batch, self._threads)
         self.want(self.client.wire_name(topic), *expression_of(tags, sql))  # may refuse: then nothing changed
         self._handlers[topic] = called

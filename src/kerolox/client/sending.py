@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from kerolox.client.errors import InvalidMessage, SendFailed, StoredUnsafely, failure, may_try_again
 from kerolox.client.health import BrokerHealth
 from kerolox.client.ids import unique_keys
+from kerolox.client.message_types import seconds, wrong_field
 from kerolox.client.messages import Message, Queue, Receipt
 from kerolox.client.names import check_topic_for_sending
 from kerolox.client.outgoing import Outgoing, Target, check_properties, shrink
@@ -117,10 +118,13 @@ class Sender:
 
     def prepare(self, message: Message, more: str = "", *, sys_flag: int = 0) -> Outgoing:
         """A message checked and packed. Raises InvalidMessage. ``more`` are further properties, packed."""
-        unique_key = message.unique_key or self._keys.next()
-        outgoing = self._packed(
-            message, self._wire_topic(message.topic), more, unique_key, self._wall_ms(), sys_flag
-        )
+        try:
+            unique_key = message.unique_key or self._keys.next()
+            outgoing = self._packed(
+                message, self._wire_topic(message.topic), more, unique_key, self._wall_ms(), sys_flag
+            )
+        except (TypeError, AttributeError) as error:
+            raise wrong_field(message) or error from error
         options = self.options
         if options.compression and len(outgoing.body) >= options.compress_from_bytes:
             shrink(outgoing, options.compression_kind, options.compression_level)
@@ -129,15 +133,18 @@ class Sender:
     def prepare_some(self, messages: Sequence[Message], more: Iterable[str]) -> list[Outgoing]:
         """The same for messages of one topic that go into a batch: nothing there could say that a message is
         compressed, so none is."""
-        topic, born_ms = self._wire_topic(messages[0].topic), self._wall_ms()
         found: list[Outgoing] = []
         extras = iter(more)
-        for start in range(0, len(messages), KEYS_MAX):
-            part = messages[start : start + KEYS_MAX]
-            found += [
-                self._packed(message, topic, extra, message.unique_key or key, born_ms, 0)
-                for message, extra, key in zip(part, extras, self._keys.some(len(part)), strict=False)
-            ]
+        try:
+            topic, born_ms = self._wire_topic(messages[0].topic), self._wall_ms()
+            for start in range(0, len(messages), KEYS_MAX):
+                part = messages[start : start + KEYS_MAX]
+                found += [
+                    self._packed(message, topic, extra, message.unique_key or key, born_ms, 0)
+                    for message, extra, key in zip(part, extras, self._keys.some(len(part)), strict=False)
+                ]
+        except (TypeError, AttributeError) as error:
+            raise next(filter(None, map(wrong_field, messages)), None) or error from error
         return found
 
     def _wire_topic(self, topic: str) -> str:
@@ -160,6 +167,9 @@ class Sender:
                 f"the body has {len(body)} bytes; at most {self._bytes_max} (message_bytes_max, "
                 "and the broker's maxMessageSize)"
             )
+        flag = message.flag
+        if type(unique_key) is not str or (flag and not isinstance(flag, int)):
+            raise TypeError("unique_key, flag")
         properties = message.pack(unique_key, more + self._instance)
         if len(properties) > PROPERTIES_BYTES_MAX // 4:  # a character has four bytes at most
             check_properties(properties)
@@ -169,7 +179,7 @@ class Sender:
             properties,
             unique_key,
             born_ms,
-            message.flag,
+            flag,
             sys_flag,
             RequestCode.SEND_MESSAGE_V2,
             message,
@@ -188,7 +198,7 @@ class Sender:
         route = await routes.patiently(
             topic,
             lambda: routes.find_for_sending(topic, options.template_topic, options.template_queues),
-            options.timeout_s if timeout_s is None else timeout_s,
+            options.timeout_s if timeout_s is None else seconds(timeout_s),
         )
         return self._publishing.get(topic) or self._publish(route)
 
@@ -275,7 +285,7 @@ class Sender:
         """
         clock = self._monotonic_s
         began_s = clock() if began_s is None else began_s
-        timeout_s = self.options.timeout_s if timeout_s is None else timeout_s
+        timeout_s = self.options.timeout_s if timeout_s is None else seconds(timeout_s)
         deadline_s = began_s + timeout_s
         tried = [] if tried is None else tried
         while True:
