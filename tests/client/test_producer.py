@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -230,6 +231,66 @@ async def test_sends_that_linger_become_batches(running: RunningBroker) -> None:
     assert [len({r.queue for r in receipts[a:b]}) for a, b in ((0, 40), (40, 80), (80, 100))] == [1, 1, 1]
     found = {m.msg_id: m.body for m in await stored(running.nameserver_address, "orders")}
     assert [found[receipt.msg_id] for receipt in receipts] == [message.body for message in messages]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "first burst"])
+async def test_a_burst_that_lingers_is_spread(running: RunningBroker, known: bool) -> None:
+    await create(running, "many", queues=16)
+    options = ProducerOptions(linger_s=60.0, timeout_s=100.0)
+    async with Producer(running.nameserver_address, group="shop", options=options) as producer:
+        if known:
+            await producer.queues("orders")
+            await producer.queues("many")
+
+        async def burst(topic: str, count: int, order_key: str | None = None) -> list[Receipt]:
+            sends = [
+                asyncio.ensure_future(producer.send(Message(topic, b"%d" % number), order_key=order_key))
+                for number in range(count)
+            ]
+            await asyncio.sleep(0)  # so that they linger
+            await asyncio.wait_for(producer.flush(), 30)
+            return [await send for send in sends]
+
+        def sizes(receipts: list[Receipt]) -> list[int]:
+            return sorted(Counter(receipt.queue for receipt in receipts).values())
+
+        receipts = await burst("orders", 100)
+        assert sizes(receipts) == [25, 25, 25, 25]
+        for part in (receipts[start : start + 25] for start in range(0, 100, 25)):  # each a batch, in order
+            first = part[0].queue_offset
+            assert [(each.queue, each.queue_offset) for each in part] == [
+                (part[0].queue, first + number) for number in range(25)
+            ]
+        assert sizes(await burst("many", 100)) == [25, 25, 25, 25], "no smaller than is worth a request"
+        assert sizes(await burst("orders", 40)) == [40]
+        # What is tied to a queue stays together.
+        await producer.queues("orders")
+        assert sizes(await burst("orders", 100, order_key="k")) == [100]
+
+
+async def test_a_burst_without_a_route_is_told(running: RunningBroker) -> None:
+    options = ProducerOptions(linger_s=0.001, template_topic="")
+    async with Producer(running.nameserver_address, group="shop", options=options) as producer:
+        sends = [producer.send(Message("nowhere", b"x")) for _ in range(100)]
+        results = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), 30)
+    assert {type(result) for result in results} == {TopicNotFound}
+
+
+async def test_what_lingers_hears_that_the_client_was_closed(running: RunningBroker) -> None:
+    async with Client(running.nameserver_address) as client:
+        producer = Producer(client, group="shop", options=ProducerOptions(linger_s=60.0, timeout_s=100.0))
+        async with producer:
+            await producer.queues("orders")
+            sends = [asyncio.ensure_future(producer.send(Message("orders", b"x"))) for _ in range(100)]
+            await asyncio.sleep(0)
+            linger = producer._linger
+            assert linger is not None
+            for key in list(linger._waiting):
+                linger._flush(key)
+            for task in linger._sending:
+                task.cancel()  # before it had its first turn, as a closing client does it
+            results = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), 30)
+            assert {type(result) for result in results} == {SendFailed}
 
 
 async def test_what_lingers_is_sent_on_close(running: RunningBroker) -> None:

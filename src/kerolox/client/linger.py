@@ -1,4 +1,4 @@
-"""Micro-batching: sends that come close together become one batch request.
+"""Micro-batching: sends that come close together become batch requests: one, or of a burst one per queue.
 
 Off by default: it trades a little delay for far fewer requests. What cannot be part of a batch (delayed,
 compressed, transactional) goes its own way, and so may overtake what lingers.
@@ -7,7 +7,8 @@ compressed, transactional) goes its own way, and so may overtake what lingers.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kerolox.client.batches import batch_of, receipts_of
 from kerolox.client.errors import SendFailed
@@ -15,14 +16,17 @@ from kerolox.client.outgoing import Outgoing, Target
 from kerolox.errors import KeroloxError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kerolox.client.messages import Receipt
-    from kerolox.client.sending import Sender
+    from kerolox.client.sending import Publishing, Sender
     from kerolox.clock import TimerHandle
+
+# A burst is spread over the queues of its topic, in parts of at least so many messages: in one queue it would
+# be read by one consumer, and smaller requests cost more than that is worth.
+PART_MIN = 24
 
 # topic, the queue it is tied to, whether the answer waits for the disk
 _Key = tuple[str, Target | None, bool]
+_Pair = tuple[Outgoing, "asyncio.Future[Receipt]"]
 
 
 class _Waiting:
@@ -100,21 +104,49 @@ class Linger:
             return
         if waiting.timer is not None:
             waiting.timer.cancel()
-        task = self._sender.client.spawn(self._send(waiting, key[1]))
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        pairs = list(zip(waiting.items, waiting.futures, strict=True))
+        topic, pinned, _ = key
+        if pinned is not None or len(pairs) < 2 * PART_MIN:
+            self._send(pairs, len(pairs), waiting.deadline_s, pinned)
+        elif (publishing := self._sender.known(topic)) is not None:
+            self._send(pairs, _part_size(len(pairs), publishing), waiting.deadline_s)
+        else:
+            self._start(pairs, self._find_and_send(topic, pairs, waiting.deadline_s))
 
-    async def _send(self, waiting: _Waiting, pinned: Target | None) -> None:
+    async def _find_and_send(self, topic: str, pairs: Sequence[_Pair], deadline_s: float) -> None:
+        try:
+            publishing = await self._sender.publishing(topic, self._left_s(deadline_s))
+        except KeroloxError as error:
+            _fail(pairs, error)
+        else:
+            self._send(pairs, _part_size(len(pairs), publishing), deadline_s)
+
+    def _send(
+        self, pairs: Sequence[_Pair], size: int, deadline_s: float, pinned: Target | None = None
+    ) -> None:
+        for start in range(0, len(pairs), size):
+            part = pairs[start : start + size]
+            self._start(part, self._send_part(part, deadline_s, pinned))
+
+    def _start(self, pairs: Sequence[_Pair], work: Coroutine[Any, Any, None]) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            self._sending.discard(task)
+            if task.cancelled():  # perhaps before it began
+                for item, future in pairs:
+                    if not future.done():
+                        future.set_exception(SendFailed(item.topic, [], 0.0, "the client was closed"))
+
+        task = self._sender.client.spawn(work)
+        self._sending.add(task)
+        task.add_done_callback(ended)
+
+    async def _send_part(self, pairs: Sequence[_Pair], deadline_s: float, pinned: Target | None) -> None:
         # Who was cancelled while it lingered is not sent.
-        pairs = [
-            (item, future)
-            for item, future in zip(waiting.items, waiting.futures, strict=True)
-            if not future.done()
-        ]
+        pairs = [pair for pair in pairs if not pair[1].done()]
         if not pairs:
             return
         items = [item for item, _ in pairs]
-        timeout_s = max(0.0, waiting.deadline_s - self._sender.client.clock.monotonic_s())
+        timeout_s = self._left_s(deadline_s)
         receipts: Sequence[Receipt]
         try:
             if len(items) == 1:
@@ -123,15 +155,22 @@ class Linger:
                 batch = batch_of(items, self._sender.next_key())
                 receipts = receipts_of(await self._sender.deliver(batch, timeout_s, pinned=pinned), batch)
         except KeroloxError as error:
-            for _, future in pairs:
-                if not future.done():
-                    future.set_exception(error)
+            _fail(pairs, error)
             return
-        except asyncio.CancelledError:
-            for item, future in pairs:
-                if not future.done():
-                    future.set_exception(SendFailed(item.topic, [], 0.0, "the client was closed"))
-            raise
         for (_, future), receipt in zip(pairs, receipts, strict=True):
             if not future.done():
                 future.set_result(receipt)
+
+    def _left_s(self, deadline_s: float) -> float:
+        return max(0.0, deadline_s - self._sender.client.clock.monotonic_s())
+
+
+def _part_size(count: int, publishing: Publishing) -> int:
+    """So many that every queue has a part, but none is too small to be worth a request."""
+    return -(-count // min(len(publishing.targets), count // PART_MIN))
+
+
+def _fail(pairs: Sequence[_Pair], error: KeroloxError) -> None:
+    for _, future in pairs:
+        if not future.done():
+            future.set_exception(error)
