@@ -128,7 +128,7 @@ class StoreModel(RuleBasedStateMachine):
         assert not (self.path / "abort").exists()
         self.reopen()
         assert self.store.recovered is not None
-        assert self.store.recovered.bytes_read == 0
+        assert self.store.recovered.dispatched_from == self.store.recovered.end
 
     @rule()
     def kill(self) -> None:

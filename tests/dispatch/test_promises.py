@@ -141,7 +141,7 @@ async def test_power_loss_after_a_clean_stop_loses_nothing(tmp_path: Path) -> No
         await rig.lose_power(store, names=True)
         store = await rig.open()
         assert store.recovered is not None
-        assert (store.recovered.crashed, store.recovered.bytes_read) == (False, 0)
+        assert (store.recovered.crashed, store.recovered.dispatched_from) == (False, store.recovered.end)
         assert await agree(store) == set(range(50))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from kerolox.clock import TimerHandle
 from kerolox.store.consume_queues import flush
@@ -13,6 +15,7 @@ from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.marks import Marks
 from kerolox.store.retention import MANUAL_ROUNDS, LogFile, Verdict, judge
 from kerolox.store.state import Obstacle
+from kerolox.store.sums import STEP_BYTES, Sums
 
 if TYPE_CHECKING:
     from kerolox.dispatch.message_store import MessageStore
@@ -34,6 +37,7 @@ class Housekeeper:
         self._cleaning = False
         self._closing = asyncio.Event()
         self._ordered_rounds = 0
+        self._summed = Sums()  # as they were noted last, without the sums themselves
 
     def start(self) -> None:
         self._schedule_flush()
@@ -63,12 +67,16 @@ class Housekeeper:
         if not self._flushing.locked():
             self._spawn(self.flush())
 
-    async def flush(self) -> None:
-        """Write queue and index tails, flush them in a thread, and note how far that is safe."""
-        async with self._flushing:
-            await self._flush_round()
+    async def flush(self, *, sums: bool = False, without: str | None = None) -> None:
+        """Write queue and index tails, flush them in a thread, and note how far that is safe.
 
-    async def _flush_round(self) -> None:
+        ``sums``: note these too. ``without`` a topic that is about to be deleted: nothing vouches for its
+        queues from then on.
+        """
+        async with self._flushing:
+            await self._flush_round(sums, without)
+
+    async def _flush_round(self, sums: bool = False, without: str | None = None) -> None:
         store = self._store
         store.dispatcher.run()  # what waited for space
         try:
@@ -78,10 +86,14 @@ class Housekeeper:
             queues_ms = self.queues_ms()
             written = store.queues.write()
             index_written = store.index.write()
+            grown = noted.dispatched - self._summed.end >= STEP_BYTES
+            summing = self._summing(noted.dispatched, without) if grown or sums else None
 
             def make_safe() -> None:
                 flush(written)
                 store.index.sync(index_written)
+                if summing is not None:
+                    summing()
                 self.save_marks(noted, queues_ms)
 
             await asyncio.get_running_loop().run_in_executor(store.keeper, make_safe)
@@ -100,6 +112,30 @@ class Housekeeper:
             queues=len(store.queues),
             index_files=len(store.index),
         )
+
+    def go_on_summing(self, earlier: Sums) -> None:
+        """After a start: what was noted before it."""
+        self._summed = Sums(earlier.end, earlier.before)
+
+    def save_sums(self, end: int, *, whole: bool = False) -> None:
+        """Sum up what was written and flushed of messages before ``end``. Waits for the disk."""
+        self._summing(end, None, whole=whole)()
+
+    def _summing(self, end: int, without: str | None, *, whole: bool = False) -> Callable[[], None]:
+        """What a thread has to do to sum up queues and index as they are written now."""
+        store = self._store
+        ends = [(queue, queue.written_bytes) for queue in store.queues if queue.topic != without]
+        headers = store.index.headers()
+        earlier = self._summed
+        before = earlier.end if end - earlier.end >= STEP_BYTES else earlier.before
+        summed = self._summed = Sums(end, max(before, store.log.min_offset))
+
+        def sum_up() -> None:
+            queues = [queue.sum_up(end_bytes) for queue, end_bytes in ends]
+            index = store.index.sum_up(headers, whole=whole)
+            store.sums.save(msgspec.structs.replace(summed, queues=queues, index=index))
+
+        return sum_up
 
     def queues_ms(self) -> int:
         """Messages stored before this time are in the log for good, and in the queues as they are now.
@@ -184,7 +220,7 @@ class Housekeeper:
         log_min = store.log.min_offset
         await loop.run_in_executor(store.keeper, store.queues.delete_before, log_min)
         await loop.run_in_executor(store.keeper, store.index.delete_before, log_min)
-        await self.flush()  # the marks count index files
+        await self.flush(sums=True)  # marks and sums tell of the files there are
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, but not into the closing of the store."""

@@ -15,6 +15,7 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.dispatch.dispatcher import Dispatcher
 from kerolox.dispatch.housekeeping import Housekeeper
 from kerolox.dispatch.keys import KeyFiller
+from kerolox.dispatch.opening import Opening
 from kerolox.dispatch.queue_units import UnitFiller
 from kerolox.dispatch.queues import QueueFiller
 from kerolox.protocol.hosts import host_bytes
@@ -23,26 +24,20 @@ from kerolox.store.checkpoint import Checkpoint
 from kerolox.store.commit_log import CommitLog, Place
 from kerolox.store.consume_queues import ConsumeQueues, flush
 from kerolox.store.delay_table import parse_levels
-from kerolox.store.errors import QueueGap, StoreError
+from kerolox.store.errors import StoreError
 from kerolox.store.files import Files
 from kerolox.store.flush import LogFlusher
 from kerolox.store.key_index import KeyIndex
 from kerolox.store.lock import StoreLock
-from kerolox.store.marks import UNKNOWN, Marks, MarksFile, boot_identity
+from kerolox.store.marks import MarksFile, boot_identity
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.progress import Progress
 from kerolox.store.reading import PULL_BYTES_MAX, Cold, QueueRead, QueueReader, ReadFilters
-from kerolox.store.recovery import (
-    Circumstances,
-    Recovered,
-    choose_start,
-    cut_behind,
-    dispatch_found,
-    find_end,
-)
+from kerolox.store.recovery import Recovered
 from kerolox.store.segment import OpenFiles
 from kerolox.store.segments import Segments
 from kerolox.store.state import Obstacle, StoreState
+from kerolox.store.sums import SumsFile
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +107,7 @@ class MessageStore:
         )
         self.checkpoint = Checkpoint(self.files, self.path("checkpoint"))
         self.marks = MarksFile(self.files, self.root)
+        self.sums = SumsFile(self.files, self.root)
         self.flusher = LogFlusher(self.log, options, self.state, clock=clock)
         self.acks = Acks(self.flusher, options, self.state)
         self.reader = QueueReader(self.log, options, _memory_bytes())
@@ -312,6 +308,8 @@ class MessageStore:
         await self.flusher.flush_all()
         self.log.forget_cursors(topic)
         self.queue_filler.forget(topic)
+        # First: a start must not take a queue for lost that was deleted.
+        await self.housekeeper.flush(sums=True, without=topic)
         deleted = self.queues.delete_topic(topic)
         await self.housekeeper.flush()
         return deleted
@@ -319,124 +317,7 @@ class MessageStore:
     # --- start and stop, in threads ------------------------------------------------------------------
 
     def _recover(self, progress: Callable[[int], None] | None) -> Recovered:
-        self.files.make_dirs(self.root)
-        self._lock.take()
-        marks = self.marks.load()
-        crashed = self.files.exists(self.path("abort"))
-        self.checkpoint.load(self.clock.wall_ms())
-        self.segments.load()
-        self.queues.load()
-        safe = marks.dispatched if crashed and marks.dispatched != UNKNOWN else None
-        self.queues.recover(crashed=crashed, safe_physical=safe)
-        self.index.load(after_crash=crashed, checkpoint_ms=self.checkpoint.index_ms)
-        if self.segments.first is None:
-            if len(self.queues):
-                log.warning("queues_without_log_removed count=%d", len(self.queues))
-            self.queues.delete_all()
-            self.index.delete_all()
-            self.segments.roll()
-            found = Recovered(crashed=crashed, start=0, end=0, stop="a new log")
-        else:
-            known = self._circumstances(marks, crashed)
-            try:
-                found = self._recover_log(known, progress)
-            except QueueGap as gap:
-                log.warning("rebuilding reason=%r next='the whole log is read'", str(gap))
-                found = self._recover_log(msgspec.structs.replace(known, queues_vanished=True), progress)
-            self.queues.truncate_to_physical(found.end)
-            self.index.truncate_to(found.end)
-            if crashed:
-                # What was read may still be only in memory: from here on it counts as safe.
-                self.segments.flushed = found.start
-                for segment in self.segments.all:
-                    segment.named = False
-                self.segments.flush()
-            # The marks below say that queues and index hold all of it, so the next start may skip it.
-            flush(self.queues.write())
-            self.index.sync(self.index.write())
-        self.queues.correct_min_offsets(self.log.min_offset)
-        self.progress.reset(found.end)
-        self.dispatcher.dispatched = found.end
-        self.log.begin()
-        self.log.last_store_timestamp = found.last_store_timestamp
-        self.log.store_time.not_before(max(found.last_store_timestamp, self.checkpoint.commit_log_ms))
-        self.flusher.flushed_store_timestamp = max(found.last_store_timestamp, self.checkpoint.commit_log_ms)
-        self.marks.save(self.housekeeper.note())
-        self._write_abort()
-        return found
-
-    def _recover_log(self, known: Circumstances, progress: Callable[[int], None] | None) -> Recovered:
-        start = choose_start(self.segments, self.checkpoint, known)
-        found, kept = find_end(
-            self.segments,
-            start,
-            known,
-            self.checkpoint,
-            check_crc=self.options.check_crc,
-            root=self.root,
-            progress=progress,
-        )
-        # The log is good. Only from here on anything is changed.
-        if known.rebuild:
-            # Should this be broken off, the next start must not take what there is by then for all.
-            self._write_abort()
-            self.marks.save(Marks(boot=self.boot, dispatched=0))
-        if known.queues_vanished:
-            for queue in self.queues:
-                # One whose messages all left the log keeps its files: they are what it counts by.
-                if queue.max_physical > self.log.min_offset:
-                    queue.delete()
-        if known.index_vanished:
-            self.index.delete_all()
-        cut_behind(self.segments, found)
-        self.queue_filler.fill_gaps = start <= self.log.min_offset
-        try:
-            dispatch_found(self.segments, found, kept, self.dispatcher.give)
-        finally:
-            self.queue_filler.fill_gaps = False
-        self.key_filler.put_pending()
-        return found
-
-    def _write_abort(self) -> None:
-        self.files.write_atomic(self.path("abort"), str(os.getpid()).encode())
-
-    def _circumstances(self, marks: Marks, crashed: bool) -> Circumstances:
-        queues_end = self.queues.max_physical
-        # Ours was the last hand on the store if its end is where we noted it: then what is missing
-        # now has vanished, and is made again from the log.
-        ours = crashed or (marks.log_end != UNKNOWN and queues_end <= marks.log_end)
-        queue_files = sum(queue.file_count for queue in self.queues)
-        queues_vanished = ours and (len(self.queues) < marks.queues or queue_files < marks.queue_files)
-        index_vanished = self.options.index_enabled and (
-            (not len(self.index) and (marks.index_files > 0 or (not crashed and marks.index_files != 0)))
-            or (ours and not crashed and len(self.index) < marks.index_files)
-        )
-        if queues_vanished or index_vanished:
-            log.warning(
-                "rebuilding queues=%d of %d queue_files=%d of %d index_files=%d of %d "
-                "reason='files have vanished' next='the whole log is read'",
-                len(self.queues),
-                marks.queues,
-                queue_files,
-                marks.queue_files,
-                len(self.index),
-                marks.index_files,
-            )
-        if ours and not crashed and self.segments.wrote < marks.log_end:
-            log.error(
-                "log_shorter_than_noted files_end=%d noted_end=%d next='the newest log files are missing: "
-                "stop and restore them, or their messages are lost'",
-                self.segments.wrote,
-                marks.log_end,
-            )
-        return Circumstances(
-            crashed=crashed,
-            power_lost=not marks.boot or not self.boot or marks.boot != self.boot,
-            marks=marks,
-            queues_end=queues_end,
-            queues_vanished=queues_vanished,
-            index_vanished=index_vanished,
-        )
+        return Opening(self).recover(progress)
 
     def _close_files(self) -> None:
         clean = not self.state.fenced
@@ -445,6 +326,7 @@ class MessageStore:
             flush(self.queues.write())
             self.index.flush()
             noted = self.housekeeper.note()  # no more than is flushed of the log
+            self.housekeeper.save_sums(noted.dispatched, whole=True)
             clean = clean and noted.dispatched >= self.progress.appended
             if clean:
                 noted = msgspec.structs.replace(

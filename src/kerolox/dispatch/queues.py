@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -67,6 +68,12 @@ def _tag_code(tag: bytes) -> int:
 queue_runs = compiled("queue_runs", _queue_runs)
 
 
+def begins_anew(queue: ConsumeQueue, queue_offset: int, physical: int) -> bool:
+    """Whether the topic had been deleted when this message came: a queue made again from the log then holds
+    messages that nobody was to see any more."""
+    return queue_offset == 0 and queue.next_offset > 0 and physical >= queue.max_physical >= 0
+
+
 class QueueFiller:
     """Makes queue entries of log entries. Entries that are there already are passed over."""
 
@@ -79,8 +86,11 @@ class QueueFiller:
         self._stops = (names.AT_INNER_MULTI_DISPATCH[1:],) if multi_dispatch else ()
         self._known: dict[tuple[bytes, int], ConsumeQueue | None] = {}
         self.fill_gaps = False  # the whole log is read: what is missing in a queue is missing in the log
+        self.wanted: Callable[[Entry], bool] | None = None  # at a start: whose queue may not have it yet
 
     def fill(self, entries: list[Entry]) -> None:
+        if self.wanted is not None:
+            entries = list(filter(self.wanted, entries))
         runs = queue_runs(entries, self._stops)
         if runs is None or not self._extend(runs):
             self._fill_each(entries)
@@ -120,6 +130,8 @@ class QueueFiller:
             code = 0 if tag is None else _tag_code(tag)
             if topic == _SCHEDULE:
                 code = self._due(properties, stored_ms, code)
+            if self.wanted is not None and begins_anew(queue, queue_offset, physical):
+                queue.delete()
             if sys_flag & _INNER_BATCH or queue.next_offset < queue_offset:
                 self._append_with_care(queue, physical, size, code, queue_offset, sys_flag, properties)
             else:

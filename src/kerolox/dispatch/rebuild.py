@@ -17,7 +17,7 @@ import msgspec
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.dispatch.keys import KeyFiller
-from kerolox.dispatch.queues import QueueFiller
+from kerolox.dispatch.queues import QueueFiller, begins_anew
 from kerolox.errors import ProtocolError
 from kerolox.protocol import json_dialect
 from kerolox.protocol.record_scan import STORE_TIMESTAMP, TOPIC, Entry
@@ -49,6 +49,7 @@ from kerolox.store.offline.mend import aside_name, open_log
 from kerolox.store.offline.walk import Walk
 from kerolox.store.segment import OpenFiles
 from kerolox.store.segments import Segments
+from kerolox.store.sums import SumsFile
 
 RECORD_BYTES_MIN = 91
 _WRITE_EVERY = 8  # batches of eight megabytes
@@ -81,7 +82,7 @@ class MendingQueue(ConsumeQueue):
     of: MendingQueues
 
     def append(self, physical: int, size: int, tags_code: int, queue_offset: int) -> bool:
-        if queue_offset == 0 and self.next_offset and physical >= self.max_physical >= 0:
+        if begins_anew(self, queue_offset, physical):
             self.of.restarted += 1
             self.delete()
         return super().append(physical, size, tags_code, queue_offset)
@@ -354,7 +355,8 @@ def _note(
     queues: bool,
     index: bool,
 ) -> None:
-    """Bring our marks and the checkpoint in line with what there is now."""
+    """Bring our marks and the checkpoint in line with what there is now; the sums are of what was before."""
+    SumsFile(files, layout.root).remove()
     if index and files.exists(layout.path("checkpoint")):
         checkpoint = Checkpoint(files, layout.path("checkpoint"))
         checkpoint.load()

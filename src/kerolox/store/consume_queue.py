@@ -14,46 +14,34 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import TypeAlias
 
 from kerolox.store.errors import QueueGap, WrongFileSize
-from kerolox.store.files import PAGE
+from kerolox.store.queue_entry import (
+    BLANK,
+    BLANK_SIZE,
+    ENTRIES_PER_FILE,
+    ENTRY,
+    ENTRY_SIZE,
+    HOLE_TAGS,
+    NOWHERE,
+    Entry,
+    valid_bytes,
+)
 from kerolox.store.segment import Segment
 from kerolox.store.segments import Segments
+from kerolox.store.sums import FileSum, QueueSums, first_unlike, sum_up
 from kerolox.store.tail import Tail
 
 logger = logging.getLogger(__name__)
 
-# See FORMAT.md, "Consume queue entry".
-ENTRY = struct.Struct(
-    ">q"  # physical offset in the commit log
-    "i"  # stored size, bytes
-    "q"  # tag hash, 0 without a tag; of a delayed message the time it is due
-)
-ENTRY_SIZE = ENTRY.size
-assert ENTRY_SIZE == 20
-ENTRIES_PER_FILE = 300_000
-
-BLANK_SIZE = 0x7FFF_FFFF
-BLANK = ENTRY.pack(0, BLANK_SIZE, 0)
-_RECORD_MAX = 0x7F00_0000
-
-# Of a queue offset whose message is lost: the entry points at the next message of the queue that is not, and
-# has this where the tag hash belongs. No hash is as large. See FORMAT.md, "Lost messages".
-HOLE_TAGS = 0x6B65_726F_6C6F_7865
+__all__ = ["BLANK", "BLANK_SIZE", "ENTRIES_PER_FILE", "ENTRY", "ENTRY_SIZE", "HOLE_TAGS", "ConsumeQueue"]
 
 _TAIL_MAX = 3200 * ENTRY_SIZE  # beyond this an append writes the tail first
 _TAIL_KEPT = 400 * ENTRY_SIZE  # how much of it stays in memory after it was written
-_SCAN = 4096 * ENTRY_SIZE
 _pack = ENTRY.pack
 _unpack_from = ENTRY.unpack_from
-_NOWHERE = (-1, -1)
-
-Entry: TypeAlias = tuple[int, int, int]
-"""Physical offset, size and tags code."""
 
 
 class ConsumeQueue:
@@ -75,6 +63,7 @@ class ConsumeQueue:
         "min_offset",
         "next_offset",
         "queue_id",
+        "sums",
         "topic",
     )
 
@@ -93,6 +82,7 @@ class ConsumeQueue:
         self._tail: Tail | None = None
         self._written = 0  # entries below this are in the files
         self._suspect = -1  # offset of an entry that may have been half written when the power failed
+        self.sums: list[FileSum] = []  # of its files, as far as they were summed
 
     def __repr__(self) -> str:
         return f"ConsumeQueue({self.topic!r}, {self.queue_id}, {self.min_offset}..{self.next_offset})"
@@ -114,6 +104,23 @@ class ConsumeQueue:
     def unwritten(self) -> int:
         """How many entries are only in memory."""
         return self.next_offset - self._written
+
+    # What vouches for it
+
+    @property
+    def written_bytes(self) -> tuple[int, int]:
+        """Where what is in the files ends: of the queue, and of its extension."""
+        return self._written * ENTRY_SIZE, 0
+
+    def sum_up(self, ends: tuple[int, int]) -> QueueSums:
+        """The sums of what is in the files up to these ends. For a thread."""
+        self.sums = sum_up(self._segments, self.sums, ends[0])
+        return QueueSums(self.topic, self.queue_id, self.sums)
+
+    def vouched(self, known: QueueSums) -> int | None:
+        """The offset before which all entries are as they were summed; None when all are. Before recovery."""
+        unlike = first_unlike(self._segments, known.files)
+        return None if unlike is None else unlike // ENTRY_SIZE
 
     # Growing
 
@@ -329,8 +336,11 @@ class ConsumeQueue:
             self._segments.load()
         self._set_end(self._segments.max_offset // ENTRY_SIZE)
 
-    def recover(self, *, crashed: bool = True, safe_physical: int | None = None) -> None:
-        """Find the end: the first entry that is none, looking from the third-last file on.
+    def recover(
+        self, *, crashed: bool = True, safe_physical: int | None = None, vouched: int | None = None
+    ) -> None:
+        """Find the end: the first entry that is none, looking from the third-last file on; or ``vouched``,
+        when entries from that offset on are to come again from the log.
 
         Earlier when the entries of messages from ``safe_physical`` on may not have been flushed: of
         several files written before lost power any may have kept its pages.
@@ -342,9 +352,11 @@ class ConsumeQueue:
         """
         segments = self._segments
         end = segments.max_offset
-        previous = _NOWHERE
-        for segment in self._doubtful_files(safe_physical):
-            valid, previous = self._valid_bytes(segment.start, previous)
+        previous = NOWHERE
+        if vouched is not None:
+            end = min(end, vouched * ENTRY_SIZE)
+        for segment in self._doubtful_files(safe_physical) if vouched is None else ():
+            valid, previous = valid_bytes(segments, segment.start, previous)
             if valid < segments.size:
                 end = segment.start + valid
                 break
@@ -371,41 +383,23 @@ class ConsumeQueue:
             first -= 1
         return files[first:]
 
-    def _valid_bytes(self, start: int, previous: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-        # ``previous`` is where the message of the entry before begins and ends.
-        size = self._segments.size
-        done = 0
-        while done < size:
-            chunk = self._segments.read(start + done, min(_SCAN, size - done))
-            count = _count_valid(chunk)
-            # The entries across two pages, each with the one before it.
-            for page in range(done // PAGE + 1, (done + count * ENTRY_SIZE) // PAGE + 1):
-                number = page * PAGE // ENTRY_SIZE - done // ENTRY_SIZE
-                if page * PAGE % ENTRY_SIZE == 0 or number >= count:
-                    continue
-                if number:
-                    previous = _range_at(chunk, number - 1)
-                physical = _unpack_from(chunk, number * ENTRY_SIZE)[0]
-                # The same message again is the mark of lost ones before it.
-                if physical < previous[1] and physical != previous[0]:
-                    count = number
-                    break
-            if count:
-                previous = _range_at(chunk, count - 1)
-            done += count * ENTRY_SIZE
-            if count * ENTRY_SIZE < len(chunk):
-                break
-        return done, previous
-
     def _set_end(self, offset: int) -> None:
         self.next_offset = self._written = offset
         self.min_offset = min(self.min_offset, offset)
         self._tail = None
         self._suspect = -1
+        self.sums = []
 
     def _find_max_physical(self) -> None:
-        last = self.entry(self.next_offset - 1)
-        self.max_physical = -1 if last is None or last[1] == BLANK_SIZE else last[0] + last[1]
+        self.max_physical = self.physical_before(self.next_offset)
+
+    def physical_before(self, offset: int) -> int:
+        """Where the message before this offset ends in the log; -1 when there is none."""
+        last = self.entry(offset - 1)
+        if last is None or last[1] == BLANK_SIZE:
+            return -1
+        # What stands for a lost message points at the next one, which may be still to come.
+        return last[0] if last[2] == HOLE_TAGS else last[0] + last[1]
 
     def truncate_to_physical(self, physical: int) -> None:
         """Remove the entries of messages at or beyond this place in the commit log. Waits for the disk.
@@ -464,6 +458,29 @@ class ConsumeQueue:
         self.correct_min_offset(log_min)
         return count
 
+    def cut_at(self, offset: int) -> None:
+        """Remove the entries from this offset on. Waits for the disk."""
+        if self.write() is not None:
+            self._waiting.append(self)
+        if self._segments.last is not None and offset < self.next_offset:
+            self._cut(offset)
+
+    def count_from(self, offset: int) -> None:
+        """Give the next entry this offset, as the messages before it are lost or deleted."""
+        last = self.entry(self.next_offset - 1)
+        if last is not None and last[1] != BLANK_SIZE:
+            self._add(_pack(last[0], last[1], HOLE_TAGS) * (offset - self.next_offset), self.max_physical)
+            return
+        first = offset - offset * ENTRY_SIZE % self._segments.size // ENTRY_SIZE
+        self._set_end(first)
+        if offset > first:
+            self._add(BLANK * (offset - first), -1)
+        self.min_offset = offset
+
+    def adopt(self, known: QueueSums) -> None:
+        """These sums were found to be right, and nothing they cover was cut since."""
+        self.sums = known.files
+
     def delete(self) -> None:
         """Remove all entries and files, as when the topic is deleted or the commit log is lost."""
         self._segments.delete_all()
@@ -475,29 +492,3 @@ class ConsumeQueue:
         self.write()
         self._tail = None
         self._segments.close()
-
-
-def _range_at(chunk: bytes, number: int) -> tuple[int, int]:
-    physical, size, _ = _unpack_from(chunk, number * ENTRY_SIZE)
-    return _NOWHERE if size == BLANK_SIZE else (physical, physical + size)
-
-
-def _count_valid(chunk: bytes) -> int:
-    """How many entries from the beginning on have an offset of at least 0 and a size above 0.
-
-    A size near that of blank ones, larger than any record, is a blank entry half written.
-    """
-    # All at once, byte by byte of the fields: a file has 300,000 entries, a store thousands of files.
-    sizes = [chunk[byte::ENTRY_SIZE] for byte in (8, 9, 10, 11)]
-    if max(chunk[::ENTRY_SIZE]) < 0x80 and max(sizes[0]) < 0x7F:
-        bits = 0
-        for column in sizes:
-            bits |= int.from_bytes(column, "big")
-        zero = bits.to_bytes(len(sizes[0]), "big").find(0)
-        return len(sizes[0]) if zero < 0 else zero
-    count = 0
-    for physical, size, _ in ENTRY.iter_unpack(chunk):
-        if physical < 0 or size <= 0 or _RECORD_MAX <= size < BLANK_SIZE:
-            break
-        count += 1
-    return count

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from kerolox.store.consume_queue import ENTRIES_PER_FILE, ENTRY_SIZE, ConsumeQueue
 from kerolox.store.errors import StoreError
@@ -136,13 +137,20 @@ class ConsumeQueues:
                     )
                 self._make(topic, int(name)).load()
 
-    def recover(self, *, crashed: bool, safe_physical: int | None = None) -> None:
+    def recover(
+        self,
+        *,
+        crashed: bool,
+        safe_physical: int | None = None,
+        vouched: Mapping[ConsumeQueue, int] = MappingProxyType({}),
+    ) -> None:
         """Find the end of every queue. Waits for the disk. After a crash the next round flushes them all.
 
-        Entries of messages before ``safe_physical`` are known to have been flushed.
+        Entries of messages before ``safe_physical`` are known to have been flushed. Of queues in ``vouched``
+        entries from the offset there on are cut off: they come again from the log.
         """
         for queue in self:
-            queue.recover(crashed=crashed, safe_physical=safe_physical)
+            queue.recover(crashed=crashed, safe_physical=safe_physical, vouched=vouched.get(queue))
         if crashed and self._files.is_dir(self.directory):
             self._files.sync_dir(self.directory)
             self._files.sync_dir(os.path.dirname(self.directory))

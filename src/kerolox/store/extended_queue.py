@@ -9,6 +9,7 @@ from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.consume_queue import ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue
 from kerolox.store.queue_extension import NotInMemory, QueueExtension, Unit, is_address
 from kerolox.store.segments import Segments
+from kerolox.store.sums import FileSum, QueueSums, first_unlike, sum_up
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class ExtendedQueue(ConsumeQueue):
     also where the original has put an address.
     """
 
-    __slots__ = ("_noted", "_writes", "extension")
+    __slots__ = ("_noted", "_writes", "extension", "unit_sums")
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class ExtendedQueue(ConsumeQueue):
         self.extension = extension
         self._noted = noted
         self._writes = writes and topic != SCHEDULE_TOPIC
+        self.unit_sums: list[FileSum] = []
 
     # Growing
 
@@ -81,6 +83,28 @@ class ExtendedQueue(ConsumeQueue):
     def write(self) -> Segments | None:
         self.extension.write()
         return super().write()
+
+    # What vouches for it
+
+    @property
+    def written_bytes(self) -> tuple[int, int]:
+        return super().written_bytes[0], self.extension.segments.wrote
+
+    def sum_up(self, ends: tuple[int, int]) -> QueueSums:
+        sums = super().sum_up(ends)
+        self.unit_sums = sums.extension = sum_up(self.extension.segments, self.unit_sums, ends[1])
+        return sums
+
+    def vouched(self, known: QueueSums) -> int | None:
+        """Without its units a queue is made again as a whole."""
+        if first_unlike(self.extension.segments, known.extension) is not None:
+            return 0
+        return super().vouched(known)
+
+    def adopt(self, known: QueueSums) -> None:
+        super().adopt(known)
+        last = known.extension[-1] if known.extension else FileSum(0, 0, 0)
+        self.unit_sums = known.extension if last.start + last.size <= self.extension.end else []
 
     # Reading
 
@@ -117,13 +141,15 @@ class ExtendedQueue(ConsumeQueue):
         super().load()
         self.extension.load()
 
-    def recover(self, *, crashed: bool = True, safe_physical: int | None = None) -> None:
+    def recover(
+        self, *, crashed: bool = True, safe_physical: int | None = None, vouched: int | None = None
+    ) -> None:
         """As of any queue; then its units end with that of the last entry.
 
         Entries at the end without their units, as power loss may leave them, are cut off: both come again
         from the commit log.
         """
-        super().recover(crashed=crashed, safe_physical=safe_physical)
+        super().recover(crashed=crashed, safe_physical=safe_physical, vouched=vouched)
         extension = self.extension
         last_valid: tuple[int, Unit] | None = None
         last_address: int | None = None
@@ -178,6 +204,7 @@ class ExtendedQueue(ConsumeQueue):
     def delete(self) -> None:
         super().delete()
         self.extension.delete_all()
+        self.unit_sums = []
 
     def close(self) -> None:
         super().close()

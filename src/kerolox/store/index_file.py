@@ -15,6 +15,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
+from zlib import crc32
 
 from kerolox.compiled import compiled
 from kerolox.protocol.limits import INT32_MAX
@@ -44,6 +45,7 @@ _SHIFT = HEADER.size // SLOT_SIZE
 _PAGE_SLOTS = PAGE // SLOT_SIZE
 _PAGE_BITS = _PAGE_SLOTS.bit_length() - 1
 _SCAN = 4096
+_SUMMED_AT_ONCE = 50_000
 _SWAP = sys.byteorder == "little"
 
 Item: TypeAlias = tuple[int, int, int]
@@ -106,6 +108,8 @@ class IndexFile:
         self._table: array[int] | None = None
         self._changed: set[int] = set()  # pages of the table newer than in the file
         self._tail = Tail.at(1)
+        self._summed = (1, 0)  # up to which entry, and the CRC of their bytes
+        self._slots_summed: int | None = None  # once they do not change any more
 
     @property
     def room(self) -> int:
@@ -132,6 +136,7 @@ class IndexFile:
         if not items:
             return
         table = self._load_table()
+        self._slots_summed = None
         if self.count == 1:
             _, self.begin_physical, self.begin_ms = items[0]
         packed, used, pages = index_entries(items, table, self.count, self.begin_ms)
@@ -191,6 +196,10 @@ class IndexFile:
         """Read the counts; False when they cannot be those of a file of this size."""
         with _Opened(self._open_files, self.segment) as file:
             data = file.pread(HEADER.size, 0)
+        return self.take_header(data)
+
+    def take_header(self, data: bytes) -> bool:
+        """Count what this header counts, whatever the file's own says."""
         self.begin_ms, self.end_ms, self.begin_physical, self.end_physical, self.used_slots, count = (
             HEADER.unpack(data)
         )
@@ -248,6 +257,36 @@ class IndexFile:
             data = file.pread(count * ENTRY.size, self._entries_at + first * ENTRY.size)
             yield from enumerate(ENTRY.iter_unpack(data), first)
 
+    # What vouches for it
+
+    def sum_entries(self, header: bytes) -> int:
+        """The CRC of the entries a header counts, which are in the file. For a thread."""
+        count = HEADER.unpack(header)[5]
+        number, crc = self._summed if self._summed[0] <= count else (1, 0)
+        with _Opened(self._open_files, self.segment) as file:
+            while number < count:
+                some = min(_SUMMED_AT_ONCE, count - number)
+                crc = crc32(file.pread(some * ENTRY.size, self._entries_at + number * ENTRY.size), crc)
+                number += some
+        self._summed = (number, crc)
+        return crc
+
+    def sum_slots(self) -> int:
+        """The CRC of the slots, once they are all in the file. For a thread."""
+        if self._slots_summed is not None:
+            return self._slots_summed
+        crc = 0
+        with _Opened(self._open_files, self.segment) as file:
+            for at in range(HEADER.size, self._entries_at, _SUMMED_AT_ONCE):
+                crc = crc32(file.pread(min(_SUMMED_AT_ONCE, self._entries_at - at), at), crc)
+        if self._table is None and not self._changed:
+            self._slots_summed = crc
+        return crc
+
+    @property
+    def slots_in_memory(self) -> bool:
+        return self._table is not None
+
     # After a crash
 
     def rebuild(self) -> bool:
@@ -258,6 +297,7 @@ class IndexFile:
         missing, goes too: it is expected to come again from the log.
         """
         self.new_table()
+        self._slots_summed = None
         table = self._load_table()
         slots = self.slots
         last = 0
@@ -301,6 +341,7 @@ class IndexFile:
     def _cut(self, count: int) -> None:
         if count >= self.count:
             return
+        self._summed, self._slots_summed = (1, 0), None
         self.write_entries()
         table = self._load_table()
         with _Opened(self._open_files, self.segment) as file:

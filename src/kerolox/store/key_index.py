@@ -22,6 +22,7 @@ from kerolox.store.errors import StoreError, WrongFileSize
 from kerolox.store.files import Files, PathLike
 from kerolox.store.index_file import IndexFile, Item, file_size
 from kerolox.store.segment import OpenFiles, SegmentGone, remove_segment
+from kerolox.store.sums import UNKNOWN, IndexSum
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +141,8 @@ class KeyIndex:
         self._unsynced: list[IndexFile] = []  # changed since the last write(), oldest first
         self._failed: list[IndexFile] = []  # written, and not synced because that failed
         self._new_dirs: list[str] = []
+        self._unvouched: list[IndexFile] = []  # loaded, and to be removed: their keys come again
+        self.damage = ""  # what is wrong with the files that were loaded: then all are to be made again
 
     def __len__(self) -> int:
         return len(self._all)
@@ -295,14 +298,16 @@ class KeyIndex:
 
     # Start, and shrinking
 
-    def load(self, *, after_crash: bool, checkpoint_ms: int = 0) -> None:
+    def load(self, *, after_crash: bool, checkpoint_ms: int = 0, sums: list[IndexSum] | None = None) -> None:
         """Find the files. A file of another size is refused: nothing in it can be addressed.
 
-        After a crash those not known to be full and flushed before ``checkpoint_ms`` are checked entry by
-        entry. At the first damage the index ends; what follows must come again from the log.
+        With ``sums`` the index is what they vouch for, or :attr:`damage` says why it cannot be. Without,
+        after a crash, those not known to be full and flushed before ``checkpoint_ms`` are checked entry by
+        entry. At the first damage the index ends. What follows must come again from the log.
         """
         found: list[IndexFile] = []
         size = file_size(self.slots, self.entries)
+        self.damage = ""
         for name in self._files.list_dir(self.directory):
             path = os.path.join(self.directory, name)
             if len(name) != _NAME_DIGITS or not (name.isascii() and name.isdigit()):
@@ -316,20 +321,74 @@ class KeyIndex:
                 raise WrongFileSize(path, actual, size)
             file = IndexFile(self._open_files, path, self.slots, self.entries, named=not after_crash)
             if not file.load_header() and not after_crash:
-                raise StoreError(
-                    f"{path} counts more than the {self.entries - 1} entries it has room for. Was it written "
-                    "with other sizes? Set maxHashSlotNum and maxIndexNum as they were, or move the file "
-                    "away: then its messages are not found by key.",
-                    path=path,
-                )
+                self.damage = f"{path} counts more than the {self.entries - 1} entries it has room for"
             found.append(file)
         self._all = found
-        self._unsynced = []
+        self._unsynced, self._unvouched = [], []
         if after_crash:
             self._new_dirs = [self.directory] if self._all else []
+        if sums is not None:
+            self._check_sums(sums, after_crash)
+        elif after_crash:
             self._check_files(checkpoint_ms)
         self._set_end()
         self.full_files_end_ms = max((file.end_ms for file in self._all[:-1]), default=0)
+
+    def _check_sums(self, sums: list[IndexSum], after_crash: bool) -> None:
+        """Keep what is as it was summed; the rest comes again from the log."""
+        known = {known.name: known for known in sums}
+        missing = sorted(known.keys() - set(map(_name, self._all)))
+        if missing:
+            self.damage = self.damage or f"{os.path.join(self.directory, missing[0])} is missing"
+            return
+        self._unvouched = [file for file in self._all if _name(file) not in known]
+        self._all = [file for file in self._all if _name(file) in known]
+        for file in self._all:
+            expected = known[_name(file)]
+            header = bytes.fromhex(expected.header)
+            as_noted = file.header == header and not after_crash
+            if not file.take_header(header) or file.sum_entries(header) != expected.entries:
+                self.damage = f"{file.path}: its entries are not those that were written"
+            elif as_noted and expected.slots != UNKNOWN:
+                if file.sum_slots() != expected.slots:
+                    self.damage = f"{file.path}: its slots are not those that were written"
+            elif not (after_crash and expected.slots != UNKNOWN and file.sum_slots() == expected.slots):
+                if not after_crash:
+                    logger.warning(
+                        "index_header_replaced path=%s next='its later keys come again from the log: another "
+                        "broker wrote them, or the header was damaged'",
+                        file.path,
+                    )
+                if file.rebuild():
+                    self._unsynced.append(file)
+                else:
+                    self.damage = f"{file.path}: its chains are broken"
+            if self.damage:
+                return
+
+    def settle(self) -> None:
+        """Once the log is known to be good: remove what no sum vouched for. Waits for the disk."""
+        for file in self._unsynced:
+            # Now: what is entered next must not be counted by a header that counts more.
+            file.write_header(file.header)
+            file.sync()
+        unvouched, self._unvouched = self._unvouched, []
+        self._remove(unvouched)
+
+    def headers(self) -> list[tuple[IndexFile, bytes]]:
+        """All files, and what their headers count by now: after :meth:`write`, for :meth:`sum_up`."""
+        return [(file, file.header) for file in self._all if file.count > 1]
+
+    def sum_up(self, headers: list[tuple[IndexFile, bytes]], *, whole: bool) -> list[IndexSum]:
+        """The sums of what was written and flushed; ``whole``: the slots of all files too. For a thread."""
+        sums: list[IndexSum] = []
+        for file, header in headers:
+            try:
+                slots = file.sum_slots() if whole or not file.slots_in_memory else UNKNOWN
+                sums.append(IndexSum(_name(file), header.hex(), file.sum_entries(header), slots))
+            except SegmentGone:
+                continue  # deleted for its age
+        return sums
 
     def _check_files(self, checkpoint_ms: int) -> None:
         # Full files may end in the same millisecond, and the checkpoint speaks of the first of them.
@@ -394,7 +453,7 @@ class KeyIndex:
 
     def delete_all(self) -> None:
         """Remove every file."""
-        gone, self._all = self._all, []
+        gone, self._all, self._unvouched = self._all + self._unvouched, [], []
         self._unsynced, self._failed = [], []
         self._remove(gone)
         self._set_end()
@@ -421,6 +480,10 @@ class KeyIndex:
 def file_name(wall_ms: int) -> str:
     """The name of a file made at this time: local time to the millisecond, 17 digits."""
     return datetime.fromtimestamp(wall_ms // 1000).strftime("%Y%m%d%H%M%S") + f"{wall_ms % 1000:03d}"
+
+
+def _name(file: IndexFile) -> str:
+    return os.path.basename(file.path)
 
 
 def _whole_messages(items: list[Item], count: int) -> int:

@@ -66,6 +66,20 @@ class CorruptLog(StoreError):
         )
 
 
+class LogEndsEarly(StoreError):
+    """The log ends before a place it was flushed to. Nothing was changed."""
+
+    def __init__(self, path: str, offset: int, in_file: int, what: str, noted: int, root: str) -> None:
+        super().__init__(
+            f"{path} is damaged at byte {in_file} (log offset {offset}): {what}; the log was flushed up to "
+            f"offset {noted}, and no valid record follows. Nothing was changed. Restore the file from a copy "
+            f"if there is one; or: kerolox store repair {root} --cut {offset} (end the log there, "
+            f"{noted - offset} bytes are lost).",
+            path=path,
+            offset=offset,
+        )
+
+
 class Recovered(msgspec.Struct):
     """What recovery found and did."""
 
@@ -78,6 +92,7 @@ class Recovered(msgspec.Struct):
     stop: str = ""  # why the log ends where it does
     seconds: float = 0.0
     last_store_timestamp: int = 0
+    dispatched_from: int = 0  # queues and index were given what lies here and behind it
 
 
 class Circumstances(msgspec.Struct, frozen=True):
@@ -89,6 +104,7 @@ class Circumstances(msgspec.Struct, frozen=True):
     queues_end: int  # end of the last message in any consume queue, -1 without any
     queues_vanished: bool = False  # they are made again from the whole log
     index_vanished: bool = False  # likewise
+    vouched_to: int = UNKNOWN  # sums vouch for what queues and index have of messages before this
 
     @property
     def rebuild(self) -> bool:
@@ -113,10 +129,14 @@ def choose_start(segments: Segments, checkpoint: Checkpoint, known: Circumstance
     first = max(0, segments.min_offset)
     if known.rebuild or known.queues_end < 0:
         return first
+    if known.vouched_to != UNKNOWN:
+        vouched_to = max(first, known.vouched_to)
+        if record_starts(segments, vouched_to, vouched_to):
+            return vouched_to
     if known.marks.dispatched != UNKNOWN:
         # Between the last message in a queue and the mark lies only what is in no queue.
         marked = max(first, min(known.marks.dispatched, known.queues_end))
-        if _record_starts(segments, marked, known.queues_end):
+        if record_starts(segments, marked, known.queues_end):
             return marked
     # Without our marks (another broker wrote last) by whole files, as it would.
     if known.crashed:
@@ -182,14 +202,21 @@ def find_end(
 
 
 def dispatch_found(
-    segments: Segments, found: Recovered, kept: list[Entry] | None, dispatch: Callable[[list[Entry]], None]
+    segments: Segments,
+    found: Recovered,
+    kept: list[Entry] | None,
+    dispatch: Callable[[list[Entry]], None],
+    start: int | None = None,
 ) -> None:
-    """Give the followers everything :func:`find_end` found, read once more if it was too much to keep."""
+    """Give the followers everything :func:`find_end` found, read once more if it was too much to keep; or
+    only what lies at ``start`` and behind it."""
+    start = found.start if start is None else start
     if kept is not None:
+        kept = [entry for entry in kept if entry[PHYSICAL_OFFSET] >= start]
         if kept:
             dispatch(kept)
         return
-    for _, entries, _, _ in _pieces(segments, found.start, CHECK_NONE):
+    for _, entries, _, _ in _pieces(segments, start, CHECK_NONE):
         entries = [entry for entry in entries if entry[PHYSICAL_OFFSET] < found.end]
         if entries:
             dispatch(entries)
@@ -239,6 +266,27 @@ def _pieces(segments: Segments, position: int, check: int) -> Iterator[tuple[int
             position += good
         else:
             return
+
+
+def refuse_early_end(segments: Segments, found: Recovered, noted: int, root: str) -> None:
+    """Raise unless the log reaches the place it is known to have been flushed to."""
+    if found.end >= noted:
+        return
+    segment = segments.segment_at(found.end)
+    if segment is None:
+        path = os.path.join(segments.directories[0], segment_name(found.end))
+        raise LogEndsEarly(path, found.end, 0, "the file that begins here is missing", noted, root)
+    raise LogEndsEarly(segment.path, found.end, found.end - segment.start, found.stop, noted, root)
+
+
+def refuse_gaps(segments: Segments, before: int, root: str) -> None:
+    """Raise when a file is missing in what is not read at this start. The rest is judged as it is read."""
+    for low, high in segments.gaps:
+        if low < before:
+            behind = find_record_after(segments, high)
+            path = os.path.join(segments.directories[0], segment_name(low))
+            what = "the file that begins here is missing"
+            raise CorruptLog(path, low, 0, what, high if behind is None else behind[0], root)
 
 
 def _judge_end(
@@ -337,7 +385,7 @@ def _first_torn(
     return None
 
 
-def _record_starts(segments: Segments, offset: int, queues_end: int) -> bool:
+def record_starts(segments: Segments, offset: int, queues_end: int = UNKNOWN) -> bool:
     """Whether a record, a blank one, or the unwritten end begins here."""
     readable = segments.readable(offset)
     if readable == 0:
