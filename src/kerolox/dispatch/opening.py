@@ -20,6 +20,8 @@ from kerolox.store.consume_queues import flush
 from kerolox.store.delay_table import parse_levels
 from kerolox.store.errors import QueueGap, StoreError
 from kerolox.store.marks import UNKNOWN, Marks
+from kerolox.store.offline.index_check import IndexCheck
+from kerolox.store.offline.layout import Finding, OnlyReading, find_layout
 from kerolox.store.recovery import (
     Circumstances,
     Recovered,
@@ -131,7 +133,7 @@ class Opening:
                 "index_damaged reason=%r next='it is made again: the whole log is read'", store.index.damage
             )
             index_vanished = True
-        elif self._compares_all and store.options.index_enabled and len(store.index):
+        elif self._compares_all and crashed and store.options.index_enabled and len(store.index):
             log.info("index_made_again reason='no sums vouch for it'")
             index_vanished = True
         return Circumstances(
@@ -276,6 +278,13 @@ class Opening:
         )
         noted = max(known.marks.dispatched, UNKNOWN if sums is None else sums.end)
         refuse_early_end(segments, found, noted, store.root)
+        if (
+            self._compares_all
+            and not known.rebuild
+            and len(store.index)
+            and not self._index_agrees(found, kept)
+        ):
+            known = msgspec.structs.replace(known, index_vanished=True)
         # The log is good. Only from here on anything is changed.
         found.dispatched_from = start
         store.index.settle()
@@ -327,6 +336,29 @@ class Opening:
                 self._counts.setdefault(key, queue.next_offset)
             queue.cut_at(offset)
             self._floors[key] = min(self._floors.get(key, start), start)
+
+    def _index_agrees(self, found: Recovered, kept: list[Entry] | None) -> bool:
+        """Whether the index that another broker left has every key, and nothing else."""
+        store = self._store
+        findings: list[Finding] = []
+        layout = find_layout(store.root, store.options)
+        check = IndexCheck(layout, OnlyReading(), store.log.min_offset, findings, clean=True)
+        dispatch_found(store.segments, found, kept, check.check)
+        check.finish(found.end, crashed=False, dispatched=found.end)
+        for path, physical, time_ms in store.index.claims():
+            said_ms = store.log.store_timestamp_at(physical)
+            if physical >= store.log.min_offset and said_ms != time_ms:
+                what = (
+                    f"its header has {time_ms} for the time of the message at {physical}, which has {said_ms}"
+                )
+                findings.append(Finding("index header", path, what))
+        for finding in findings[:1]:
+            log.warning(
+                "index_damaged path=%s reason=%r next='it is made again from the log'",
+                finding.path,
+                finding.what,
+            )
+        return not findings
 
     def _note_unfinished(self, dispatched: int) -> None:
         """Should this be broken off, the next start must not take what there is by then for all."""

@@ -375,6 +375,13 @@ class KeyIndex:
         unvouched, self._unvouched = self._unvouched, []
         self._remove(unvouched)
 
+    def claims(self) -> list[tuple[str, int, int]]:
+        """What headers say of their first and last messages: path, place in the log and store time."""
+        used = [file for file in self._all if file.count > 1]
+        return [(file.path, file.begin_physical, file.begin_ms) for file in used] + [
+            (file.path, file.end_physical, file.end_ms) for file in used
+        ]
+
     def headers(self) -> list[tuple[IndexFile, bytes]]:
         """All files, and what their headers count by now: after :meth:`write`, for :meth:`sum_up`."""
         return [(file, file.header) for file in self._all if file.count > 1]

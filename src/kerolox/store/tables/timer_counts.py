@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,9 @@ from kerolox.protocol.bodies.body import from_tree
 from kerolox.protocol.bodies.stats import TimerMetric, TimerMetrics
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.store.files import Files, PathLike
-from kerolox.store.tables.table import Table, unknown_members
+from kerolox.store.tables.table import Table, TableBroken, unknown_members
+
+logger = logging.getLogger(__name__)
 
 
 class TimerCounts(Table):
@@ -25,8 +28,20 @@ class TimerCounts(Table):
         self._changed_ms: dict[str, int] = {}
         self._version = DataVersion()
 
+    def load(self) -> bool:
+        """As of any table; but figures that do not read are no reason not to start: they begin anew."""
+        try:
+            return super().load()
+        except TableBroken as error:
+            logger.warning("timer_counts_lost error=%r next='they are counted from 0 on'", str(error))
+            for path in (self.path, self.path + ".bak"):
+                if self._files.exists(path):
+                    self._files.rename(path, path + ".broken")
+            return False
+
     def add(self, topic: str, count: int) -> None:
-        self.counts[topic] = self.counts.get(topic, 0) + count
+        # Messages that were entered before the figures were lost are not among them when they leave.
+        self.counts[topic] = max(0, self.counts.get(topic, 0) + count)
         now_ms = self._clock.wall_ms()
         self._changed_ms[topic] = now_ms
         self._version = self._version.next(now_ms)
