@@ -298,7 +298,7 @@ class Opening:
                 if queue.max_physical > store.log.min_offset:
                     queue.delete()
         elif sums is None or not known.crashed:
-            self._compare(found, kept, start, trusted)
+            self._compare(found, kept, start if sums is None else trusted, trusted)
         if known.index_vanished:
             store.index.delete_all()
         cut_behind(segments, found)
@@ -349,7 +349,7 @@ class Opening:
             said_ms = store.log.store_timestamp_at(physical)
             if physical >= store.log.min_offset and said_ms != time_ms:
                 what = (
-                    f"its header has {time_ms} for the time of the message at {physical}, which has {said_ms}"
+                    f"its header has {time_ms} as the time of the message at {physical}, not {said_ms}"
                 )
                 findings.append(Finding("index header", path, what))
         for finding in findings[:1]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,12 +10,11 @@ from kerolox.protocol.bodies.body import from_tree
 from kerolox.protocol.bodies.stats import TimerMetric, TimerMetrics
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.store.files import Files, PathLike
-from kerolox.store.tables.table import Table, TableBroken, unknown_members
+from kerolox.store.tables.figures import Figures
+from kerolox.store.tables.table import unknown_members
 
-logger = logging.getLogger(__name__)
 
-
-class TimerCounts(Table):
+class TimerCounts(Figures):
     """``counts[topic]``: a figure for people. A crash may leave it a little wrong."""
 
     NAME = "timermetrics"
@@ -27,17 +25,6 @@ class TimerCounts(Table):
         self.counts: dict[str, int] = {}
         self._changed_ms: dict[str, int] = {}
         self._version = DataVersion()
-
-    def load(self) -> bool:
-        """As of any table; but figures that do not read are no reason not to start: they begin anew."""
-        try:
-            return super().load()
-        except TableBroken as error:
-            logger.warning("timer_counts_lost error=%r next='they are counted from 0 on'", str(error))
-            for path in (self.path, self.path + ".bak"):
-                if self._files.exists(path):
-                    self._files.rename(path, path + ".broken")
-            return False
 
     def add(self, topic: str, count: int) -> None:
         # Messages that were entered before the figures were lost are not among them when they leave.

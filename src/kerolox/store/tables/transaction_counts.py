@@ -9,7 +9,8 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.protocol.bodies.body import Body, from_tree
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.store.files import Files, PathLike
-from kerolox.store.tables.table import Table, unknown_members
+from kerolox.store.tables.figures import Figures
+from kerolox.store.tables.table import unknown_members
 
 
 class TransactionCount(Body, frozen=True, kw_only=True, rename={"timestamp": "timeStamp"}):
@@ -24,7 +25,7 @@ class TransactionCountTable(Body, frozen=True, kw_only=True):
     transaction_count: dict[str, TransactionCount] = {}
 
 
-class TransactionCounts(Table):
+class TransactionCounts(Figures):
     """Topic → half messages. A hint only: it is saved by interval, so a crash leaves it a little off."""
 
     NAME = "transactionMetrics"
