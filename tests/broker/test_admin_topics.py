@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ from kerolox.protocol.header import Header
 from kerolox.protocol.headers import topic as headers
 from kerolox.protocol.headers.offset import UpdateOffsetRequest
 from kerolox.protocol.json_dialect import loads
-from kerolox.testing.broker import running_broker
+from kerolox.store.offline.layout import find_layout
+from kerolox.store.offline.verify import verify
+from kerolox.store.options import StoreOptions
+from kerolox.testing.broker import SMALL, running_broker
 from tests.broker.talk import Talk, subscribed
 
 
@@ -178,6 +182,27 @@ async def test_deleted_with_everything(talk: Talk, tmp_path: Path) -> None:
     for wrong in (" ", "TBW102"):
         answer = await ask(talk, RequestCode.DELETE_TOPIC_IN_BROKER, headers.DeleteTopicRequest(topic=wrong))
         assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_a_topic_deleted_before_a_kill_does_not_come_back(talk: Talk, tmp_path: Path) -> None:
+    """Its messages end the log."""
+    await create(talk, "kept")
+    await create(talk)
+    for number in range(40):
+        await talk.send("kept" if number < 10 else "t", queue_id=number % 4)
+    asked = headers.DeleteTopicRequest(topic="t")
+    assert (await ask(talk, RequestCode.DELETE_TOPIC_IN_BROKER, asked)).code == 0
+    shutil.copytree(tmp_path / "store", tmp_path / "killed" / "store")
+    assert (tmp_path / "killed" / "store" / "abort").exists()
+    async with running_broker(directory=tmp_path / "killed") as running:
+        again = Talk(talk.dialer, running)
+        assert "t" not in running.broker.store.queues.by_topic
+        assert await config(again) is None
+        await create(again)
+        assert (await again.send("t", b"again", queue_id=1)).fields["queueOffset"] == "0"
+        assert [message.body for message in await again.messages("t", 1)] == [b"again"]
+    layout = find_layout(tmp_path / "killed" / "store", StoreOptions(**SMALL))
+    assert verify(layout).findings == []
 
 
 async def test_who_consumes_it(talk: Talk) -> None:

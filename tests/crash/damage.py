@@ -187,7 +187,11 @@ async def make_image(folder: Path, name: str, *, count: int = 240, **changes: An
 async def _send(broker: Broker, dialer: Dialer, count: int) -> None:
     now_ms = broker.clock.wall_ms()
     for number in range(count):
-        properties = {"UNIQ_KEY": f"{number:032X}", "KEYS": f"k{number} all{number % 7}", "TAGS": f"t{number % 3}"}
+        properties = {
+            "UNIQ_KEY": f"{number:032X}",
+            "KEYS": f"k{number} all{number % 7}",
+            "TAGS": f"t{number % 3}",
+        }
         topic = "AB"[number % 2]
         sys_flag = 0
         if number % 20 == 7:

@@ -207,7 +207,7 @@ async def test_deleted_topics_stay_deleted_and_new_ones_of_the_name_begin_anew(t
     assert report.findings == []
     assert len([note for note in report.notes if note.kind in ("deleted topic", "no queue")]) == 2
     made = rebuild(layout_of(tmp_path))
-    assert (made.restarted, made.left_out) == (1, 20)
+    assert (made.restarted, made.left_out) == (0, 40)
     assert not (tmp_path / "consumequeue/Gone").exists()
     assert await open_and_consume(tmp_path, "Again") == [[f"new{number}" for number in range(5)]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from kerolox.clock import TimerHandle
 from kerolox.store.consume_queues import flush
 from kerolox.store.errors import DiskFull, StoreError
-from kerolox.store.marks import Marks
+from kerolox.store.marks import UNKNOWN, Marks
 from kerolox.store.retention import MANUAL_ROUNDS, LogFile, Verdict, judge
 from kerolox.store.state import Obstacle
 from kerolox.store.sums import STEP_BYTES, Sums
@@ -55,6 +56,33 @@ class Housekeeper:
     def order_deletion(self) -> None:
         """Delete expired files in the coming rounds, whatever the hour."""
         self._ordered_rounds = MANUAL_ROUNDS
+
+    async def delete_topic(self, topic: str) -> bool:
+        """Remove a topic's queues; False when it had none. Raises StoreError when that could not be noted."""
+        store = self._store
+        # What is on its way must not come into queues that begin anew, now or after a crash.
+        await store.flusher.flush_all()
+        noted = UNKNOWN
+        if topic in store.queues.by_topic:
+            noted = await self._note_deleted(topic)
+            # A start must not take a queue for lost that was deleted: from here on nothing vouches for it.
+            await self.flush(sums=True, without=topic)
+        store.log.forget_cursors(topic)
+        store.queue_filler.forget(topic)
+        end = store.progress.appended
+        deleted = store.queues.delete_topic(topic)
+        if deleted and noted < end:  # somebody sent to it meanwhile
+            await self._note_deleted(topic)
+        await self.flush()
+        return deleted
+
+    async def _note_deleted(self, topic: str) -> int:
+        """Note that messages of the topic up to here are deleted; up to where that is."""
+        store = self._store
+        end = store.progress.appended
+        note = partial(store.deleted.note, topic, end, store.log.min_offset)
+        await asyncio.get_running_loop().run_in_executor(store.keeper, note)
+        return end
 
     # --- queues and index ------------------------------------------------------------------------
 

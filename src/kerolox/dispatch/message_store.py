@@ -24,6 +24,7 @@ from kerolox.store.checkpoint import Checkpoint
 from kerolox.store.commit_log import CommitLog, Place
 from kerolox.store.consume_queues import ConsumeQueues, flush
 from kerolox.store.delay_table import parse_levels
+from kerolox.store.deleted_topics import DeletedTopics
 from kerolox.store.errors import StoreError
 from kerolox.store.files import Files
 from kerolox.store.flush import LogFlusher
@@ -108,6 +109,7 @@ class MessageStore:
         self.checkpoint = Checkpoint(self.files, self.path("checkpoint"))
         self.marks = MarksFile(self.files, self.root)
         self.sums = SumsFile(self.files, self.root)
+        self.deleted = DeletedTopics(self.files, self.root)
         self.flusher = LogFlusher(self.log, options, self.state, clock=clock)
         self.acks = Acks(self.flusher, options, self.state)
         self.reader = QueueReader(self.log, options, _memory_bytes())
@@ -304,15 +306,7 @@ class MessageStore:
 
     async def delete_topic(self, topic: str) -> bool:
         """Forget a topic's queues. Its messages leave the log with their files."""
-        # What is on its way must not come into queues that begin anew, now or after a crash.
-        await self.flusher.flush_all()
-        self.log.forget_cursors(topic)
-        self.queue_filler.forget(topic)
-        # First: a start must not take a queue for lost that was deleted.
-        await self.housekeeper.flush(sums=True, without=topic)
-        deleted = self.queues.delete_topic(topic)
-        await self.housekeeper.flush()
-        return deleted
+        return await self.housekeeper.delete_topic(topic)
 
     # --- start and stop, in threads ------------------------------------------------------------------
 

@@ -71,6 +71,7 @@ class Opening:
             store.queues.recover(crashed=crashed, safe_physical=safe)
         else:
             self._judge_queues(sums, crashed)
+        store.queue_filler.deleted = store.deleted.load()
         store.index.load(
             after_crash=crashed,
             checkpoint_ms=store.checkpoint.index_ms,
@@ -235,12 +236,15 @@ class Opening:
         except QueueGap as gap:
             log.warning("rebuilding reason=%r next='the whole log is read'", str(gap))
             found = self._recover_log(msgspec.structs.replace(known, queues_vanished=True), progress)
+        store.queue_filler.deleted = {}
+        store.deleted.fit(found.end)
         store.queues.truncate_to_physical(found.end)
         store.index.truncate_to(found.end)
         for key, count in self._counts.items():
             queue = store.queues.queue(*key)
             if queue.next_offset < count:
                 queue.count_from(count)
+        store.deleted.finish(store.queues)
         if crashed:
             # What was read may still be only in memory: from here on it counts as safe.
             store.segments.flushed = found.start
@@ -319,6 +323,7 @@ class Opening:
         comparison = Comparison(store.queues, store.log)
         levels = parse_levels(store.options.delay_levels)
         filler = comparison.filler(levels, multi_dispatch=store.options.multi_dispatch)
+        filler.deleted = store.queue_filler.deleted
         dispatch_found(store.segments, found, kept, filler.fill, start)
         if comparison.unlike:
             self._note_unfinished(start)
@@ -348,9 +353,7 @@ class Opening:
         for path, physical, time_ms in store.index.claims():
             said_ms = store.log.store_timestamp_at(physical)
             if physical >= store.log.min_offset and said_ms != time_ms:
-                what = (
-                    f"its header has {time_ms} as the time of the message at {physical}, not {said_ms}"
-                )
+                what = f"its header has {time_ms} as the time of the message at {physical}, not {said_ms}"
                 findings.append(Finding("index header", path, what))
         for finding in findings[:1]:
             log.warning(

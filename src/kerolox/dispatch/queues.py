@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -87,11 +87,13 @@ class QueueFiller:
         self._known: dict[tuple[bytes, int], ConsumeQueue | None] = {}
         self.fill_gaps = False  # the whole log is read: what is missing in a queue is missing in the log
         self.wanted: Callable[[Entry], bool] | None = None  # at a start: whose queue may not have it yet
+        # While the log is read again: topic → its messages before this place are of one that was deleted.
+        self.deleted: Mapping[bytes, int] = {}
 
     def fill(self, entries: list[Entry]) -> None:
         if self.wanted is not None:
             entries = list(filter(self.wanted, entries))
-        runs = queue_runs(entries, self._stops)
+        runs = None if self.deleted else queue_runs(entries, self._stops)
         if runs is None or not self._extend(runs):
             self._fill_each(entries)
 
@@ -114,8 +116,15 @@ class QueueFiller:
         known = self._known
         find = names.find
         multi_dispatch = self._multi_dispatch
+        deleted = self.deleted
         for size, _, queue_id, queue_offset, physical, sys_flag, stored_ms, topic, properties in entries:
             if sys_flag and sys_flag & _TRANSACTION_BITS in _IN_NO_QUEUE:
+                continue
+            if deleted and physical < deleted.get(topic, 0):
+                if multi_dispatch:  # light queues are not deleted with the topic
+                    tag = find(properties, b"\x02TAGS\x01")
+                    code = 0 if tag is None else _tag_code(tag)
+                    self._fill_light(topic, properties, physical, size, code)
                 continue
             try:
                 queue = known[topic, queue_id]

@@ -20,7 +20,7 @@ from kerolox.dispatch.keys import KeyFiller
 from kerolox.dispatch.queues import QueueFiller, begins_anew
 from kerolox.errors import ProtocolError
 from kerolox.protocol import json_dialect
-from kerolox.protocol.record_scan import STORE_TIMESTAMP, TOPIC, Entry
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, TOPIC, Entry
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.checkpoint import Checkpoint
 from kerolox.store.consume_queue import (
@@ -32,6 +32,7 @@ from kerolox.store.consume_queue import (
     ConsumeQueue,
 )
 from kerolox.store.consume_queues import ConsumeQueues, flush
+from kerolox.store.deleted_topics import DeletedTopics
 from kerolox.store.errors import DiskError, StoreError
 from kerolox.store.files import Files
 from kerolox.store.key_index import KeyIndex
@@ -180,6 +181,7 @@ def rebuild(
     if queues:
         filler = MendingFiller(new_queues, layout)
         left_out = _topics_left_out(layout)
+        filler.deleted = DeletedTopics(files, layout.root).load()  # it passes them over
         followers.append(lambda records: _fill(filler, records, left_out, made))
     if index:
         followers.append(KeyFiller(new_index, clock).fill)
@@ -227,6 +229,9 @@ def _fill(filler: QueueFiller, records: list[Entry], left_out: set[bytes], made:
         kept = [record for record in records if record[TOPIC] not in left_out]
         made.left_out += len(records) - len(kept)
         records = kept
+    if filler.deleted:
+        before = filler.deleted.get
+        made.left_out += sum(record[PHYSICAL_OFFSET] < before(record[TOPIC], 0) for record in records)
     filler.fill(records)
 
 

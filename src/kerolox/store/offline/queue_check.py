@@ -8,6 +8,7 @@ of queues, not of messages.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from kerolox.protocol import properties as names
@@ -17,6 +18,7 @@ from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
 from kerolox.store.cursors import names_light_queues
 from kerolox.store.delay_table import due_ms
+from kerolox.store.deleted_topics import DeletedTopics
 from kerolox.store.offline.layout import (
     BATCH_QUEUES,
     LIGHT_QUEUE_PREFIX,
@@ -119,6 +121,8 @@ class QueueCheck:
         self._queues: dict[tuple[bytes, int], _Queue | None] = {}
         self._unqueued: dict[tuple[bytes, int], tuple[int, int]] = {}  # messages, place of the first
         self._tags: dict[bytes, int] = {}
+        self._deleted = DeletedTopics(files, layout.root).load()
+        self._of_deleted: Counter[bytes] = Counter()  # messages of topics that were deleted
         self._batch_topics = set(files.list_dir(layout.path(BATCH_QUEUES)))
         self._load()
 
@@ -166,6 +170,9 @@ class QueueCheck:
         light = self._layout.light_queues
         for size, _, queue_id, queue_offset, physical, sys_flag, stored_ms, topic, properties in records:
             if sys_flag & 0xC in (0x4, 0xC):
+                continue
+            if self._deleted and physical < self._deleted.get(topic, 0) and not light:
+                self._of_deleted[topic] += 1
                 continue
             tag = find(properties, b"\x02TAGS\x01")
             if tag is None:
@@ -284,6 +291,9 @@ class QueueCheck:
         for (topic, queue_id), queue in self._queues.items():
             if queue is not None:
                 self._finish_queue(queue, f"{topic.decode()} queue {queue_id}", log_end, crashed, dispatched)
+        for topic, count in sorted(self._of_deleted.items()):
+            what = f"{topic.decode('utf-8', 'replace')}: {count} messages in the log are in no queue"
+            self._findings.append(Finding("deleted topic", self._layout.root, what, note=True))
         self._report_unqueued(None if topics is None else set(topics), dispatched if crashed else None)
 
     def _finish_queue(self, queue: _Queue, name: str, log_end: int, crashed: bool, dispatched: int) -> None:
