@@ -299,7 +299,7 @@ async def test_a_mark_that_the_log_does_not_prove_is_not_believed(tmp_path: Path
     # As if the power failed: the mark reached the disk, the delivered copy did not.
     at = {"later": end, "other": places[1], "garbage": 17}.get(way, end)
     marks.note(2, delay_marks.DelayMark(1, places[0], at))
-    marks.close()
+    await marks.close()
     if way == "short":
         (tmp_path / delay_marks.NAME).write_bytes(b"\x01" * 50)
     await rig.open()

@@ -78,7 +78,7 @@ class Delays:
         self._offsets = offsets
         self._options = options
         self._clock = clock
-        self._marks = DelayMarks(store.files, store.root)
+        self.marks = DelayMarks(store.files, store.root, store.keeper)
         self.levels = [
             Level(number, delay_ms) for number, delay_ms in enumerate(parse_levels(options.delay_levels), 1)
         ]
@@ -152,13 +152,14 @@ class Delays:
         for level in self.levels:
             level.due_ms = 0
         self._store.dispatcher.followers.append(self.arrived)
+        self._store.flusher.on_flushed.append(self.marks.flushed)
         self._schedule_save()
         self._look()
 
     async def close(self) -> None:
         """Deliver no more, and save how far it came."""
         if not self._delivering:
-            self._marks.close()
+            await self.marks.close()
             return
         self._delivering = False
         for timer in (self._timer, self._save_timer):
@@ -172,11 +173,12 @@ class Delays:
             await asyncio.wait(under_way)
         if self._offsets.changed:
             await self._save()
-        self._marks.close()
+        self._store.flusher.on_flushed.remove(self.marks.flushed)
+        await self.marks.close()
 
     def _load(self) -> None:
         """How far each level has come: as saved, inside of its queue, or as our marks prove."""
-        marks = self._marks.load()
+        marks = self.marks.load()
         for level in self.levels:
             queue = self._queue(level)
             saved = self._offsets.offsets.get(level.number)
@@ -199,7 +201,7 @@ class Delays:
                 if saved is not None and saved != offset:
                     self._offsets.update(level.number, offset)
             level.next_offset = offset
-        self._marks.open()
+        self.marks.open()
         for queue_id, queue in self._store.queues.by_topic.get(SCHEDULE_TOPIC, {}).items():
             waiting = queue.max_offset - max(queue.min_offset, self._offsets.offsets.get(queue_id + 1, 0))
             if queue_id >= len(self.levels) and waiting > 0:
@@ -399,7 +401,7 @@ class Delays:
             if error is None:
                 # At once: what a kill finds between the write and this note comes twice.
                 if last is not None:
-                    self._marks.note(level.number, DelayMark(*last))
+                    self.marks.delivered(level.number, DelayMark(*last), self._store.progress.appended)
                 self._count(level, next_offset, stored)
             done.set_result(error)
 

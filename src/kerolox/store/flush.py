@@ -100,6 +100,7 @@ class LogFlusher:
         state.on_change.append(self._on_state)
         self.flushed_store_timestamp = 0  # every message with an earlier store time is on the medium
         self.flushes = 0
+        self.on_flushed: list[Callable[[int], None]] = []  # hear up to where the log is on the medium
         self._running_since_s = 0.0
 
     def stalled_s(self) -> float:
@@ -244,6 +245,8 @@ class LogFlusher:
         while waiting and waiting[0][0] <= progress.flushed:
             waiting.popleft()[2](Safe.YES)
         progress.advance()
+        for told in self.on_flushed:
+            told(progress.flushed)
         if waiting:
             self.flush_soon()
 

@@ -1,7 +1,8 @@
 """A small file of notes, each with its CRC in a place of its own: written often, without a flush.
 
-A note survives the process, not lost power, so whoever reads one believes it only when the log proves it. A
-place is written anew in turns with another one, so that one of them is whole at any time. Notes that cannot
+A note survives the process, and lost power only if :meth:`NoteFile.sync` was called since: so whoever reads
+one believes it only when the log proves it. A place is written anew in turns with another one, so that one of
+them is whole at any time. Notes that cannot
 be written are not missed: what they shorten is what comes twice after a kill.
 """
 
@@ -29,6 +30,7 @@ class NoteFile:
         self._files = files
         self._file: File | None = None
         self._failed = False
+        self._is_named = True  # on the medium, too
 
     def read(self) -> bytes:
         """All of it; nothing when it is not there or does not read. Waits for the disk."""
@@ -45,6 +47,7 @@ class NoteFile:
             else:
                 self._files.remove(self.path)
                 self._file = self._files.create(self.path, PAGE)
+                self._is_named = False
         except StoreError as error:
             self._fail(error)
 
@@ -58,6 +61,18 @@ class NoteFile:
             return
         try:
             self._file.pwrite(body + _CRC.pack(crc32(body)), at)
+        except StoreError as error:
+            self._fail(error)
+
+    def sync(self) -> None:
+        """What was written so far survives a loss of power. Waits for the disk."""
+        if self._file is None or self._failed:
+            return
+        try:
+            self._file.sync()
+            if not self._is_named:
+                self._files.sync_dir(os.path.dirname(self.path))
+                self._is_named = True
         except StoreError as error:
             self._fail(error)
 
