@@ -548,6 +548,30 @@ async def test_what_waits_survives_power_loss(
         assert len(expected) > 30
 
 
+async def test_power_loss_repeats_only_what_was_delivered_since_the_last_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short lives: what was delivered before the timer's files were saved, once a second, comes once."""
+    clock = ManualClock(NOW_MS)
+    sent: list[bytes] = []
+    for life in range(5):
+        monkeypatch.setattr("kerolox.dispatch.message_store.boot_identity", lambda: f"boot {life}")  # noqa: B023
+        disk = FaultyFiles()
+        async with timing(tmp_path, clock, files=disk) as talk:
+            for number in range(20):
+                sent.append(f"{life}-{number}".encode())
+                assert (await talk.send("T", sent[-1], after_s(1.5), queue_id=0)).code == 0
+            await talk.pass_step_by_step(2)
+            await talk.bodies(count=len(sent))
+            await talk.timers.flush()  # as it does every second
+            disk.read_only = True
+            disk.power_loss(names=True)
+    monkeypatch.setattr("kerolox.dispatch.message_store.boot_identity", lambda: "boot last")
+    async with timing(tmp_path, clock) as talk:
+        await talk.pass_s(5)
+        assert sorted(await talk.bodies()) == sorted(sent)
+
+
 # --- figures -----------------------------------------------------------------------------------------
 
 
