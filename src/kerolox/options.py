@@ -60,11 +60,11 @@ def option(
 class Absent:
     """What a setting of RocketMQ asks for and a role does not have."""
 
-    harmless: tuple[str, ...]  # values in lower case that do not ask for it
+    harmless: tuple[str, ...]  # values that do not ask for it; the last is what it is by default
     why: str
 
     def is_asked_for(self, text: str) -> bool:
-        return text.strip().lower() not in self.harmless
+        return text.strip().lower() not in {value.lower() for value in self.harmless}
 
 
 @dataclass
@@ -284,10 +284,10 @@ def change(options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
 
 
 def to_properties(options: Options) -> str:
-    """All options as ``key=value`` lines, as tools expect them."""
-    return write_properties(
-        {spec.key: spec.show(getattr(options, spec.name)) for spec in specs(type(options))}
-    )
+    """All options as ``key=value`` lines, as tools expect them, and what is off because it is not there."""
+    absent = {key: absent.harmless[-1] for key, absent in type(options).ABSENT.items()}
+    known = {spec.key: spec.show(getattr(options, spec.name)) for spec in specs(type(options))}
+    return write_properties(absent | known)
 
 
 def sample(cls: type[Options]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -49,13 +50,16 @@ async def ask(talk: Talk, code: int, header: Header | None = None, body: bytes =
 
 async def test_figures(talk: Talk) -> None:
     await talk.send("t", b"x" * 100)
+    await talk.send("t", properties={"DELAY": "18"})  # in a topic of the broker's own until it is due
     await talk.pull("t")
     talk.running.broker.delay_offsets.update(1, 5)
     table = KVTable.decode((await ask(talk, RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
     assert set(DEREFERENCED) <= table.keys()
     assert table["msgPutTotalTodayNow"] == table["msgGetTotalTodayNow"] == "1"
+    assert table["putMessageTimesTotal"] == "2"
+    assert table["litePullThreadPoolQueueCapacity"] == table["pullThreadPoolQueueCapacity"] == "100000"
     assert table["brokerActive"] == "true"
-    assert table["brokerVersionDesc"] == "V5_3_3"
+    assert table["brokerVersionDesc"] == "V5_5_0"
     assert table["scheduleMessageOffset_1"] == "5,0"
     assert int(table["commitLogMaxOffset"]) == int(table["putMessageSizeTotal"]) > 100
     assert int(table["earliestMessageTimeStamp"]) > 1_700_000_000_000
@@ -69,6 +73,11 @@ async def test_settings_are_shown(talk: Talk) -> None:
     shown = read_properties(answer.body)
     assert shown["brokerName"] == "broker-a"
     assert shown["autoCreateTopicEnable"] == "true"
+    # What tools look at though it is not here: off, and the number of processors by its old name.
+    assert (shown["aclEnable"], shown["inSyncReplicas"], shown["defaultMessageRequestMode"]) == (
+        "false", "1", "PULL",
+    )  # fmt: skip
+    assert int(shown["clientCallbackExecutorThreads"]) == os.cpu_count()
     assert shown["listenPort"] == talk.address.rpartition(":")[2]
     assert DataVersion.decode(answer.header(BrokerConfigAnswer).version).timestamp > 0
 

@@ -104,7 +104,7 @@ async def test_messages_lag_and_connections(talk: Talk) -> None:
     assert by_queue == {"0": 2, "1": 0, "2": 0, "3": 0}
     ((connection, count),) = found["rocketmq_consumer_connections"]
     assert (connection["consumer_group"], connection["consume_mode"], count) == ("g", "push", 1)
-    assert connection["version"] == "v5_3_3"
+    assert connection["version"] == "v5_5_0"
     assert {labels["processor"] for labels, _ in found["rocketmq_processor_watermark"]} >= {"send", "pull"}
     assert found["rocketmq_broker_permission"][0][1] == 6
     assert found["rocketmq_storage_size_bytes"][0][0]["storage_type"] == "local"

@@ -327,6 +327,7 @@ async def test_cold_messages_are_read_by_a_thread_and_hot_ones_answered_meanwhil
         answers = await asyncio.gather(*(talk.pull("T", 0, offset) for offset in (0, 1, 2)))
         assert [decode_records(answer.body)[0].body for answer in answers] == [b"0", b"1", b"2"]
         assert threading.get_ident() not in files.reading_threads
+        assert talk.running.broker.stats.get_ms_max > 0
         # Nobody waits who could be answered: at the end of the queue there is nothing to read.
         held = asyncio.ensure_future(talk.pull("T", 0, 3, sys_flag=HELD))
         await until(lambda: talk.running.broker.waiting.held == 1)

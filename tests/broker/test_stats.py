@@ -96,6 +96,16 @@ async def test_rates_over_ten_seconds_a_minute_and_ten() -> None:
     assert stats.totals == (360, 0)
 
 
+async def test_totals_leave_out_system_topics() -> None:
+    stats = Statistics("c", ManualClock(), lambda topic: topic.startswith("rmq_sys_"))
+    stats.stored("t", 3, 30)
+    stats.stored("rmq_sys_x", 5, 50)
+    stats.served("g", "t", 0, 2, 20, 0)
+    stats.served("g", "rmq_sys_x", 0, 4, 40, 0)
+    assert stats.totals == (3, 2)
+    assert (stats.all_puts.messages, stats.all_gets.messages) == (8, 6)
+
+
 async def test_days_end_at_midnight() -> None:
     stats, clock = made()
     stats.stored("t", 3, 30)

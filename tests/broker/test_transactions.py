@@ -572,6 +572,20 @@ async def test_progress_is_not_saved_before_what_it_rests_on_is_safe(
         assert s.progress == (2, 2)
 
 
+async def test_tools_see_how_many_half_messages_were_looked_at(tmp_path: Path) -> None:
+    """mqadmin statsAll asks for the group that reads them, as for any other."""
+    async with scene(tmp_path) as s:
+        producer = await s.producer()
+        for _ in range(2):
+            await producer.prepare()
+        await s.round()
+        await s.clock.advance(10)
+        found = s.broker.stats.named("GROUP_GET_NUMS", f"{reserved.HALF_TOPIC}@CID_RMQ_SYS_TRANS")
+        assert found is not None
+        assert found.stats_minute.sum >= 2
+        assert s.broker.stats.totals == (0, 0)
+
+
 async def test_metrics_have_the_names_of_the_original(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         producer = await s.producer()

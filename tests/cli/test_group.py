@@ -71,7 +71,7 @@ def test_members(cluster: Cluster) -> None:
     dialer = cluster.on_loop(join)
     found = cluster.json("group", "members", "m")
     (member,) = found["members"]
-    assert (member["clientId"], member["version"], member["brokers"]) == ("client-1", "V5_3_3", ["broker-a"])
+    assert (member["clientId"], member["version"], member["brokers"]) == ("client-1", "V5_5_0", ["broker-a"])
     assert found["subscriptions"] == {"t": "a||b"}
     assert (found["model"], found["type"]) == ("CLUSTERING", "CONSUME_PASSIVELY")
     assert "client-1" in cluster.ok("group", "members", "m")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,10 +110,14 @@ def test_cluster_and_figures(twice: Twice) -> None:
     assert lines[0][0] == lines[1][0]
     assert len(lines[0][1].split()) == len(lines[1][1].split())  # every column has its figure
     assert twice.is_4x or lines[0][1].rstrip().endswith("true")
+    assert twice.is_4x or lines[0][1].split()[4] == lines[1][1].split()[4]  # the version
     mine, theirs = (
         dict(re.findall(r"^(\S+?)\s*: (.*)$", text, re.MULTILINE))
         for text in twice.each("brokerStatus", "-n", "N", "-b", "B")
     )
+    # Other tests send to both meanwhile, but not to the same topics: what is compared does not move.
+    same = ["brokerVersionDesc", "litePullThreadPoolQueueCapacity", "queryThreadPoolQueueCapacity"]
+    assert twice.is_4x or [mine[key] for key in same] == [theirs[key] for key in same]
     missing = {key for key in theirs.keys() - mine.keys() if "_" not in key}
     assert not missing, f"figures of Apache's broker that ours does not have: {missing}"
 
@@ -233,6 +239,34 @@ def test_settings(twice: Twice) -> None:
     for key in () if twice.is_4x else ("brokerConfigPath", "rocketmqHome", "configBlackList"):
         refused = twice.differing_ends("updateBrokerConfig", "-n", "N", "-b", "B", "-k", key, "-v", "x")
         assert "CODE: 16" in refused
+
+
+def test_todays_total_leaves_out_topics_of_the_broker(twice: Twice, unique: Unique) -> None:
+    topic = made(twice, unique("topic"))
+
+    def totals() -> list[int]:
+        """#InTotalToday of both."""
+        return [int(text.splitlines()[1].split()[4]) for text in twice.each("clusterList", "-n", "N", "-m")]
+
+    before = totals()
+    for _ in range(3):
+        twice.each("sendMessage", "-n", "N", "-t", topic, "-p", "x")
+    for _ in range(2):
+        twice.each("sendMessage", "-n", "N", "-t", "BenchmarkTest", "-p", "x")  # a system topic
+    assert [now - then for now, then in zip(totals(), before, strict=True)] == [3, 3]
+
+
+def test_exported_metrics_name_the_processors(twice: Twice, tmp_path: Path) -> None:
+    found = []
+    for number, (nameserver, _) in enumerate(twice.pairs):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        words = ("exportMetrics", "-n", nameserver, "-c", "DefaultCluster", "-f", str(folder))
+        twice.driver.mqadmin_full(*words)
+        document = json.loads((folder / "metrics.json").read_text())
+        reports = document["evaluateReport"]
+        found.append(next(iter(reports.values()))["runtimeEnv"]["cpuNum"])
+    assert found[0] == found[1] == str(os.cpu_count())
 
 
 def test_orders(twice: Twice) -> None:

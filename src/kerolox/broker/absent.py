@@ -43,7 +43,7 @@ SETTINGS: Mapping[str, Absent] = {
     "authorizationEnabled": Absent(OFF, ACCESS),
     "migrateAuthFromV1Enabled": Absent(OFF, ACCESS),
     "tls.config.file": Absent(("",), TLS_FILE),
-    "brokerRole": Absent(("async_master",), COPIES),
+    "brokerRole": Absent(("ASYNC_MASTER",), COPIES),
     "inSyncReplicas": Absent(ONE, COPIES),
     "minInSyncReplicas": Absent(ONE, COPIES),
     "totalReplicas": Absent(ONE, COPIES),
@@ -63,7 +63,7 @@ SETTINGS: Mapping[str, Absent] = {
     "timerRocksDBEnable": Absent(OFF, ROCKSDB),
     "transRocksDBEnable": Absent(OFF, ROCKSDB),
     "popConsumerKVServiceEnable": Absent(OFF, ROCKSDB),
-    "defaultMessageRequestMode": Absent(("", "pull"), POP),
+    "defaultMessageRequestMode": Absent(("", "PULL"), POP),
     "messageStorePlugIn": Absent(("",), TIERED),
     "coldDataFlowControlEnable": Absent(
         OFF,
@@ -73,7 +73,7 @@ SETTINGS: Mapping[str, Absent] = {
     "rejectPullConsumerEnable": Absent(OFF, "consumers that pull are not told apart from others here"),
     "useStaticSubscription": Absent(OFF, "groups keep no subscriptions here: consumers bring them"),
     "metricsExporterType": Absent(
-        ("", "prom", "disable"), "metrics are read, as with PROM; they are not sent anywhere, nor logged"
+        ("", "PROM", "DISABLE"), "metrics are read, as with PROM; they are not sent anywhere, nor logged"
     ),
     "metricsInDelta": Absent(OFF, "Prometheus reads totals"),
     "enableMixedMessageType": Absent(OFF, "topics of message type MIXED are not there"),
@@ -83,13 +83,13 @@ SETTINGS: Mapping[str, Absent] = {
 }  # fmt: skip
 
 TOPIC_ATTRIBUTES: Mapping[str, Absent] = {
-    "queue.type": Absent(("simplecq",), "queues of batches (BatchCQ) are not there yet"),
+    "queue.type": Absent(("SimpleCQ",), "queues of batches (BatchCQ) are not there yet"),
     "cleanup.policy": Absent(
-        ("delete",),
+        ("DELETE",),
         "compaction, which keeps the last message of each key, is not there yet: old messages are deleted",
     ),
     "message.type": Absent(
-        ("unspecified", "normal", "fifo", "delay", "transaction"),
+        ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"),
         "topics of lite messages (LITE) and priorities (PRIORITY, for POP consumers) are not there yet",
     ),
     "reserve.time": Absent(("-1",), TIERED),

@@ -281,7 +281,7 @@ class Broker(PeerEvents):
         self.saver = TablesSaver(clock)
         self.members = Members(options, clock)
         self.groups = Groups(self.group_table, self.members, options)
-        self.stats = Statistics(options.cluster, clock)
+        self.stats = Statistics(options.cluster, clock, self.topics.is_system)
         self.slow_groups = SlowGroups(self.groups, self.stats.behind_by_group, options, clock)
         self.waiting = WaitingPulls(clock)
         self.writes = LogWrites(store.log)
@@ -426,12 +426,14 @@ class Broker(PeerEvents):
         transactions = self.transactions
         sends.rewrites.append(transactions.prepare)
         transactions.endings.on_stored.append(stats.stored)
+        transactions.check_backs.on_read.append(stats.served)
         topics.on_removed.append(transactions.counts.forget_topic)
         self.saver.keep(self.transaction_counts, lambda: self.options.save_transaction_counts_ms)
         self.metrics.more.append(transactions.counts.metrics)
         lumped = self.options.light_queues and not self.options.light_stats
         self.pulls.on_served.append(stats.served_light if lumped else stats.served)
         self.pulls.on_caught_up.append(stats.caught_up)
+        self.pulls.on_cold_read.append(stats.read_cold)
         groups.on_enabled.append(stats.forget_behind)
         stats.count_misses(lambda: self.pulls.misses)
         self.drafts.rewrites.insert(0, self.delays.park)  # before any time: a level wins

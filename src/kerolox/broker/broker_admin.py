@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping
 
 from kerolox.broker.options import BrokerOptions
@@ -24,6 +25,9 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.admin import BrokerConfigAnswer, BrokerStatsRequest
 
 log = logging.getLogger(__name__)
+
+# RocketMQ's size of a thread pool that tools (exportMetrics) take for the number of processors.
+_MACHINE = f"clientCallbackExecutorThreads={os.cpu_count() or 1}\n"
 
 
 class BrokerAdmin:
@@ -96,7 +100,7 @@ class BrokerAdmin:
     def show(self, request: Request[None]) -> Answer:
         return Answer(
             header=BrokerConfigAnswer(version=self._version.encode().decode()),
-            body=to_properties(self._options).encode(),
+            body=(to_properties(self._options) + _MACHINE).encode(),
         )
 
     # --- figures --------------------------------------------------------------------------------------

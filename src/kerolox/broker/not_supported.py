@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kerolox.broker import absent
 from kerolox.broker.topic_admin import Row
 from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -10,7 +11,7 @@ _COLD = (
     "this broker does not throttle groups that read cold messages; it can disable those that fall too far "
     "behind: disableConsumeIfConsumerReadSlowly=true"
 )
-_ROCKSDB = "queues and settings are files in this broker's store, not in RocksDB"
+_ROCKSDB = absent.ROCKSDB
 _CONTAINER = "this is one broker, not a container of several: start another with kerolox broker"
 
 REASONS = {
@@ -24,8 +25,28 @@ REASONS = {
     RequestCode.SET_COMMITLOG_READ_MODE: "the operating system is not told how the log will be read",
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _ROCKSDB,
     RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: _ROCKSDB,
+    RequestCode.SWITCH_TIMER_ENGINE: _ROCKSDB,
     RequestCode.ADD_BROKER: _CONTAINER,
     RequestCode.REMOVE_BROKER: _CONTAINER,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: absent.COPIES,
+    RequestCode.GET_BROKER_EPOCH_CACHE: absent.CONTROLLER,
+    **{code: absent.ACCESS for code in RequestCode if code.name.startswith("AUTH_")},
+    **{code: absent.LITE for code in RequestCode if "LITE" in code.name and code.value > 200_000},
+    **dict.fromkeys(
+        (
+            RequestCode.QUERY_ASSIGNMENT,
+            RequestCode.POP_MESSAGE,
+            RequestCode.ACK_MESSAGE,
+            RequestCode.BATCH_ACK_MESSAGE,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+            RequestCode.PEEK_MESSAGE,
+            RequestCode.NOTIFICATION,
+            RequestCode.POLLING_INFO,
+            RequestCode.POP_ROLLBACK,
+        ),
+        absent.POP,
+    ),
+    RequestCode.GET_PARENT_TOPIC_INFO: absent.LITE,
 }
 
 

@@ -132,6 +132,7 @@ class Pulls:
         self.filters: Callable[[SubscriptionData, PullRequest], Filter] | None = None
         self.compiled: CompiledFilters | None = None  # what those are compiled to
         self.on_caught_up: list[Callable[[str, str, int], None]] = []  # group, topic, queue id: at the end
+        self.on_cold_read: list[Callable[[float], None]] = []  # milliseconds it took: for statistics
         self.misses = 0  # reads that found nothing
         self._cold: set[asyncio.Task[None]] = set()
 
@@ -300,6 +301,7 @@ class Pulls:
 
     async def _wait_cold(self, request: Request[PullRequest], plan: Plan, may_hold: bool) -> None:
         header = request.header
+        began_s = self._clock.monotonic_s()
         try:
             found = await self._store.read(
                 header.topic,
@@ -311,6 +313,8 @@ class Pulls:
                 record_filter=plan.filter.by_record,
                 bytes_max=header.max_msg_bytes or PULL_BYTES_MAX,
             )
+            for note in self.on_cold_read:
+                note((self._clock.monotonic_s() - began_s) * 1000)
             answer = self._answer(request, plan, found, may_hold)
         except Exception as error:
             answer = refusal(error, request)

@@ -14,14 +14,9 @@ from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.errors import StoreError
 from kerolox.store.tables.offsets import DelayOffsets
 
-# The lanes as Apache's thread pools are called in the figures.
-_POOLS = {
-    "send": "send",
-    "pull": "pull",
-    "query_message": "query",
-    "lite_pull": "litePull",
-    "ack": "ack",
-}
+# Apache's thread pools as the figures call them, and the lanes that do their work. None acknowledges what was
+# popped.
+_POOLS = {"send": "send", "pull": "pull", "query": "query_message", "litePull": "pull", "ack": "ack"}
 _UNITS = "KMGTPE"
 
 
@@ -68,7 +63,7 @@ class RuntimeInfo:
             "putMessageDistributeTime": stats.put_distribution(),
             "putLatency99": f"{stats.put_ms_of(0.99):.2f}",
             "putLatency999": f"{stats.put_ms_of(0.999):.2f}",
-            "getMessageEntireTimeMax": 0,
+            "getMessageEntireTimeMax": int(stats.get_ms_max),
             "putTps": _numbers(stats.rates.over(0)),
             "getFoundTps": _numbers(found),
             "getMissTps": _numbers(missed),
@@ -94,7 +89,7 @@ class RuntimeInfo:
             "timerEnqueueTps": 0.0,
             "timerDequeueTps": 0.0,
         }
-        for lane, pool in _POOLS.items():
+        for pool, lane in _POOLS.items():
             found_lane = self._lanes.get(lane)
             waiting, capacity, head_s = (
                 (0, 0, 0.0)

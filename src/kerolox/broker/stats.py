@@ -40,9 +40,10 @@ Sample = tuple[int, int, int, int]  # wall ms, messages, bytes, times
 class Flow:
     """Messages of one kind, counted since the start: how many, how large, by how many requests."""
 
-    __slots__ = ("behind_bytes", "messages", "samples", "seen_s", "size_bytes", "times")
+    __slots__ = ("behind_bytes", "is_system", "messages", "samples", "seen_s", "size_bytes", "times")
 
-    def __init__(self, now_ms: int, now_s: float) -> None:
+    def __init__(self, now_ms: int, now_s: float, is_system: bool = False) -> None:
+        self.is_system = is_system  # of a topic of the broker's own, which the totals leave out
         self.messages = 0
         self.size_bytes = 0
         self.times = 0
@@ -97,9 +98,12 @@ class Rates:
 class Statistics:
     """All of a broker's. ``stored`` and ``served`` are for the hooks of sends and pulls."""
 
-    def __init__(self, cluster: str, clock: Clock) -> None:
+    def __init__(
+        self, cluster: str, clock: Clock, is_system: Callable[[str], bool] = lambda topic: False
+    ) -> None:
         self._cluster = cluster
         self._clock = clock
+        self._is_system = is_system  # whether a topic is
         self.puts: dict[str, Flow] = {}  # topic
         self.gets: dict[tuple[str, str], Flow] = {}  # topic, group
         self.queue_gets: dict[tuple[str, int, str], Flow] = {}  # topic, queue id, group
@@ -109,10 +113,13 @@ class Statistics:
         self.all_puts = Flow(now_ms, now_s)
         self.all_gets = Flow(now_ms, now_s)
         self._others = Flow(now_ms, now_s)  # what has no flow of its own; nobody is shown it
+        self._user_puts = 0  # messages, without those of system topics
+        self._user_gets = 0
         self.started_ms = now_ms
         self.rates = Rates()
         self.put_times = [0] * len(_PUT_CLASSES)
         self.put_ms_max = 0.0
+        self.get_ms_max = 0.0  # of reads that waited for the disk; others take no millisecond
         # At the last two midnights: puts and gets until then.
         self.yesterday_morning = (0, 0)
         self.today_morning = (0, 0)
@@ -131,6 +138,8 @@ class Statistics:
         flow.messages += messages
         flow.size_bytes += size_bytes
         flow.times += times
+        if not flow.is_system:
+            self._user_puts += messages
         flow = self.all_puts
         flow.messages += messages
         flow.size_bytes += size_bytes
@@ -146,6 +155,8 @@ class Statistics:
         whole = self.gets.get((topic, group))
         if whole is None:
             whole = self._add(self.gets, (topic, group))
+        if not whole.is_system:
+            self._user_gets += messages
         for flow in (queue, whole, self.all_gets):
             flow.messages += messages
             flow.size_bytes += size_bytes
@@ -196,6 +207,9 @@ class Statistics:
             flow = self._add(table, (topic, group))
         flow.messages += 1
         flow.times += 1
+
+    def read_cold(self, elapsed_ms: float) -> None:
+        self.get_ms_max = max(self.get_ms_max, elapsed_ms)
 
     def count_misses(self, misses: Callable[[], int]) -> None:
         """Where to read how many pulls found nothing since the start."""
@@ -292,18 +306,16 @@ class Statistics:
         """A flow of its own; one for all the others when there are too many."""
         if len(table) >= FLOWS_MAX:
             return self._others
-        flow = table[key] = self._flow()
+        topic = str(key[0]) if isinstance(key, tuple) else str(key)
+        flow = table[key] = Flow(self._clock.wall_ms(), self._clock.monotonic_s(), self._is_system(topic))
         return flow
-
-    def _flow(self) -> Flow:
-        return Flow(self._clock.wall_ms(), self._clock.monotonic_s())
 
     # --- asking -------------------------------------------------------------------------------------
 
     @property
     def totals(self) -> tuple[int, int]:
-        """Messages in and out since the start."""
-        return self.all_puts.messages, self.all_gets.messages
+        """Messages in and out since the start, without those of system topics, as RocketMQ counts them."""
+        return self._user_puts, self._user_gets
 
     def put_rate(self, topic: str) -> float:
         flow = self.puts.get(topic)

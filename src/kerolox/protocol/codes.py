@@ -179,6 +179,7 @@ class RequestCode(IntEnum):
     AUTH_DELETE_ACL = 3008
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
+    SWITCH_TIMER_ENGINE = 5001
 
     # Pop. These do not fit the compact header's 16-bit code: they need a JSON header.
     POP_MESSAGE = 200050
@@ -188,6 +189,16 @@ class RequestCode(IntEnum):
     NOTIFICATION = 200054
     POLLING_INFO = 200055
     POP_ROLLBACK = 200056
+    POP_LITE_MESSAGE = 200070
+    LITE_SUBSCRIPTION_CTL = 200071
+    ACK_LITE_MESSAGE = 200072
+    NOTIFY_UNSUBSCRIBE_LITE = 200073
+    GET_BROKER_LITE_INFO = 200074
+    GET_PARENT_TOPIC_INFO = 200075
+    GET_LITE_TOPIC_INFO = 200076
+    GET_LITE_CLIENT_INFO = 200077
+    GET_LITE_GROUP_INFO = 200078
+    TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
 
 
@@ -356,7 +367,7 @@ def language_numbered(number: int) -> Language:
 # A version travels as its place in the list of all releases, in which each one has two: its
 # snapshot, then itself.
 
-VERSION: Final = 479  # V5_3_3, what we say we are
+VERSION: Final = 513  # V5_5_0, what we say we are: the release we are compared with
 VERSION_HIGHEST: Final = 612
 
 # Who is at least this old or new is treated otherwise:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -71,6 +71,8 @@ class CheckBacks:
         self._task: asyncio.Task[None] | None = None
         self._unasked: Counter[str] = Counter()  # in this round, by group
         self.rounds = 0  # how many are over
+        # Group, topic, queue id, messages, bytes, how far behind: for statistics.
+        self.on_read: list[Callable[[str, str, int, int, int, int], None]] = []
 
     def start(self) -> None:
         if self._task is None:
@@ -121,6 +123,8 @@ class CheckBacks:
                 log.warning("half_messages_gone from=%d to=%d", offset, read.next_offset)
                 ended.advance(read.next_offset)
                 continue
+            for note in self.on_read:
+                note(reserved.HALF_GROUP, reserved.HALF_TOPIC, QUEUE, read.count, read.size_bytes, 0)
             is_over = await self._go_through(decode_records(b"".join(read.parts)), round_ms)
             await asyncio.sleep(0)
 
