@@ -63,6 +63,16 @@ def test_a_name_server_that_knows_no_broker_is_asked_again(
         assert cluster.route("orders").readable
 
 
+def test_a_list_of_topics_waits_for_a_broker(
+    two: BrokerThread, at_first_pause: Callable[[Callable[[], None]], None]
+) -> None:
+    """Else a query by pattern would read nothing, and be done."""
+    stop_all(two)
+    at_first_pause(lambda: start_all(two))
+    with PlainCluster(two.nameserver_address, patience_s=60) as cluster:
+        assert "orders" in cluster.topics()
+
+
 def test_a_sender_waits_for_the_first_broker_too(
     two: BrokerThread, at_first_pause: Callable[[Callable[[], None]], None]
 ) -> None:

@@ -43,6 +43,7 @@ from kerolox.protocol.headers.route import RouteRequest
 from kerolox.protocol.reserved import TOOLS_GROUP
 
 RECEIVE_BYTES = 1 << 18
+NO_BROKER = "no broker at all is registered"
 UNKNOWN_TOPIC_S = 3.0  # for which a topic nobody knows is asked about again
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
@@ -272,7 +273,7 @@ class PlainCluster:
         except KeroloxError as error:  # it has gone since
             return NameServerUnreachable(topic, self._nameservers, error)
         if not answer.code and not ClusterInfo.decode(answer.body).broker_addr_table:
-            return BrokerNotRegistered(topic, nameserver, "no broker at all is registered")
+            return BrokerNotRegistered(topic, nameserver, NO_BROKER)
         return TopicNotFound(topic, nameserver)
 
     def refresh(self, topic: str) -> None:
@@ -412,10 +413,18 @@ class PlainCluster:
 
     def topics(self) -> list[str]:
         """Every topic the name servers know, without those named after brokers and clusters."""
-        everything = self.retried(lambda: self.ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        everything = self.retried(self._listed)
         own = self.retried(lambda: self.ask_nameserver(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS))
         hidden = set(TopicList.decode(own.body).topic_list)
-        return sorted(set(TopicList.decode(everything.body).topic_list) - hidden)
+        return sorted(set(everything) - hidden)
+
+    def _listed(self) -> tuple[str, ...]:
+        """All topics. A name server without brokers has just started, and none would be a wrong answer."""
+        listed = self.ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        brokers = self.ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO)
+        if not ClusterInfo.decode(brokers.body).broker_addr_table:
+            raise BrokerNotRegistered("*", ";".join(self._nameservers), NO_BROKER)
+        return TopicList.decode(listed.body).topic_list
 
     def min_offset(self, queue: Queue) -> int:
         asked = MinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)
