@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 from kerolox.clock import Clock, StoreTime
 from kerolox.testing.clock import ManualClock
@@ -32,6 +33,37 @@ async def test_timers_fire_in_order_each_at_its_moment() -> None:
     await clock.advance(10)
     assert seen == [("first", 2), ("made by first", 3), ("second", 5)]
     assert clock.pending == 0
+
+
+async def test_beats_keep_their_moments_but_not_all_of_them() -> None:
+    clock = ManualClock()
+    start_s = clock.monotonic_s()
+    beats: list[float] = []
+    moments: list[float] = []
+
+    def beat() -> None:
+        beats.append(clock.monotonic_s() - start_s)
+        clock.beat(7, beat)
+
+    clock.beat(7, beat)
+    for moment in (10, 1000, 3000):
+        clock.call_later(moment, lambda: moments.append(clock.monotonic_s() - start_s))
+    await clock.advance(30)
+    assert beats == [7, 14, 21, 28], "a short move leaves none out"
+    beats.clear()
+    await clock.advance(3600 - 30)
+    assert 10 <= len(beats) <= 12
+    assert all(round(moment) % 7 == 0 for moment in beats)
+    assert round(beats[-1]) == 3598, "the last one always"
+    assert moments == [10, 1000, 3000], "what is due at a moment comes at that moment"
+    beats.clear()
+    await clock.advance(86400)
+    gaps = [after - before for before, after in pairwise(beats)]
+    assert max(gaps) <= 1800
+    clock.beat(7, lambda: beats.append(0)).cancel()
+    beats.clear()
+    await clock.advance(100)
+    assert 0 not in beats
 
 
 async def test_sleepers_wake_and_can_be_cancelled() -> None:

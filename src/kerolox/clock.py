@@ -33,6 +33,14 @@ class Clock:
         """Call back on the running event loop after ``delay_s`` seconds."""
         return asyncio.get_running_loop().call_later(delay_s, callback)
 
+    def beat(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
+        """The same for one of many regular looks at something, which sets the next one.
+
+        What is due at a certain moment uses ``call_later``. Of beats no single one matters: a clock that is
+        moved by hours leaves most of them out, or it would have tens of thousands to call in every hour.
+        """
+        return self.call_later(delay_s, callback)
+
     async def sleep(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
 

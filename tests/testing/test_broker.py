@@ -13,7 +13,7 @@ from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.routes import ClusterInfo
 from kerolox.protocol.codes import RequestCode
-from kerolox.testing import broker_in_thread, broker_process, running_broker, running_cluster
+from kerolox.testing import ManualClock, broker_in_thread, broker_process, running_broker, running_cluster
 
 
 async def brokers_at(nameserver: str) -> set[str]:
@@ -79,6 +79,30 @@ def test_a_broker_in_a_thread_with_time_that_can_be_moved() -> None:
             batch = consumer.poll(10)
             assert batch is not None
             assert [message.body for message in batch] == [b"in a minute"]
+
+
+async def test_hours_of_a_broker_take_few_timers() -> None:
+    clock = ManualClock()
+    async with (
+        running_broker(clock=clock) as running,
+        Producer(running.nameserver_address, group="shop", check=lambda message: None) as producer,
+    ):
+        await running.create_topic("reminders", queues=1)
+        await producer.send(Message("reminders", b"level", delay_level=18))
+        await producer.send(Message("reminders", b"timer", delay=7200))
+        async with producer.transaction(Message("reminders", b"half")) as transaction:
+            await transaction.leave_open()  # asked about again and again
+        before = clock.fired
+        await clock.advance(3600)
+        # Each moment that matters, and some of the looks taken all the time: all of those would be 75,000.
+        assert clock.fired - before < 2000
+        assert await stored(running.nameserver_address, "reminders") == []
+        await clock.advance(3601)
+        assert clock.fired - before < 4000
+        async with asyncio.timeout(30):
+            while len(found := await stored(running.nameserver_address, "reminders")) < 2:
+                await clock.advance(1)
+        assert {message.body for message in found} == {b"level", b"timer"}
 
 
 def test_time_moves_only_where_that_was_asked_for() -> None:

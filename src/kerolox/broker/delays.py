@@ -91,6 +91,7 @@ class Delays:
         self._delivering = False
         self._turn = asyncio.Lock()  # one batch a turn of the loop, whichever level's
         self._timer: TimerHandle | None = None
+        self._check_timer: TimerHandle | None = None
         self._save_timer: TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
 
@@ -162,7 +163,7 @@ class Delays:
             await self.marks.close()
             return
         self._delivering = False
-        for timer in (self._timer, self._save_timer):
+        for timer in (self._timer, self._check_timer, self._save_timer):
             if timer is not None:
                 timer.cancel()
         self._store.dispatcher.followers.remove(self.arrived)
@@ -251,9 +252,10 @@ class Delays:
 
     def _look(self) -> None:
         """Start with the levels that are due, and wait for the next."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._check_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._check_timer = None
         if not self._delivering:
             return
         now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic_s()
@@ -267,7 +269,9 @@ class Delays:
             elif next_s is None or wait_s < next_s:
                 next_s = wait_s
         if next_s is not None:
-            self._timer = self._clock.call_later(max(0.001, min(next_s, CLOCK_CHECK_S)), self._look)
+            self._timer = self._clock.call_later(max(0.001, next_s), self._look)
+            if next_s > CLOCK_CHECK_S:
+                self._check_timer = self._clock.beat(CLOCK_CHECK_S, self._look)
 
     async def _deliver(self, level: Level) -> None:
         """Deliver what is due of a level."""
@@ -464,7 +468,7 @@ class Delays:
                 self._saving.add_done_callback(lambda _: setattr(self, "_saving", None))
             self._schedule_save()
 
-        self._save_timer = self._clock.call_later(self._options.save_delays_ms / 1000, tick)
+        self._save_timer = self._clock.beat(self._options.save_delays_ms / 1000, tick)
 
     async def _save(self) -> None:
         """First the log, then what is said of it."""

@@ -93,7 +93,7 @@ class Filters:
     def start(self) -> None:
         """Begin to forget the subscriptions of groups that are gone for long."""
         if self._timer is None:
-            self._timer = self._clock.call_later(SAVE_MS / 1000, self._look)
+            self._timer = self._clock.beat(SAVE_MS / 1000, self._look)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -102,7 +102,7 @@ class Filters:
         self.known.close()
 
     def _look(self) -> None:
-        self._timer = self._clock.call_later(SAVE_MS / 1000, self._look)
+        self._timer = self._clock.beat(SAVE_MS / 1000, self._look)
         self.table.dead_kept_ms = self._options.filter_keep_ms
         self.table.forget_dead()
 

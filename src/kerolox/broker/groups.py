@@ -231,7 +231,7 @@ class SlowGroups:
 
     def start(self) -> None:
         if self._timer is None:
-            self._timer = self._clock.call_later(SLOW_CHECK_S, self._look)
+            self._timer = self._clock.beat(SLOW_CHECK_S, self._look)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -253,7 +253,7 @@ class SlowGroups:
         ]
 
     def _look(self) -> None:
-        self._timer = self._clock.call_later(SLOW_CHECK_S, self._look)
+        self._timer = self._clock.beat(SLOW_CHECK_S, self._look)
         self.check()
 
 

@@ -153,7 +153,7 @@ class Members(PeerEvents):
     def start(self) -> None:
         """Begin to look for members that fell silent."""
         if self._scan is None:
-            self._scan = self._clock.call_later(SCAN_S, self._look)
+            self._scan = self._clock.beat(SCAN_S, self._look)
 
     def close(self) -> None:
         if self._scan is not None:
@@ -305,7 +305,7 @@ class Members(PeerEvents):
         return list(silent)
 
     def _look(self) -> None:
-        self._scan = self._clock.call_later(SCAN_S, self._look)
+        self._scan = self._clock.beat(SCAN_S, self._look)
         self.expire()
 
     # --- inside ----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from kerolox.broker.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.stats import Flow, Statistics
 from kerolox.broker.topics import Topics
-from kerolox.clock import Clock, TimerHandle
+from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import OptionError
 from kerolox.net.lanes import Lane
@@ -140,7 +140,7 @@ class Metrics:
         self._lanes = lanes  # by RocketMQ's names of its processors: send, pull, query_message, ...
         self._clock = clock
         self._own_labels = own_labels(options.metrics_labels)
-        self.loop_lag = LoopLag(clock)
+        self.loop_lag = LoopLag(SYSTEM_CLOCK)  # whatever time the broker goes by
         self.more: list[Callable[[MetricText], None]] = []  # what other parts have to tell, on the loop
 
     def start(self) -> None:

@@ -125,6 +125,7 @@ class Statistics:
         self.today_morning = (0, 0)
         self._misses: Callable[[], int] = lambda: 0
         self._ticks = 0
+        self._ticked_s = now_s
         self._day = _day(now_ms)
         self._timer: TimerHandle | None = None
 
@@ -253,8 +254,9 @@ class Statistics:
     # --- sampling -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._sample_rates()
-        self._timer = self._clock.call_later(TICK_S, self._tick)
+        self._ticked_s = self._clock.monotonic_s()
+        self._sample_rates(self._ticked_s)
+        self._timer = self._clock.beat(TICK_S, self._tick)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -262,25 +264,29 @@ class Statistics:
             self._timer = None
 
     def _tick(self) -> None:
-        self._timer = self._clock.call_later(TICK_S, self._tick)
-        self._ticks += 1
-        self._sample_rates()
-        now_ms = self._clock.wall_ms()
+        self._timer = self._clock.beat(TICK_S, self._tick)
+        now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic_s()
+        missed = max(0, round((now_s - self._ticked_s) / TICK_S) - 1)  # the loop was late, or time was moved
+        self._ticked_s = now_s
+        before, self._ticks = self._ticks, self._ticks + missed + 1
+        self._sample_rates(now_s, missed)
         for window, every in enumerate(_EVERY):
-            if self._ticks % every == 0:
+            due = self._ticks // every - before // every
+            for ago in reversed(range(min(due, _KEPT[window]))):
                 for flow in self._flows():
-                    flow.sample(window, now_ms)
-                if window == HOUR:
-                    self._forget_silent()
+                    flow.sample(window, now_ms - round(ago * every * TICK_S * 1000))
+            if due and window == HOUR:
+                self._forget_silent()
         if _day(now_ms) != self._day:
             self._day = _day(now_ms)
             self.yesterday_morning = self.today_morning
             self.today_morning = self.totals
 
-    def _sample_rates(self) -> None:
+    def _sample_rates(self, now_s: float, missed: int = 0) -> None:
         gets = self.all_gets
         totals = (self.all_puts.messages, gets.times, self._misses(), gets.messages)
-        self.rates.sample(self._clock.monotonic_s(), totals)
+        for ago in reversed(range(min(missed, max(RATE_WINDOWS_S)) + 1)):
+            self.rates.sample(now_s - ago * TICK_S, totals)
 
     def _flows(self) -> Iterator[Flow]:
         yield self.all_puts

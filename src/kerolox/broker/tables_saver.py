@@ -108,9 +108,9 @@ class TablesSaver:
         def tick() -> None:
             if table.changed:
                 saver.save()
-            self._timers[table.path] = self._clock.call_later(interval_ms() / 1000, tick)
+            self._timers[table.path] = self._clock.beat(interval_ms() / 1000, tick)
 
-        self._timers[table.path] = self._clock.call_later(interval_ms() / 1000, tick)
+        self._timers[table.path] = self._clock.beat(interval_ms() / 1000, tick)
         return saver
 
     async def close(self) -> None:

@@ -281,14 +281,18 @@ class Timers:
         if first is not None and self.leads:
             passed_ms = max((first + 1) * self._precision_ms, self._quiet_until_ms)
             # To the moment and not before it: then there would be nothing to do yet.
-            delay_s = min(max((passed_ms - self._clock.wall_ms()) / 1000, 0.001), SLEEP_S_MAX)
+            delay_s = max((passed_ms - self._clock.wall_ms()) / 1000, 0.001)
         elif self.arrivals.behind:
             delay_s = SLEEP_S_MAX  # stopped by an option, or waiting for the leader
-        timer = None if delay_s is None else self._clock.call_later(delay_s, self._wake.set)
+        timers: list[TimerHandle] = []
+        if delay_s is not None:
+            timers.append(self._clock.call_later(delay_s, self._wake.set))
+            if delay_s > SLEEP_S_MAX:
+                timers.append(self._clock.beat(SLEEP_S_MAX, self._wake.set))
         try:
             await self._wake.wait()
         finally:
-            if timer is not None:
+            for timer in timers:
                 timer.cancel()
 
     # --- entering --------------------------------------------------------------------------------------
@@ -420,7 +424,7 @@ class Timers:
     # --- making it safe --------------------------------------------------------------------------------
 
     def _schedule_flush(self) -> None:
-        self._flush_timer = self._clock.call_later(self._options.timer_flush_ms / 1000, self._flush_tick)
+        self._flush_timer = self._clock.beat(self._options.timer_flush_ms / 1000, self._flush_tick)
 
     def _flush_tick(self) -> None:
         self._schedule_flush()

@@ -42,7 +42,7 @@ class Housekeeper:
 
     def start(self) -> None:
         self._schedule_flush()
-        self._clean_timer = self._store.clock.call_later(CLEAN_FIRST_S, self._clean_tick)
+        self._clean_timer = self._store.clock.beat(CLEAN_FIRST_S, self._clean_tick)
 
     async def close(self) -> None:
         for timer in (self._flush_timer, self._clean_timer):
@@ -88,7 +88,7 @@ class Housekeeper:
 
     def _schedule_flush(self) -> None:
         interval_s = self._store.options.queue_flush_interval_ms / 1000
-        self._flush_timer = self._store.clock.call_later(interval_s, self._flush_tick)
+        self._flush_timer = self._store.clock.beat(interval_s, self._flush_tick)
 
     def _flush_tick(self) -> None:
         self._schedule_flush()
@@ -189,7 +189,7 @@ class Housekeeper:
 
     def _clean_tick(self) -> None:
         interval_s = self._store.options.clean_interval_ms / 1000
-        self._clean_timer = self._store.clock.call_later(interval_s, self._clean_tick)
+        self._clean_timer = self._store.clock.beat(interval_s, self._clean_tick)
         self._spawn(self.clean())
 
     async def clean(self) -> Verdict:

@@ -93,7 +93,7 @@ class NameServer(PeerEvents):
         )
         await self._server.start()
         self.options.listen_port = self._server.port  # where tools that ask for the options find us
-        self._scan = self._clock.call_later(FIRST_SCAN_S, self._forget_quiet)
+        self._scan = self._clock.beat(FIRST_SCAN_S, self._forget_quiet)
         log.info("nameserver_started address=%s", self.address)
 
     async def close(self) -> None:
@@ -174,7 +174,7 @@ class NameServer(PeerEvents):
         for peer in connections:
             peer.close("its broker gave no sign of life in time")
         interval_s = self.options.scan_not_active_broker_interval / 1000
-        self._scan = self._clock.call_later(interval_s, self._forget_quiet)
+        self._scan = self._clock.beat(interval_s, self._forget_quiet)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

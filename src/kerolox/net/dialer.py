@@ -245,7 +245,7 @@ class Dialer(PeerEvents):
         line.peer = protocol
         line.failures = 0
         if self._scan is None:
-            self._scan = self._clock.call_later(IDLE_SCAN_S, self._check_peers)
+            self._scan = self._clock.beat(IDLE_SCAN_S, self._check_peers)
         return protocol
 
     def _check_peers(self) -> None:
@@ -257,7 +257,7 @@ class Dialer(PeerEvents):
             if not peer.in_flight:
                 peer.close("the server said go away")
         self._retired = [peer for peer in self._retired if not peer.is_closed]
-        self._scan = self._clock.call_later(IDLE_SCAN_S, self._check_peers)
+        self._scan = self._clock.beat(IDLE_SCAN_S, self._check_peers)
 
 
 def split_address(address: str) -> tuple[str, int]:

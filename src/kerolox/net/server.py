@@ -92,7 +92,7 @@ class Server(PeerEvents):
         except OSError as error:
             raise ListenFailed(f"{self.host}:{self.port}", error) from error
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
-        self._scan = self._clock.call_later(IDLE_SCAN_S, self._check_peers)
+        self._scan = self._clock.beat(IDLE_SCAN_S, self._check_peers)
 
     async def close(self) -> None:
         """Stop listening and close every connection; what was answered is still written."""
@@ -239,7 +239,7 @@ class Server(PeerEvents):
         if self._is_deaf and self._socket is not None and not self._closing:
             self._is_deaf = False
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
-        self._scan = self._clock.call_later(IDLE_SCAN_S, self._check_peers)
+        self._scan = self._clock.beat(IDLE_SCAN_S, self._check_peers)
 
 
 def connections_max() -> int:

@@ -168,7 +168,7 @@ class LogFlusher:
     # --- by interval -----------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        self._timer = self._clock.call_later(self._options.flush_interval_ms / 1000, self._tick)
+        self._timer = self._clock.beat(self._options.flush_interval_ms / 1000, self._tick)
 
     def _tick(self) -> None:
         self._schedule()
@@ -184,9 +184,7 @@ class LogFlusher:
             self._thorough_s = now_s
 
     def _schedule_commit(self) -> None:
-        self._commit_timer = self._clock.call_later(
-            self._options.commit_interval_ms / 1000, self._commit_tick
-        )
+        self._commit_timer = self._clock.beat(self._options.commit_interval_ms / 1000, self._commit_tick)
 
     def _commit_tick(self) -> None:
         self._schedule_commit()

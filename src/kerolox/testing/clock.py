@@ -5,30 +5,43 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 
 from kerolox.clock import Clock
 
+# When time is moved far, a beat is called about so often on the way, unless it would be called less;
+# but every half an hour at least: some look at the hour of the day.
+BEATS_MAX = 10
+BEAT_GAP_S_MAX = 1800.0
+
 
 class _Timer:
-    __slots__ = ("callback", "cancelled")
+    __slots__ = ("beat_s", "callback", "cancelled", "set_s")
 
-    def __init__(self, callback: Callable[[], object]) -> None:
+    def __init__(self, callback: Callable[[], object], set_s: float, beat_s: float = 0.0) -> None:
         self.callback = callback
         self.cancelled = False
+        self.set_s = set_s
+        self.beat_s = beat_s  # of a beat: its time; 0 for what is due at a certain moment
 
     def cancel(self) -> None:
         self.cancelled = True
 
 
 class ManualClock(Clock):
-    """A clock that stands still until :meth:`advance` moves it, firing what became due, in order."""
+    """A clock that stands still until :meth:`advance` moves it, firing what became due, in order.
+
+    An hour of a real broker takes some hundred timers: those that are due at a moment fire at that moment, of
+    the regular looks at something (:meth:`Clock.beat`) only some.
+    """
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = float(wall_ms)
         self._monotonic_s = 1000.0
         self._timers: list[tuple[float, int, _Timer]] = []
         self._numbers = itertools.count()
+        self.fired = 0  # timers, so far
 
     def wall_ms(self) -> int:
         return int(self._wall_ms + 0.001)  # see advance
@@ -37,9 +50,17 @@ class ManualClock(Clock):
         return self._monotonic_s
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> _Timer:
-        timer = _Timer(callback)
-        heapq.heappush(self._timers, (self._monotonic_s + max(0.0, delay_s), next(self._numbers), timer))
+        timer = _Timer(callback, self._monotonic_s)
+        self._push(self._monotonic_s + max(0.0, delay_s), timer)
         return timer
+
+    def beat(self, delay_s: float, callback: Callable[[], object]) -> _Timer:
+        timer = _Timer(callback, self._monotonic_s, max(0.001, delay_s))
+        self._push(self._monotonic_s + timer.beat_s, timer)
+        return timer
+
+    def _push(self, due_s: float, timer: _Timer) -> None:
+        heapq.heappush(self._timers, (due_s, next(self._numbers), timer))
 
     async def sleep(self, delay_s: float) -> None:
         done = asyncio.get_running_loop().create_future()
@@ -59,14 +80,23 @@ class ManualClock(Clock):
         self._wall_ms += delta_ms
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass. Each due timer fires at its own moment, and what it wakes runs before the next."""
+        """Let time pass. Each due timer fires at its own moment, and what it wakes runs before the next.
+
+        Beats fire at moments of theirs too, but not at all of them; at the last one always.
+        """
         end_s = self._monotonic_s + seconds
+        gap_s = min(seconds / BEATS_MAX, BEAT_GAP_S_MAX)
         await _settle()
         # Many small steps add up to a little more or less than their sum: a nanosecond does not count.
         while self._timers and self._timers[0][0] <= end_s + 1e-9:
             due_s, _, timer = heapq.heappop(self._timers)
             if timer.cancelled:
                 continue
+            later_s = _later(timer, due_s, gap_s, end_s)
+            if later_s > due_s:
+                self._push(later_s, timer)
+                continue
+            self.fired += 1
             self._move_to(min(due_s, end_s))
             timer.callback()
             await _settle()
@@ -76,6 +106,16 @@ class ManualClock(Clock):
     def _move_to(self, moment_s: float) -> None:
         self._wall_ms += (moment_s - self._monotonic_s) * 1000
         self._monotonic_s = moment_s
+
+
+def _later(timer: _Timer, due_s: float, gap_s: float, end_s: float) -> float:
+    """The moment at which a beat is called, instead of the next one: the last of its moments until the gap is
+    over, or until time stands still again."""
+    beat_s, timer.beat_s = timer.beat_s, 0.0  # postponed once: then it is due
+    if not beat_s:
+        return due_s
+    until_s = min(timer.set_s + gap_s, end_s)
+    return due_s + max(0, math.floor((until_s - due_s) / beat_s + 1e-9)) * beat_s
 
 
 async def _settle(rounds: int = 10) -> None:
