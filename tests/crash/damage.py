@@ -1,4 +1,4 @@
-"""Flip and zero bytes in every file of a store: then it serves everything, or refuses and says how to mend it.
+"""Flip and zero bytes in every file of a store: it serves everything then, or refuses and says how to mend.
 
 An image is a store as it was left: stopped or killed, ours or Apache's. A trial copies it, damages one place,
 and opens it. What must hold:
@@ -138,7 +138,7 @@ def keys_of(held: Held) -> dict[tuple[str, str], list[bytes]]:
     return keys
 
 
-# --- images --------------------------------------------------------------------------------------------------
+# --- images ----------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -228,7 +228,7 @@ def copy_tree(source: Path, target: Path) -> None:
     subprocess.run(["cp", "-r", "--sparse=always", str(source), str(target)], check=True)
 
 
-# --- damage ----------------------------------------------------------------------------------------------------
+# --- damage ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ def _pieces(data: bytes, start: int) -> list[tuple[int, int]]:
     return found
 
 
-# --- trials ----------------------------------------------------------------------------------------------------
+# --- trials ----------------------------------------------------------------------------------------------
 
 
 class Said(logging.Handler):
@@ -300,7 +300,8 @@ class Said(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+        if not record.getMessage().startswith("no_nameserver"):
+            self.lines.append(record.getMessage())
 
 
 @dataclass

@@ -91,6 +91,8 @@ class Timers:
         )
         self._read_ms = 0  # messages due before this were delivered
         self._seen: set[int] = set()  # messages that a crash left entered but not noted
+        # Messages before this offset of the queue are entered again: those due before this were delivered.
+        self._again = (0, 0)
         self._unwritten: list[Change] = []  # slots that could not be written
         self._moments = 0  # delivered since the start
         self._noted = (0, 0, 0)  # queue offset, log end and moments of the last checkpoint
@@ -117,7 +119,7 @@ class Timers:
     def _open(self) -> None:
         files, checkpoint, store = self.files, self.files.checkpoint, self._store
         self.counts.load()
-        found = files.open(self._clock.wall_ms())
+        found = files.open(self._clock.wall_ms(), self.mark.load_checkpoint(), store.log.has_record)
         self._read_ms = found.read_ms
         offset = checkpoint.queue_offset
         queue = self.arrivals.queue
@@ -127,7 +129,15 @@ class Timers:
         offset = min(offset, checkpoint.leader_queue_offset)
         low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
         self.arrivals.offset = min(max(offset, low), high)
+        if found.damage:
+            log.warning("timer_damaged reason=%r next='its messages are entered again'", found.damage)
+            files.begin_anew()
+            self.counts.counts.clear()
+            found.seen.clear()
         self._believe(self.mark.load(), high)
+        if found.damage:
+            self._again = (self.arrivals.offset, self._read_ms)
+            self.arrivals.offset = low
         # A place the log does not hold any more will be another message's.
         self._seen = {at for at in found.seen if at < store.log.max_offset}
         log.info(
@@ -314,6 +324,8 @@ class Timers:
             if arrival.properties is None or due_ms is None:
                 log.warning("timer_message_skipped offset=%d reason='no time'", arrival.queue_offset)
                 continue
+            if arrival.queue_offset < self._again[0] and due_ms < self._again[1]:
+                continue
             if arrival.physical in self._seen:
                 self._seen.discard(arrival.physical)
                 continue
@@ -487,6 +499,7 @@ class Timers:
         if partly is not None:
             self.files.log.cut(partly[1])
         self.files.flush(changes, checkpoint)
+        self.mark.note_checkpoint(checkpoint)
 
     def _measure(self) -> None:
         now_s = self._clock.monotonic_s()

@@ -10,6 +10,7 @@ from kerolox.store.errors import CorruptRecord, StoreError
 from kerolox.store.segments import Segments
 
 _SIZE = struct.Struct(">i")
+_HEAD_BYTES = 36
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 
@@ -46,6 +47,19 @@ class ReadableLog:
                 f"no record starts at {offset}: {found.what or 'other offset inside'}", offset=offset
             )
         return data
+
+    def has_record(self, offset: int, size: int) -> bool:
+        """Whether a record of this size starts here, or what did was deleted. For threads."""
+        if offset < self.min_offset:
+            return True
+        if self.segments.readable(offset) < max(size, _HEAD_BYTES):
+            return False
+        head = self.segments.read(offset, _HEAD_BYTES)
+        return (
+            int.from_bytes(head[:4], "big") == size
+            and head[4:8] in _MAGICS
+            and int.from_bytes(head[28:36], "big") == offset
+        )
 
     def store_timestamp_at(self, offset: int) -> int:
         """Store time of the record that starts here, or -1 when there is none. For threads."""

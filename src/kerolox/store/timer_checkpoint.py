@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 
 from kerolox.errors import ProtocolError
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.store.files import PAGE, File, Files, PathLike
+
+log = logging.getLogger(__name__)
 
 _FIELDS = struct.Struct(
     ">q"  # messages due before this time were delivered
@@ -19,6 +22,7 @@ _FIELDS = struct.Struct(
     "q"  # version: number of changes
 )
 ENCODED_BYTES = _FIELDS.size
+_FUTURE_MS = 24 * 3600 * 1000
 _OLD_BYTES = 32  # before the version was added
 
 
@@ -35,12 +39,27 @@ class TimerCheckpoint:
         self._files = files
         self._file: File | None = None
 
-    def load(self) -> bool:
-        """False when there is no file; what is missing in it is 0. For a thread."""
+    def load(self, noted: bytes | None = None, now_ms: int | None = None) -> bool:
+        """False when there is no file; what is missing in it is 0. For a thread.
+
+        ``noted`` is what was saved last as far as we know: it counts when the file says anything else of the
+        same version, or of an older one. A time behind ``now_ms`` is senseless, and counts as unknown.
+        """
         data = self._files.read_if_exists(self.path)
-        if data is None:
+        if data is None and noted is None:
             return False
-        self._take(data[:ENCODED_BYTES].ljust(ENCODED_BYTES, b"\0"))
+        data = (data or b"")[:ENCODED_BYTES].ljust(ENCODED_BYTES, b"\0")
+        if noted is not None and data != noted and _FIELDS.unpack(data)[6] <= _FIELDS.unpack(noted)[6]:
+            log.warning("timer_checkpoint_damaged path=%s next='our own note of it counts'", self.path)
+            data = noted
+        self._take(data)
+        if now_ms is not None and self.read_ms > now_ms + _FUTURE_MS:
+            log.warning(
+                "timer_checkpoint_damaged path=%s read_ms=%d next='what fell due lately may come twice'",
+                self.path,
+                self.read_ms,
+            )
+            self.read_ms = 0
         return True
 
     def encode(self) -> bytes:

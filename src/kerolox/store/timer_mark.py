@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 from kerolox.store.files import Files, PathLike
 from kerolox.store.note_file import NoteFile, body_at
+from kerolox.store.timer_checkpoint import ENCODED_BYTES
 
 NAME = "kerolox.timer"
 _BODY = struct.Struct(">10q")
 _SLOT_BYTES = 128  # two, written in turns
+_CHECKPOINT_AT = 2 * _SLOT_BYTES  # a copy of the checkpoint, which carries no CRC itself
 
 
 class TimerMark(NamedTuple):
@@ -51,6 +53,15 @@ class TimerMarkFile:
         newest = max((TimerMark(*_BODY.unpack(body)) for body in bodies if body is not None), default=None)
         self.number = 0 if newest is None else newest.number
         return newest
+
+    def load_checkpoint(self) -> bytes | None:
+        """The checkpoint as it was saved last. For a thread."""
+        return body_at(self._notes.read(), _CHECKPOINT_AT, ENCODED_BYTES)
+
+    def note_checkpoint(self, data: bytes) -> None:
+        """One small write into the page cache."""
+        if self._notes.is_open:
+            self._notes.write(data, _CHECKPOINT_AT)
 
     def forget(self) -> None:
         """What it says is not so. For a thread."""

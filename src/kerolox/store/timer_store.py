@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kerolox.store.errors import StoreError
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _BLANK_SLOTS = 60  # the original keeps this distance between the oldest moments and the newest
 _SEEN_MAX = 1_000_000
+CHECKED_MAX = 300_000  # units held against the wheel at a start: about a second
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Recovered:
     # Where messages lie whose units came after the checkpoint: those need not be entered again.
     seen: set[int] = field(default_factory=set)
     last: Unit | None = None  # the newest unit
+    damage: str = ""  # what is wrong with the files: then all is to be entered again
 
 
 class TimerStore:
@@ -125,10 +128,16 @@ class TimerStore:
 
     # --- start ---------------------------------------------------------------------------------------
 
-    def open(self, now_ms: int) -> Recovered:
-        """Load and bring in step. For a thread. Raises without having changed a file of a wrong size."""
+    def open(
+        self, now_ms: int, noted: bytes | None = None, is_message: Callable[[int, int], bool] | None = None
+    ) -> Recovered:
+        """Load and bring in step. For a thread. Raises without having changed a file of a wrong size.
+
+        ``noted`` is our own copy of the checkpoint; ``is_message`` says whether a message of this size lies
+        at this place of the commit log.
+        """
         checkpoint = self.checkpoint
-        known = checkpoint.load()
+        known = checkpoint.load(noted, now_ms)
         read_ms = checkpoint.read_ms
         if not read_ms:
             # Nobody knows what was delivered. What is older than this cannot be told from what is to come.
@@ -158,7 +167,47 @@ class TimerStore:
                 self.wheel.done(moment)
             self._revise(first, since, due, found, only={moment for moment, _ in broken})
         found.last = self.log.unit_before(end)
+        found.damage = self._damage(since, due, is_message)
         return found
+
+    def _damage(self, since: int, due: int, is_message: Callable[[int, int], bool] | None) -> str:
+        """How wheel and log contradict each other; nothing when they do not. Moments that are due may have
+        been delivered in part."""
+        known = {moment: slot for moment, slot in self.wheel.slots() if moment >= since}
+        chains: dict[int, tuple[int, int, int]] = {}
+        for number, (at, unit) in enumerate(self.log.scan(self.log.start)):
+            if number >= CHECKED_MAX:
+                log.info("timer_check_ended units=%d reason='there are more than are checked'", number)
+                return ""
+            if unit is None:
+                break
+            moment = unit.due_ms // self.precision_ms
+            if moment < since:
+                continue
+            if moment not in known:
+                if moment > due and moment not in self.wheel.emptied:
+                    return f"the wheel lacks the moment {moment} of the unit at {at}"
+                continue
+            first, last, count = chains.get(moment, (at, -1, 0))
+            if unit.previous == -1:  # those before it were delivered
+                first, last, count = at, -1, 0
+            if moment > due and unit.previous != last and not (last < 0 and unit.previous < self.log.start):
+                return f"the unit at {at} does not follow the one at {last}"
+            if is_message is not None and not is_message(unit.physical, unit.size):
+                return (
+                    f"the unit at {at} names {unit.size} bytes at {unit.physical}, where no such message lies"
+                )
+            chains[moment] = (first, at, count - 1 if unit.magic & DELETE else count + 1)
+        for moment, slot in known.items():
+            chain = chains.get(moment)
+            if chain is None or chain[1] != slot.last or (moment > due and chain[2] != slot.waiting):
+                return f"{self.wheel.path} has {tuple(slot)} for the moment {moment}, the log {chain}"
+        return ""
+
+    def begin_anew(self) -> None:
+        """Forget all messages: they are entered again. For a thread."""
+        self.wheel.forget()
+        self.log.segments.delete_all()
 
     @property
     def log_exists(self) -> bool:

@@ -73,6 +73,9 @@ class TimerWheel:
         self.path = os.fspath(path)
         self.waiting = 0  # messages in all slots
         self.missing = False  # whether there was no file to load
+        self.emptied: set[int] = (
+            set()
+        )  # moments in the file that say so: delivered before the clock went back
         self._files = files
         self._file: File | None = None
         self._pages: dict[int, _Page] = {}  # by moment // 128
@@ -135,7 +138,8 @@ class TimerWheel:
             page = self._page(number * PAGE_SLOTS)
             stale = ((1 << high) - (1 << low)) & ~page.used
             for at in _bits(stale):
-                _SLOT.pack_into(page.data, at * SLOT_BYTES, 0, 0, 0, 0, 0)
+                # Not zeros: what was emptied must not look like what was lost.
+                _SLOT.pack_into(page.data, at * SLOT_BYTES, number * PAGE_SLOTS + at, -1, -1, 0, 0)
             page.dirty |= stale
 
     def slots(self) -> Iterator[tuple[int, Slot]]:
@@ -199,6 +203,16 @@ class TimerWheel:
             if moment >= since and moment > 0 and moment % SLOTS == place and 0 <= first <= last:
                 self.put(moment, first, last, count)
                 self._pages[moment // PAGE_SLOTS].dirty &= ~(1 << moment % PAGE_SLOTS)
+            elif first == last == -1 and moment % SLOTS == place:
+                self.emptied.add(moment)
+
+    def forget(self) -> None:
+        """Remove the file, and all slots with it. For a thread, before anything else."""
+        self.close()
+        self._files.remove(self.path)
+        self._pages.clear()
+        self._order.clear()
+        self.waiting = 0
 
     def take_changes(self) -> list[Change]:
         """What has changed since the last call, for :meth:`write`. On the loop."""
