@@ -20,6 +20,7 @@ import random
 import re
 import shutil
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -38,13 +39,11 @@ from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import decode_record
-from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY
 from kerolox.store.options import StoreOptions
 
 from .verify import Violation
 
-HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 HOUR_MS = 3_600_000
 SIZES = {
     "commit_log_file_bytes": 64 * 1024,
@@ -163,7 +162,7 @@ async def make_image(folder: Path, name: str, *, count: int = 240, **changes: An
     options = broker_options(root, **changes)
     image = Image(name, folder / name, {**SIZES, **changes}, Held({}, {}, {}, {}))
     async with Broker(options) as broker, Dialer() as dialer:
-        await _send(broker, dialer, count)
+        await _send(broker.address, dialer, count)
         while broker.timers.arrivals.behind:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         broker.offsets.commit("A", "g", 0, count // 8)
@@ -184,8 +183,8 @@ async def make_image(folder: Path, name: str, *, count: int = 240, **changes: An
     return image
 
 
-async def _send(broker: Broker, dialer: Dialer, count: int) -> None:
-    now_ms = broker.clock.wall_ms()
+async def _send(address: str, dialer: Dialer, count: int) -> None:
+    now_ms = int(time.time() * 1000)
     for number in range(count):
         properties = {
             "UNIQ_KEY": f"{number:032X}",
@@ -207,9 +206,60 @@ async def _send(broker: Broker, dialer: Dialer, count: int) -> None:
             properties=pack(properties).decode(),
         )  # fmt: skip
         body = b"<%d>" % number + bytes([number % 251]) * (number * 37 % 400)
-        answer = await dialer.call(broker.address, RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=30)
+        answer = await dialer.call(address, RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=30)
         if answer.code != 0:
             raise AssertionError(f"{answer.code} {answer.remark}")
+
+
+def make_java_image(folder: Path, name: str, *, count: int = 240) -> Image:
+    """The same by Apache's broker. Raises PeersUnavailable where there is none."""
+    from tests.peers.jars import get_jars
+    from tests.peers.processes import JavaBroker
+
+    properties = {
+        "mappedFileSizeCommitLog": SIZES["commit_log_file_bytes"],
+        "mappedFileSizeConsumeQueue": SIZES["queue_file_bytes"],
+        "maxHashSlotNum": SIZES["index_slots"],
+        "maxIndexNum": SIZES["index_entries"],
+        "mappedFileSizeTimerLog": SIZES["timer_log_file_bytes"],
+        "enabledAppendPropCRC": True,
+        "transactionTimeOut": HOUR_MS,
+        "transactionCheckInterval": HOUR_MS,
+    }
+    home = folder / f"java-{name}"
+    broker = JavaBroker(get_jars(), home, "127.0.0.1:9", properties=properties, wait_registered=False)
+    root = folder / name
+    broker.start()
+    try:
+        asyncio.run(_send_to(broker.address, count))
+        time.sleep(3)  # its queues follow by themselves
+        if "killed" in name:
+            broker.kill()
+        else:
+            broker.stop()
+    finally:
+        broker.kill()
+    copy_tree(broker.store, root)
+    # What it holds is what our store reads of it undamaged; the gate's own tests compare that with Apache's.
+    image = Image(name, root, dict(SIZES), Held({}, {}, {}, {}), ours=False)
+    copy_tree(root, folder / "look")
+    image.held = asyncio.run(_look(folder / "look"))
+    shutil.rmtree(folder / "look")
+    if image.held.count < count:
+        raise AssertionError(f"{image.held.count} of {count} messages are there")
+    return image
+
+
+async def _send_to(address: str, count: int) -> None:
+    async with Dialer() as dialer:
+        await _send(address, dialer, count)
+
+
+async def _look(root: Path) -> Held:
+    async with MessageStore(store_options(root, SIZES)) as store:
+        held = await held_by(store)
+        held.keys = keys_of(held)
+        return held
 
 
 def timers_of(broker: Broker) -> Counter[tuple[int, int]]:
@@ -466,6 +516,3 @@ def without(held: Held, lost: list[tuple[int, int]]) -> Held:
 def kind_of(path: str) -> str:
     head, _, _ = path.partition("/")
     return path.split("/")[1] if head == "config" else head
-
-
-__all__ = ["SCHEDULE_TOPIC", "Harm", "Image", "Tally", "Trial", "harms", "make_image"]
