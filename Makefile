@@ -71,10 +71,12 @@ peers-4x: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench $(ARGS)
 
-# Hundreds of kills and power losses of the store, then kills of a broker under the load of Apache's clients; what
-# they came to is written down. `make crash KILLS=5` kills the broker less often.
+# Hundreds of kills and power losses of the store, then thousands of flipped and zeroed bytes in every file it has,
+# then kills of a broker under the load of Apache's clients; what they came to is written down. `make crash KILLS=5
+# PLACES=600` kills the broker less often and damages fewer places.
 crash: $(STAMP)
 	$(BIN)/python -m tests.crash --kills 500 --power-seeds 100 --out docs/results/crash-store.json $(ARGS)
+	$(BIN)/python -m tests.crash.damage_run --places $(or $(PLACES),6000) --out docs/results/crash-damage.json
 	KEROLOX_REQUIRE_PEERS=1 KEROLOX_KILLS=$(or $(KILLS),50) KEROLOX_CRASH_RESULT=docs/results/crash-broker.json \
 	    $(BIN)/python -m pytest -q -m long -k "nothing_acknowledged and ours" tests/peers/scenarios/test_crashes.py
 

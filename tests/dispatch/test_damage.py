@@ -12,9 +12,11 @@ from kerolox.dispatch import opening
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.consume_queue import ENTRY_SIZE
+from kerolox.store.read_check import DamagedMessage
 from kerolox.store.sums import NAME as SUMS
+from kerolox.store.sums import Sums
 
-from .kit import Rig, bodies, flip, overwrite, props, rig_at
+from .kit import LOG_FILE, Rig, bodies, flip, messages, overwrite, props, rig_at
 
 COUNT = 240  # of two topics, two queues each: more than a file holds
 
@@ -200,3 +202,40 @@ async def test_a_large_log_is_not_compared(rig: Rig, monkeypatch: pytest.MonkeyP
     assert store.recovered is not None
     assert store.recovered.start > 0
     await check(store)
+
+
+@pytest.mark.parametrize("at", [0, 4, 9, 14, 22, 30, 90])
+async def test_damage_that_no_start_reads_is_found_by_who_reads_it(
+    rig: Rig, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log far before its end: the read fails and says where, it neither skips nor invents."""
+    store = await rig.open()
+    places = [await store.put("A", 0, b"<%d>" % number * 9) for number in range(COUNT)]
+    store.housekeeper.go_on_summing(Sums(0, places[-5][0]))  # as if the log were longer than a step
+    await store.close()
+    physical, offset, _ = places[20]
+    flip(rig.path / "commitlog" / f"{physical // LOG_FILE * LOG_FILE:020d}", physical % LOG_FILE + at)
+    store = await rig.open()
+    assert store.recovered is not None
+    assert store.recovered.start > physical
+    with pytest.raises(DamagedMessage, match=f"message {offset} of .*--skip {physical} "):
+        await store.read("A", 0, 18)
+    assert "message_damaged" in caplog.text
+    read = await store.read("A", 0, offset + 1)
+    assert messages(read)[0].queue_offset == offset + 1
+    read = await store.read("A", 0, offset - 3, 2)
+    assert [message.queue_offset for message in messages(read)] == [offset - 3, offset - 2]
+
+
+async def test_an_entry_that_became_another_while_running(rig: Rig) -> None:
+    """A queue that points at another message than it did, in a part no start has read."""
+    store = await rig.open()
+    for number in range(COUNT):
+        await store.put("A", 0, b"<%d>" % (number % 10))
+    store.housekeeper.go_on_summing(Sums(0, store.log.max_offset))
+    await store.close()
+    store = await rig.open()
+    path = rig.path / "consumequeue" / "A" / "0" / f"{0:020d}"
+    overwrite(path, 7 * ENTRY_SIZE, path.read_bytes()[3 * ENTRY_SIZE : 4 * ENTRY_SIZE])
+    with pytest.raises(DamagedMessage, match=r"number 3 in queue 0 of 'A'.*--queues"):
+        await store.read("A", 0, 5)

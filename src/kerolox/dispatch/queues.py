@@ -213,7 +213,9 @@ class QueueFiller:
                 queue.next_offset,
                 missing,
             )
-            queue.extend(ENTRY.pack(physical, size, HOLE_TAGS) * missing, queue.next_offset)
+            # Delayed messages carry the time they are due instead of a hash; it has to stay.
+            mark = code if queue.topic == SCHEDULE_TOPIC else HOLE_TAGS
+            queue.extend(ENTRY.pack(physical, size, mark) * missing, queue.next_offset)
             queue.max_physical = physical  # of the message itself comes now
         if not queue.append(physical, size, code, queue_offset) or not sys_flag & _INNER_BATCH:
             return

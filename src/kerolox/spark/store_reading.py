@@ -27,8 +27,8 @@ from kerolox.spark.store_options import Choice
 from kerolox.spark.store_plan import QueueRange, Split
 from kerolox.store.consume_queue import BLANK_SIZE, ENTRY_SIZE, HOLE_TAGS
 from kerolox.store.errors import CorruptRecord
-from kerolox.store.offline.mend import FILLER_TOPIC
 from kerolox.store.readable_log import store_timestamp_of
+from kerolox.store.recovery import FILLER_TOPIC
 
 logger = logging.getLogger(__name__)
 

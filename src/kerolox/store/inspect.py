@@ -21,7 +21,7 @@ from kerolox.store.files import File
 from kerolox.store.key_index import ENTRIES, SLOTS
 from kerolox.store.marks import MarksFile
 from kerolox.store.offline.layout import OnlyReading
-from kerolox.store.offline.mend import FILLER_TOPIC
+from kerolox.store.recovery import FILLER_TOPIC
 
 Row: TypeAlias = dict[str, Any]
 

@@ -21,6 +21,7 @@ from kerolox.store.errors import StoreError
 from kerolox.store.extended_queue import ExtendedQueue
 from kerolox.store.options import StoreOptions
 from kerolox.store.queue_extension import ADDRESS_MAX, NotInMemory, Unit
+from kerolox.store.read_check import ReadCheck
 from kerolox.store.sifting import Sieve, Stop, sift
 
 PULL_BYTES_MAX = 128 << 20
@@ -100,6 +101,8 @@ class QueueReader:
         self._log = log
         self._options = options
         self._memory_bytes = memory_bytes
+        self._read_check = ReadCheck(log)
+        self.checked_from = 0  # a start has looked at the log from here on
 
     @property
     def hot_from(self) -> int:
@@ -146,10 +149,14 @@ class QueueReader:
         bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
         asked = _Asked(offset, count_max, bytes_max, low, high, may_wait)
         try:
-            return self._collect(asked, entries, queue_filter, record_filter)
+            found = self._collect(asked, entries, queue_filter, record_filter)
         except StoreError:
             # A file was deleted meanwhile, or is missing: one by one, what cannot be read is passed over.
-            return self._collect(asked, entries, queue_filter, record_filter or _everything)
+            found = self._collect(asked, entries, queue_filter, record_filter or _everything)
+        if found.count and ENTRY.unpack_from(entries)[0] < self.checked_from:
+            seen = entries[: (found.next_offset - offset) * ENTRY_SIZE]
+            self._read_check.check(queue, offset, seen, found.count, b"".join(found.parts))
+        return found
 
     def _units(self, queue: ExtendedQueue, entries: bytes, may_wait: bool) -> dict[int, Unit]:
         try:

@@ -18,6 +18,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from operator import eq
 
 import msgspec
 
@@ -47,6 +48,8 @@ PIECE_BYTES = 8 << 20
 KEPT_MAX = 100_000  # records kept between finding the end and dispatching; more are read once more
 _ZERO_PAGE = bytes(4096)
 _CRC_MARK = b"__CRC32#\x01"
+_CRC_MARK_LEFT = 6  # bytes of it that are not there by chance
+FILLER_TOPIC = b"kerolox_repaired"  # of records where damage was; short ones have no room for a CRC
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 
@@ -358,14 +361,32 @@ def _find_record(segments: Segments, low: int, high: int, file_end: int) -> tupl
 def _first_bad(entries: list[Entry], position: int, data: bytes) -> tuple[int, str] | None:
     """The number of the first record that does not lie where it says, or breaks the CRC it carries."""
     at = 0
+    sealed = True  # whether the record before carries a CRC of its own
     for number, entry in enumerate(entries):
         if entry[PHYSICAL_OFFSET] != position + at:
             return number, f"a record says it lies at {entry[PHYSICAL_OFFSET]}"
         end = at + entry[SIZE]
-        if data and entry[PROPERTIES][-20:-11] == _CRC_MARK and not record_crc_ok(data[at:end]):
-            return number, "a record breaks its own CRC"
+        if data and entry[PROPERTIES][-20:-11] == _CRC_MARK:
+            if not record_crc_ok(data[at:end]):
+                return number, "a record breaks its own CRC"
+            sealed = True
+        elif sealed:
+            if data and _lost_its_crc(entries, number):
+                return number, "a record lost its own CRC"
+            sealed = False
         at = end
     return None
+
+
+def _lost_its_crc(entries: list[Entry], number: int) -> bool:
+    """Whether a record had a CRC of its own, by what is left of it, or because those around it have one."""
+    left = entries[number][PROPERTIES][-20:-11]
+    if sum(map(eq, left, _CRC_MARK)) >= _CRC_MARK_LEFT:
+        return True
+    around = [
+        entries[other][PROPERTIES][-20:-11] for other in (number - 1, number + 1) if other < len(entries)
+    ]
+    return number > 0 and around == [_CRC_MARK] * 2 and entries[number][TOPIC] != FILLER_TOPIC
 
 
 def _first_torn(

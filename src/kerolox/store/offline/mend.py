@@ -26,10 +26,10 @@ from kerolox.store.errors import StoreError
 from kerolox.store.files import Files
 from kerolox.store.offline.layout import ASIDE, Finding, Layout, OnlyReading, open_run
 from kerolox.store.offline.walk import Damage, Walk
+from kerolox.store.recovery import FILLER_TOPIC
 from kerolox.store.segment import OpenFiles, segment_name
 from kerolox.store.segments import Segments
 
-FILLER_TOPIC = b"kerolox_repaired"
 FILLER_BYTES_MIN = 92  # a record without body and properties, whose topic has one letter
 FILLER_BYTES_MAX = 1 << 20
 ROLLED_BACK = 0xC  # the transaction type both brokers keep out of queues and index
