@@ -42,9 +42,13 @@ class DyingFiles(Files):
     def _file(self, path: str, fd: int, size: int, read_only: bool) -> File:
         return _DyingFile(self, path, fd, size, read_only)
 
-    def create(self, path: PathLike, size: int = 0, *, write_zeros: bool = False) -> File:
+    def create(
+        self, path: PathLike, size: int = 0, *, write_zeros: bool = False, sparse: bool = False
+    ) -> File:
         make = super().create
-        return self.change(lambda: make(path, size, write_zeros=write_zeros), lambda: make(path))
+        return self.change(
+            lambda: make(path, size, write_zeros=write_zeros, sparse=sparse), lambda: make(path)
+        )
 
     def _make_dir(self, path: str) -> None:
         make = super()._make_dir

@@ -82,9 +82,9 @@ class ReadCheck:
         root = os.path.dirname(segments.directories[0])
         path, start = (root, 0) if segment is None else (segment.path, segment.start)
         error = DamagedMessage(
-            f"message {offset} of queue {queue.queue_id} of {queue.topic!r} is damaged: {what}. It should lie "
-            f"in {path} at byte {physical - start} (log offset {physical}). Stop the broker; kerolox store "
-            f"verify {root} tells whether the log is damaged (kerolox store repair {root} --skip {physical} "
+            f"message {offset} of queue {queue.queue_id} of {queue.topic!r} is damaged: {what}. It should "
+            f"lie in {path} at byte {physical - start} (log offset {physical}). Stop the broker; kerolox "
+            f"store verify {root} tells whether the log is damaged (kerolox store repair {root} --skip {physical} "
             f"keeps what follows) or the queue (kerolox store repair {root} --queues).",
             path=path,
             offset=physical,
