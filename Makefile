@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side; those with Java processes one by one.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test check bench crash chaos spark soak fuzz sanitize pure peers peers-4x lock clean install
+.PHONY: demo test check bench crash chaos spark soak attacks fuzz sanitize pure peers peers-4x lock clean install
 
 install: $(STAMP)
 
@@ -91,6 +91,10 @@ spark: $(STAMP)
 # Mixed load for minutes: whether memory, descriptors and delays stay bounded. `make soak MINUTES=60`.
 soak: $(STAMP)
 	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10) $(ARGS)
+
+# What an honest client feels while somebody sends what no honest one does, and the memory that takes.
+attacks: $(STAMP)
+	$(BIN)/python -m bench.attacks $(ARGS)
 
 # Regenerates the lock file from pyproject.toml, for every platform and Python we support.
 lock: $(STAMP)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 
 import pytest
 
-from kerolox.errors import OptionError
-from kerolox.options import Options, change, load, option, sample, specs, to_properties
+from kerolox.broker.options import BrokerOptions
+from kerolox.errors import InvalidRequest, OptionError
+from kerolox.nameserver.options import NamesrvOptions
+from kerolox.options import Options, Spec, change, load, option, sample, specs, to_properties
 
 
 class Colour(enum.Enum):
@@ -62,7 +65,7 @@ def test_wrong_values_name_key_value_source_and_expectation(text: str, says: str
 def test_a_slip_in_a_key_is_told_with_what_was_meant(caplog: pytest.LogCaptureFixture) -> None:
     load(Demo, file_text="listenport=1\nbrokername=b\nunheard=of\n", file_name="x.conf").warn_unknown()
     slip, other, stranger = caplog.messages
-    assert "key=listenport source=x.conf" in slip
+    assert "key='listenport' source=x.conf" in slip
     assert "Did you mean listenPort?" in slip
     assert "Did you mean brokerName?" in other
     assert "Did you mean" not in stranger
@@ -89,3 +92,38 @@ def test_properties_and_sample_show_every_option_but_no_secret() -> None:
     generated = sample(Demo)
     for spec in specs(Demo):
         assert f"#{spec.key}=" in generated
+
+
+NUMBERS = [
+    (role, spec)
+    for role in (BrokerOptions, NamesrvOptions)
+    for spec in specs(role)
+    if spec.kind in (int, float)
+]
+
+
+@pytest.mark.parametrize(("role", "spec"), NUMBERS, ids=[spec.key for _, spec in NUMBERS])
+def test_every_number_has_a_range_at_the_start_and_while_running(role: type[Options], spec: Spec) -> None:
+    assert spec.low is not None
+    assert spec.high is not None
+    assert spec.low <= spec.default <= spec.high
+    for wrong in (spec.low - 1, spec.high + 1, 10**30):
+        says = rf"option {re.escape(spec.key)} = '?{wrong}'? .*from {spec.low} to {spec.high}"
+        with pytest.raises(OptionError, match=says):
+            load(role, file_text=f"{spec.key}={wrong}", file_name="x.conf")
+        with pytest.raises(OptionError, match=says):
+            change(role(), {spec.key: str(wrong)})
+    for good in (spec.low, spec.high):
+        assert getattr(load(role, file_text=f"{spec.key}={good}").options, spec.name) == good
+
+
+def test_texts_are_bounded_and_what_is_no_number_is_refused() -> None:
+    with pytest.raises(OptionError, match="at most 4096 characters"):
+        change(Demo(), {"brokerName": "x" * 5000})
+    with pytest.raises(OptionError, match="a number"):
+        load(Demo, file_text="ratio=nan")
+
+
+def test_so_many_options_are_changed_at_once() -> None:
+    with pytest.raises(InvalidRequest, match="1001 options at once, at most are 1000"):
+        change(Demo(), {f"key{number}": "x" for number in range(1001)})

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound="Options")
 
 CHANGED_AT_ONCE_MAX = 1000  # by one request
+TEXT_LENGTH_MAX = 4096
 KEY_SHOWN_MAX = 100  # characters of an unknown key in a log line
 ENVIRONMENT_PREFIX = "KEROLOX_"
 
@@ -120,7 +121,10 @@ class Spec:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         too_low = is_number and self.low is not None and value < self.low
         too_high = is_number and self.high is not None and value > self.high
-        if too_low or too_high:
+        too_long = isinstance(value, str) and len(value) > TEXT_LENGTH_MAX
+        if too_long:
+            value = value[:KEY_SHOWN_MAX] + "..."
+        if too_low or too_high or too_long or value != value:  # the last one is no number
             raise OptionError(self.key, value, self.expected, source)
         return value
 
@@ -131,13 +135,17 @@ class Spec:
             return "true or false"
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
             return "one of " + ", ".join(str(e.value) for e in kind)
-        words = {int: "a whole number", float: "a number", str: "text"}[kind]
+        words = {
+            int: "a whole number",
+            float: "a number",
+            str: f"text of at most {TEXT_LENGTH_MAX} characters",
+        }[kind]
         if self.low is not None and self.high is not None:
-            return f"{words} from {self.low:g} to {self.high:g}"
+            return f"{words} from {self.low} to {self.high}"
         if self.low is not None:
-            return f"{words} of at least {self.low:g}"
+            return f"{words} of at least {self.low}"
         if self.high is not None:
-            return f"{words} of at most {self.high:g}"
+            return f"{words} of at most {self.high}"
         return words
 
     def show(self, value: Any) -> str:

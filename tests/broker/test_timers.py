@@ -13,10 +13,11 @@ import pytest
 from kerolox.broker.options import MetricsExporter
 from kerolox.broker.timer_sends import make_handle, read_handle, rounded
 from kerolox.net.dialer import Dialer
+from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.send import RecallRequest
 from kerolox.protocol.message import StoredMessage
-from kerolox.protocol.properties import unpack
+from kerolox.protocol.properties import pack, unpack
 from kerolox.protocol.record import decode_record
 from kerolox.store.errors import StoreError
 from kerolox.store.options import FlushMode
@@ -618,3 +619,50 @@ async def test_an_idle_timer_sleeps(talk: Timing, monkeypatch: pytest.MonkeyPatc
     looks = 0
     await talk.clock.advance(60)
     assert looks <= 62  # only to notice a clock that was set
+
+
+# --- what clients may not forge ------------------------------------------------------------------------
+
+CLOSED = (TIMER, "rmq_sys_REVIVE_LOG_DefaultCluster", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC")
+
+
+@pytest.mark.parametrize("topic", CLOSED)
+async def test_topics_of_the_broker_itself_are_closed_to_clients(talk: Timing, topic: str) -> None:
+    """Also on the way of plain sends, which the second one of each kind goes."""
+    forged = {
+        "TIMER_OUT_MS": str(NOW_MS + 5000),
+        "REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC",
+        "REAL_QID": "77",
+        "UNIQ_KEY": UNIQUE,
+    }
+    before = talk.running.broker.store.progress.appended
+    batch = encode_batch([(0, b"x", b"")] * 3)
+    for _ in range(3):
+        for answer in (
+            await talk.send(topic, b"x", forged),
+            await talk.send(topic, b"x"),
+            await talk.send_v1(topic, b"x", forged),
+            await talk.send_batch(topic, batch),
+        ):
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert answer.remark == f"Sending message to topic[{topic}] is forbidden."
+    assert talk.running.broker.store.progress.appended == before
+    handle = make_handle(topic, "broker-a", NOW_MS + 9_001, UNIQUE)
+    assert (await recall(talk, handle, topic)).code == ResponseCode.NO_PERMISSION
+    assert talk.running.broker.store.progress.appended == before
+
+
+@pytest.mark.parametrize("goal", [*CLOSED, ""])
+async def test_what_was_forged_before_is_not_delivered_into_closed_topics(talk: Timing, goal: str) -> None:
+    """As a store may have it that took such a message once."""
+    store = talk.running.broker.store
+    queue = "9999999999" if not goal else "0"
+    properties = pack(
+        {"TIMER_OUT_MS": str(NOW_MS + 3000), "REAL_TOPIC": goal or "T", "REAL_QID": queue, "UNIQ_KEY": UNIQUE}
+    )
+    await talk.send("T", b"honest", after_s(4))
+    await store.put(TIMER, 0, b"forged", properties)
+    before = {topic: store.max_offset(topic, 0) for topic in CLOSED if topic != TIMER}
+    await talk.pass_s(8)
+    assert await talk.bodies(count=1) == [b"honest"]
+    assert {topic: store.max_offset(topic, 0) for topic in before} == before

@@ -30,7 +30,9 @@ def test_namespaces_go_before_names_once(name: str, wire: str) -> None:
     assert with_namespace("", name) == name
 
 
-@pytest.mark.parametrize("topic", ["", " ", "a b", "a.b", "x" * 128, "SCHEDULE_TOPIC_XXXX"])
+@pytest.mark.parametrize(
+    "topic", ["", " ", "a b", "a.b", "x" * 128, "SCHEDULE_TOPIC_XXXX", "rmq_sys_REVIVE_LOG_c"]
+)
 def test_topics_that_cannot_be_sent_to(topic: str) -> None:
     with pytest.raises(InvalidMessage):
         check_topic_for_sending(topic)

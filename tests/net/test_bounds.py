@@ -11,10 +11,12 @@ import pytest
 from kerolox.net import lanes
 from kerolox.net.dialer import Dialer
 from kerolox.net.memory_budget import MemoryBudget
-from kerolox.net.peer import Budgets, PeerLimits
+from kerolox.net.peer import PASS_S_MAX, Budgets, PeerLimits
+from kerolox.net.requests import Answer, Request
 from kerolox.net.server import Server
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.command import request
+from kerolox.testing.clock import ManualClock
 
 from .conftest import BIG, ECHO, SLOW, Echo, Recorder, Word, until
 
@@ -116,3 +118,30 @@ async def test_connections_above_the_limit_are_closed_and_others_served(echo: Ec
         server.connections_max = 2
         async with Dialer() as other:
             assert (await other.call(server.address, ECHO, Word(word="x"))).code == 0
+
+
+async def test_others_are_heard_before_all_of_a_flood_is_done(echo: Echo) -> None:
+    """Each request of the flood moves the clock as if it took long; the other one comes behind all of it."""
+    clock = ManualClock()
+    done: list[str] = []
+
+    def slow(asked: Request[Word]) -> Answer:
+        done.append(asked.header.word)
+        clock._move_to(clock.monotonic_s() + PASS_S_MAX / 2)
+        return Answer()
+
+    echo.handlers.add(9100, slow, Word, echo.quick)
+    echo.quick.age_s_max = 1000
+    async with Server(echo.handlers, host="127.0.0.1", clock=clock) as server:
+        flood = b"".join(request(9100, Word(word="flood"), opaque=n).encode() for n in range(2000))
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        _, other = await asyncio.open_connection("127.0.0.1", server.port)
+        await until(lambda: len(server.peers) == 2)
+        writer.write(flood)
+        await until(lambda: done)
+        other.write(request(9100, Word(word="other"), opaque=1).encode())
+        await until(lambda: "other" in done)
+        assert done.index("other") < 1000
+        await until(lambda: len(done) == 2001)
+        writer.close()
+        other.close()

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerolox.errors import ProtocolError
+from kerolox.protocol import json_dialect
+from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.json_dialect import ObjectKey, dumps, loads
 from kerolox.protocol.limits import (
     JSON_BYTES_MAX,
@@ -271,3 +273,24 @@ def test_no_text_is_looked_at_again_and_again(head: str, piece: str) -> None:
     """Two million characters: what looks at the rest for each of them would take hours."""
     with contextlib.suppress(ProtocolError):
         loads(head + piece * (2_000_000 // len(piece)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.text(),
+    st.dictionaries(st.text(), st.text(), max_size=4),
+    st.integers(-(2**63), 2**63 - 1),
+    st.booleans(),
+)
+def test_plain_structs_are_written_the_same_by_both_writers(
+    name: str, attributes: dict[str, str], number: int, order: bool
+) -> None:
+    config = TopicConfig(topic_name=name, attributes=attributes, perm=number, order=order)
+    assert json_dialect._is_plain(TopicConfig)
+    for ascii_only in (False, True):
+        quick = dumps({"t": config}, ascii_only=ascii_only)
+        json_dialect._IS_PLAIN[TopicConfig] = False
+        try:
+            assert dumps({"t": config}, ascii_only=ascii_only) == quick
+        finally:
+            del json_dialect._IS_PLAIN[TopicConfig]

@@ -93,7 +93,7 @@ def test_verdicts(
 
 @pytest.mark.parametrize(
     ("text", "hours"),
-    [("04", {4}), ("4", {4}), ("04;16", {4, 16}), (" 04 ; 23;", {4, 23}), ("24;-1;x;", set()), ("", set())],
+    [("04", {4}), ("4", {4}), ("04;16", {4, 16}), (" 04 ; 23;", {4, 23}), ("24;-1;x;²", set()), ("", set())],
 )
 def test_hours(text: str, hours: set[int]) -> None:
     assert delete_hours(text) == hours

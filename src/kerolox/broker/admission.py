@@ -95,7 +95,7 @@ class Admission:
                 f"the broker[{options.advertised_host}] sending message is forbidden: its brokerPermission "
                 f"is {options.permission} and the topic is ordered",
             )
-        if not is_for_sending(topic):
+        if reserved.is_closed(topic):
             raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         if stored:
             self._state.check_writable()
@@ -136,16 +136,11 @@ class Admission:
             and topic not in self._topics.unsaved
             and not config.order
             and is_single_tag(config)
-            and is_for_sending(topic)
+            and not reserved.is_closed(topic)
             and not goes_to_a_group(topic)
             and queue_id >= 0
             and has_queue(config, queue_id)
         )
-
-
-def is_for_sending(topic: str) -> bool:
-    """Whether clients may send to a topic of this name."""
-    return topic not in reserved.NOT_FOR_SENDING
 
 
 def goes_to_a_group(topic: str) -> bool:

@@ -19,6 +19,7 @@ from kerolox.errors import KeroloxError, Refused
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.reserved import is_closed
 
 PARKED_STEPS = 1000  # of a level's delay: how finely it is remembered when messages were parked
 
@@ -90,7 +91,10 @@ def _read_queue(properties: bytes) -> tuple[str, int]:
     queue_id = packed.find(properties, AT_REAL_QUEUE_ID)
     if topic is None or queue_id is None or not _NUMBER.fullmatch(queue_id):
         raise Unrestorable(f"its properties name no real queue: topic {topic!r}, queue {queue_id!r}")
-    return topic.decode("utf-8", "replace"), int(queue_id)
+    name = topic.decode("utf-8", "replace")
+    if is_closed(name):
+        raise Unrestorable(f"messages that wait do not go to {name}")
+    return name, int(queue_id)
 
 
 class Level:

@@ -17,7 +17,8 @@ from kerolox.broker import absent
 from kerolox.net.self_signed import NAME as SELF_SIGNED
 from kerolox.net.tls import ClientAuth, ClientTls, ServerTls, TlsMode
 from kerolox.options import Absent, option
-from kerolox.store.options import StoreOptions
+from kerolox.protocol.limits import INT32_MAX, INT64_MAX
+from kerolox.store.options import DAY_MS, HOUR_MS, StoreOptions
 
 # Never changed by a request, whatever configBlackList says.
 ALWAYS_BLACK_LISTED = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
@@ -46,7 +47,7 @@ class BrokerOptions(StoreOptions):
         socket.gethostname(), "Name of the broker; brokers of one name share their log."
     )
     cluster: str = option("DefaultCluster", "Name of the cluster.", key="brokerClusterName")
-    broker_id: int = option(0, "0 leads, others follow.", low=0)
+    broker_id: int = option(0, "0 leads, others follow.", low=0, high=INT64_MAX)
     role: BrokerRole = option(BrokerRole.ASYNC_MASTER, "What the broker does with its log.", key="brokerRole")
     bind_address: str = option("0.0.0.0", "Address to listen on.")
     listen_port: int = option(10911, "Port to listen on; 0 takes a free one.", low=0, high=65535)
@@ -65,16 +66,21 @@ class BrokerOptions(StoreOptions):
         30_000, "How often the broker registers.", key="registerNameServerPeriod", low=10_000, high=60_000
     )
     register_timeout_ms: int = option(
-        24_000, "For one registration.", key="registerBrokerTimeoutMills", low=1
+        24_000, "For one registration.", key="registerBrokerTimeoutMills", low=1, high=600_000
     )
     idle_s_max: int = option(
         120,
         "A connection without traffic is closed after this.",
         key="serverChannelMaxIdleTimeSeconds",
         low=1,
+        high=86_400,
     )
     member_timeout_ms: int = option(
-        120_000, "A client without heartbeat is forgotten after this.", key="channelExpiredTimeout", low=1
+        120_000,
+        "A client without heartbeat is forgotten after this.",
+        key="channelExpiredTimeout",
+        low=1,
+        high=DAY_MS,
     )
 
     # --- topics, groups, features ----------------------------------------------------------------------
@@ -85,7 +91,7 @@ class BrokerOptions(StoreOptions):
         True, "Create groups when a consumer comes.", key="autoCreateSubscriptionGroup", changeable=True
     )
     default_topic_queues: int = option(
-        8, "Queues of the template topic.", key="defaultTopicQueueNums", low=1, changeable=True
+        8, "Queues of the template topic.", key="defaultTopicQueueNums", low=1, high=1024, changeable=True
     )
     topics_max: int = option(
         100_000, "Most topics, those of retries and dead letters too; more are not made.", key="maxTopics",
@@ -110,7 +116,8 @@ class BrokerOptions(StoreOptions):
         False, "Filter messages that failed like those they were.", key="filterSupportRetry", changeable=True
     )
     filter_keep_ms: int = option(
-        86_400_000, "How long the filter of a group that left is kept.", key="filterDataCleanTimeSpan", low=0,
+        86_400_000, "How long the filter of a group that left is kept.", key="filterDataCleanTimeSpan",
+        low=0, high=366 * DAY_MS,
         changeable=True,
     )  # fmt: skip
     filter_bits: bool = option(
@@ -118,7 +125,11 @@ class BrokerOptions(StoreOptions):
         key="enableCalcFilterBitMap", changeable=True,
     )  # fmt: skip
     filter_users: int = option(
-        32, "How many groups with filters those bits are made for.", key="expectConsumerNumUseFilter", low=1
+        32,
+        "How many groups with filters those bits are made for.",
+        key="expectConsumerNumUseFilter",
+        low=1,
+        high=10_000,
     )
     filter_error_percent: int = option(
         20, "How often they may take a message too many.", key="maxErrorRateOfBloomFilter", low=1, high=99
@@ -144,9 +155,13 @@ class BrokerOptions(StoreOptions):
         False, "Suggest a follower to slow consumers.", key="slaveReadEnable", changeable=True
     )
     accept_sends_from_ms: int = option(
-        0, "Refuse messages before this wall time.", key="startAcceptSendRequestTimeStamp", low=0
+        0,
+        "Refuse messages before this wall time.",
+        key="startAcceptSendRequestTimeStamp",
+        low=0,
+        high=1 << 53,
     )
-    revive_queues: int = option(8, "Queues of the POP revive topic.", key="reviveQueueNum", low=1)
+    revive_queues: int = option(8, "Queues of the POP revive topic.", key="reviveQueueNum", low=1, high=1024)
 
     # --- delays to any time: precision and file size must not change on an existing store -------------
     timer_wheel: bool = option(True, "Whether any-time delays are taken.", key="timerWheelEnable")
@@ -154,16 +169,18 @@ class BrokerOptions(StoreOptions):
         1000, "How exactly messages come when they are due.", key="timerPrecisionMs", low=1, high=60_000
     )
     timer_delay_s_max: int = option(
-        259_200, "The longest delay.", key="timerMaxDelaySec", low=1, changeable=True
+        259_200, "The longest delay.", key="timerMaxDelaySec", low=1, high=315_360_000, changeable=True
     )
     timer_roll_slots: int = option(
-        172_800, "A message further ahead than this is stored again on its way.", key="timerRollWindowSlot"
-    )
+        172_800, "A message further ahead than this is stored again on its way.", key="timerRollWindowSlot",
+        low=-1, high=INT32_MAX,
+    )  # fmt: skip
     timer_flush_ms: int = option(
         1000,
         "How often the timer's files are flushed.",
         key="timerFlushIntervalMs",
         low=1,
+        high=600_000,
         changeable=True,
     )
     timer_log_file_bytes: int = option(
@@ -171,7 +188,7 @@ class BrokerOptions(StoreOptions):
     )
     timer_slot_messages_max: int = option(
         2**31 - 1, "More messages due at one moment are refused, by and by.", key="timerCongestNumEachSlot",
-        low=1, changeable=True,
+        low=1, high=INT32_MAX, changeable=True,
     )  # fmt: skip
     timer_stop_enqueue: bool = option(
         False, "Leave timer messages in their queue.", key="timerStopEnqueue", changeable=True
@@ -184,8 +201,9 @@ class BrokerOptions(StoreOptions):
         key="timerEnableRetryUntilSuccess", changeable=True,
     )  # fmt: skip
     timer_quiet_ms: int = option(
-        -1, "How long after the start nothing is delivered.", key="disappearTimeAfterStart"
-    )
+        -1, "How long after the start nothing is delivered.", key="disappearTimeAfterStart",
+        low=-1, high=DAY_MS,
+    )  # fmt: skip
     recall: bool = option(
         False, "Whether timer messages can be taken back.", key="recallMessageEnable", changeable=True
     )
@@ -203,41 +221,64 @@ class BrokerOptions(StoreOptions):
         "How long pulls are held without long polling.",
         key="shortPollingTimeMills",
         low=0,
+        high=60_000,
         changeable=True,
     )
     send_wait_ms: int = option(
-        200, "A send that waited longer is refused.", key="waitTimeMillsInSendQueue", low=1, changeable=True
+        200,
+        "A send that waited longer is refused.",
+        key="waitTimeMillsInSendQueue",
+        low=1,
+        high=600_000,
+        changeable=True,
     )
     pull_wait_ms: int = option(
-        5000, "A pull that waited longer to be looked at is refused.", key="waitTimeMillsInPullQueue", low=1,
+        5000, "A pull that waited longer to be looked at is refused.", key="waitTimeMillsInPullQueue",
+        low=1, high=600_000,
         changeable=True,
     )  # fmt: skip
     heartbeat_wait_ms: int = option(
-        31_000, "Likewise for heartbeats.", key="waitTimeMillsInHeartbeatQueue", low=1, changeable=True
+        31_000,
+        "Likewise for heartbeats.",
+        key="waitTimeMillsInHeartbeatQueue",
+        low=1,
+        high=600_000,
+        changeable=True,
     )
     admin_wait_ms: int = option(
-        5000, "Likewise for administration.", key="waitTimeMillsInAdminBrokerQueue", low=1, changeable=True
+        5000,
+        "Likewise for administration.",
+        key="waitTimeMillsInAdminBrokerQueue",
+        low=1,
+        high=600_000,
+        changeable=True,
     )
     disable_slow_groups: bool = option(
         False, "Disable groups that fall too far behind.", key="disableConsumeIfConsumerReadSlowly",
         changeable=True,
     )  # fmt: skip
     slow_group_bytes: int = option(
-        16 << 30, "How far is too far.", key="consumerFallbehindThreshold", low=0, changeable=True
+        16 << 30,
+        "How far is too far.",
+        key="consumerFallbehindThreshold",
+        low=0,
+        high=1 << 60,
+        changeable=True,
     )
     light_stats: bool = option(
         False, "Count light queues one by one; there may be many.", key="enableLmqStats"
     )
     queue_lock_ms: int = option(
         60_000, "How long the lock of an ordered queue is held unless it is asked for again.",
-        key="rocketmq.broker.rebalance.lockMaxLiveTime", low=1,
+        key="rocketmq.broker.rebalance.lockMaxLiveTime", low=1, high=DAY_MS,
     )  # fmt: skip
     graceful_stop: bool = option(
         False, "At stop, tell clients that understand it to go elsewhere, before they are cut off.",
         key="enableShutdownGracefully", changeable=True,
     )  # fmt: skip
     graceful_stop_s: int = option(
-        30, "How long they have for that, unless all are gone before.", key="shutdownWaitTimeSeconds", low=0,
+        30, "How long they have for that, unless all are gone before.", key="shutdownWaitTimeSeconds",
+        low=0, high=3600,
         changeable=True,
     )  # fmt: skip
     save_offsets_ms: int = option(
@@ -245,17 +286,18 @@ class BrokerOptions(StoreOptions):
         "How often consumer offsets are saved.",
         key="flushConsumerOffsetInterval",
         low=1,
+        high=HOUR_MS,
         changeable=True,
     )
     offsets_version_step: int = option(
-        500, "Commits that make a new version.", key="consumerOffsetUpdateVersionStep", low=1
+        500, "Commits that make a new version.", key="consumerOffsetUpdateVersionStep", low=1, high=1_000_000
     )
     save_delays_ms: int = option(
         10_000, "How often it is saved how far delayed messages were delivered.",
-        key="flushDelayOffsetInterval", low=1, changeable=True,
+        key="flushDelayOffsetInterval", low=1, high=HOUR_MS, changeable=True,
     )  # fmt: skip
     delays_version_step: int = option(
-        200, "Deliveries that make a new version.", key="delayOffsetUpdateVersionStep", low=1
+        200, "Deliveries that make a new version.", key="delayOffsetUpdateVersionStep", low=1, high=1_000_000
     )
     delay_stats: bool = option(
         True, "Count delayed messages when they are delivered.", key="enableScheduleMessageStats",
@@ -264,27 +306,32 @@ class BrokerOptions(StoreOptions):
 
     # --- transactions ---------------------------------------------------------------------------------
     transaction_timeout_ms: int = option(
-        6000, "A transaction is asked about when it is older than this.", key="transactionTimeOut", low=0,
+        6000, "A transaction is asked about when it is older than this.", key="transactionTimeOut",
+        low=0, high=7 * DAY_MS,
         changeable=True,
     )  # fmt: skip
     transaction_checks_max: int = option(
-        15, "After so many questions a transaction is given up.", key="transactionCheckMax", low=1,
+        15, "After so many questions a transaction is given up.", key="transactionCheckMax",
+        low=1, high=10_000,
         changeable=True,
     )  # fmt: skip
     transaction_check_ms: int = option(
-        30_000, "How often open transactions are gone through.", key="transactionCheckInterval", low=1,
+        30_000, "How often open transactions are gone through.", key="transactionCheckInterval",
+        low=1, high=DAY_MS,
         changeable=True,
     )  # fmt: skip
     op_bytes_max: int = option(
-        4096, "Most bytes of one note of ended transactions.", key="transactionOpMsgMaxSize", low=32,
+        4096, "Most bytes of one note of ended transactions.", key="transactionOpMsgMaxSize",
+        low=32, high=4 << 20,
         changeable=True,
     )  # fmt: skip
     transaction_wait_ms: int = option(
         3000, "An end of a transaction that waited longer is refused.", key="waitTimeMillsInTransactionQueue",
-        low=1, changeable=True,
+        low=1, high=600_000, changeable=True,
     )  # fmt: skip
     save_transaction_counts_ms: int = option(
-        10_000, "How often counts of half messages are saved.", key="transactionMetricFlushInterval", low=1,
+        10_000, "How often counts of half messages are saved.", key="transactionMetricFlushInterval",
+        low=1, high=HOUR_MS,
         changeable=True,
     )  # fmt: skip
 

@@ -20,6 +20,7 @@ from kerolox.net.requests import Answer, Request
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.send import RecallAnswer, RecallRequest
+from kerolox.protocol.reserved import is_closed
 from kerolox.store.acks import NotSafe
 
 _TAG = "_RECALL_TAG_"
@@ -94,6 +95,10 @@ class Recalls:
             options.writable or options.recall_unwritable
         ):
             return _unavailable(ResponseCode.SERVICE_NOT_AVAILABLE)
+        if is_closed(header.topic):
+            return Answer(
+                code=ResponseCode.NO_PERMISSION, remark=f"recall failed, topic[{header.topic}] is forbidden"
+            )
         if self._topics.find(header.topic) is None:
             return Answer(
                 code=ResponseCode.TOPIC_NOT_EXIST,

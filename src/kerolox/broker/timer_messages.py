@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -9,8 +10,11 @@ from kerolox.broker.drafts import Draft
 from kerolox.errors import ProtocolError
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
+from kerolox.protocol.limits import INT32_MAX
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
+
+log = logging.getLogger(__name__)
 
 NEVER_ENTERED_MS = 2**63 - 1  # said of messages that were due before they could be entered
 
@@ -85,10 +89,14 @@ def is_parked(message: StoredMessage, physical: int) -> bool:
 
 
 def due(message: StoredMessage, entered_ms: int, now_ms: int) -> Draft | None:
-    """The message as it is delivered; None when it does not say where to."""
+    """The message as it is delivered; None when it does not say where to, or says where none may go."""
     properties = message.packed_properties
     _, topic, queue_id = goal(properties)
-    if topic is None or queue_id is None:
+    if topic is None or queue_id is None or queue_id > INT32_MAX or reserved.is_closed(topic):
+        log.warning(
+            "timer_message_dropped at=%d topic=%r queue=%r reason='messages that wait do not go there'",
+            message.physical_offset, topic, queue_id,
+        )  # fmt: skip
         return None
     return _draft(message, topic, queue_id, _marked(properties, entered_ms, now_ms))
 

@@ -11,11 +11,11 @@ from kerolox.errors import OptionError
 from kerolox.protocol.limits import GROUP_LENGTH_MAX, RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
 from kerolox.protocol.reserved import (
     DEAD_LETTER_PREFIX,
-    NOT_FOR_SENDING,
     RETRY_PREFIX,
     SYSTEM_GROUP_PREFIX,
     SYSTEM_PREFIX,
     SYSTEM_TOPICS,
+    is_closed,
 )
 
 _RESERVED_GROUPS: Final = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
@@ -33,7 +33,7 @@ def check_topic_for_sending(topic: str) -> None:
         raise InvalidMessage(f"topic {topic!r}: a name has letters, digits and % | _ - only")
     if len(topic) > limit:
         raise InvalidMessage(f"topic {topic!r} has {len(topic)} characters; at most {limit}")
-    if topic in NOT_FOR_SENDING:
+    if is_closed(topic):
         raise InvalidMessage(f"topic {topic!r} is the brokers' own; nothing may be sent to it")
 
 

@@ -47,7 +47,10 @@ class NamesrvOptions(Options):
     bind_address: str = option("0.0.0.0", "address to listen on; a loopback address shuts others out")
     listen_port: int = option(9876, "port to listen on; 0 takes a free one", low=0, high=65535)
     server_channel_max_idle_time_seconds: int = option(
-        120, "a connection without traffic for so long is closed, and its broker forgotten", low=1
+        120,
+        "a connection without traffic for so long is closed, and its broker forgotten",
+        low=1,
+        high=86_400,
     )
 
     # --- what it keeps on disk
@@ -78,14 +81,20 @@ class NamesrvOptions(Options):
         False, "tell the brokers of a group when its lowest id changes", changeable=True
     )
     scan_not_active_broker_interval: int = option(
-        5000, "milliseconds between two looks for brokers that have gone quiet", low=1, changeable=True
+        5000,
+        "milliseconds between two looks for brokers that have gone quiet",
+        low=10,
+        high=3_600_000,
+        changeable=True,
     )
 
     # --- what it answers
     need_wait_for_service: bool = option(
         False, "answer no route in the first seconds, until brokers have registered", changeable=True
     )
-    wait_seconds_for_service: int = option(45, "how many seconds those are", low=0, changeable=True)
+    wait_seconds_for_service: int = option(
+        45, "how many seconds those are", low=0, high=3600, changeable=True
+    )
     enable_all_topic_list: bool = option(True, "answer requests for the list of all topics", changeable=True)
     enable_topic_list: bool = option(
         True, "answer requests for the topics of a cluster or unit", changeable=True

@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 FLUSH_BYTES = 1024 * 1024  # a pass writes at the latest when its answers have grown this large
 SWEEP_S = 0.1  # how often deadlines of open calls are looked at
-AGE_CHECK_FRAMES = 32  # inside a long pass the clock is read again after this many frames
+AGE_CHECK_FRAMES = 8  # inside a long pass the clock is read again after this many frames
+PASS_S_MAX = 0.01  # a server hears others after this long
 
 
 class Budgets(msgspec.Struct, frozen=True):
@@ -98,7 +99,7 @@ class Peer(asyncio.Protocol):
         self._out_bytes = 0
         self._in_pass = False
         self._flush_scheduled = False
-        self._held: list[Frame] = []  # frames read but not handled, because answers cannot be written
+        self._held: list[Frame] = []  # read but not handled: answers cannot be written, or others come first
         self._sweep: TimerHandle | None = None
         self._budgets = budgets  # None: this side has connected, and knows whom to
         self._unfinished = 0  # bytes of a frame that is not whole, as the budget was told
@@ -282,11 +283,12 @@ class Peer(asyncio.Protocol):
         if size_bytes and self.close_reason is None:
             budget.hold(self, size_bytes)
 
-    def _pass(self, frames: list[Frame]) -> None:
+    def _pass(self, frames: list[Frame], now_s: float | None = None) -> None:
         if self._held:
             self._held += frames
             return
-        received_s = now_s = self.active_s
+        received_s = self.active_s
+        began_s = now_s = received_s if now_s is None else now_s
         self._in_pass = True
         try:
             runs = {} if self._handlers.hooks else self._handlers.runs
@@ -303,6 +305,10 @@ class Peer(asyncio.Protocol):
                         return
                 if number % AGE_CHECK_FRAMES == 0 and number:
                     now_s = self._clock.monotonic_s()
+                    if now_s - began_s > PASS_S_MAX and self._server_side:
+                        self._held = frames[number:]
+                        self._put_off()
+                        return
                 if runs:
                     run = runs.get(header[:12] if encoding == JSON else header[:2])
                     if run is not None and now_s - received_s <= run[1].age_s_max:
@@ -324,6 +330,24 @@ class Peer(asyncio.Protocol):
                 finish()
             self._in_pass = False
             self._flush()
+
+    def _put_off(self) -> None:
+        """Others are heard before the rest of what this peer sent."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self.close_reason is not None or self.stalled_since_s is not None:
+            return  # it is over; or goes on when the answers can be written
+        held, self._held = self._held, []
+        if held:
+            self._pass(held, self._clock.monotonic_s())
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if self._transport is not None and self.stalled_since_s is None and not self._held:
+            self._transport.resume_reading()
 
     def _take_answer(self, command: Command) -> None:
         on_answer = self._exchange.take(command.opaque)
@@ -431,9 +455,9 @@ class Peer(asyncio.Protocol):
             self._budgets.unread.release(self)
         held, self._held = self._held, []
         if held:
-            self._pass(held)
-        if self._server_side and self.stalled_since_s is None and self._transport is not None:
-            self._transport.resume_reading()
+            self._pass(held, self._clock.monotonic_s())
+        if self._server_side:
+            self._read_on()
 
     # --- deadlines ---------------------------------------------------------------------------
 

@@ -353,6 +353,11 @@ class _Writer:
 
     def struct(self, value: msgspec.Struct) -> None:
         out = self.out
+        if _is_plain(type(value)):
+            written = _encode_plain(value)
+            if self.text is encode_basestring or written.isascii():
+                out.append(written)
+                return
         comma = "{"
         for attribute, lead in _members_of(type(value)):
             member = getattr(value, attribute)
@@ -393,6 +398,37 @@ class _Writer:
             self.write(item)
             comma = ","
         out.append("[]" if comma == "[" else "]")
+
+
+def _encode_plain(value: msgspec.Struct) -> str:
+    """How a struct of only texts, whole numbers and tables of texts is written: by msgspec, in a part of
+    the time. Whole tables of topics are made of these."""
+    try:
+        return _encode_sorted(value).decode()
+    except UnicodeEncodeError:  # half a character, which becomes a question mark as everywhere
+        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        mended = {name: _mended(member) for name, member in fields.items()}
+        return _encode_sorted(type(value)(**mended)).decode()
+
+
+def _mended(member: Any) -> Any:
+    if isinstance(member, str):
+        return member.encode("utf-8", "replace").decode()
+    if isinstance(member, dict):
+        return {_mended(key): _mended(text) for key, text in member.items()}
+    return member
+
+
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+_PLAIN_KINDS = (str, int, bool, dict[str, str])
+_IS_PLAIN: dict[type[msgspec.Struct], bool] = {}
+
+
+def _is_plain(cls: type[msgspec.Struct]) -> bool:
+    plain = _IS_PLAIN.get(cls)
+    if plain is None:
+        plain = _IS_PLAIN[cls] = all(field.type in _PLAIN_KINDS for field in msgspec.structs.fields(cls))
+    return plain
 
 
 def _key_order(key: Any) -> tuple[int, Any]:

@@ -26,9 +26,18 @@ SYSTEM_TOPICS: Final = frozenset({
     TEMPLATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, HALF_TOPIC, TRACE_TOPIC, HALF_DONE_TOPIC,
     CHECKED_TOO_OFTEN_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, "CHECKPOINT_TOPIC",
 })  # fmt: skip
+# The original's six, and the timer's: what is sent there is taken for what waits, and brought where it says.
 NOT_FOR_SENDING: Final = frozenset({
     SCHEDULE_TOPIC, HALF_TOPIC, HALF_DONE_TOPIC, CHECKED_TOO_OFTEN_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
+    TIMER_TOPIC,
 })  # fmt: skip
+REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"  # where a broker notes what was popped, one topic a cluster
+
+
+def is_closed(topic: str) -> bool:
+    """Whether only brokers themselves put messages there: no client does, and nothing that comes later."""
+    return topic in NOT_FOR_SENDING or topic.startswith(REVIVE_PREFIX)
+
 
 HALF_GROUP: Final = "CID_RMQ_SYS_TRANS"  # which reads the half messages
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"  # of who only looks: every broker has it

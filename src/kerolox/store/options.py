@@ -10,6 +10,8 @@ from kerolox.protocol.limits import MESSAGE_BODY_BYTES_MAX
 from kerolox.store.delay_table import DEFAULT_LEVELS
 
 GIB = 1 << 30
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 # Slots and entries of index files that tools know by their size: those of a broker, and of ``kerolox up``.
 INDEX_SIZES = ((5_000_000, 20_000_000), (50_000, 200_000))
 
@@ -54,15 +56,28 @@ class StoreOptions(Options):
         48 << 20, "Size of a file of that.", key="mappedFileSizeConsumeQueueExt", low=64, high=2**31 - 1
     )
     queue_extension_bits: int = option(
-        64, "Bits of filters with each message; a broker sets it.", key="bitMapLengthConsumeQueueExt", low=0
+        64,
+        "Bits of filters with each message; a broker sets it.",
+        key="bitMapLengthConsumeQueueExt",
+        low=0,
+        high=65_536,
     )
-    index_slots: int = option(5_000_000, "Hash slots of a key-index file.", key="maxHashSlotNum", low=1)
-    index_entries: int = option(20_000_000, "Entries of a key-index file.", key="maxIndexNum", low=2)
+    index_slots: int = option(
+        5_000_000, "Hash slots of a key-index file.", key="maxHashSlotNum", low=1, high=100_000_000
+    )
+    index_entries: int = option(
+        20_000_000, "Entries of a key-index file.", key="maxIndexNum", low=2, high=100_000_000
+    )
     index_enabled: bool = option(True, "Whether messages can be found by key.", key="messageIndexEnable")
 
     # --- what may be stored ------------------------------------------------------------------------
     body_bytes_max: int = option(
-        MESSAGE_BODY_BYTES_MAX, "Largest message body.", key="maxMessageSize", low=1, changeable=True
+        MESSAGE_BODY_BYTES_MAX,
+        "Largest message body.",
+        key="maxMessageSize",
+        low=1,
+        high=1 << 30,
+        changeable=True,
     )
     record_crc: bool = option(
         False, "Close every record with a CRC over all of it.", key="enabledAppendPropCRC"
@@ -84,23 +99,30 @@ class StoreOptions(Options):
         FlushMode.ASYNC, "When a message counts as safe: SYNC_FLUSH waits for the disk.", key="flushDiskType"
     )
     flush_interval_ms: int = option(
-        500, "How often the log is flushed.", key="flushIntervalCommitLog", low=1, changeable=True
+        500,
+        "How often the log is flushed.",
+        key="flushIntervalCommitLog",
+        low=1,
+        high=HOUR_MS,
+        changeable=True,
     )
     flush_pages_min: int = option(
-        4, "Flush only with this many 4 KiB pages unflushed...", key="flushCommitLogLeastPages", low=0,
+        4, "Flush only with this many 4 KiB pages unflushed...", key="flushCommitLogLeastPages",
+        low=0, high=262_144,
         changeable=True,
     )  # fmt: skip
     flush_thorough_interval_ms: int = option(
-        10_000, "...but whatever there is after this long.", key="flushCommitLogThoroughInterval", low=1,
+        10_000, "...but whatever there is after this long.", key="flushCommitLogThoroughInterval",
+        low=1, high=HOUR_MS,
         changeable=True,
     )  # fmt: skip
     flush_timeout_ms: int = option(
         5000, "A synchronous flush that takes longer is answered FLUSH_DISK_TIMEOUT.", key="syncFlushTimeout",
-        low=1, changeable=True,
+        low=1, high=HOUR_MS, changeable=True,
     )  # fmt: skip
     queue_flush_interval_ms: int = option(
         1000, "How often consume queues and the key index are written.", key="flushIntervalConsumeQueue",
-        low=1, changeable=True,
+        low=1, high=HOUR_MS, changeable=True,
     )  # fmt: skip
     transient: bool = option(
         False,
@@ -113,6 +135,7 @@ class StoreOptions(Options):
         "How often the transient buffer is written.",
         key="commitIntervalCommitLog",
         low=1,
+        high=60_000,
         changeable=True,
     )
     warm: bool = option(
@@ -125,18 +148,20 @@ class StoreOptions(Options):
     # --- reading -------------------------------------------------------------------------------------
     batch_bytes_hot: int = option(
         262_144, "Most bytes of one pull when they are in memory.", key="maxTransferBytesOnMessageInMemory",
-        low=1, changeable=True,
+        low=1, high=12 << 20, changeable=True,
     )  # fmt: skip
     batch_bytes_cold: int = option(
-        65_536, "Most bytes of one pull when they are on disk.", key="maxTransferBytesOnMessageInDisk", low=1,
+        65_536, "Most bytes of one pull when they are on disk.", key="maxTransferBytesOnMessageInDisk",
+        low=1, high=12 << 20,
         changeable=True,
     )  # fmt: skip
     batch_count_hot: int = option(
         32, "Most messages of one pull when they are in memory.", key="maxTransferCountOnMessageInMemory",
-        low=1, changeable=True,
+        low=1, high=10_000, changeable=True,
     )  # fmt: skip
     batch_count_cold: int = option(
-        8, "Most messages of one pull when they are on disk.", key="maxTransferCountOnMessageInDisk", low=1,
+        8, "Most messages of one pull when they are on disk.", key="maxTransferCountOnMessageInDisk",
+        low=1, high=10_000,
         changeable=True,
     )  # fmt: skip
     memory_percent: int = option(
@@ -144,11 +169,12 @@ class StoreOptions(Options):
         key="accessMessageInMemoryMaxRatio", low=0, high=100, changeable=True,
     )  # fmt: skip
     filter_bytes_max: int = option(
-        16_000, "Most queue bytes looked at by one pull while filtering.", key="maxFilterMessageSize", low=20,
+        16_000, "Most queue bytes looked at by one pull while filtering.", key="maxFilterMessageSize",
+        low=20, high=20 * 16_384,
         changeable=True,
     )  # fmt: skip
     query_count_max: int = option(
-        64, "Most messages of one query by key.", key="maxMsgsNumBatch", low=1, changeable=True
+        64, "Most messages of one query by key.", key="maxMsgsNumBatch", low=1, high=10_000, changeable=True
     )
 
     # --- retention -----------------------------------------------------------------------------------
@@ -157,7 +183,7 @@ class StoreOptions(Options):
         changeable=True,
     )  # fmt: skip
     keep_hours: int = option(
-        72, "How long messages are kept.", key="fileReservedTime", low=0, changeable=True
+        72, "How long messages are kept.", key="fileReservedTime", low=0, high=1_000_000, changeable=True
     )
     disk_percent_max: int = option(
         75, "Above this disk usage old files are deleted at any hour.", key="diskMaxUsedSpaceRatio", low=10,
@@ -173,20 +199,30 @@ class StoreOptions(Options):
     )  # fmt: skip
     disk_free_enough: int = option(
         0, "With this many bytes free a disk is neither filling nor full, whatever its share; 0: the share "
-        "alone counts.", key="diskSpaceFreeEnough", low=0, changeable=True,
+        "alone counts.", key="diskSpaceFreeEnough", low=0, high=1 << 50, changeable=True,
     )  # fmt: skip
     force_clean: bool = option(
         True, "Whether files may be deleted before their time when the disk fills.",
         key="cleanFileForciblyEnable", changeable=True,
     )  # fmt: skip
     clean_interval_ms: int = option(
-        10_000, "How often disk and age are looked at.", key="cleanResourceInterval", low=1, changeable=True
+        10_000,
+        "How often disk and age are looked at.",
+        key="cleanResourceInterval",
+        low=1,
+        high=HOUR_MS,
+        changeable=True,
     )
     delete_pause_ms: int = option(
-        100, "Pause between two deleted files.", key="deleteCommitLogFilesInterval", low=0, changeable=True
+        100,
+        "Pause between two deleted files.",
+        key="deleteCommitLogFilesInterval",
+        low=0,
+        high=60_000,
+        changeable=True,
     )
     delete_batch_max: int = option(
-        10, "Most files deleted in one round.", key="deleteFileBatchMax", low=1, changeable=True
+        10, "Most files deleted in one round.", key="deleteFileBatchMax", low=1, high=10_000, changeable=True
     )
 
     @property

@@ -84,8 +84,8 @@ class ReadCheck:
         error = DamagedMessage(
             f"message {offset} of queue {queue.queue_id} of {queue.topic!r} is damaged: {what}. It should "
             f"lie in {path} at byte {physical - start} (log offset {physical}). Stop the broker; kerolox "
-            f"store verify {root} tells whether the log is damaged (kerolox store repair {root} --skip {physical} "
-            f"keeps what follows) or the queue (kerolox store repair {root} --queues).",
+            f"store verify {root} tells whether the log is damaged (kerolox store repair {root} --skip "
+            f"{physical} keeps what follows) or the queue (kerolox store repair {root} --queues).",
             path=path,
             offset=physical,
         )

@@ -31,7 +31,7 @@ GAP_BYTES_MAX = 16 << 10
 BLOCK_BYTES = 64 << 10  # read at once when every record is looked into
 LOOKED_AT_MAX = 4096  # entries, while filtering, however many messages are asked for
 # Bytes of records times the terms of the condition they were asked: one pull asks no more on the loop.
-FILTER_WORK_MAX = 16 << 20
+FILTER_WORK_MAX = 4 << 20
 _HOLE = HOLE_TAGS.to_bytes(8)
 
 

@@ -74,4 +74,5 @@ def judge(
 
 def delete_hours(text: str) -> frozenset[int]:
     """``04;16`` → hours of the day. Words that are no hour are passed over."""
-    return frozenset(int(word) for word in text.split(";") if word.strip().isdigit() and int(word) < 24)
+    words = [word.strip() for word in text.split(";")]
+    return frozenset(int(word) for word in words if word.isascii() and word.isdigit() and int(word) < 24)
