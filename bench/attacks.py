@@ -276,8 +276,8 @@ async def large_heartbeat(server: Attacked) -> str:
 async def many_heartbeats(server: Attacked) -> str:
     """The largest that is taken, from one connection after the other."""
     heard = ""
-    for turn in range(10):
-        body = heartbeat(1000, 1_000_000 + turn * 1000)
+    for turn in range(20):
+        body = heartbeat(500, 1_000_000 + turn * 500)
         heard = said(await call(server, RequestCode.HEART_BEAT, None, body))
     return heard
 
@@ -436,7 +436,7 @@ async def attack_all(source: Path) -> dict[str, list[Felt]]:
                 ("60 conditions of 64 kB", long_conditions),
                 ("20 pulls by 1,000 comparisons", many_terms),
                 ("a heartbeat of 100,000 groups", large_heartbeat),
-                ("10 heartbeats of 1,000 groups", many_heartbeats),
+                ("20 heartbeats of 500 groups", many_heartbeats),
                 ("locks of 600,000 unknown queues", locks),
                 ("30,000 offsets that cannot be", offsets),
                 ("50,000 held pulls of one connection", held_pulls),

@@ -277,12 +277,12 @@ async def test_sends_that_waited_too_long_are_refused_and_the_rest_is_served(tmp
             answers += [decode_command(*frame) for frame in splitter.feed(await reader.read(1 << 16))]
         writer.close()
         codes = [answer.code for answer in sorted(answers, key=lambda answer: answer.opaque)]
-        assert codes == [0] * 32 + [ResponseCode.SYSTEM_BUSY] * 32  # the clock is read every 32 frames
+        assert codes == [0] * 24 + [ResponseCode.SYSTEM_BUSY] * 40  # the clock is read every 8 frames
         busy = next(answer for answer in answers if answer.code == ResponseCode.SYSTEM_BUSY)
         assert (busy.remark or "").startswith("[TIMEOUT_CLEAN_QUEUE]")
         async with Dialer() as dialer:
             talk = Talk(dialer, running)
-            assert len(await talk.messages("T")) == 33
+            assert len(await talk.messages("T")) == 25
             assert (await talk.send("T")).code == 0
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from kerolox.errors import Refused
 from kerolox.protocol.codes import ResponseCode
 
-GROUPS_OF_CLIENT_MAX: Final = 1000  # of consumers, and as many of producers, of one connection
+GROUPS_OF_CLIENT_MAX: Final = 500  # of consumers, and as many of producers, of one connection
 MEMBERS_OF_GROUP_MAX: Final = 10_000  # connections: each is told when another one comes
 CLIENT_ID_LENGTH_MAX: Final = 1024
 PRODUCER_GROUP_LENGTH_MAX: Final = 255

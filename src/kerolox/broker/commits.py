@@ -178,7 +178,7 @@ class Resets:
         else:
             targets = await self._reset_members(asked, _is_cpp(request))
         log.info(
-            "offsets_reset group=%s topic=%s by=%s here=%s targets=%s",
+            "offsets_reset group=%r topic=%r by=%s here=%s targets=%s",
             asked.group, asked.topic, request.peer.address, self._options.server_side_reset,
             {queue.queue_id: offset for queue, offset in targets.items()},
         )  # fmt: skip
@@ -251,7 +251,7 @@ class Resets:
             try:
                 member.peer.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
             except KeroloxError as error:
-                log.warning("reset_not_told group=%s client=%s error=%s", group, member.client_id, error)
+                log.warning("reset_not_told group=%r client=%r error=%r", group, member.client_id, error)
         return targets
 
     async def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
@@ -294,7 +294,7 @@ class Resets:
             if answer.code == ResponseCode.SUCCESS and answer.body:
                 return client_id, ConsumerStatus.decode(answer.body).message_queue_table
         except KeroloxError as error:
-            log.warning("status_not_told group=%s client=%s error=%s", question.group, client_id, error)
+            log.warning("status_not_told group=%r client=%r error=%r", question.group, client_id, error)
         return client_id, None
 
     def correction(self, request: Request[headers.CorrectionOffsetRequest]) -> Answer:
@@ -336,7 +336,7 @@ class Resets:
                 self.unsaved.changed(cloned[-1], before)
                 continue
             log.warning(
-                "offsets_not_cloned topic=%s from=%s to=%s reason=%r",
+                "offsets_not_cloned topic=%r from=%r to=%r reason=%r",
                 topic, asked.src_group, asked.dest_group, reason,
             )  # fmt: skip
         if cloned:

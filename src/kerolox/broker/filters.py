@@ -156,7 +156,7 @@ class Filters:
             self.compile(wanted)
         except FilterError as error:
             log.warning(
-                "filter_not_taken group=%s topic=%s expression=%r error=%r next='its members get nothing of "
+                "filter_not_taken group=%r topic=%r expression=%r error=%r next='its members get nothing of "
                 "this topic until they subscribe otherwise'",
                 group, wanted.topic, shown(wanted.sub_string), str(error),
             )  # fmt: skip
@@ -164,7 +164,7 @@ class Filters:
         known = self.table.by_topic.get(wanted.topic, {})
         if group not in known and len(known) >= FILTERS_OF_TOPIC_MAX:
             log.warning(
-                "filter_not_taken group=%s topic=%s reason='%d groups choose by a condition there: "
+                "filter_not_taken group=%r topic=%r reason='%d groups choose by a condition there: "
                 "FILTERS_OF_TOPIC_MAX' next='its members get nothing of this topic'",
                 group, wanted.topic, len(known),
             )  # fmt: skip
@@ -181,7 +181,7 @@ class Filters:
             )
         )
         log.info(
-            "filter_taken group=%s topic=%s expression=%r", group, wanted.topic, shown(wanted.sub_string)
+            "filter_taken group=%r topic=%r expression=%r", group, wanted.topic, shown(wanted.sub_string)
         )
         return True
 

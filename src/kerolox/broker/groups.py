@@ -92,7 +92,7 @@ class Groups:
         self.check_room(group)
         config = GroupConfig(group_name=group)
         self.table.put(config)
-        log.info("group_created group=%s reason='first use'", group)
+        log.info("group_created group=%r reason='first use'", group)
         self._changed(group)
         return config
 
@@ -135,7 +135,7 @@ class Groups:
         if config.consume_enable and before is not None and not before.consume_enable:
             for told in self.on_enabled:
                 told(group)
-        log.info("group_%s group=%s", "created" if before is None else "changed", group)
+        log.info("group_%s group=%r", "created" if before is None else "changed", group)
         self._changed(group)
         self.unsaved.changed(group, whole)
         return True
@@ -146,7 +146,7 @@ class Groups:
         whole = self._whole(group)
         self.table.remove(group)
         if known:
-            log.info("group_removed group=%s", group)
+            log.info("group_removed group=%r", group)
             self._changed(group)
             self.unsaved.changed(group, whole)
         return known
@@ -170,7 +170,7 @@ class Groups:
                 raise too_many("topics that groups may not read", "FORBIDDEN_MAX", FORBIDDEN_MAX)
         whole = self._whole(group)
         self.table.forbid(group, topic, new)
-        log.info("group_%s group=%s topic=%s", "allowed" if readable else "forbidden", group, topic)
+        log.info("group_%s group=%r topic=%r", "allowed" if readable else "forbidden", group, topic)
         self._changed(group)
         self.unsaved.changed(group, whole)
 
@@ -182,7 +182,7 @@ class Groups:
         attributes = {**config.attributes, WHY_DISABLED: reason}
         self.table.put(msgspec.structs.replace(config, consume_enable=False, attributes=attributes))
         log.warning(
-            "group_disabled group=%s reason=%r next='speed up its consumers or skip messages (kerolox group "
+            "group_disabled group=%r reason=%r next='speed up its consumers or skip messages (kerolox group "
             "reset %s TOPIC --to latest), then let it consume again: kerolox group enable %s'",
             group,
             reason,

@@ -111,7 +111,7 @@ class Heartbeats:
             self.filters.get(key_of(wanted))
         except KeroloxError as error:
             log.warning(
-                "filter_refused group=%s client=%s topic=%s expression=%r error=%r",
+                "filter_refused group=%r client=%r topic=%r expression=%r error=%r",
                 told.group, told.client_id, wanted.topic, shown(wanted.sub_string), str(error),
             )  # fmt: skip
             return Answer(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))

@@ -108,7 +108,7 @@ class HttpResponder:
         try:
             return await render(), with_body
         except Exception as error:
-            log.exception("page_failed target=%s", target)
+            log.exception("page_failed target=%r", target)
             return Page(f"{type(error).__name__}: {error}\n", 500), with_body
 
 

@@ -205,7 +205,7 @@ class Members(PeerEvents):
         if changed:
             self._consumes_in.setdefault(client.peer, set()).add(group)
             log.info(
-                "consumer_joined group=%s client=%s peer=%s language=%s version=%d members=%d",
+                "consumer_joined group=%r client=%r peer=%s language=%s version=%d members=%d",
                 group, client.client_id, client.peer.address, client.language, client.version,
                 len(found.by_peer),
             )  # fmt: skip
@@ -243,7 +243,7 @@ class Members(PeerEvents):
             connections.pop(client.peer, None)
             connections[client.peer] = None
             log.info(
-                "producer_joined group=%s client=%s peer=%s language=%s version=%d members=%d",
+                "producer_joined group=%r client=%r peer=%s language=%s version=%d members=%d",
                 group, client.client_id, client.peer.address, client.language, client.version, len(found),
             )  # fmt: skip
         return changed
@@ -298,7 +298,7 @@ class Members(PeerEvents):
         }
         for peer, member in silent.items():
             reason = f"no heartbeat for more than {self._options.member_timeout_ms / 1000:g} s"
-            log.warning("member_expired client=%s peer=%s reason=%r", member.client_id, peer.address, reason)
+            log.warning("member_expired client=%r peer=%s reason=%r", member.client_id, peer.address, reason)
             self.expired += 1
             self.closed(peer, reason)
             peer.close(reason)
@@ -329,7 +329,7 @@ class Members(PeerEvents):
             member = table[client.peer] = Member(client)
         elif changed:
             log.warning(
-                "client_renamed peer=%s was=%s now=%s next='one connection belongs to one client'",
+                "client_renamed peer=%s was=%r now=%r next='one connection belongs to one client'",
                 client.peer.address, member.client_id, client.client_id,
             )  # fmt: skip
             self._forget_name(member)
@@ -344,7 +344,7 @@ class Members(PeerEvents):
         if found is None or member is None:
             return False
         log.info(
-            "consumer_left group=%s client=%s peer=%s members=%d reason=%r",
+            "consumer_left group=%r client=%r peer=%s members=%d reason=%r",
             group, member.client_id, peer.address, len(found.by_peer), reason,
         )  # fmt: skip
         if found.by_peer:
@@ -395,7 +395,7 @@ class Members(PeerEvents):
             found.mismatches += 1
             self.mismatches += 1
             log.warning(
-                "subscription_mismatch group=%s member=%s has=%r other=%s others=%r "
+                "subscription_mismatch group=%r member=%r has=%r other=%r others=%r "
                 "next='give every member of a group the same subscriptions'",
                 found.group, member.client_id, _text(wants - others), other.client_id, _text(others - wants),
             )  # fmt: skip
@@ -420,7 +420,7 @@ class Members(PeerEvents):
                         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ConsumerIdsChanged(consumer_group=group)
                     )
                 except KeroloxError as error:
-                    log.debug("notice_failed group=%s peer=%s error=%s", group, peer.address, error)
+                    log.debug("notice_failed group=%r peer=%s error=%r", group, peer.address, error)
 
 
 def _language(told: int | str | None) -> str:

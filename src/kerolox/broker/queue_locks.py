@@ -75,7 +75,7 @@ class QueueLocks:
                 if now_s - since_s <= self._held_s:
                     continue
                 log.warning(
-                    "queue_lock_expired group=%s topic=%s queue=%d was=%s now=%s",
+                    "queue_lock_expired group=%r topic=%r queue=%d was=%r now=%r",
                     group, queue.topic, queue.queue_id, owner, client_id,
                 )  # fmt: skip
             locks[queue] = (client_id, now_s)

@@ -188,7 +188,7 @@ class Registrations(PeerEvents):
             if line.last_error or line.failures:
                 log.info("registered nameserver=%s failures_before=%d", line.address, line.failures)
             elif not line.tried.is_set():
-                log.info("registered nameserver=%s address=%s", line.address, self._address)
+                log.info("registered nameserver=%s address=%r", line.address, self._address)
             line.failures = 0
             line.last_error = ""
             # The connection may have closed between the answer and now.
@@ -236,7 +236,7 @@ class Registrations(PeerEvents):
         for topic in answer.table:
             config = self._topics.find(topic)
             if config is not None and not config.order:
-                log.info("topic_ordered topic=%s reason='the name server says so'", topic)
+                log.info("topic_ordered topic=%r reason='the name server says so'", topic)
                 self._topics.put(msgspec.structs.replace(config, order=True))
 
     async def _unregister(self, line: NameServerLine) -> None:

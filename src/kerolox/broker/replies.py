@@ -146,9 +146,9 @@ class Replies:
             await self._writes.written()
             await self._store.acks.safe(place[0] + place[2])
         except NotSafe as slow:
-            log.warning("reply_not_flushed topic=%s error=%r", sent.topic, str(slow))
+            log.warning("reply_not_flushed topic=%r error=%r", sent.topic, str(slow))
         except KeroloxError as error:
-            log.warning("reply_not_stored topic=%s error=%r", sent.topic, str(error))
+            log.warning("reply_not_stored topic=%r error=%r", sent.topic, str(error))
             return None
         for note in self.on_stored:
             note(sent.topic, 1, place[2])
@@ -157,7 +157,7 @@ class Replies:
 
 def _failed(why: str, request: Request[SendRequest]) -> str:
     log.warning(
-        "reply_not_pushed topic=%s by=%s error=%r next='the client that asked hears nothing; is it connected "
+        "reply_not_pushed topic=%r by=%s error=%r next='the client that asked hears nothing; is it connected "
         "to this broker?'",
         request.header.topic,
         request.peer.address,

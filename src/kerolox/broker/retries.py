@@ -181,7 +181,7 @@ class Retries:
     def _dead(self, group: str, topic: str, message: StoredMessage) -> None:
         self._stats.sent_back(group, topic, dead=True)
         log.info(
-            "dead_letter group=%s topic=%s message=%s attempts=%d",
+            "dead_letter group=%r topic=%r message=%r attempts=%d",
             group,
             topic,
             message.message_id,

@@ -239,7 +239,7 @@ class TimerDelivery:
                     failed = error
                     break
                 except KeroloxError as error:
-                    log.warning("timer_message_refused topic=%s error=%r", draft.topic, str(error))
+                    log.warning("timer_message_refused topic=%r error=%r", draft.topic, str(error))
                 taken += 1
             try:
                 if placed:

@@ -122,7 +122,7 @@ class TopicAdmin:
         for config in checked:
             if self._topics.put(config):
                 log.info(
-                    "topic_changed topic=%s read_queues=%d write_queues=%d perm=%d by=%s",
+                    "topic_changed topic=%r read_queues=%d write_queues=%d perm=%d by=%s",
                     config.topic_name, config.read_queue_nums, config.write_queue_nums, config.perm, by,
                 )  # fmt: skip
         await self._topics.unsaved.saved(*[config.topic_name for config in checked])
@@ -166,7 +166,7 @@ class TopicAdmin:
         gone = [topic, *(retry for retry in retries if self._topics.find(retry) is not None)]
         for name in gone:
             await self._delete(name)
-            log.info("topic_deleted topic=%s by=%s", name, request.peer.address)
+            log.info("topic_deleted topic=%r by=%s", name, request.peer.address)
         # Offsets that came back would lie behind the end of a topic that is made again.
         await self._offsets_saved()
         await self._settled()
@@ -190,7 +190,7 @@ class TopicAdmin:
         """Remove queues of topics that are no more."""
         for topic in list(self._store.queues.by_topic):
             if self._topics.find(topic) is None and not topic.startswith(LIGHT_PREFIX):
-                log.info("unused_queues_removed topic=%s by=%s", topic, request.peer.address)
+                log.info("unused_queues_removed topic=%r by=%s", topic, request.peer.address)
                 await self._store.delete_topic(topic)
         return Answer()
 

@@ -197,7 +197,7 @@ class QueueFiller:
                 raise QueueGap(queue.topic, queue.queue_id, queue.next_offset, queue_offset, queue.path)
             if missing > (physical - queue.max_physical) // RECORD_BYTES_MIN:
                 log.warning(
-                    "record_misnumbered topic=%s queue=%d offset=%d number=%d expected=%d next='the record "
+                    "record_misnumbered topic=%r queue=%d offset=%d number=%d expected=%d next='the record "
                     "is damaged: there was no room for so many before it; it cannot be consumed'",
                     queue.topic,
                     queue.queue_id,
@@ -207,7 +207,7 @@ class QueueFiller:
                 )
                 return
             log.warning(
-                "messages_lost topic=%s queue=%d first=%d count=%d next='nothing: they are not in the log'",
+                "messages_lost topic=%r queue=%d first=%d count=%d next='nothing: they are not in the log'",
                 queue.topic,
                 queue.queue_id,
                 queue.next_offset,

@@ -159,7 +159,7 @@ class BrokerHandlers:
         told = request.header
         if told.body_crc32 and body_crc32(request.body) != told.body_crc32:
             log.warning(
-                "registration_refused broker=%s peer=%s reason='crc32'",
+                "registration_refused broker=%r peer=%s reason='crc32'",
                 told.broker_name,
                 request.peer.address,
             )
@@ -184,7 +184,7 @@ class BrokerHandlers:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=result.refused)
         if result.ignored is not None:
             log.warning(
-                "registration_ignored broker=%s id=%d address=%s reason=%r next='two brokers claim one id: "
+                "registration_ignored broker=%r id=%d address=%r reason=%r next='two brokers claim one id: "
                 "stop one of them'",
                 told.broker_name,
                 told.broker_id,
@@ -193,7 +193,7 @@ class BrokerHandlers:
             )
         elif result.is_new:
             log.info(
-                "broker_registered broker=%s id=%d address=%s cluster=%s",
+                "broker_registered broker=%r id=%d address=%r cluster=%r",
                 told.broker_name,
                 told.broker_id,
                 told.broker_addr,
@@ -221,7 +221,7 @@ class BrokerHandlers:
             )
         )
         log.info(
-            "broker_unregistered broker=%s id=%d address=%s cluster=%s reason='it said so'",
+            "broker_unregistered broker=%r id=%d address=%r cluster=%r reason='it said so'",
             told.broker_name,
             told.broker_id,
             told.broker_addr,
@@ -255,13 +255,13 @@ class BrokerHandlers:
     async def wipe_write_perm(self, request: Request[registration.WipeWritePermRequest]) -> Answer:
         name = request.header.broker_name
         count = await self._changes.run(self._routes.wiping_write_perm(name))
-        log.info("write_perm_wiped broker=%s topics=%d by=%s", name, count, request.peer.address)
+        log.info("write_perm_wiped broker=%r topics=%d by=%s", name, count, request.peer.address)
         return Answer(header=registration.WipeWritePermAnswer(wipe_topic_count=count))
 
     async def add_write_perm(self, request: Request[registration.AddWritePermRequest]) -> Answer:
         name = request.header.broker_name
         count = await self._changes.run(self._routes.adding_write_perm(name))
-        log.info("write_perm_added broker=%s topics=%d by=%s", name, count, request.peer.address)
+        log.info("write_perm_added broker=%r topics=%d by=%s", name, count, request.peer.address)
         return Answer(header=registration.AddWritePermAnswer(add_topic_count=count))
 
 
@@ -318,7 +318,7 @@ class TopicHandlers:
         async with self._changes.turn:
             self._routes.delete_topic(asked.topic, asked.cluster_name)
         log.info(
-            "topic_deleted topic=%s cluster=%s by=%s",
+            "topic_deleted topic=%r cluster=%r by=%s",
             asked.topic,
             asked.cluster_name or "all",
             request.peer.address,
@@ -332,7 +332,7 @@ class TopicHandlers:
             unknown = self._routes.register_topic(topic, queues)
         if unknown is not None:
             log.warning(
-                "topic_not_added topic=%s broker=%s next='the broker has to register first'", topic, unknown
+                "topic_not_added topic=%r broker=%r next='the broker has to register first'", topic, unknown
             )
         return Answer()
 

@@ -382,7 +382,7 @@ class Routes:
         table = self.topics.get(topic)
         if table is None:
             table = self.topics[topic] = {}
-            log.debug("topic_added topic=%s broker=%s", topic, group.name)
+            log.debug("topic_added topic=%r broker=%r", topic, group.name)
         if table.get(group.name) != data:
             table[group.name] = data
             self.encoded.drop(topic)

@@ -183,18 +183,18 @@ class NameServer(PeerEvents):
 
     def _forgotten(self, gone: list[BrokerKey], reason: str, notices: list[MinIdNotice]) -> None:
         for cluster, address in gone:
-            log.info("broker_forgotten address=%s cluster=%s reason=%r", address, cluster, reason)
+            log.info("broker_forgotten address=%r cluster=%r reason=%r", address, cluster, reason)
         self._tell(notices)
 
     # --- telling brokers of a new lowest id --------------------------------------------------
 
     def _tell(self, notices: Iterable[MinIdNotice]) -> None:
         for notice in notices:
-            log.info("min_broker_id_changed id=%d address=%s", notice.min_id, notice.min_address)
+            log.info("min_broker_id_changed id=%d address=%r", notice.min_id, notice.min_address)
             for address in notice.to:
                 if len(self._notices) >= NOTICES_MAX:
                     log.warning(
-                        "notice_dropped address=%s limit=%d next='brokers do not answer'",
+                        "notice_dropped address=%r limit=%d next='brokers do not answer'",
                         address,
                         NOTICES_MAX,
                     )
@@ -216,7 +216,7 @@ class NameServer(PeerEvents):
             )
         except KeroloxError as error:
             log.warning(
-                "notice_failed address=%s error=%r next='the broker learns it by itself'", address, str(error)
+                "notice_failed address=%r error=%r next='the broker learns it by itself'", address, str(error)
             )
 
 

@@ -83,6 +83,7 @@ class Peer(asyncio.Protocol):
         self.close_reason: str | None = None
         self.data: dict[str, Any] = {}  # what a role wants to remember of this connection
         self.active_s = clock.monotonic_s()
+        self._received_s = self.active_s  # when what is handled now came
         self.stalled_since_s: float | None = None
         self.limits = limits
         self.encoding = encoding  # of our own questions; answers go in the encoding of their question
@@ -268,7 +269,9 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.close_reason is not None:
             return
-        self.active_s = self._clock.monotonic_s()
+        self.active_s = now_s = self._clock.monotonic_s()
+        if not self._held:
+            self._received_s = now_s
         splitter = self._splitter
         self._pass(splitter.feed(data))
         if splitter.waiting_bytes != self._unfinished and self._budgets is not None:
@@ -287,7 +290,7 @@ class Peer(asyncio.Protocol):
         if self._held:
             self._held += frames
             return
-        received_s = self.active_s
+        received_s = self._received_s
         began_s = now_s = received_s if now_s is None else now_s
         self._in_pass = True
         try:
@@ -490,7 +493,7 @@ def refusal(error: Exception, asked: Request[Any]) -> Answer:
     if isinstance(error, Closed):
         return Answer(code=error.code, remark=str(error))
     if isinstance(error, KeroloxError):
-        log.debug("request_refused peer=%s code=%d error=%s", asked.peer.address, asked.command.code, error)
+        log.debug("request_refused peer=%s code=%d error=%r", asked.peer.address, asked.command.code, error)
         return Answer(code=error.code, remark=str(error))
     log.exception("request_failed peer=%s request=%s", asked.peer.address, request_name(asked.command.code))
     frame = traceback.extract_tb(error.__traceback__)[-1]

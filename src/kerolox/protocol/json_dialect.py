@@ -401,8 +401,8 @@ class _Writer:
 
 
 def _encode_plain(value: msgspec.Struct) -> str:
-    """How a struct of only texts, whole numbers and tables of texts is written: by msgspec, in a part of
-    the time. Whole tables of topics are made of these."""
+    """How a struct of nothing but texts, whole numbers and tables of texts is written: by msgspec, in a part
+    of the time. Whole tables of topics are made of these."""
     try:
         return _encode_sorted(value).decode()
     except UnicodeEncodeError:  # half a character, which becomes a question mark as everywhere

@@ -72,7 +72,7 @@ class Checkpoint:
         latest_ms = (1 << 63) - 1 if now_ms is None else now_ms + _FUTURE_MS
         for name, value in zip(("commit_log_ms", "queues_ms", "index_ms"), times[:3], strict=True):
             if not 0 <= value <= latest_ms:
-                logger.warning("checkpoint_time_ignored path=%s field=%s value=%d", self.path, name, value)
+                logger.warning("checkpoint_time_ignored path=%s field=%r value=%d", self.path, name, value)
                 value = 0
             setattr(self, name, value)
         # The original stores -1 for "never told".

@@ -184,7 +184,7 @@ class ConsumeQueue:
         if queue_offset > self.next_offset:
             raise QueueGap(self.topic, self.queue_id, self.next_offset, queue_offset, self.path)
         logger.warning(
-            "queue_offset_taken topic=%s queue=%d offset=%d next_offset=%d physical=%d "
+            "queue_offset_taken topic=%r queue=%d offset=%d next_offset=%d physical=%d "
             "next='the message at this place of the log cannot be consumed: send it again'",
             self.topic,
             self.queue_id,

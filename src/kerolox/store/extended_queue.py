@@ -174,14 +174,14 @@ class ExtendedQueue(ConsumeQueue):
         if last_valid is not None:
             if without_unit >= 0:
                 logger.warning(
-                    "units_missing topic=%s queue=%d first=%d end=%d next='they come again from the log'",
+                    "units_missing topic=%r queue=%d first=%d end=%d next='they come again from the log'",
                     self.topic, self.queue_id, without_unit, self.next_offset,
                 )  # fmt: skip
                 self._cut(without_unit)
             extension.end_behind(*last_valid)
         elif last_address is not None:
             logger.warning(
-                "units_lost topic=%s queue=%d path=%s next='filters look into the messages instead'",
+                "units_lost topic=%r queue=%d path=%s next='filters look into the messages instead'",
                 self.topic, self.queue_id, extension.segments.directories[0],
             )  # fmt: skip
             extension.skip_past(last_address)

@@ -100,7 +100,7 @@ class CheckBacks:
         unasked, self._unasked = self._unasked, Counter()
         for group, count in unasked.items():
             log.warning(
-                "transactions_not_checked group=%s count=%d reason='no producer of the group is connected' "
+                "transactions_not_checked group=%r count=%d reason='no producer of the group is connected' "
                 "next='start one: the next round asks again'", group, count,
             )  # fmt: skip
 
@@ -190,7 +190,7 @@ class CheckBacks:
             self._counts.given_up(topic)
         if given_up:
             log.warning(
-                "transactions_given_up count=%d topics=%s next='they are in %s'",
+                "transactions_given_up count=%d topics=%r next='they are in %s'",
                 len(given_up), ",".join(sorted(set(given_up))), reserved.CHECKED_TOO_OFTEN_TOPIC,
             )  # fmt: skip
         for half, place in asked:

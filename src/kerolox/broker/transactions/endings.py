@@ -67,7 +67,7 @@ class Endings:
             return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
         if told.commit_or_rollback not in _WORDS:  # not known yet: it is asked for later
             log.info(
-                "transaction_unknown group=%s id=%s from_check=%s by=%s remark=%r",
+                "transaction_unknown group=%r id=%r from_check=%s by=%s remark=%r",
                 told.producer_group, told.msg_id, told.from_transaction_check, request.peer.address,
                 request.command.remark,
             )  # fmt: skip
@@ -111,7 +111,7 @@ class Endings:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=wrong)
         if self._ended.to_end(half.queue_offset) is None:
             log.info(
-                "transaction_ended_again group=%s id=%s outcome=%s by=%s next='the first outcome stands'",
+                "transaction_ended_again group=%r id=%r outcome=%s by=%s next='the first outcome stands'",
                 told.producer_group, told.msg_id, _WORDS[told.commit_or_rollback], request.peer.address,
             )  # fmt: skip
             return Answer()

@@ -113,7 +113,7 @@ class FilterTable(Table):
                 bloom = data.bloom_filter_data
                 if bloom is None or bloom.bit_num != self.bits or len(bloom.bit_pos) != self.places:
                     logger.warning(
-                        "filters_dropped path=%s topic=%s group=%s bits=%s expected=%d next='groups bring "
+                        "filters_dropped path=%s topic=%r group=%r bits=%s expected=%d next='groups bring "
                         "them again when they subscribe'",
                         self.path,
                         topic,
