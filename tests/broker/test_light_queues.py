@@ -148,3 +148,13 @@ async def test_all_of_them_count_as_one(tmp_path: Path) -> None:
             await send_to(talk, b"1", name)
             await talk.pull(name, consumer_group="%LMQ%g-" + name[-1])
         assert set(talk.running.broker.stats.gets) == {("%LMQ%", "%LMQ%")}
+
+
+async def test_a_message_may_name_many_light_queues(tmp_path: Path) -> None:
+    """Each is looked up once, however many there are and however often it is named."""
+    async with talking(tmp_path) as talk:
+        names = [f"%LMQ%{number % 700}" for number in range(1400)]
+        await send_to(talk, b"1", *names)
+        await send_to(talk, b"2", "%LMQ%7")
+        assert await bodies(talk, "%LMQ%7") == [b"1", b"2"]
+        assert await bodies(talk, "%LMQ%699") == [b"1"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kerolox.protocol.filters.bloom import BloomFilter
+from kerolox.protocol.filters.sql import CHARACTERS_MAX, DEPTH_MAX, NESTING_MAX, TERMS_MAX
 from tests.protocol.filters.expressions import SEARCHES, cases
 from tests.protocol.filters.golden import GOLDEN, SEED, ours
 
@@ -66,3 +67,17 @@ def test_bloom_filters_have_the_same_size_and_bits(java_driver: JavaDriver) -> N
         filter = BloomFilter(error_percent, users)
         assert (filter.places, filter.bits) == (theirs["k"], theirs["m"])
         assert [list(filter.places_of(name)) for name in names] == theirs["places"]
+
+
+def test_limits_of_size_are_ours_alone(java_driver: JavaDriver) -> None:
+    """What we refuse because it is long or deep, the original takes: so honest ones must stay far below."""
+    large = [
+        "(" * (NESTING_MAX + 1) + "a = 1" + ")" * (NESTING_MAX + 1),
+        " OR ".join(f"a = {number}" for number in range(TERMS_MAX + 1)),
+        "a = 1" + " " * CHARACTERS_MAX,
+        "NOT " * (2 * DEPTH_MAX) + "(a = 1)",
+    ]
+    asked = [{"expression": expression, "properties": [{"a": "1"}]} for expression in large]
+    theirs = java_driver.call("filter.evaluate", cases=asked, timeout=120)
+    assert theirs == [["true"]] * len(large)
+    assert [ours(case) for case in asked] == [None] * len(large)

@@ -506,7 +506,7 @@ class CommitLog(ReadableLog):
         if wanted is None:
             return properties, []
         offsets: list[str] = []
-        cursors: list[QueueCursor] = []
+        cursors: dict[QueueCursor, None] = {}  # in their order
         for name in wanted.split(b","):
             if not name.startswith(LIGHT_QUEUE_PREFIX):
                 offsets.append("")  # as the original: only light queues are numbered here
@@ -514,7 +514,7 @@ class CommitLog(ReadableLog):
             cursor = self.cursor(name.decode("utf-8", "replace"), 0)
             offsets.append(str(cursor.next_offset))
             # A queue takes a message once. The original counts on, and leaves a hole in the queue.
-            if cursor is not own and cursor not in cursors:
-                cursors.append(cursor)
+            if cursor is not own:
+                cursors[cursor] = None
         properties = names.remove(properties, names.AT_WAIT)
-        return names.replace(properties, names.INNER_MULTI_QUEUE_OFFSET, ",".join(offsets)), cursors
+        return names.replace(properties, names.INNER_MULTI_QUEUE_OFFSET, ",".join(offsets)), list(cursors)

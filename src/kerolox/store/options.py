@@ -174,7 +174,7 @@ class StoreOptions(Options):
         changeable=True,
     )  # fmt: skip
     query_count_max: int = option(
-        64, "Most messages of one query by key.", key="maxMsgsNumBatch", low=1, high=10_000, changeable=True
+        64, "Most messages of one query by key.", key="maxMsgsNumBatch", low=1, high=1000, changeable=True
     )
 
     # --- retention -----------------------------------------------------------------------------------
