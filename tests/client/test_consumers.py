@@ -544,8 +544,7 @@ async def test_assigned_queues_seek_and_bounds(running: RunningBroker, producer:
 
 async def test_a_commit_that_is_not_saved_is_an_error(running: RunningBroker, producer: Producer) -> None:
     await create(running, "single", queues=1)
-    for number in range(8):
-        await producer.send("single", b"%d" % number)
+    await producer.send_batch([Message("single", str(number)) for number in range(8)])
     async with PullConsumer(running.nameserver_address, group="loader") as consumer:
         (queue,) = await consumer.queues("single")
         with pytest.raises(BrokerNotRegistered):
