@@ -227,7 +227,7 @@ async def test_connections(talk: Talk) -> None:
         (await ask(talk, code, headers.ConsumerConnectionRequest(consumer_group="g"))).body
     )
     (connection,) = found.connection_set
-    assert (connection.client_id, connection.version) == ("client-1", 479)
+    assert (connection.client_id, connection.version) == ("client-1", 513)
     assert connection.client_addr is not None
     assert connection.client_addr.startswith("127.0.0.1:")
     assert found.subscription_table["t"].sub_string == "*"

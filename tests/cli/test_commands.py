@@ -231,7 +231,7 @@ def test_version() -> None:
         "protocol",
         "protocolVersion",
     }
-    assert "RocketMQ 5.3.3 (version 479)" in ok("version")
+    assert "RocketMQ 5.5.0 (version 513)" in ok("version")
 
 
 def test_print_config(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from kerolox.net.self_signed import NAME
 
@@ -12,14 +14,21 @@ from .ours import OurBroker, OurNameServer
 from .scenarios.client import Client
 
 
-def test_a_tls_client_out_of_the_box(java: Factory, tmp_path: Path, unique: Callable[[str], str]) -> None:
+@pytest.fixture
+def nameserver(tmp_path: Path) -> Iterator[OurNameServer]:
     conf = tmp_path / "namesrv.conf"
     conf.write_text(f"kvConfigPath={tmp_path / 'ns' / 'kvConfig.json'}\n")
-    nameserver = OurNameServer(tmp_path / "ns", options=["-c", str(conf)])
-    broker = None
+    made = OurNameServer(tmp_path / "ns", options=["-c", str(conf)])
+    made.start()
+    yield made
+    made.kill()
+
+
+def test_a_tls_client_out_of_the_box(
+    java: Factory, nameserver: OurNameServer, tmp_path: Path, unique: Callable[[str], str]
+) -> None:
+    broker = OurBroker(tmp_path / "broker", nameserver.address)
     try:
-        nameserver.start()
-        broker = OurBroker(tmp_path / "broker", nameserver.address)
         broker.start()
         driver = java.driver(system={"tls.enable": "true"})
         client = Client(driver, nameserver.address, "ours")
@@ -36,6 +45,9 @@ def test_a_tls_client_out_of_the_box(java: Factory, tmp_path: Path, unique: Call
             assert log.count("tls_self_signed_made") == 1
         driver.call("stopAll")
     finally:
-        if broker is not None:
-            broker.kill()
-        nameserver.kill()
+        broker.kill()
+
+
+def test_apaches_broker_registers_over_tls(java: Factory, nameserver: OurNameServer, tmp_path: Path) -> None:
+    java.broker(nameserver.address, properties={"useTLS": True})  # waits until it is registered
+    assert len(list((tmp_path / "ns").rglob(NAME))) == 1  # it came by TLS

@@ -44,6 +44,7 @@ SETTINGS: Mapping[str, Absent] = {
     "migrateAuthFromV1Enabled": Absent(OFF, ACCESS),
     "tls.config.file": Absent(("",), TLS_FILE),
     "brokerRole": Absent(("ASYNC_MASTER",), COPIES),
+    "brokerId": Absent(("0",), COPIES),
     "inSyncReplicas": Absent(ONE, COPIES),
     "minInSyncReplicas": Absent(ONE, COPIES),
     "totalReplicas": Absent(ONE, COPIES),
