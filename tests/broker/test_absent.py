@@ -27,7 +27,8 @@ from kerolox.testing.broker import running_broker
 
 # How an operator asks for what is not there.
 ASKED = {
-    "brokerRole": "SYNC_MASTER", "brokerId": "1", "inSyncReplicas": "2", "minInSyncReplicas": "2", "totalReplicas": "3",
+    "brokerRole": "SYNC_MASTER", "brokerId": "1", "inSyncReplicas": "2", "minInSyncReplicas": "2",
+    "totalReplicas": "3",
     "storeType": "defaultRocksDB", "configManagerVersion": "v2", "defaultMessageRequestMode": "POP",
     "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
     "tls.config.file": "/etc/rocketmq/tls.properties",
