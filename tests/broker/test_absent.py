@@ -20,10 +20,15 @@ from kerolox.nameserver.options import NamesrvOptions
 from kerolox.net.dialer import Dialer
 from kerolox.net.tls import ClientAuth, ClientTls, TlsMode
 from kerolox.options import change, load
+from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.bodies.groups import GroupConfig, RequestMode, SetRequestMode
 from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.flags import INNER_BATCH
+from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.headers.topic import CreateTopicRequest
+from kerolox.protocol.record import decode_records
 from kerolox.testing.broker import running_broker
+from tests.broker.talk import Talk, send_fields
 
 # How an operator asks for what is not there.
 ASKED = {
@@ -119,6 +124,25 @@ async def test_requests_are_refused(tmp_path: Path) -> None:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, group.encode()
         )
         assert "g" not in broker.groups.table.groups
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
+async def test_a_batch_in_one_record_is_refused_and_the_queue_goes_on(
+    tmp_path: Path, code: RequestCode
+) -> None:
+    """It takes many offsets of a queue. Stored as one message, it would shut out as many that follow."""
+    async with running_broker(directory=tmp_path) as running, Dialer() as dialer:
+        talk = Talk(dialer, running)
+        await talk.send("t", b"before")
+        header = SendRequestV2(**send_fields("t", {"INNER_NUM": "100"}, sys_flag=INNER_BATCH))
+        body = encode_batch([(0, b"inner", b"")]) if code == RequestCode.SEND_BATCH_MESSAGE else b"inner"
+        answer = await dialer.call(running.address, code, header, body)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "BatchCQ" in (answer.remark or "")
+        for number in range(3):
+            assert (await talk.send("t", b"%d" % number)).code == 0
+        got = await talk.pull("t")
+        assert [message.body for message in decode_records(got.body)] == [b"before", b"0", b"1", b"2"]
 
 
 async def test_what_a_store_from_elsewhere_asks_for_is_said(

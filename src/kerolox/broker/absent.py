@@ -15,6 +15,8 @@ from kerolox.options import Absent
 from kerolox.protocol.bodies.groups import WHY_DISABLED, RequestMode, SetRequestMode
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.flags import INNER_BATCH
+from kerolox.store.cursors import MessageRefused
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +116,15 @@ def refuse_group_attributes(group: str, attributes: Mapping[str, str]) -> None:
 def refuse_request_mode(mode: SetRequestMode) -> None:
     if mode.mode is RequestMode.POP:
         raise _refused(f"POP for group {mode.consumer_group!r} on topic {mode.topic!r}", POP)
+
+
+def refuse_inner_batch(sys_flag: int) -> None:
+    """Many messages in one record take as many offsets of a queue; here every record takes one."""
+    if sys_flag & INNER_BATCH:
+        raise MessageRefused(
+            f"the message is a batch in one record (sysFlag {INNER_BATCH:#x}): "
+            f"{TOPIC_ATTRIBUTES['queue.type'].why}. Send the messages singly, or in a batch request."
+        )
 
 
 def report_from_before(

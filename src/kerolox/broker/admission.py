@@ -11,6 +11,7 @@ import random
 from typing import Final
 
 from kerolox.broker import names
+from kerolox.broker.absent import refuse_inner_batch
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.topics import Topics
 from kerolox.clock import Clock
@@ -81,6 +82,8 @@ class Admission:
     def topic(self, header: SendRequest, *, stored: bool = True) -> TopicConfig:
         """The topic of a message, made if it may be. ``stored``: ask too whether the store takes anything."""
         options = self._options
+        if stored:
+            refuse_inner_batch(header.sys_flag)
         if options.accept_sends_from_ms and self._clock.wall_ms() < options.accept_sends_from_ms:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {options.accept_sends_from_ms}"

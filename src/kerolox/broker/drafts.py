@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from kerolox.broker.absent import refuse_inner_batch
 from kerolox.protocol import properties as packed
 from kerolox.store.commit_log import CommitLog, Place
 
@@ -53,6 +54,7 @@ class Drafts:
 
     def put(self, draft: Draft) -> Place:
         """Store it, now or later as its properties ask. It counts when the log is written: see LogWrites."""
+        refuse_inner_batch(draft.sys_flag)
         if not draft.is_parked:
             for rewrite in self.rewrites:
                 rewrite(draft)
