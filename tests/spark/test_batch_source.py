@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType
 
 from kerolox.blocking import Producer
 from kerolox.client.messages import Message, Queue
@@ -127,6 +127,10 @@ def test_properties_as_text() -> None:
         (StructField("body", StringType()), "'body string': expected body binary"),
         (StructField("properties", LongType()), "map<string,string> or string"),
         (StructField("body", BinaryType(), nullable=False), "which may be null"),
+        (
+            StructField("properties", MapType(StringType(), StringType(), valueContainsNull=False)),
+            "properties map<string,string> without nulls': expected its values to be nullable",
+        ),
     ],
 )
 def test_columns_there_are_not(field: StructField, said: str) -> None:

@@ -154,6 +154,8 @@ def test_lengths_of_time() -> None:
     for wrong in ("", "m", "15 q", "-5s", "1h30m", "0s", "99d"):
         with pytest.raises(ValueError):
             read(wrong)
+    delayed = {**NEEDED, "minoffsetspertrigger": "9", "maxtriggerdelay": "15m"}  # as Kafka's source has it
+    assert read_wanted(delayed, "streaming").trigger_delay_s == 900
     wanted = read_wanted(
         {**NEEDED, "retryforms": "15m", "discoveryintervalms": "30s", "idlewaitms": "0.2s"}, "streaming"
     )

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -114,6 +114,36 @@ def test_a_session_on_this_machine_is_for_this_machine(monkeypatch: pytest.Monke
     assert "SPARK_LOCAL_IP" not in java.jvm_environment(Path("/spark"), "spark://host:7077")
     monkeypatch.setenv("SPARK_LOCAL_IP", "10.0.0.7")
     assert java.jvm_environment(Path("/spark"), "local[*]")["SPARK_LOCAL_IP"] == "10.0.0.7"
+
+
+def test_the_log_is_without_java_frames_unless_asked_for(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jvm: Any = spark._jvm
+
+    def logged(settings: str) -> str:
+        """What becomes of an error that has a traceback of Python's in its message, and one of Java's."""
+        read = jvm.java.util.Properties()
+        read.load(jvm.java.io.StringReader(settings))
+        log4j = jvm.org.apache.logging.log4j
+        layout = log4j.core.layout.PatternLayout.newBuilder()
+        layout.withPattern(read.getProperty("appender.console.layout.pattern"))
+        layout.withAlwaysWriteExceptions(
+            read.getProperty("appender.console.layout.alwaysWriteExceptions") != "false"
+        )
+        event = log4j.core.impl.Log4jLogEvent.newBuilder().setThrown(jvm.java.lang.RuntimeException("gone"))
+        event.setLoggerName("x").setLevel(log4j.Level.ERROR)
+        event.setMessage(log4j.message.SimpleMessage("lost:\n  File x.py\n\tat a.B.c(B.scala:7)\nbecause"))
+        return str(layout.build().toSerializable(event.build()))
+
+    monkeypatch.delenv(java.SHOW, raising=False)
+    short = logged(java.logging_settings("WARN"))
+    assert short.endswith(": lost:\n  File x.py\nbecause\njava.lang.RuntimeException: gone\n")
+    whole = logged(java.logging_settings("INFO"))
+    assert "\tat a.B.c(B.scala:7)\n" in whole
+    assert whole.count("RuntimeException: gone\n\tat ") == 1
+    monkeypatch.setenv(java.SHOW, "1")
+    assert "\tat a.B.c(B.scala:7)\n" in logged(java.logging_settings("WARN"))
 
 
 @pytest.mark.skipif("SPARK_HOME" in os.environ, reason="then Spark gives its workers what is there")

@@ -28,6 +28,7 @@ VERSIONS = (17, 21, 25)  # what Spark 4.2 and 4.3 run on
 VECTOR_MODULE = "jdk.incubator.vector"
 START_S = 180.0  # on a busy machine
 STOP_S = 10.0
+SHOW = "KEROLOX_TRACEBACKS"  # the variable by which people ask for tracebacks
 
 _VERSION = re.compile(r"^java\.base@(\d+)", re.MULTILINE)
 
@@ -39,6 +40,9 @@ _OPENED = (
 )  # fmt: skip
 
 # Spark's default logging tells much on the way up, and where programs read.
+_WHOLE = "%m%n%ex"
+# Of a stack trace the lines "at ..." are left out. Backslashes count twice in such files.
+_WITHOUT_FRAMES = r"%replace{%m%n%ex}{\\r?\\n\\t(at |\\.\\.\\. )[^\\n]*}{}"
 _LOGGING = """\
 rootLogger.level = {level}
 rootLogger.appenderRef.console.ref = console
@@ -46,7 +50,8 @@ appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
+appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: {what}
+appender.console.layout.alwaysWriteExceptions = false
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 logger.names.name = org.apache.spark.util.Utils
@@ -169,7 +174,7 @@ class SparkJvm:
         command = java_command(java, spark_home, conf)
         if "SPARK_CONF_DIR" not in os.environ:
             logging = folder / "log4j2.properties"
-            logging.write_text(_LOGGING.format(level=log_level.lower()))
+            logging.write_text(logging_settings(log_level))
             command.append(f"-Dlog4j2.configurationFile={logging.as_uri()}")
         settings = folder / "spark.properties"
         settings.write_text("".join(f"{key} {_escaped(value)}\n" for key, value in conf.items()))
@@ -218,6 +223,13 @@ class SparkJvm:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def logging_settings(log_level: str) -> str:
+    """What Spark logs. An error that Python told of comes with a hundred lines about where Java was, several
+    times over: only who asks for details gets them."""
+    is_detailed = log_level.upper() in ("ALL", "TRACE", "DEBUG", "INFO") or os.environ.get(SHOW)
+    return _LOGGING.format(level=log_level.lower(), what=_WHOLE if is_detailed else _WITHOUT_FRAMES)
 
 
 def jvm_environment(spark_home: Path, master: str) -> dict[str, str]:

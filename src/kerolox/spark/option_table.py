@@ -43,6 +43,7 @@ ELSEWHERE: Final = {
     "subscribepattern": "topicPattern",
     "assign": "queueIds",
     "kafka.group.id": "group",
+    "groupidprefix": "group",
     "consumer.group": "group",
     "path": "topic",
     "maxrecordsperpartition": "maxRowsPerPartition",

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
+from pyspark.sql.types import MapType, StructType
 
 from kerolox.client.messages import Queue
 from kerolox.client.names import without_namespace
@@ -71,6 +71,8 @@ def chosen_columns(schema: StructType) -> pa.Schema:
             raise OptionError("schema", f"{field.name} {found}", f"{field.name} {wanted}")
         if not field.nullable:
             raise OptionError("schema", f"{field.name} NOT NULL", f"{field.name} {found}, which may be null")
+        if isinstance(field.dataType, MapType) and not field.dataType.valueContainsNull:
+            raise OptionError("schema", f"{field.name} {found} without nulls", "its values to be nullable")
     return arrow_schema(schema.fieldNames(), properties="string" if text else "map")
 
 

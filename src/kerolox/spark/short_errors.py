@@ -20,9 +20,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from kerolox.errors import KeroloxError
+from kerolox.spark.java import SHOW as SHOW
 
 HIDE: Final = "SPARK_HIDE_TRACEBACK"
-SHOW: Final = "KEROLOX_TRACEBACKS"
 OF_WORKERS: Final = "PYTHON_WORKER_FACTORY_"  # variables Spark gives to its Python processes, and to no other
 
 C = TypeVar("C", bound=type)

@@ -80,7 +80,7 @@ SOURCE: Final = OptionTable(
     Option("minOffsetsPerTrigger", number(1), "a number of messages", "wait until there are so many",
            only="streaming"),
     Option("maxTriggerDelayMs", span(0), SPAN, "but no longer than this", default=900_000,
-           only="streaming"),
+           aliases=("maxTriggerDelay",), only="streaming"),
     Option("minPartitions", number(1), "a number", "cut long ranges until there are so many tasks"),
     Option("maxRowsPerPartition", number(1), "a number of messages", "cut ranges that have more"),
     # --- how
