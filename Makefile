@@ -21,7 +21,8 @@ $(STAMP): pyproject.toml setup.py $(wildcard src/kerolox/core/*.[ch]) requiremen
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 
-# Everything once: a broker, clients, streaming queries on Spark. What they leave is in build/demo, to look at.
+# Everything once: a broker that is killed meanwhile, clients, streaming queries on Spark. What they leave is in
+# build/demo; build/demo/demo.html shows it.
 demo: $(STAMP)
 	rm -rf build/demo
 	$(BIN)/kerolox demo --data build/demo

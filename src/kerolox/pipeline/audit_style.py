@@ -1,4 +1,8 @@
-"""How the page of an audit looks, and what its words mean."""
+"""How the pages of audits and of the demo look, and what the words of an audit mean.
+
+Colours are told apart by people who do not see all of them (those of Okabe and Ito), and lines by their
+strokes too.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,11 @@ from typing import Final
 
 STYLE: Final = """
 :root{--bg:#fbfbfa;--paper:#fff;--ink:#1d2125;--soft:#5d6670;--line:#e1e4e8;--good:#1a7f4b;--goodbg:#e8f5ee;
---bad:#b3261e;--badbg:#fcebea;--c0:#3f6fd1;--c1:#d9822b;--c2:#2c9c72;--c3:#b0486e;--c4:#7b5bc4;--c5:#c2a11d;
---c6:#3a9fb5;--c7:#8a6a4f;--c8:#9aa3ad}
+--bad:#b3261e;--badbg:#fcebea;--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#cc79a7;--c4:#56b4e9;--c5:#e69f00;
+--c6:#6a51a3;--c7:#7f6a54;--c8:#9aa3ad;--mark:#d55e0018}
 @media (prefers-color-scheme:dark){:root{--bg:#14171a;--paper:#1b1f23;--ink:#e4e7ea;--soft:#9aa4ae;
---line:#30363c;--good:#58c48b;--goodbg:#16291f;--bad:#ff8a80;--badbg:#351a19;--c0:#7fa6f5;--c1:#f0a55c;
---c2:#5cc79d;--c3:#e082a4;--c4:#ac93ec;--c5:#dcc155;--c6:#6fc6d9;--c7:#bd9c80;--c8:#7c8690}}
+--line:#30363c;--good:#58c48b;--goodbg:#16291f;--bad:#ff8a80;--badbg:#351a19;--c0:#4da6df;--c1:#ff8b4d;
+--c2:#33c496;--c3:#e3a3c6;--c4:#9ad4f7;--c5:#f5bd4d;--c6:#b3a0e6;--c7:#bd9c80;--c8:#7c8690;--mark:#ff8b4d2e}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
@@ -39,8 +43,15 @@ border-radius:8px}
 .key{display:inline-flex;align-items:center;gap:6px}
 .f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}.f4{fill:var(--c4)}
 .f5{fill:var(--c5)}.f6{fill:var(--c6)}.f7{fill:var(--c7)}.f8{fill:var(--c8)}
-.l0,.l1,.l2{fill:none;stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}
+.l0,.l1,.l2,.l3{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
+.l1{stroke-dasharray:7 4}.l2{stroke-dasharray:2 4}
+.mark{fill:var(--mark)}.said{font-size:12px;font-weight:600;fill:var(--c1)}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(145px,1fr));gap:12px;margin:16px 0}
+.tile{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:12px 16px}
+.tile b{display:block;font-size:26px;line-height:1.25;font-variant-numeric:tabular-nums}
+.tile span{color:var(--soft);font-size:13px}
 .l0{stroke:var(--c0)}.l1{stroke:var(--c1)}.l2{stroke:var(--c2)}
+.l3{stroke:var(--c3);stroke-dasharray:12 5 2 5}
 dt{font-weight:600;margin-top:8px}dd{margin:0 0 0 0;color:var(--soft)}
 @media print{header,.chart{break-inside:avoid}}
 """.replace("\n", "")

@@ -16,6 +16,7 @@ WIDTH = 760
 HEIGHT = 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 14, 26
 BAR_HEIGHT = 22
+ROOM = 18  # for words above a chart
 COLOURS = 9
 
 _STEPS_MS = (
@@ -32,6 +33,14 @@ class Series(NamedTuple):
 
     name: str
     values: Sequence[float | None]
+
+
+class Mark(NamedTuple):
+    """A time that is told of."""
+
+    from_ms: float
+    to_ms: float
+    text: str
 
 
 class Scale(NamedTuple):
@@ -91,6 +100,8 @@ def layers(
     title: str,
     text: Text = short,
     ticks_to: Callable[[float], list[float]] = nice_ticks,
+    *,
+    unit: str = "",
 ) -> str:
     """Amounts over time, laid on top of each other. Value ``n`` holds from ``start + n * step`` on."""
     count = max((len(each.values) for each in series), default=0)
@@ -99,8 +110,8 @@ def layers(
     totals = [sum(each.values[at] or 0 for each in series) for at in range(count)]
     ticks = ticks_to(max(totals))
     x = Scale(start_ms, start_ms + count * step_ms, LEFT, WIDTH - RIGHT)
-    y = Scale(0, ticks[-1], HEIGHT - BOTTOM, TOP)
-    parts = [_frame(x, [(y(tick), text(tick)) for tick in ticks])]
+    y = Scale(0, ticks[-1], HEIGHT - BOTTOM, TOP + (ROOM if unit else 0))
+    parts = [_frame(x, [(y(tick), text(tick)) for tick in ticks]), _unit(unit)]
     floor = [0.0] * count
     for number, each in enumerate(series):
         top = [low + (value or 0) for low, value in zip(floor, each.values, strict=True)]
@@ -117,39 +128,87 @@ def layers(
 
 def lines(start_ms: int, step_ms: int, series: Sequence[Series], title: str, text: Text) -> str:
     """Values over time on a scale of powers of ten; what is below 1 lies at 1."""
+    return curves(start_ms, step_ms, series, title, text, powers=True)
+
+
+def curves(
+    start_ms: int,
+    step_ms: int,
+    series: Sequence[Series],
+    title: str,
+    text: Text = short,
+    *,
+    unit: str = "",
+    powers: bool = False,
+    marks: Sequence[Mark] = (),
+) -> str:
+    """Values over time. ``powers``: on a scale of powers of ten. From a start of 0 seconds are counted."""
     count = max((len(each.values) for each in series), default=0)
     known = [value for each in series for value in each.values if value is not None]
     if not known:
         return ""
-    top = max(1, math.ceil(math.log10(max(10.0, *known)) - 1e-9))
     x = Scale(start_ms, start_ms + count * step_ms, LEFT, WIDTH - RIGHT)
-    y = Scale(0, top, HEIGHT - BOTTOM, TOP)
-    parts = [_frame(x, [(y(power), text(10.0**power)) for power in range(top + 1)])]
+    top = TOP + (ROOM if unit or marks else 0)
+    if powers:
+        high = max(1, math.ceil(math.log10(max(10.0, *known)) - 1e-9))
+        y = Scale(0, high, HEIGHT - BOTTOM, top)
+        rows = [(y(power), text(10.0**power)) for power in range(high + 1)]
+    else:
+        ticks = nice_ticks(max(known))
+        y = Scale(0, ticks[-1], HEIGHT - BOTTOM, top)
+        rows = [(y(tick), text(tick)) for tick in ticks]
+    parts = [_marked(x, top, mark) for mark in marks]
+    parts.append(_frame(x, rows))
+    parts.append(_unit(unit))
     for number, each in enumerate(series):
-        path, pen = "", "M"
-        for at, value in enumerate(each.values):
-            if value is None:
-                pen = "M"
-                continue
-            place = x(start_ms + (at + 0.5) * step_ms)
-            path += f"{pen}{_n(place)},{_n(y(math.log10(max(1.0, value))))}"
-            if pen == "M" and (at + 1 == count or each.values[at + 1] is None):
-                path += "h0.01"  # alone, it is no line: a dot, since ends are round
-            pen = "L"
+        places = [
+            None
+            if value is None
+            else (x(start_ms + (at + 0.5) * step_ms), y(math.log10(max(1.0, value)) if powers else value))
+            for at, value in enumerate(each.values)
+        ]
         parts.append(
-            f'<path class="l{number % COLOURS}" d="{path}"><title>{escape(each.name)}</title></path>'
+            f'<path class="l{number % COLOURS}" d="{_drawn(places)}">'
+            f"<title>{escape(each.name)}</title></path>"
         )
     return _svg(title, parts, HEIGHT)
 
 
-def columns(labels: Sequence[str], values: Sequence[float], title: str, text: Text = short) -> str:
+def _drawn(places: Sequence[tuple[float, float] | None]) -> str:
+    """A line through these, with gaps where there is nothing."""
+    path, pen = "", "M"
+    for at, place in enumerate(places):
+        if place is None:
+            pen = "M"
+            continue
+        path += f"{pen}{_n(place[0])},{_n(place[1])}"
+        if pen == "M" and (at + 1 == len(places) or places[at + 1] is None):
+            path += "h0.01"  # alone, it is no line: a dot, since ends are round
+        pen = "L"
+    return path
+
+
+def _marked(x: Scale, top: float, mark: Mark) -> str:
+    """A time that is told of: a band, with words above it."""
+    left, right = x(mark.from_ms), x(mark.to_ms)
+    middle = min(max((left + right) / 2, LEFT + 130.0), WIDTH - RIGHT - 130.0)
+    return (
+        f'<rect class="mark" x="{_n(left)}" y="{top}" width="{_n(max(1.5, right - left))}" '
+        f'height="{HEIGHT - BOTTOM - top}"><title>{escape(mark.text)}</title></rect>'
+        f'<text class="said" x="{_n(middle)}" y="{top - 7}" text-anchor="middle">{escape(mark.text)}</text>'
+    )
+
+
+def columns(
+    labels: Sequence[str], values: Sequence[float], title: str, text: Text = short, *, unit: str = ""
+) -> str:
     """How many for each label, side by side."""
     if not values:
         return ""
     ticks = nice_ticks(max(values))
-    y = Scale(0, ticks[-1], HEIGHT - BOTTOM, TOP)
+    y = Scale(0, ticks[-1], HEIGHT - BOTTOM, TOP + (ROOM if unit else 0))
     room = (WIDTH - LEFT - RIGHT) / len(values)
-    parts = [_frame(None, [(y(tick), text(tick)) for tick in ticks])]
+    parts = [_frame(None, [(y(tick), text(tick)) for tick in ticks]), _unit(unit)]
     every = math.ceil(len(labels) / (room and (WIDTH - LEFT - RIGHT) / 54))
     for number, (label, value) in enumerate(zip(labels, values, strict=True)):
         left = LEFT + room * number
@@ -164,32 +223,40 @@ def columns(labels: Sequence[str], values: Sequence[float], title: str, text: Te
     return _svg(title, parts, HEIGHT)
 
 
-def bars(labels: Sequence[str], values: Sequence[float], title: str, text: Text = short) -> str:
-    """Few things to compare, one below the other."""
+def bars(
+    labels: Sequence[str], values: Sequence[float], title: str, text: Text = short, *, left: int = 300
+) -> str:
+    """Few things to compare, one below the other; ``left``: where the labels end."""
     if not values:
         return ""
     height = BAR_HEIGHT * len(values) + 8
-    left = 300
-    x = Scale(0, max(values) or 1, left, WIDTH - 70)
+    x = Scale(0, max(values) or 1, left, WIDTH - 90)
     parts = []
     for number, (label, value) in enumerate(zip(labels, values, strict=True)):
         top = 4 + BAR_HEIGHT * number
         shown = label if len(label) <= 44 else f"{label[:20]}…{label[-22:]}"
         parts.append(_label(left - 8, top + 15, shown, "end"))
         parts.append(
-            f'<rect class="f1" x="{left}" y="{top + 3}" width="{_n(max(1.0, x(value) - left))}" '
+            f'<rect class="f0" x="{left}" y="{top + 3}" width="{_n(max(1.0, x(value) - left))}" '
             f'height="{BAR_HEIGHT - 6}"><title>{escape(label)}: {escape(f"{value:,.0f}")}</title></rect>'
         )
         parts.append(_label(x(value) + 6, top + 15, text(value), "start"))
     return _svg(title, parts, height)
 
 
-def legend(names: Sequence[str]) -> str:
-    """What the colours mean."""
+def legend(names: Sequence[str], *, strokes: bool = False) -> str:
+    """What the colours mean; ``strokes``: of lines, which differ by more than that."""
+    if strokes:
+        shapes = [f'<path class="l{number % COLOURS}" d="M1,6H29"/>' for number in range(len(names))]
+    else:
+        shapes = [
+            f'<rect class="f{number % COLOURS}" width="12" height="12" rx="2"/>'
+            for number in range(len(names))
+        ]
     keys = "".join(
-        f'<span class="key"><svg width="12" height="12" aria-hidden="true">'
-        f'<rect class="f{number % COLOURS}" width="12" height="12" rx="2"/></svg>{escape(name)}</span>'
-        for number, name in enumerate(names)
+        f'<span class="key"><svg width="{30 if strokes else 12}" height="12" aria-hidden="true">{shape}</svg>'
+        f"{escape(name)}</span>"
+        for shape, name in zip(shapes, names, strict=True)
     )
     return f'<p class="legend">{keys}</p>'
 
@@ -218,7 +285,14 @@ def _frame(x: Scale | None, rows: Sequence[tuple[float, str]]) -> str:
     return "".join(parts)
 
 
+def _unit(text: str) -> str:
+    """What is counted upwards."""
+    return _label(8, TOP + 2, text, "start") if text else ""
+
+
 def _time_label(ms: int, span_ms: float) -> str:
+    if ms < 86_400_000:  # not a time of day: since something began
+        return f"{ms / 1000:g} s"
     time = datetime.fromtimestamp(ms / 1000, UTC)
     if span_ms > 300 * 86_400_000:
         return f"{time:%b %Y}"
