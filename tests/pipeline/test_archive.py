@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,9 +21,10 @@ import pytest
 from kerolox.client.messages import Message, Queue, Receipt
 from kerolox.client.plain import PlainCluster
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline import archive_delta, archive_files, archive_joining, archive_log
+from kerolox.pipeline import archive_delta, archive_files, archive_folders, archive_joining, archive_log
 from kerolox.pipeline.archive import Archive, ArchiveFailed, bins
-from kerolox.pipeline.archive_files import Done, Format, Work, folder_of, write
+from kerolox.pipeline.archive_files import Done, Format, Work, write
+from kerolox.pipeline.archive_folders import NO_VALUE, folder_of
 from kerolox.pipeline.archive_joining import Join
 from kerolox.pipeline.archive_log import ArchiveDamaged, ParquetArchive
 from kerolox.spark.queues import DataLoss
@@ -330,7 +334,7 @@ def test_messages_that_are_gone(
 def test_hours_and_full_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of many hours, in any order, with more hours than files may be open."""
     schema = Format(rows_max=5).schema()
-    hour_us = archive_files.HOUR_US
+    hour_us = archive_folders.HOUR_US
     times = [(number * 7 % 10) * hour_us + number for number in range(60)]
     columns = {name: pa.nulls(60, schema.field(name).type) for name in schema.names}
     columns["queue_offset"] = pa.array(range(60), pa.int64())
@@ -354,6 +358,127 @@ def test_hours_and_full_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         found += table["queue_offset"].to_pylist()
     assert sorted(found) == list(range(60))
     assert len({file.path for file in written}) == len(written)
+
+
+BY_CHOICE = Format(partitions=("topic", "date", "tag", "property.region"))
+REGIONS = ("north", "a/b = ü %", "007", None, "x" * 201)
+
+
+@pytest.mark.parametrize("properties", ["map", "string"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_folders_of_choice(
+    kind: str, properties: str, broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    """What folders tell is what the messages say; no message is lost by a value that no folder can have."""
+
+    def some(first: int, count: int) -> list[Message]:
+        return [
+            Message(
+                topic, str(number), tags=("paid", "", "new")[number % 3],
+                properties={"region": region} if (region := REGIONS[number % 5]) else {},
+            )
+            for number in range(first, first + count)
+        ]  # fmt: skip
+
+    format = replace(BY_CHOICE, properties=properties)
+    sent = some(0, 60)
+    send(sent)
+    told = archive(tmp_path, broker.nameserver_address, topic, kind=kind, format=format)
+    assert (told.rows, told.files) == (60, 12)  # two of the five regions are none to a folder
+    more = some(60, 15)
+    send(more)
+    archive(tmp_path, broker.nameserver_address, topic, kind=kind, format=Format(properties=properties))
+    assert bodies(tmp_path, kind) == expected(*sent, *more)
+    found = rows(tmp_path, kind) if kind == "delta" else of_files(tmp_path)
+    for row in found:
+        region = REGIONS[int(row["body"]) % 5]
+        assert row["region"] == (region if region and len(region) < 200 else None)
+        assert row["tag"] == row["tags"] == ("paid", None, "new")[int(row["body"]) % 3]
+        assert "hour" not in row
+    names = {path.parent.name for path in tmp_path.glob("topic=*/*/*/*/*.parquet")}
+    assert names == {"region=north", "region=a%2Fb%20%3D%20%C3%BC%20%25", "region=007", f"region={NO_VALUE}"}
+    for other in (("topic", "date", "hour"), ("topic", "date", "tag")):
+        with pytest.raises(
+            OptionError, match=r"topic,date,tag,property\.region, with which this archive began"
+        ):
+            archive(tmp_path, broker.nameserver_address, topic, kind=kind, format=Format(partitions=other))
+
+
+def of_files(to: Path) -> list[dict[str, Any]]:
+    """All rows, with what folders tell as text."""
+    found = []
+    for path in to.glob("topic=*/**/*.parquet"):
+        pairs = (part.split("=", 1) for part in path.relative_to(to).parts[:-1])
+        told = {name: None if value == NO_VALUE else unquote(value) for name, value in pairs}
+        found += [{**row, **told} for row in pq.read_table(path, partitioning=None).to_pylist()]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_archive_keeps_the_folders_it_began_with(
+    kind: str, broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    send(messages(topic, 5))
+    archive(tmp_path, broker.nameserver_address, topic, kind=kind)
+    if kind == "parquet":  # as older versions wrote it
+        head = tmp_path / "_kerolox" / "archive.json"
+        older = json.loads(head.read_text())
+        assert older.pop("partitions") == ["topic", "date", "hour"]
+        head.write_text(json.dumps(older))
+    with pytest.raises(OptionError, match="topic,date,hour, with which this archive began"):
+        archive(tmp_path, broker.nameserver_address, topic, kind=kind, format=BY_CHOICE)
+    send(messages(topic, 5))
+    hours = Format(partitions=("topic", "date", "hour"))
+    assert archive(tmp_path, broker.nameserver_address, topic, kind=kind, format=hours).rows == 5
+
+
+def test_small_files_of_a_day_and_a_tag_are_joined(
+    broker: BrokerThread, new_topic: Callable[..., str], tmp_path: Path, send: Send,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    topic = new_topic(queues=1)
+    monkeypatch.setattr(archive_joining, "FILES_MIN", 3)
+    sent = []
+    for turn in range(4):
+        part = [Message(topic, f"{turn}{tag}", tags=tag) for tag in "ab"]
+        send(part)
+        sent += part
+        archive(
+            tmp_path,
+            broker.nameserver_address,
+            topic,
+            format=replace(BY_CHOICE, partitions=BY_CHOICE.partitions[:3]),
+        )
+    assert len(parquet_files(tmp_path)) == 8
+    monkeypatch.setattr(archive_joining, "OVER_FOR_MS", -2 * 86_400_000)  # the day is over
+    archive(tmp_path, broker.nameserver_address, topic)
+    assert len(parquet_files(tmp_path)) == 2
+    assert bodies(tmp_path) == expected(*sent)
+    assert {(row["tag"], row["tags"]) for row in of_files(tmp_path)} == {("a", "a"), ("b", "b")}
+
+
+def test_a_property_of_many_values_is_refused(
+    broker: BrokerThread, topic: str, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_files, "FOLDERS_MAX", 20)
+    send([Message(topic, b"x", properties={"region": str(number)}) for number in range(21)])
+    with pytest.raises(ArchiveFailed, match="more than 20 folders"):
+        archive(tmp_path, broker.nameserver_address, topic, format=BY_CHOICE)
+    assert parquet_files(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("date,topic", "topic,date"), ("topic", "topic,date"), ("topic,date,tag,hour", "tag, or property"),
+        ("topic,date,region", "property.NAME"), ("topic,date,property.a b", "letters"),
+        ("topic,date,property.body", "another property"), ("topic,date,tag,tag", "only once"),
+        ("topic,date,property.Tags", "another property"),
+    ],
+)  # fmt: skip
+def test_folders_that_cannot_be(given: str, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        Format(partitions=tuple(given.split(",")))
 
 
 def test_topics_in_paths() -> None:

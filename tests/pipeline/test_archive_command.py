@@ -124,6 +124,8 @@ def test_what_is_wrong_is_told_before_spark_starts(tmp_path: Path) -> None:
         ([str(tmp_path), "--properties", "json"], "map, string or none"),
         ([str(tmp_path), "--master", "lokal"], "spark://HOST:PORT"),
         ([str(tmp_path), "--group", "a b"], "group"),
+        ([str(tmp_path), "--partition-by", "date,region"], "topic,date"),
+        ([str(tmp_path), "--partition-by", "topic,date,property.x", "--properties", "none"], "no property"),
     ):
         done = runner.invoke(app, [*base, *more])
         assert done.exit_code == 1, (more, done.output)

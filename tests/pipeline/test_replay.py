@@ -185,7 +185,16 @@ def test_a_delta_table(
     )
 
 
-@pytest.mark.parametrize("kind", ["parquet", "parquet, properties as text", "delta"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "parquet",
+        "parquet, properties as text",
+        "delta",
+        "parquet, folders of choice",
+        "delta, folders of choice",
+    ],
+)
 def test_what_was_archived_of_a_topic(
     play: Callable[..., Replayed],
     new_topic: Callable[..., str],
@@ -198,18 +207,21 @@ def test_what_was_archived_of_a_topic(
     topic, other = f"00{next(numbers)}", new_topic()  # Spark takes such a folder for one of numbers
     broker.create_topic(topic)
     originals = [
-        Message(topic, f"{n}", tags="paid", keys=[f"o-{n}"], properties={"n": str(n)}) for n in range(100)
+        Message(topic, f"{n}", tags="paid", keys=[f"o-{n}"], properties={"n": str(n), "m": f"0{n % 3}"})
+        for n in range(100)
     ]
     send(originals)
     wanted = read_wanted({"nameserver": broker.nameserver_address, "topic": topic}, "batch")
     folder = tmp_path / "archive"
-    destination = DeltaArchive(folder) if kind == "delta" else ParquetArchive(folder)
-    format = Format(properties="string" if "text" in kind else "map")
+    destination = (DeltaArchive if "delta" in kind else ParquetArchive)(folder)
+    folders = ("topic", "date", "tag", "property.m") if "choice" in kind else ()
+    format = Format(properties="string" if "text" in kind else "map", partitions=folders)
     with Archive(
         wanted, destination, lambda works: [write(work) for work in works], format=format
     ) as archived:
         assert archived.once().rows == 100
-    result = play(str(folder), topics=(topic,), to_topic=other)
+    where = "m in ('00', '01', '02') and tag = 'paid'" if "choice" in kind else ""
+    result = play(str(folder), topics=(topic,), to_topic=other, where=where)
     assert (result.sent, result.is_complete) == (100, True)
     before, after = (
         {each.text: each for part in read(cluster, name).values() for each in part} for name in (topic, other)

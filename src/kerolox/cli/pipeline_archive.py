@@ -62,6 +62,14 @@ def archive(
     properties: Annotated[
         str, typer.Option(help="The column: map, string (as it is stored) or none. Fixed by the first run.")
     ] = "map",
+    partition_by: Annotated[
+        str,
+        typer.Option(
+            help="What folders tell: topic,date or topic,date,hour, then tag or property.NAME. Fixed by the "
+            "first run.",
+            metavar="COLUMNS",
+        ),
+    ] = "",
     options: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,7 +95,8 @@ def archive(
     interval_s = parse_span(interval, "--interval")
     if interval_s < INTERVAL_S_MIN:
         raise OptionError("--interval", interval, f"{INTERVAL_S_MIN:g}s or more")
-    chosen = Format(properties=properties, compression=compression, rows_max=rows_max)
+    folders = tuple(word.strip() for word in partition_by.split(",")) if partition_by else ()
+    chosen = Format(properties=properties, compression=compression, rows_max=rows_max, partitions=folders)
     source = {
         "nameserver": nameserver,
         "topic": ",".join(topics),

@@ -71,7 +71,7 @@ class Destination(Protocol):
     @property
     def staging(self) -> str: ...
 
-    def open(self, format: Format) -> None: ...
+    def open(self, format: Format) -> Format: ...
     def close(self) -> None: ...
     def stem(self) -> str: ...
     def commit(
@@ -158,7 +158,7 @@ class Archive:
         self._has_reported = False
 
     def __enter__(self) -> Archive:
-        self.destination.open(self._format)
+        self._format = self.destination.open(self._format)
         self.summary.swept = self.destination.swept
         return self
 

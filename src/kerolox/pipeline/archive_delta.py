@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,15 +28,15 @@ from kerolox.client.messages import Queue
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive_files import Format, Written
+from kerolox.pipeline.archive_folders import PARTITIONS, PROPERTY, TAG, WHOLE_DAY
 from kerolox.pipeline.archive_joining import FILES_MIN, OVER_FOR_MS, end_ms
-from kerolox.pipeline.archive_log import OWN_FOLDER, Ranges, check_folder, take_lock
+from kerolox.pipeline.archive_log import OWN_FOLDER, Ranges, check_folder, same_partitions, take_lock
 from kerolox.pipeline.archive_staging import NOTHING, Staging, Swept, remove
 from kerolox.spark.places import Places, Tree, from_tree, to_tree
 from kerolox.store.files import Files
 from kerolox.store.lock import StoreLock
 
 MOVED: Final = "moved.json"
-PARTITIONS: Final = ["topic", "date", "hour"]
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -61,12 +61,13 @@ class DeltaArchive:
         self._staging = Staging(self.root, self._own, clock)
         self.swept = NOTHING  # what killed runs had left
         self._table: Any = None
+        self._folders: list[str] = []  # the columns they tell
 
     @property
     def staging(self) -> str:
         return self._staging.folder
 
-    def open(self, format: Format) -> None:
+    def open(self, format: Format) -> Format:
         from deltalake import DeltaTable
 
         path = str(self.root)
@@ -77,12 +78,16 @@ class DeltaArchive:
                 raise OptionError("to", path, "this one to be written without --delta: it has Parquet files")
         take_lock(self._lock, self.root)
         try:
+            if is_there:
+                self._table = DeltaTable(path)
+                format = same_partitions(format, _partitions(self._table))
             schema = table_schema(format)
+            self._folders = list(format.folders)
             if not is_there:
                 DeltaTable.create(
-                    path, schema, partition_by=PARTITIONS, description="topics archived by kerolox"
+                    path, schema, partition_by=self._folders, description="topics archived by kerolox"
                 )
-            self._table = DeltaTable(path)
+                self._table = DeltaTable(path)
             names = [field.name for field in self._table.schema().fields]
             if set(names) != set(schema.names):
                 raise OptionError("properties", format.properties, f"what gives the table's columns: {names}")
@@ -91,6 +96,7 @@ class DeltaArchive:
         except BaseException:
             self._lock.release()
             raise
+        return format
 
     def close(self) -> None:
         if self._lock.held:
@@ -151,10 +157,10 @@ class DeltaArchive:
             raise KeroloxError(f"{self.root / file.staged} is gone. Was it deleted?")
         try:
             self._table.create_write_transaction(
-                [_added(file, now_ms) for file in files],
+                [_added(file, self._folders, now_ms) for file in files],
                 mode="append",
                 schema=self._table.schema(),
-                partition_by=PARTITIONS,
+                partition_by=self._folders,
                 commit_properties=CommitProperties(
                     custom_metadata=about,
                     app_transactions=[
@@ -176,12 +182,15 @@ class DeltaArchive:
         actions = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
         for action in actions:
             if action["size_bytes"] * 2 <= format.bytes_max and action["num_records"] * 2 <= format.rows_max:
-                where = (action["partition.topic"], str(action["partition.date"]), action["partition.hour"])
+                hour = action.get("partition.hour", WHOLE_DAY)
+                where = (action["partition.topic"], str(action["partition.date"]), hour)
                 counts[where] += 1
         joined = 0
         for (topic, date, hour), count in counts.items():
             if count >= FILES_MIN and end_ms(date, hour) + OVER_FOR_MS <= now_ms:
-                hours = [("topic", "=", topic), ("date", "=", date), ("hour", "=", str(hour))]
+                hours = [("topic", "=", topic), ("date", "=", date)]
+                if hour != WHOLE_DAY:
+                    hours.append(("hour", "=", str(hour)))
                 told = self._table.optimize.compact(partition_filters=hours, target_size=format.bytes_max)
                 joined += told["numFilesRemoved"]
         if joined:
@@ -199,11 +208,18 @@ def application(queue: Queue) -> str:
 
 
 def table_schema(format: Format) -> pa.Schema:
-    parts = [pa.field("topic", pa.string()), pa.field("date", pa.date32()), pa.field("hour", pa.int32())]
+    kinds = {"date": pa.date32(), "hour": pa.int32()}
+    parts = [pa.field(name, kinds.get(name, pa.string())) for name in format.folders]
     return pa.schema([*parts, *format.schema()])
 
 
-def _added(file: Written, now_ms: int) -> Any:
+def _partitions(table: Any) -> tuple[str, ...]:
+    """What a table is divided by, as we name it."""
+    names = table.metadata().partition_columns
+    return tuple(name if name in (*PARTITIONS, TAG) else f"{PROPERTY}{name}" for name in names)
+
+
+def _added(file: Written, folders: Sequence[str], now_ms: int) -> Any:
     from deltalake.transaction import AddAction
 
     statistics = {
@@ -218,7 +234,8 @@ def _added(file: Written, now_ms: int) -> Any:
         },
         "nullCount": {"queue_offset": 0, "store_timestamp": 0},
     }
-    where = {"topic": file.topic, "date": file.date, "hour": str(file.hour)}
+    told = [file.topic, file.date, *([] if file.hour == WHOLE_DAY else [str(file.hour)]), *file.values]
+    where = dict(zip(folders, told, strict=True))
     return AddAction(file.path, file.bytes, where, now_ms, True, json.dumps(statistics))
 
 

@@ -15,21 +15,28 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import BinaryIO, Protocol
-from urllib.parse import quote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kerolox.client.messages import Queue
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline.archive_folders import (
+    FOLDERS_MAX,
+    PARTITIONS,
+    PROPERTY,
+    WHOLE_DAY,
+    Place,
+    check_partitions,
+    folder_of,
+    places_of,
+)
 from kerolox.spark.columns import COLUMNS, arrow_schema
 from kerolox.spark.ranges import Range
 from kerolox.spark.reading import read_range
 from kerolox.spark.source_options import Wanted
 
-HOUR_US = 3_600_000_000
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 64 << 20
 BUFFERED_BYTES = 192 << 20  # of all files a task has open
@@ -52,6 +59,7 @@ class Format:
     compression: str = "zstd"
     rows_max: int = 1_000_000  # a file is closed when it has so many rows,
     bytes_max: int = 512 << 20  # or is so large
+    partitions: tuple[str, ...] = ()  # none: those the archive began with, by default topic, date and hour
 
     def __post_init__(self) -> None:
         if self.properties not in ("map", "string", "none"):
@@ -60,6 +68,21 @@ class Format:
             raise OptionError("compression", self.compression, f"one of {', '.join(COMPRESSIONS)}")
         if self.rows_max < 1:
             raise OptionError("max-rows-per-file", self.rows_max, "1 or more")
+        check_partitions(self.partitions, self.properties)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The columns that folders tell, from the outermost on."""
+        return tuple(each.removeprefix(PROPERTY) for each in self.partitions or PARTITIONS)
+
+    @property
+    def by_hour(self) -> bool:
+        return "hour" in self.folders
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """What folders tell beside topic and time."""
+        return tuple(each for each in self.partitions if each not in PARTITIONS)
 
     def schema(self) -> pa.Schema:
         """The columns of a file: those of the source but ``topic``, which its folder tells."""
@@ -116,12 +139,13 @@ class Written:
     staged: str  # where it is until it counts
     topic: str
     date: str  # 2026-11-16
-    hour: int
+    hour: int  # WHOLE_DAY where folders have none
     rows: int
     bytes: int
     first_ms: int  # store times
     last_ms: int
     parts: tuple[Part, ...]
+    values: tuple[str | None, ...] = ()  # of what else folders tell
 
 
 @dataclass
@@ -131,11 +155,6 @@ class Done:
     files: list[Written] = field(default_factory=list)
     error: str = ""
     retriable: bool = False  # the same may succeed later
-
-
-def folder_of(topic: str, date: str, hour: int) -> str:
-    """Where the messages of an hour lie, as Hive, Spark and others read it."""
-    return f"topic={quote(topic, safe='')}/date={date}/hour={hour:02d}"
 
 
 def write(work: Work) -> Done:
@@ -159,55 +178,58 @@ def write(work: Work) -> Done:
 
 
 class HourFiles:
-    """Rows sorted into files by the hour they were stored in."""
+    """Rows sorted into files by the hour they were stored in, and by what else folders tell."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
         self.schema = work.format.schema()
-        self._open: dict[int, HourFile] = {}  # by hours since 1970; the last used comes last
+        self._open: dict[Place, HourFile] = {}  # the last used comes last
+        self._places: set[Place] = set()
         self._closed: list[Written] = []
         self._count = 0
         self._buffered = 0
 
     def add(self, queue: Queue, batch: pa.RecordBatch) -> None:
-        times = np.asarray(batch.column(self.schema.get_field_index("store_timestamp")).view(pa.int64()))
-        hours = times // HOUR_US
-        low, high = int(hours.min()), int(hours.max())
-        if low == high:
-            self._add(low, queue, batch)
-            return
-        for hour in np.unique(hours):
-            self._add(int(hour), queue, batch.filter(pa.array(hours == hour)))
+        places, numbers = places_of(batch, self.work.format.chosen, by_hour=self.work.format.by_hour)
+        for number, place in enumerate(places):
+            whole = len(places) == 1
+            self._add(place, queue, batch if whole else batch.filter(pa.array(numbers == number)))
 
-    def _add(self, hour: int, queue: Queue, batch: pa.RecordBatch) -> None:
+    def _add(self, place: Place, queue: Queue, batch: pa.RecordBatch) -> None:
         limit = self.work.format.rows_max
         while batch.num_rows:
-            file = self._open.pop(hour, None) or self._new(hour)
-            self._open[hour] = file
+            file = self._open.pop(place, None) or self._new(place)
+            self._open[place] = file
             piece = batch.slice(0, limit - file.rows)
             batch = batch.slice(piece.num_rows)
             self._buffered += file.add(queue, piece)
             if file.rows >= limit or file.size() >= self.work.format.bytes_max:
-                self._close(hour)
+                self._close(place)
         if self._buffered > BUFFERED_BYTES:
             fullest = max(self._open.values(), key=lambda file: file.buffered)
             self._buffered -= fullest.flush()
 
-    def _new(self, hour: int) -> HourFile:
+    def _new(self, place: Place) -> HourFile:
+        self._places.add(place)
+        if len(self._places) > FOLDERS_MAX and self.work.format.chosen:
+            raise OptionError(
+                "partition-by", ",".join(self.work.format.partitions),
+                f"columns of few values: one task's messages would go to more than {FOLDERS_MAX} folders",
+            )  # fmt: skip
         if len(self._open) >= OPEN_FILES:
             self._close(next(iter(self._open)))
         self._count += 1
-        return HourFile(self.work, self.schema, hour, self._count)
+        return HourFile(self.work, self.schema, place, self._count)
 
-    def _close(self, hour: int) -> None:
-        file = self._open[hour]
+    def _close(self, place: Place) -> None:
+        file = self._open[place]
         self._buffered -= file.buffered
         self._closed.append(file.close())
-        del self._open[hour]  # not before: what cannot be closed is to be discarded
+        del self._open[place]  # not before: what cannot be closed is to be discarded
 
     def close(self) -> list[Written]:
-        for hour in list(self._open):
-            self._close(hour)
+        for place in list(self._open):
+            self._close(place)
         return self._closed
 
     def discard(self) -> None:
@@ -221,13 +243,17 @@ class HourFiles:
 class HourFile:
     """One Parquet file. Row groups are written when enough rows have come together."""
 
-    def __init__(self, work: Target, schema: pa.Schema, hour: int, number: int) -> None:
-        began = datetime.fromtimestamp(hour * 3600, UTC)
+    def __init__(self, work: Target, schema: pa.Schema, place: Place, number: int) -> None:
+        began = datetime.fromtimestamp(place.hour * 3600, UTC)
+        format = work.format
         self._work = work
         self._schema = schema
-        self._date, self._hour = began.strftime("%Y-%m-%d"), began.hour
+        self._values = place.values
+        self._date = began.strftime("%Y-%m-%d")
+        self._hour = began.hour if format.by_hour else WHOLE_DAY
         unique = uuid.uuid4().hex[:12]
-        folder = folder_of(work.topic, self._date, self._hour)
+        names = [each.removeprefix(PROPERTY) for each in format.chosen]
+        folder = folder_of(work.topic, self._date, self._hour, names, place.values)
         self._path = f"{folder}/{work.stem}-{number:03d}.parquet"
         self._staged = f"{work.staging}/{work.stem}-{number:03d}-{unique}.parquet"
         self._place = os.path.join(work.root, self._staged)
@@ -308,6 +334,7 @@ class HourFile:
             first_ms=self._first_us // 1000,
             last_ms=self._last_us // 1000,
             parts=tuple(self._parts.values()),
+            values=self._values,
         )
 
     def discard(self) -> None:

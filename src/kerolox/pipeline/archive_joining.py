@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from kerolox.client.messages import Queue
 from kerolox.errors import KeroloxError
 from kerolox.pipeline.archive_files import Done, Format, HourFile, Part, Work, Written, write
+from kerolox.pipeline.archive_folders import WHOLE_DAY, Place
 
 FILES_MIN = 8  # fewer in an hour are left as they are
 OVER_FOR_MS = 300_000  # brokers' clocks differ, and the last messages of an hour are written a round later
@@ -36,9 +37,10 @@ class Join:
     format: Format
 
     @property
-    def hour(self) -> int:
-        """Since 1970."""
-        return end_ms(self.files[0].date, self.files[0].hour) // 3_600_000 - 1
+    def place(self) -> Place:
+        """Where all of them lie."""
+        date, hour, values = self.files[0].date, self.files[0].hour, self.files[0].values
+        return Place(begin_ms(date, hour) // 3_600_000, values)
 
 
 def carry_out(work: Work | Join) -> Done:
@@ -48,7 +50,7 @@ def carry_out(work: Work | Join) -> Done:
 
 def join(work: Join) -> Done:
     schema = work.format.schema()
-    file = HourFile(work, schema, work.hour, 1)
+    file = HourFile(work, schema, work.place, 1)
     nobody = Queue("", "", 0)
     try:
         for small in work.files:
@@ -71,13 +73,13 @@ def join(work: Join) -> Done:
 
 def small_files(files: Iterable[Written], now_ms: int, format: Format) -> list[list[Written]]:
     """Which files are to be joined with which."""
-    hours: dict[tuple[str, str, int], list[Written]] = {}
+    folders: dict[str, list[Written]] = {}
     for file in files:
         small = file.rows * 2 <= format.rows_max and file.bytes * 2 <= format.bytes_max
         if small and end_ms(file.date, file.hour) + OVER_FOR_MS <= now_ms:
-            hours.setdefault((file.topic, file.date, file.hour), []).append(file)
+            folders.setdefault(os.path.dirname(file.path), []).append(file)
     sets: list[list[Written]] = []
-    for found in hours.values():
+    for found in folders.values():
         if len(found) >= FILES_MIN:
             sets += [each for each in _packed(found, format) if len(each) > 1]
     return sets
@@ -107,7 +109,11 @@ def _parts(files: Iterable[Written]) -> tuple[Part, ...]:
     return tuple(found.values())
 
 
+def begin_ms(date: str, hour: int) -> int:
+    began = datetime.fromisoformat(date).replace(hour=max(hour, 0), tzinfo=UTC)
+    return round(began.timestamp()) * 1000
+
+
 def end_ms(date: str, hour: int) -> int:
-    """When an hour is over."""
-    began = datetime.fromisoformat(date).replace(hour=hour, tzinfo=UTC)
-    return round(began.timestamp()) * 1000 + 3_600_000
+    """When an hour, or the whole day, is over."""
+    return begin_ms(date, hour) + 3_600_000 * (24 if hour == WHOLE_DAY else 1)

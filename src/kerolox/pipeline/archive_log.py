@@ -2,7 +2,7 @@
 
 ::
 
-    DIR/_kerolox/archive.json                       what this is, and its columns
+    DIR/_kerolox/archive.json                       what this is, its columns, and what folders tell
     DIR/_kerolox/commits/00000000000000000107.json  one for each round
     DIR/_kerolox/files/00000000000000000100.json    all files up to a commit, so that not all need be read
     DIR/_kerolox/staging/...                        files of the round that is being written
@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -34,6 +35,7 @@ from kerolox.atomic_file import sync_directory, write_atomically
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive_files import Done, Format, Written
+from kerolox.pipeline.archive_folders import PARTITIONS
 from kerolox.pipeline.archive_joining import Join, small_files
 from kerolox.pipeline.archive_staging import NOTHING, Staging
 from kerolox.spark.places import Places, Tree, from_tree, to_tree
@@ -61,6 +63,7 @@ class Head(msgspec.Struct, frozen=True):
     properties: str
     columns: list[str]
     made_ms: int
+    partitions: tuple[str, ...] = PARTITIONS
 
 
 class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -98,15 +101,15 @@ class ParquetArchive:
 
     # --- open and close -------------------------------------------------------------------------------
 
-    def open(self, format: Format) -> None:
-        """Take it for writing. What a killed run left undone is done first."""
+    def open(self, format: Format) -> Format:
+        """Take it for writing, in the form it began with. What a killed run left undone is done first."""
         check_folder(self.root)
         if (self.root / "_delta_log").exists():
             raise OptionError("to", str(self.root), "a Delta table to be written with --delta")
         take_lock(self._lock, self.root)
         try:
             self._commits.mkdir(exist_ok=True)
-            self._check_head(format)
+            format = self._check_head(format)
             last = self.last()
             if last is not None:
                 self._publish(last)
@@ -116,6 +119,7 @@ class ParquetArchive:
         except BaseException:
             self._lock.release()
             raise
+        return format
 
     def close(self) -> None:
         if self._lock.held:
@@ -123,23 +127,26 @@ class ParquetArchive:
                 self._staging.clear()
             self._lock.release()
 
-    def _check_head(self, format: Format) -> None:
+    def _check_head(self, format: Format) -> Format:
         path = self._own / "archive.json"
-        columns = ["topic", "date", "hour", *format.schema().names]
         if not path.exists():
-            head = Head(FORM, format.properties, columns, self._clock.wall_ms())
+            format = replace(format, partitions=format.partitions or PARTITIONS)
+            columns = [*format.folders, *format.schema().names]
+            head = Head(FORM, format.properties, columns, self._clock.wall_ms(), format.partitions)
             write_atomically(path, msgspec.json.format(msgspec.json.encode(head)))
-            return
+            return format
         head = _decoded(path, Head)
         if head.form != FORM:
             raise ArchiveDamaged(f"{path} is of the form {head.form!r}; this version knows {FORM!r}")
-        if (head.properties, head.columns) != (format.properties, columns):
+        format = same_partitions(format, head.partitions)
+        if (head.properties, head.columns) != (format.properties, [*format.folders, *format.schema().names]):
             raise OptionError(
                 "properties",
                 format.properties,
                 f"{head.properties}, with which this archive began (columns {', '.join(head.columns)}): "
                 "all its files have the same columns",
             )
+        return format
 
     # --- commits --------------------------------------------------------------------------------------
 
@@ -279,6 +286,16 @@ def check_folder(root: Path) -> None:
         own.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OptionError("to", str(root), f"a folder that can be written ({error.strerror})") from None
+
+
+def same_partitions(format: Format, begun: tuple[str, ...]) -> Format:
+    """The form of an archive that has begun: its folders stay what they are."""
+    if format.partitions and format.partitions != begun:
+        raise OptionError(
+            "partition-by", ",".join(format.partitions),
+            f"{','.join(begun)}, with which this archive began. For other folders, begin another archive",
+        )  # fmt: skip
+    return replace(format, partitions=begun)
 
 
 def take_lock(lock: StoreLock, root: Path) -> None:

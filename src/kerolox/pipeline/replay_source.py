@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kerolox.errors import OptionError
+from kerolox.pipeline.archive_folders import PROPERTY
 from kerolox.pipeline.archive_log import OWN_FOLDER, Head, ParquetArchive
 from kerolox.pipeline.audit_plan import known_topics, plan_stores
 from kerolox.pipeline.replay_plan import Choice, ReplayError
@@ -26,6 +27,7 @@ class Found(msgspec.Struct, frozen=True):
     kind: str  # store, files, or any: whatever Spark makes of it
     files: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()  # those of the columns that folders tell
     properties: str = "map"
     topics: frozenset[str] | None = None  # None: not known
 
@@ -57,13 +59,16 @@ def find_source(source: str) -> Found:
         properties = next((field.type for field in fields if field.name == "properties"), None)
         text = "string" if str(getattr(properties, "type", "")) == "string" else "map"
         files, names = tuple(table.file_uris()), tuple(field.name for field in fields)
-        return _filled(Found(source, "files", files, names, text))
+        folders = tuple(table.metadata().partition_columns)
+        return _filled(Found(source, "files", files, names, folders, text))
     if (path / OWN_FOLDER / "archive.json").is_file():
         head = msgspec.json.decode((path / OWN_FOLDER / "archive.json").read_bytes(), type=Head)
         written = ParquetArchive(path).files()
         topics = frozenset(file.topic for file in written.values())
         files = tuple(str(path / file) for file in written)
-        return _filled(Found(source, "files", files, tuple(head.columns), head.properties, topics))
+        folders = tuple(each.removeprefix(PROPERTY) for each in head.partitions)
+        names = tuple(head.columns)
+        return _filled(Found(source, "files", files, names, folders, head.properties, topics))
     if "://" not in source and not path.exists():
         raise OptionError("SOURCE", source, "an archive, a Delta table or a store directory")
     if path.is_dir() and not any(path.rglob("*.parquet")):
@@ -93,9 +98,14 @@ def _read_parquet(spark: SparkSession, found: Found) -> DataFrame:
     known = [name for name in names if name in COLUMNS]
     columns = arrow_schema(known, properties="string" if found.properties == "string" else "map")
     kinds = [f"{field.name} {SPARK_TYPES[field.type]}" for field in columns]
-    kinds += [f"{name} {kind}" for name, kind in (("date", "date"), ("hour", "int")) if name in names]
+    told = {"date": "date", "hour": "int"}  # by folders; of whatever else they tell, it is text
+    kinds += [
+        f"`{name}` {told.get(name, 'string')}"
+        for name in names
+        if name not in COLUMNS and name in found.folders
+    ]
     reader = spark.read.option("basePath", found.path)
-    if len(kinds) == len(names):
+    if len(kinds) == len(names):  # a table of somebody else may have columns of its own
         reader = reader.schema(", ".join(kinds))
     return reader.parquet(*found.files)
 

@@ -1,0 +1,115 @@
+"""Which folder of an archive a message goes to: by topic, the time of storing, and what else was chosen.
+
+What folders tell beside topic and time (a tag, a property) is in the files as well: a folder is there to be
+left out by readers who look for something else, and loses nothing where a value cannot be its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kerolox.errors import OptionError
+from kerolox.spark.columns import COLUMNS
+from kerolox.spark.records import Pairs
+
+HOUR_US = 3_600_000_000
+PARTITIONS = ("topic", "date", "hour")  # unless told otherwise
+TAG = "tag"
+PROPERTY = "property."
+WHOLE_DAY = -1  # instead of an hour
+FOLDERS_MAX = 1000  # of one task: more would be files of a few rows each
+VALUE_BYTES_MAX = 200  # in the name of a folder; file systems allow 255 with the column's name
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # as Hive, Spark and others name a folder for null
+_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]{0,40}").fullmatch
+
+
+def check_partitions(given: tuple[str, ...], properties: str) -> None:
+    """Raises OptionError for what an archive cannot be divided by."""
+    if not given:
+        return
+    option, text = "partition-by", ",".join(given)
+    begin = 3 if given[2:3] == ("hour",) else 2
+    if given[:begin] != PARTITIONS[:begin]:
+        raise OptionError(option, text, "topic,date or topic,date,hour first")
+    taken = {*COLUMNS, *PARTITIONS, TAG}
+    for each in given[begin:]:
+        name = each.removeprefix(PROPERTY)
+        if each == TAG:
+            continue
+        if name == each or not _NAME(name):
+            raise OptionError(option, text, f"tag, or {PROPERTY}NAME with letters, digits and _, after that")
+        if name.lower() in taken:
+            raise OptionError(option, text, f"another property than {name}: an archive has such a column")
+        if properties == "none":
+            raise OptionError(option, text, "no property: with --properties none they are not read")
+    if len({each.lower() for each in given}) < len(given):
+        raise OptionError(option, text, "each only once")
+
+
+def folder_of(
+    topic: str, date: str, hour: int, names: Sequence[str] = (), values: Sequence[str | None] = ()
+) -> str:
+    """Where the messages of an hour or a day lie, as Hive, Spark and others read it."""
+    folder = f"topic={quote(topic, safe='')}/date={date}"
+    if hour != WHOLE_DAY:
+        folder += f"/hour={hour:02d}"
+    for name, value in zip(names, values, strict=True):
+        folder += f"/{name}={NO_VALUE if value is None else quote(value, safe='')}"
+    return folder
+
+
+class Place(NamedTuple):
+    """Which folder rows belong to."""
+
+    hour: int  # since 1970; of a whole day its first
+    values: tuple[str | None, ...] = ()  # of what was chosen
+
+
+def places_of(
+    batch: pa.RecordBatch, chosen: Sequence[str], *, by_hour: bool
+) -> tuple[list[Place], npt.NDArray[np.int64]]:
+    """The different places of rows, and the number of the place of each."""
+    times = np.asarray(batch.column(batch.schema.get_field_index("store_timestamp")).view(pa.int64()))
+    hours = times // HOUR_US
+    if not by_hour:
+        hours -= hours % 24
+    low, high = int(hours.min()), int(hours.max())
+    if low == high and not chosen:
+        return [Place(low)], np.zeros(len(hours), np.int64)
+    codes: list[npt.NDArray[np.int64]] = [hours - low]
+    known: list[list[str | None]] = []
+    for name in chosen:
+        texts = pc.dictionary_encode(_chosen(batch, name), null_encoding="encode")
+        codes.append(np.asarray(texts.indices).astype(np.int64))
+        known.append([_fitting(value) for value in texts.dictionary.to_pylist()])
+    rows, inverse = np.unique(np.stack(codes), axis=1, return_inverse=True)
+    found = [
+        Place(low + row[0], tuple(each[at] for each, at in zip(known, row[1:], strict=True)))
+        for row in rows.T.tolist()
+    ]
+    # Values that do not fit are all at the same place.
+    numbers = {place: number for number, place in enumerate(dict.fromkeys(found))}
+    return list(numbers), np.array([numbers[place] for place in found], np.int64)[inverse.reshape(-1)]
+
+
+def _chosen(batch: pa.RecordBatch, name: str) -> pa.Array:
+    if name == TAG:
+        return batch.column(batch.schema.get_field_index("tags"))
+    packed = batch.column(batch.schema.get_field_index("properties"))
+    name = name.removeprefix(PROPERTY)
+    if packed.type == pa.string():
+        return Pairs.of(packed).pick(name)
+    return pc.map_lookup(packed, name, "last")
+
+
+def _fitting(value: str | None) -> str | None:
+    """A value as a folder can tell it; what it cannot is null. The file has it all the same."""
+    return value if value and len(quote(value, safe="")) <= VALUE_BYTES_MAX else None
