@@ -9,7 +9,7 @@ import pytest
 from tests.client.kit import stored
 
 from kerolox import Message, Producer, ProducerOptions, blocking
-from kerolox.errors import KeroloxError
+from kerolox.errors import KeroloxError, OptionError
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.routes import ClusterInfo
 from kerolox.protocol.codes import RequestCode
@@ -111,7 +111,7 @@ def test_time_moves_only_where_that_was_asked_for() -> None:
 
 
 def test_what_fails_to_start_says_why() -> None:
-    with pytest.raises(TypeError, match="no_such_option"), broker_in_thread(no_such_option=1):
+    with pytest.raises(OptionError, match="no_such_option = 1"), broker_in_thread(no_such_option=1):
         pass
 
 

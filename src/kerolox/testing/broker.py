@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,10 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.client.admin import Admin
 from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.errors import OptionError, nearest
 from kerolox.nameserver.server import NameServer
 from kerolox.net.dialer import Dialer
+from kerolox.options import specs
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.store.files import Files
 from kerolox.testing.nameserver import running_nameserver
@@ -41,6 +43,26 @@ SMALL = {
     "index_entries": 20_000,
     "disk_free_enough": 64 << 20,  # tests run on disks that are nearly full, too
 }
+
+
+# What brokers for tests are started with beside their options, for whoever misspells one of these.
+HOW = ("brokers", "clock", "directory")
+
+
+def broker_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A broker's options by our names, from our names and RocketMQ's keys: ``transaction_check_ms=1000`` or
+    ``transactionCheckInterval=1000``. Text is read as in a file. Raises OptionError for what is no option."""
+    known = {word: spec for spec in specs(BrokerOptions) for word in (spec.key, spec.name)}
+    found: dict[str, Any] = {}
+    for word, value in given.items():
+        spec = known.get(word)
+        if spec is None:
+            near = nearest(word, (*known, *HOW))
+            raise OptionError(word, value, f"an option of the broker, by our name or RocketMQ's key.{near}")
+        if spec.name in found:
+            raise OptionError(word, value, f"each option once: {spec.key} and {spec.name} are the same")
+        found[spec.name] = value if word == spec.name and not isinstance(value, str) else spec.parse(value)
+    return found
 
 
 @dataclass
@@ -104,8 +126,9 @@ async def running_broker(
     files: Files | None = None,
     **options: Any,
 ) -> AsyncIterator[RunningBroker]:
-    """``options`` are those of :class:`BrokerOptions` by our names. With a ``directory`` the files stay; with
-    a ``nameserver`` the broker registers there."""
+    """``options`` are those of :class:`BrokerOptions`, by our names or RocketMQ's keys. With a ``directory``
+    the files stay; with a ``nameserver`` the broker registers there."""
+    own = broker_settings(options)
     async with AsyncExitStack() as stack:
         place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kerolox-broker-")))
         if nameserver is None:
@@ -120,7 +143,7 @@ async def running_broker(
             "store_path": str(place / "store"),
             "property_filter": True,  # as `kerolox up` has it
             **SMALL,
-            **options,
+            **own,
         }
         broker = Broker(BrokerOptions(**settings), clock=clock, files=files)
         running = RunningBroker(await broker.__aenter__(), nameserver, files)
@@ -135,6 +158,7 @@ async def running_cluster(
     brokers: int = 2, *, directory: Path | None = None, clock: Clock = SYSTEM_CLOCK, **options: Any
 ) -> AsyncIterator[RunningCluster]:
     """Several brokers, ``broker-a``, ``broker-b`` and so on, and one name server."""
+    own = broker_settings(options)
     async with AsyncExitStack() as stack:
         place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kerolox-cluster-")))
         nameserver = await stack.enter_async_context(
@@ -143,7 +167,7 @@ async def running_cluster(
         running: list[RunningBroker] = []
         for number in range(brokers):
             name = f"broker-{chr(ord('a') + number)}"
-            settings = {"broker_name": name, **options}
+            settings = {"broker_name": name, **own}
             broker = running_broker(directory=place / name, nameserver=nameserver, clock=clock, **settings)
             running.append(await stack.enter_async_context(broker))
         yield RunningCluster(nameserver, running)

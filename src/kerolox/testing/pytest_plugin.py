@@ -9,7 +9,8 @@ A marker sets how ``kerolox_broker`` is started::
 
     @pytest.mark.kerolox(brokers=3)
     @pytest.mark.kerolox(clock="manual")                 # then kerolox_broker.advance(seconds)
-    @pytest.mark.kerolox(transaction_check_ms=1000)   # any option of the broker, by our names
+    @pytest.mark.kerolox(transaction_check_ms=1000)      # any option of the broker, by our names
+    @pytest.mark.kerolox(transactionCheckInterval=1000)  # or by RocketMQ's keys
 
 Nothing of kerolox is loaded before a test asks for one of these.
 """
@@ -34,11 +35,17 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def kerolox_broker(request: pytest.FixtureRequest) -> Iterator[BrokerThread]:
     """A broker and its name server, made for this test, in a thread of their own."""
+    from kerolox.errors import OptionError
+    from kerolox.testing.broker import HOW, broker_settings
     from kerolox.testing.threads import broker_in_thread
 
     options: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("kerolox"))):  # the nearest counts last
-        options.update(marker.kwargs)
+        if marker.args:
+            raise OptionError("pytest.mark.kerolox", marker.args, "keywords alone, as in kerolox(brokers=3)")
+        own = dict(marker.kwargs)
+        options |= {word: own.pop(word) for word in HOW if word in own}
+        options |= broker_settings(own)  # by one name each: a marker may have RocketMQ's key, another ours
     with broker_in_thread(**options) as broker:
         yield broker
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
-from kerolox.errors import KeroloxError
+from kerolox.errors import KeroloxError, OptionError
 from kerolox.testing.broker import RunningCluster, running_cluster
 from kerolox.testing.clock import ManualClock
 
@@ -75,10 +75,13 @@ def broker_in_thread(
     brokers: int = 1, *, directory: Path | None = None, clock: Clock | str = SYSTEM_CLOCK, **options: Any
 ) -> Iterator[BrokerThread]:
     """A name server and brokers, until the block ends. ``clock="manual"``: time stands still until
-    :meth:`BrokerThread.advance`. ``options`` are those of BrokerOptions by our names."""
+    :meth:`BrokerThread.advance`. ``options`` are those of BrokerOptions, by our names or RocketMQ's keys."""
     if clock == "manual":
         clock = ManualClock(SYSTEM_CLOCK.wall_ms())
-    assert isinstance(clock, Clock), clock
+    if not isinstance(clock, Clock):
+        raise OptionError("clock", clock, 'a Clock, or "manual" for one that stands still until it is moved')
+    if isinstance(brokers, bool) or not isinstance(brokers, int) or brokers < 1:
+        raise OptionError("brokers", brokers, "how many, 1 or more")
     chosen: Clock = clock
     started = threading.Event()
     found: list[tuple[BrokerThread, asyncio.Event]] = []
