@@ -77,7 +77,7 @@ class DelayRig:
         for level in delays.levels:
             if level.task is not None:
                 level.task.cancel()
-        for timer in (delays._timer, delays._save_timer):
+        for timer in (*delays._timers, delays._save_timer):
             if timer is not None:
                 timer.cancel()
         store.log.take_back()

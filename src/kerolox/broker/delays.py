@@ -90,8 +90,7 @@ class Delays:
         self._parked: dict[Level, int] = {}  # the newest offset that is not yet dispatched
         self._delivering = False
         self._turn = asyncio.Lock()  # one batch a turn of the loop, whichever level's
-        self._timer: TimerHandle | None = None
-        self._check_timer: TimerHandle | None = None
+        self._timers: list[TimerHandle] = []  # the next moment, and a look at the clock before it
         self._save_timer: TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
 
@@ -163,7 +162,7 @@ class Delays:
             await self.marks.close()
             return
         self._delivering = False
-        for timer in (self._timer, self._check_timer, self._save_timer):
+        for timer in (*self._timers, self._save_timer):
             if timer is not None:
                 timer.cancel()
         self._store.dispatcher.followers.remove(self.arrived)
@@ -252,10 +251,9 @@ class Delays:
 
     def _look(self) -> None:
         """Start with the levels that are due, and wait for the next."""
-        for timer in (self._timer, self._check_timer):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._check_timer = None
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
         if not self._delivering:
             return
         now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic_s()
@@ -269,9 +267,9 @@ class Delays:
             elif next_s is None or wait_s < next_s:
                 next_s = wait_s
         if next_s is not None:
-            self._timer = self._clock.call_later(max(0.001, next_s), self._look)
+            self._timers.append(self._clock.call_later(max(0.001, next_s), self._look))
             if next_s > CLOCK_CHECK_S:
-                self._check_timer = self._clock.beat(CLOCK_CHECK_S, self._look)
+                self._timers.append(self._clock.beat(CLOCK_CHECK_S, self._look))
 
     async def _deliver(self, level: Level) -> None:
         """Deliver what is due of a level."""
@@ -475,16 +473,14 @@ class Delays:
         data = self._offsets.encode()
         try:
             await self._store.flusher.flush_all()
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._store.keeper, self._offsets.save, data)
+            await asyncio.get_running_loop().run_in_executor(self._store.keeper, self._offsets.save, data)
         except KeroloxError as error:
             self._offsets.changed = True
             log.error(
                 "delay_offsets_not_saved path=%s error=%r next='it is tried again; delayed messages may come "
                 "twice after a restart'",
-                self._offsets.path,
-                str(error),
-            )
+                self._offsets.path, str(error),
+            )  # fmt: skip
 
     # --- for others --------------------------------------------------------------------------------------
 
