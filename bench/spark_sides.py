@@ -163,13 +163,13 @@ class OurSide:
 
     def archive(self, spark: SparkSession, data: Data) -> None:
         """As ``kerolox pipeline archive --once`` does: Spark's tasks pull, and write the files themselves."""
-        from kerolox.pipeline.archive import Archive, on_spark
+        from kerolox.pipeline.archive import Archive, OnSpark
         from kerolox.pipeline.archive_log import ParquetArchive
         from kerolox.spark.source_options import read_wanted
 
         options = {"nameserver": self.broker.nameserver.address, "topic": data.topic, "group": "archive"}
         folder = self.new_folder()
-        runner = on_spark(spark.sparkContext)
+        runner = OnSpark(spark.sparkContext)
         cores = spark.sparkContext.defaultParallelism
         with Archive(read_wanted(options, "batch"), ParquetArchive(folder), runner, cores=cores) as archive:
             summary = archive.once()

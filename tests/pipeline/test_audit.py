@@ -399,6 +399,36 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, whole: AuditStore
     assert "commit log" in done.stderr
 
 
+class OnlyTasks:
+    """A session without tables: the start of Spark's SQL engine took most of an audit's time."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.sparkContext = spark.sparkContext
+
+
+def test_only_open_transactions_need_tables_of_spark(
+    spark: SparkSession, whole: AuditStore, tmp_path: Path
+) -> None:
+    without = AuditStore(tmp_path / "store")
+    without.fill(100)
+    without.add("orders", unique_key=f"{5:032X}")  # a duplicate
+    for number in range(3):
+        without.add(HALF, REAL_TOPIC="orders", PGROUP="pay", unique_key=f"T{number:031X}")
+    without.add(DONE, b"0,1,2", TAGS="d")
+    without.write()
+    (without.root / "config").mkdir()
+    group = "CID_RMQ_SYS_TRANS"
+    offsets = {"offsetTable": {f"{HALF}@{group}": {"0": 3}}}
+    (without.root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+    only: Any = OnlyTasks(spark)
+    made = audit(only, [without.root], tmp_path / "report")
+    assert (made.messages, made.halves, made.halves_young) == (105, 3, 0)
+    assert [kind.name for kind in KINDS if made.findings.problems(kind)] == ["duplicates"]
+    assert made.topics[0]["messages"] == 101
+    with pytest.raises(AttributeError):  # this one's broker did not note how far it was
+        audit(only, [whole.root], tmp_path / "report")
+
+
 def test_what_killed_audits_left_is_removed_and_nothing_of_others(
     spark: SparkSession, whole: AuditStore, tmp_path: Path
 ) -> None:
