@@ -48,7 +48,7 @@ border-radius:8px}
 .mark{fill:var(--mark)}.said{font-size:12px;font-weight:600;fill:var(--c1)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(145px,1fr));gap:12px;margin:16px 0}
 .tile{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:12px 16px}
-.tile b{display:block;font-size:26px;line-height:1.25;font-variant-numeric:tabular-nums}
+.tile b{display:block;font-size:22px;line-height:1.25;font-variant-numeric:tabular-nums}
 .tile span{color:var(--soft);font-size:13px}
 .l0{stroke:var(--c0)}.l1{stroke:var(--c1)}.l2{stroke:var(--c2)}
 .l3{stroke:var(--c3);stroke-dasharray:12 5 2 5}
