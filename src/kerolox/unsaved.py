@@ -27,6 +27,7 @@ class NotSaved(KeroloxError):
 
     def __init__(self, path: object, why: object) -> None:
         self.path = str(path)
+        self.why = str(why)
         super().__init__(
             sentences(f"nothing was changed: {path} could not be written: {why}", self.next_step)
         )

@@ -20,7 +20,7 @@ from kerolox.protocol.headers import group, offset, topic
 from kerolox.protocol.headers.send import SendBackRequest
 from kerolox.protocol.json_dialect import loads
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from kerolox.store.tables.table import Table
+from kerolox.store.tables.table import CRC, Table
 from kerolox.testing.broker import running_broker
 from kerolox.testing.faults import FaultyFiles
 from tests.broker.talk import Talk, subscribed, until
@@ -72,7 +72,7 @@ def on_disk(talk: Talk) -> dict[str, Any]:
 
 
 def _content(tree: Any) -> Any:
-    return {key: value for key, value in tree.items() if key != "dataVersion" and value}
+    return {key: value for key, value in tree.items() if key not in ("dataVersion", CRC) and value}
 
 
 def create(name: str, queues: int = 4) -> Asked:
@@ -141,16 +141,35 @@ async def test_what_is_acknowledged_is_on_disk_and_what_is_refused_was_undone(
     assert on_disk(talk) == in_memory(talk)
 
 
+def count_saves(files: FaultyFiles) -> int:
+    """Of the topic table, that have begun."""
+    return sum(count for path, count in files.synced_paths.items() if "topics.json" in path)
+
+
+@pytest.mark.parametrize("name", ["delete topic", "delete group"])
+async def test_a_deletion_whose_offsets_stay_on_disk_says_so(
+    talk: Talk, files: FaultyFiles, name: str
+) -> None:
+    files.fail_syncs(path_contains="consumerOffset")
+    answer = await ask(talk, REQUESTS[name])
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "was deleted, but its offsets are still in" in (answer.remark or "")
+    files.fail_syncs(0)
+    assert (await ask(talk, REQUESTS[name])).code == 0
+    assert in_memory(talk)["consumerOffset.json"] == on_disk(talk)["consumerOffset.json"] == {}
+
+
 async def test_an_identical_request_that_came_meanwhile_shares_the_refusal(
     talk: Talk, files: FaultyFiles
 ) -> None:
     """It changes nothing more in memory: but what it asks for is not on disk either."""
+    saves = count_saves(files)
     files.stall_syncs()
     first = asyncio.ensure_future(ask(talk, create("new")))
-    assert await asyncio.to_thread(files.wait_for_stalled_sync)
+    await until(lambda: count_saves(files) > saves)
     second = asyncio.ensure_future(ask(talk, create("new")))
     await ask(talk, (RequestCode.GET_ALL_TOPIC_CONFIG, topic.AllTopicConfigRequest(), b""))
-    files.fail_syncs(1)
+    files.fail_syncs(1, path_contains="topics.json")
     files.release_syncs()
     assert {(await first).code, (await second).code} == {ResponseCode.SERVICE_NOT_AVAILABLE}
     assert "new" not in talk.running.broker.topics.table.topics
@@ -158,12 +177,13 @@ async def test_an_identical_request_that_came_meanwhile_shares_the_refusal(
 
 async def test_a_failed_change_leaves_the_one_that_came_after_it(talk: Talk, files: FaultyFiles) -> None:
     topics = talk.running.broker.topics
+    saves = count_saves(files)
     files.stall_syncs()
     first = asyncio.ensure_future(ask(talk, create("T", 6)))
-    assert await asyncio.to_thread(files.wait_for_stalled_sync)
+    await until(lambda: count_saves(files) > saves)
     second = asyncio.ensure_future(ask(talk, create("T", 8)))
     await until(lambda: topics.table.topics["T"].write_queue_nums == 8)
-    files.fail_syncs(1)
+    files.fail_syncs(1, path_contains="topics.json")
     files.release_syncs()
     assert (await first).code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert (await second).code == 0
@@ -216,9 +236,10 @@ async def test_acknowledged_messages_of_new_topics_are_there_after_a_kill(
 async def test_sends_to_a_topic_on_its_way_to_the_disk_wait_and_keep_their_order(
     talk: Talk, files: FaultyFiles
 ) -> None:
+    saves = count_saves(files)
     files.stall_syncs()
     sent = [asyncio.ensure_future(talk.send("new", b"%d" % number)) for number in range(10)]
-    assert await asyncio.to_thread(files.wait_for_stalled_sync)
+    await until(lambda: count_saves(files) > saves)
     assert (await talk.send("T")).code == 0  # others do not wait
     assert not any(task.done() for task in sent)
     files.release_syncs()
@@ -231,10 +252,11 @@ async def test_sends_to_a_topic_on_its_way_to_the_disk_wait_and_keep_their_order
 async def test_what_waits_for_new_topics_is_bounded(
     talk: Talk, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kerolox.broker.sends.HELD_BYTES_MAX", 1000)
+    monkeypatch.setattr("kerolox.broker.sends.HELD_BYTES_MAX", 2000)
+    saves = count_saves(files)
     files.stall_syncs()
     held = asyncio.ensure_future(talk.send("new", b"x" * 900))
-    assert await asyncio.to_thread(files.wait_for_stalled_sync)
+    await until(lambda: count_saves(files) > saves)
     answer = await talk.send("new", b"x" * 200)
     assert answer.code == ResponseCode.SYSTEM_BUSY
     assert "wait for new topics" in (answer.remark or "")

@@ -13,7 +13,7 @@ from kerolox.broker.lag import store_time_ms
 from kerolox.broker.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.stats import Statistics
-from kerolox.broker.topic_admin import Row, Settled, page_names
+from kerolox.broker.topic_admin import Row, Settled, offsets_gone, page_names
 from kerolox.broker.topics import Topics
 from kerolox.clock import Clock
 from kerolox.dispatch.message_store import MessageStore
@@ -148,8 +148,9 @@ class GroupAdmin:
         await self._groups.unsaved.saved(group)
         if request.header.clean_offset:
             self._offsets.remove_group(group)
-            await self._offsets_saved()
         self._stats.forget_group(group)
+        if request.header.clean_offset:
+            await offsets_gone(self._offsets_saved, f"group {group}")
         return Answer()
 
     async def forbidden(self, request: Request[headers.GroupForbiddenRequest]) -> Answer:

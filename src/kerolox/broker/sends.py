@@ -39,6 +39,7 @@ from kerolox.store.flush import Safe
 from kerolox.unsaved import NotSaved
 
 HELD_BYTES_MAX = 64 << 20  # of requests that wait for their topics to be written
+HELD_REQUEST_BYTES = 1000  # what one takes beside its body, about
 
 # Told where a message was parked.
 Parked = Callable[[Draft, Place], None]
@@ -215,7 +216,7 @@ class Sends:
 
     def _hold(self, request: Request[SendRequest], topic: str, again: Handler) -> None:
         """Begin with the request again when its topic is on disk, in the order in which they came."""
-        size_bytes = len(request.body)
+        size_bytes = len(request.body) + HELD_REQUEST_BYTES
         if self._held_bytes + size_bytes > HELD_BYTES_MAX:
             raise Overloaded(
                 f"[REJECTREQUEST]{self._held_bytes} bytes wait for new topics to be written, the limit is "

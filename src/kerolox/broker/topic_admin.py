@@ -16,7 +16,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.stats import Statistics
 from kerolox.broker.topics import Topics
 from kerolox.dispatch.message_store import MessageStore
-from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused
+from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused, sentences
 from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.body import MessageQueue
@@ -36,6 +36,7 @@ from kerolox.protocol.headers import topic as headers
 from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.tables.offsets import ConsumerOffsets
 from kerolox.store.tables.topics import QUEUES_MAX
+from kerolox.unsaved import NotSaved
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ class TopicAdmin:
             await self._delete(name)
             log.info("topic_deleted topic=%r by=%s", name, request.peer.address)
         # Offsets that came back would lie behind the end of a topic that is made again.
-        await self._offsets_saved()
+        await offsets_gone(self._offsets_saved, f"topic[{topic}]")
         await self._settled()
         return Answer()
 
@@ -251,6 +252,16 @@ class TopicAdmin:
 
     def system_topics(self, request: Request[None]) -> Answer:
         return Answer(body=TopicList(topic_list=tuple(sorted(self._topics.system))).encode())
+
+
+async def offsets_gone(saved: Settled, what: str) -> None:
+    """Wait until offsets that were removed with something are gone from the disk, too. That it was deleted
+    stays: doing so again finishes it."""
+    try:
+        await saved()
+    except NotSaved as error:
+        remark = f"{what} was deleted, but its offsets are still in {error.path}: {error.why}"
+        raise Refused(error.code, sentences(remark, "delete it again then")) from error
 
 
 def page_names(

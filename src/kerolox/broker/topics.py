@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from kerolox.broker.bounds import too_many
@@ -17,6 +18,8 @@ from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.delay_table import parse_levels
 from kerolox.store.tables.topics import TopicTable
 from kerolox.unsaved import Unsaved
+
+log = logging.getLogger(__name__)
 
 
 class Topics:
@@ -143,6 +146,7 @@ class Topics:
         return True
 
     def _put_back(self, topic: str, before: TopicConfig | None) -> None:
+        log.warning("topic_change_undone topic=%s", topic)
         if before is None:
             self.table.remove(topic)
             self._removed(topic)

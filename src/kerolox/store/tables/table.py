@@ -9,15 +9,20 @@ A table that is not there is empty in a new store, and lost in an old one. To te
 tables that were saved are noted in ``kerolox.tables`` beside them.
 
 Members that a newer version wrote and this one does not know are kept and written back.
+
+A digit that flips leaves a table that reads: so what we save ends with the CRC-32 of the rest, as one more
+member, which RocketMQ's broker ignores and leaves out when it saves the table.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Mapping
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -30,6 +35,7 @@ from kerolox.store.files import Files, PathLike
 logger = logging.getLogger(__name__)
 
 
+CRC = "keroloxCrc32"
 NOTES = "kerolox.tables"  # the names of the tables that were saved, one a line
 _noting = threading.Lock()  # the file is shared by the tables of a directory
 
@@ -152,6 +158,7 @@ class Table:
         if not data.strip(b"\0 \t\r\n"):
             return _EMPTY
         try:
+            _check_crc(data)
             tree = _parse(data)
             if not isinstance(tree, dict):
                 raise ProtocolError(f"expected an object, found {type(tree).__name__}")
@@ -161,6 +168,7 @@ class Table:
             if not tree.keys() & members:
                 raise ProtocolError(f"expected one of the members {', '.join(members)}")
             self._read(tree)
+            self._other.pop(CRC, None)
         except ProtocolError as error:
             return str(error)
         return None
@@ -169,7 +177,7 @@ class Table:
         """The whole table as JSON. On the event loop, as it must not change meanwhile."""
         self.changed = False
         data = dumps({**self._other, **self._content()})
-        return msgspec.json.format(data, indent=2)
+        return _with_crc(msgspec.json.format(data, indent=2))
 
     def save(self, data: bytes | None = None) -> None:
         """Write what :meth:`encode` gave, the old content becoming the backup. For a thread."""
@@ -217,6 +225,28 @@ _ABSENT = (_MISSING, _EMPTY, _SAYS_NOTHING)
 def is_absent(why: str | None) -> bool:
     """Whether a reason of :meth:`Table.take` says that there is nothing, instead of something unreadable."""
     return why in _ABSENT
+
+
+def _with_crc(data: bytes) -> bytes:
+    """An object with one more member: the CRC of what it was without."""
+    return b'%b,\n  "%b": %d\n}' % (data.removesuffix(b"\n}"), CRC.encode(), crc32(data))
+
+
+def _check_crc(data: bytes) -> None:
+    """Raises ProtocolError when the content is not what was saved. Without a CRC nobody can tell."""
+    found = data.rfind(f'"{CRC}"'.encode())
+    if found < 0:
+        return
+    end = data.rfind(b",", 0, found)
+    last = _LAST_MEMBER.fullmatch(data, max(0, end))
+    if last is None or crc32(data[:end] + b"\n}") != int(last[1]):
+        raise ProtocolError(
+            f"its content does not fit its checksum: it was damaged, or edited by hand (then remove the "
+            f"member {CRC})"
+        )
+
+
+_LAST_MEMBER = re.compile(rb',\s*"%b":\s*(\d{1,10})\s*\}\s*' % CRC.encode())
 
 
 def _parse(data: bytes) -> Any:
