@@ -17,6 +17,7 @@ from collections import deque
 from concurrent.futures import Executor
 from typing import NamedTuple
 
+from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.store.files import PAGE, Files, PathLike
 from kerolox.store.note_file import CRC_BYTES, NoteFile, body_at
 
@@ -30,6 +31,7 @@ SLOT_BYTES = 32  # no slot lies across two sectors
 # Level n has the slots 2 * (n - 1) and the one behind it, written in turns: for a kill in the first half of
 # the file, for a loss of power in the second.
 assert _BODY.size + CRC_BYTES <= SLOT_BYTES
+SYNC_PAUSE_S = 0.1
 LEVELS_MAX = PAGE // SLOT_BYTES // 4
 _HALF = PAGE // SLOT_BYTES // 2
 
@@ -45,15 +47,23 @@ class DelayMark(NamedTuple):
 class DelayMarks:
     """Reads and writes the marks of one store. ``thread`` waits for the disk."""
 
-    def __init__(self, files: Files, directory: PathLike, thread: Executor | None = None) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: PathLike,
+        thread: Executor | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._notes = NoteFile(files, directory, NAME)
         self.path = self._notes.path
         self.open = self._notes.open
         self._thread = thread
+        self._clock = clock
         self._next_slot: dict[int, int] = {}  # by the first of two
         self._unflushed: deque[tuple[int, int, DelayMark]] = deque()  # end of the log then, level, mark
         self._syncing: asyncio.Future[None] | None = None
         self._sync_again = False
+        self._pause: TimerHandle | None = None
 
     def load(self) -> dict[int, list[DelayMark]]:
         """The marks by level, the furthest first; what does not read is left out. Waits for the disk."""
@@ -93,13 +103,17 @@ class DelayMarks:
             self._sync()
 
     @property
-    def is_syncing(self) -> bool:
-        return self._syncing is not None
+    def is_safe(self) -> bool:
+        """Whether all that :meth:`flushed` has heard of is on the medium."""
+        return self._syncing is None and not self._sync_again
 
     async def close(self) -> None:
         self._sync_again = False
         if self._syncing is not None:
             await asyncio.wait([self._syncing])
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
         self._notes.close()
 
     def _write(self, first: int, level: int, mark: DelayMark) -> None:
@@ -110,8 +124,9 @@ class DelayMarks:
         self._notes.write(_BODY.pack(*mark), (first + turn) * SLOT_BYTES)
 
     def _sync(self) -> None:
-        """One at a time: what is written meanwhile is flushed by the next."""
-        if self._syncing is not None:
+        """One at a time, with pauses: the log is flushed often, and by the same disk. What is written
+        meanwhile is flushed by the next."""
+        if self._syncing is not None or self._pause is not None:
             self._sync_again = True
             return
         self._sync_again = False
@@ -120,5 +135,10 @@ class DelayMarks:
 
     def _synced(self, _: object) -> None:
         self._syncing = None
+        if self._notes.is_open:
+            self._pause = self._clock.call_later(SYNC_PAUSE_S, self._paused)
+
+    def _paused(self) -> None:
+        self._pause = None
         if self._sync_again:
             self._sync()

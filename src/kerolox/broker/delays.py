@@ -78,7 +78,7 @@ class Delays:
         self._offsets = offsets
         self._options = options
         self._clock = clock
-        self.marks = DelayMarks(store.files, store.root, store.keeper)
+        self.marks = DelayMarks(store.files, store.root, store.keeper, clock)
         self.levels = [
             Level(number, delay_ms) for number, delay_ms in enumerate(parse_levels(options.delay_levels), 1)
         ]
