@@ -60,26 +60,30 @@ class Housekeeper:
     async def delete_topic(self, topic: str) -> bool:
         """Remove a topic's queues; False when it had none. Raises StoreError when that could not be noted."""
         store = self._store
-        # What is on its way must not come into queues that begin anew, now or after a crash.
-        await store.flusher.flush_all()
-        noted = UNKNOWN
-        if topic in store.queues.by_topic:
-            noted = await self._note_deleted(topic)
-            # A start must not take a queue for lost that was deleted: from here on nothing vouches for it.
-            await self.flush(sums=True, without=topic)
-        store.log.forget_cursors(topic)
-        store.queue_filler.forget(topic)
-        end = store.progress.appended
-        deleted = store.queues.delete_topic(topic)
-        if deleted and noted < end:  # somebody sent to it meanwhile
-            await self._note_deleted(topic)
-        await self.flush()
+        # The marks count queues: they are not saved in between, so a kill finds some missing and reads the
+        # whole log.
+        async with self._flushing:
+            noted = UNKNOWN
+            if topic in store.queues.by_topic:
+                noted = await self._note_deleted(topic)
+                # A start must not take a queue for lost that was deleted: nothing vouches for it any more.
+                await self._flush_round(sums=True, without=topic)
+            # What is on its way must not come into queues that begin anew, now or after a crash.
+            await store.flusher.flush_all()
+            store.log.forget_cursors(topic)
+            store.queue_filler.forget(topic)
+            end = store.progress.appended
+            deleted = store.queues.delete_topic(topic)
+            if deleted and noted < end:  # somebody sent to it meanwhile
+                await self._note_deleted(topic)
+            await self._flush_round()
         return deleted
 
     async def _note_deleted(self, topic: str) -> int:
         """Note that messages of the topic up to here are deleted; up to where that is."""
         store = self._store
         end = store.progress.appended
+        await store.flusher.flush_all()  # the log never ends before what is noted
         note = partial(store.deleted.note, topic, end, store.log.min_offset)
         await asyncio.get_running_loop().run_in_executor(store.keeper, note)
         return end

@@ -22,6 +22,7 @@ from kerolox.protocol.record import (
     topic_field,
 )
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, TOPIC
+from kerolox.store.deleted_topics import DeletedTopics
 from kerolox.store.errors import StoreError
 from kerolox.store.files import Files
 from kerolox.store.offline.layout import ASIDE, Finding, Layout, OnlyReading, open_run
@@ -326,6 +327,9 @@ def apply_cut(layout: Layout, cut: Cut, files: Files | None = None, clock: Clock
     saved = _save(files, layout, cut.offset, cut.path, cut.at, size)
     if saved:
         put.append(saved)
+    deleted = DeletedTopics(files, layout.root)
+    deleted.load()
+    deleted.fit(cut.offset)  # what comes behind the cut is new
     with files.open(cut.path) as file:
         file.zero(cut.at, size)
         file.sync()
