@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from kerolox.dispatch.message_store import MessageStore
+
 from .killer import Killer
-from .messages import MODES
+from .messages import MODES, options
 from .nursery import Nursery
-from .verify import Violation
+from .verify import Violation, check_log_and_queues
 
 
 @pytest.mark.parametrize("seed", [1001, 1002])
@@ -39,11 +42,17 @@ def test_the_judge_notices_a_changed_queue(nursery: Nursery, tmp_path: Path) -> 
     while not killer.acked:
         killer.kill_one()
     killer.verify()
-    entry = next((tmp_path / "store" / "consumequeue").glob("*/*/00000000000000000000"))
-    with entry.open("r+b") as file:
-        file.seek(19)  # the last byte of the first entry's tag hash
-        byte = file.read(1)
-        file.seek(19)
-        file.write(bytes([byte[0] ^ 1]))
+
+    async def look() -> None:
+        async with MessageStore(options(str(tmp_path / "store"), "async")) as store:
+            # Only now: a start would make the queue again.
+            entry = next((tmp_path / "store" / "consumequeue").glob("*/*/00000000000000000000"))
+            with entry.open("r+b") as file:
+                file.seek(19)  # the last byte of the first entry's tag hash
+                byte = file.read(1)
+                file.seek(19)
+                file.write(bytes([byte[0] ^ 1]))
+            await check_log_and_queues(store)
+
     with pytest.raises(Violation, match="differs from the log"):
-        killer.verify()
+        asyncio.run(look())

@@ -38,7 +38,7 @@ async def verify(
     store = MessageStore(options(root, mode), files=files, boot=boot)
     found = await store.open()
     try:
-        places = await _check_log_and_queues(store)
+        places = await check_log_and_queues(store)
         for number, place in acked.items():
             if places.get(number) != place:
                 raise Violation(
@@ -53,7 +53,7 @@ async def verify(
     return Verified(found.crashed, len(places), len(places) - len(acked))
 
 
-async def _check_log_and_queues(store: MessageStore) -> dict[int, Place]:
+async def check_log_and_queues(store: MessageStore) -> dict[int, Place]:
     """Every record of the log is whole, is where its queue says, and no queue says more."""
     places: dict[int, Place] = {}
     queues: dict[tuple[str, int], list[tuple[int, int, int]]] = {}

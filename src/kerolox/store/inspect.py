@@ -22,6 +22,7 @@ from kerolox.store.key_index import ENTRIES, SLOTS
 from kerolox.store.marks import MarksFile
 from kerolox.store.offline.layout import OnlyReading
 from kerolox.store.recovery import FILLER_TOPIC
+from kerolox.store.sums import SumsFile
 
 Row: TypeAlias = dict[str, Any]
 
@@ -46,6 +47,7 @@ class Kind(Enum):
     INDEX = "index"
     CHECKPOINT = "checkpoint"
     MARKS = "marks"
+    SUMS = "sums"
     ABORT = "abort"
     LOCK = "lock"
     TABLE = "table"
@@ -67,6 +69,7 @@ def kind_of(path: str) -> Kind:
     by_name = {
         "checkpoint": Kind.CHECKPOINT,
         "kerolox.marks": Kind.MARKS,
+        "kerolox.sums": Kind.SUMS,
         "abort": Kind.ABORT,
         "lock": Kind.LOCK,
         "timerwheel": Kind.TIMER_WHEEL,
@@ -310,6 +313,19 @@ def _marks_rows(path: str, start: int | None) -> Iterator[Row]:
         yield {"field": name, "value": getattr(marks, name)}
 
 
+def _sums_rows(path: str, start: int | None) -> Iterator[Row]:
+    sums = SumsFile(OnlyReading(), os.path.dirname(path)).load()
+    if sums is None:
+        return
+    yield {"of": "log", "end": sums.end, "checkedFrom": sums.before}
+    for queue in sums.queues:
+        for name, files in (("queue", queue.files), ("extension", queue.extension)):
+            for file in files:
+                yield {"of": name, "topic": queue.topic, "queueId": queue.queue_id, **file._asdict()}
+    for known in sums.index:
+        yield {"of": "index", **known._asdict()}
+
+
 def _text_rows(path: str, start: int | None) -> Iterator[Row]:
     yield {"field": "content", "value": body_text(OnlyReading().read(path))}
 
@@ -413,6 +429,7 @@ _READERS: dict[Kind, Callable[[str, int | None], Iterator[Row]]] = {
     Kind.QUEUE: _queue_rows,
     Kind.CHECKPOINT: _checkpoint_rows,
     Kind.MARKS: _marks_rows,
+    Kind.SUMS: _sums_rows,
     Kind.ABORT: _text_rows,
     Kind.LOCK: _text_rows,
     Kind.TABLE: _table_rows,

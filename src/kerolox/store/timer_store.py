@@ -17,7 +17,7 @@ from kerolox.store.files import Files, PathLike
 from kerolox.store.segment import OpenFiles
 from kerolox.store.timer_checkpoint import TimerCheckpoint
 from kerolox.store.timer_log import DELETE, PLAIN, ROLL, UNIT_BYTES, TimerLog, Unit, encode_unit
-from kerolox.store.timer_wheel import SLOTS, Change, TimerWheel
+from kerolox.store.timer_wheel import SLOTS, Change, Slot, TimerWheel
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +167,10 @@ class TimerStore:
                 self.wheel.done(moment)
             self._revise(first, since, due, found, only={moment for moment, _ in broken})
         found.last = self.log.unit_before(end)
-        found.damage = self._damage(since, due, is_message)
+        if end < checkpoint.log_flushed:
+            found.damage = f"the timer log ends at {end}, and was flushed up to {checkpoint.log_flushed}"
+        else:
+            found.damage = self._damage(since, due, is_message)
         return found
 
     def _damage(self, since: int, due: int, is_message: Callable[[int, int], bool] | None) -> str:
@@ -200,9 +203,13 @@ class TimerStore:
             chains[moment] = (first, at, count - 1 if unit.magic & DELETE else count + 1)
         for moment, slot in known.items():
             chain = chains.get(moment)
-            if chain is None or chain[1] != slot.last or (moment > due and chain[2] != slot.waiting):
+            if chain is None or chain[1] != slot.last or (moment > due and not self._is_all(chain, slot)):
                 return f"{self.wheel.path} has {tuple(slot)} for the moment {moment}, the log {chain}"
         return ""
+
+    def _is_all(self, chain: tuple[int, int, int], slot: Slot) -> bool:
+        first, _, count = chain
+        return count == slot.waiting and (first == slot.first or slot.first < self.log.start)
 
     def begin_anew(self) -> None:
         """Forget all messages: they are entered again. For a thread."""
