@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.dispatch import opening
+from kerolox.dispatch import housekeeping, opening
 from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.consume_queue import ENTRY_SIZE
 from kerolox.store.read_check import DamagedMessage
 from kerolox.store.sums import NAME as SUMS
-from kerolox.store.sums import Sums
 
 from .kit import LOG_FILE, Rig, bodies, flip, messages, overwrite, props, rig_at
 
@@ -206,12 +205,12 @@ async def test_a_large_log_is_not_compared(rig: Rig, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("at", [0, 4, 9, 14, 22, 30, 90])
 async def test_damage_that_no_start_reads_is_found_by_who_reads_it(
-    rig: Rig, at: int, caplog: pytest.LogCaptureFixture
+    rig: Rig, at: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the log far before its end: the read fails and says where, it neither skips nor invents."""
     store = await rig.open()
     places = [await store.put("A", 0, b"<%d>" % number * 9) for number in range(COUNT)]
-    store.housekeeper.go_on_summing(Sums(0, places[-5][0]))  # as if the log were longer than a step
+    monkeypatch.setattr(housekeeping, "CHECKED_BYTES", 300)  # as if the log were long
     await store.close()
     physical, offset, _ = places[20]
     flip(rig.path / "commitlog" / f"{physical // LOG_FILE * LOG_FILE:020d}", physical % LOG_FILE + at)
@@ -227,12 +226,12 @@ async def test_damage_that_no_start_reads_is_found_by_who_reads_it(
     assert [message.queue_offset for message in messages(read)] == [offset - 3, offset - 2]
 
 
-async def test_an_entry_that_became_another_while_running(rig: Rig) -> None:
+async def test_an_entry_that_became_another_while_running(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that points at another message than it did, in a part no start has read."""
     store = await rig.open()
     for number in range(COUNT):
         await store.put("A", 0, b"<%d>" % (number % 10))
-    store.housekeeper.go_on_summing(Sums(0, store.log.max_offset))
+    monkeypatch.setattr(housekeeping, "CHECKED_BYTES", 0)
     await store.close()
     store = await rig.open()
     path = rig.path / "consumequeue" / "A" / "0" / f"{0:020d}"

@@ -149,17 +149,12 @@ async def test_after_a_clean_stop_the_last_of_the_log_is_checked(rig: Rig) -> No
 async def test_after_a_clean_stop_no_more_than_a_step_is_read(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeping, "STEP_BYTES", 1000)
-    store = await rig.open()
-    for number in range(COUNT):
-        places = await fill(store, 1, number)
-        await store.flusher.flush_all()
-        await store.housekeeper.flush()
+    monkeypatch.setattr(housekeeping, "CHECKED_BYTES", 1000)
+    places = await stopped(rig)
     end = places[-1][0] + places[-1][2]
-    await store.close()
     found = await recovered(rig)
     assert found.dispatched_from == end
-    assert 1000 <= end - found.start < 2500
+    assert 1000 <= end - found.start < 1500
 
 
 async def test_after_a_clean_stop_behind_a_blank_record(rig: Rig) -> None:

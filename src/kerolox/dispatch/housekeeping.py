@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
+from heapq import nlargest
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from kerolox.clock import TimerHandle
 from kerolox.store.consume_queues import flush
@@ -16,13 +16,14 @@ from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.marks import UNKNOWN, Marks
 from kerolox.store.retention import MANUAL_ROUNDS, LogFile, Verdict, judge
 from kerolox.store.state import Obstacle
-from kerolox.store.sums import STEP_BYTES, Sums
+from kerolox.store.sums import CHECKED_BYTES, STEP_BYTES, Sums
 
 if TYPE_CHECKING:
     from kerolox.dispatch.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
+LOOKED_AT = 16  # queues that are asked where a record begins
 CLEAN_FIRST_S = 60.0  # let a start settle before the first look at age and disk
 
 
@@ -38,7 +39,7 @@ class Housekeeper:
         self._cleaning = False
         self._closing = asyncio.Event()
         self._ordered_rounds = 0
-        self._summed = Sums()  # as they were noted last, without the sums themselves
+        self._summed = 0  # sums vouch for messages before this place
 
     def start(self) -> None:
         self._schedule_flush()
@@ -118,7 +119,7 @@ class Housekeeper:
             queues_ms = self.queues_ms()
             written = store.queues.write()
             index_written = store.index.write()
-            grown = noted.dispatched - self._summed.end >= STEP_BYTES
+            grown = noted.dispatched - self._summed >= STEP_BYTES
             summing = self._summing(noted.dispatched, without) if grown or sums else None
 
             def make_safe() -> None:
@@ -145,10 +146,6 @@ class Housekeeper:
             index_files=len(store.index),
         )
 
-    def go_on_summing(self, earlier: Sums) -> None:
-        """After a start: what was noted before it."""
-        self._summed = Sums(earlier.end, earlier.before)
-
     def save_sums(self, end: int, *, whole: bool = False) -> None:
         """Sum up what was written and flushed of messages before ``end``. Waits for the disk."""
         self._summing(end, None, whole=whole)()
@@ -158,16 +155,23 @@ class Housekeeper:
         store = self._store
         ends = [(queue, queue.written_bytes) for queue in store.queues if queue.topic != without]
         headers = store.index.headers()
-        earlier = self._summed
-        before = earlier.end if end - earlier.end >= STEP_BYTES else earlier.before
-        summed = self._summed = Sums(end, max(before, store.log.min_offset))
+        self._summed = end
 
         def sum_up() -> None:
             queues = [queue.sum_up(end_bytes) for queue, end_bytes in ends]
             index = store.index.sum_up(headers, whole=whole)
-            store.sums.save(msgspec.structs.replace(summed, queues=queues, index=index))
+            store.sums.save(Sums(end, self._place_before(end - CHECKED_BYTES), queues, index))
 
         return sum_up
+
+    def _place_before(self, physical: int) -> int:
+        """Where a record begins, not far before a place in the log: one that a queue knows."""
+        store = self._store
+        log_min = store.log.min_offset
+        if physical <= log_min:
+            return log_min
+        newest = nlargest(LOOKED_AT, store.queues, key=attrgetter("max_physical"))
+        return max((queue.place_before(physical) for queue in newest), default=log_min)
 
     def queues_ms(self) -> int:
         """Messages stored before this time are in the log for good, and in the queues as they are now.

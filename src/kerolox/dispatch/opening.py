@@ -95,7 +95,6 @@ class Opening:
         store.log.store_time.not_before(known_ms)
         store.flusher.flushed_store_timestamp = known_ms
         store.reader.checked_from = found.start
-        store.housekeeper.go_on_summing(Sums(found.start, found.start) if sums is None else sums)
         store.housekeeper.save_sums(found.end)
         store.marks.save(store.housekeeper.note())
         self._write_abort()

@@ -401,6 +401,12 @@ class ConsumeQueue:
         # What stands for a lost message points at the next one, which may be still to come.
         return last[0] if last[2] == HOLE_TAGS else last[0] + last[1]
 
+    def place_before(self, physical: int) -> int:
+        """Where the last message begins that does so at this place of the log or before; else 0. May wait."""
+        offset = self._search(self.min_offset, lambda entry: entry[1] != BLANK_SIZE and entry[0] > physical)
+        entry = self.entry(offset - 1) if offset > self.min_offset else None
+        return 0 if entry is None or entry[1] == BLANK_SIZE else entry[0]
+
     def truncate_to_physical(self, physical: int) -> None:
         """Remove the entries of messages at or beyond this place in the commit log. Waits for the disk.
 

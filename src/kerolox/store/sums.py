@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 NAME = "kerolox.sums"
 STEP_BYTES = 32 << 20
+CHECKED_BYTES = 16 << 20  # of the log are checked at every start
 UNKNOWN = -1
 _READ_BYTES = 1 << 20
 _CRC_DIGITS = 10
@@ -70,7 +71,7 @@ class Sums(msgspec.Struct):
     """What was summed, and how far the log was followed then."""
 
     end: int = UNKNOWN  # every record before this place is in what was summed
-    before: int = UNKNOWN  # a record begins here: the end of an earlier note, a step back
+    before: int = UNKNOWN  # a record begins here, CHECKED_BYTES before the end or a little more
     queues: list[QueueSums] = []
     index: list[IndexSum] = []
 
