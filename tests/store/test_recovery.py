@@ -843,3 +843,31 @@ async def test_power_lost_is_known_by_the_run_of_the_system(rig: Rig) -> None:
         marks = store.marks.load()
         marks.boot = "first"
         assert Opening(store).circumstances(marks, True).power_lost is lost
+
+
+@pytest.mark.parametrize("back", [1, 10, 15, 19, 20])
+async def test_a_record_that_lost_the_mark_of_its_own_crc(rig: Rig, back: int) -> None:
+    """Without the mark it would count as one that never had a CRC, and its properties as they are."""
+    store = await rig.open(record_crc=True)
+    places = await fill(store, 12)
+    await store.close()
+    physical, _, size = places[7]
+    path, at = log_path(rig, physical)
+    flip(path, at + size - back)
+    with pytest.raises(CorruptLog, match=f"--skip {physical} "):
+        await rig.open(record_crc=True)
+    overwrite(path, at + size - 40, bytes(40))  # and some of the properties with it
+    with pytest.raises(CorruptLog, match=f"--skip {physical} "):
+        await rig.open(record_crc=True)
+
+
+async def test_records_with_and_without_a_crc_may_alternate_with_the_option(rig: Rig) -> None:
+    done = 0
+    for record_crc in (True, False, True):
+        for count in (1, 0 if not record_crc else 3):
+            store = await rig.open(record_crc=record_crc)
+            await fill(store, count, done)
+            done += count
+            await store.close()
+    store = await rig.open()
+    await check(store, done)

@@ -55,6 +55,16 @@ class _Compared(ConsumeQueue):
         return (entry[0], entry[1], code) == expected
 
 
+class _Comparer(QueueFiller):
+    """Passes over messages of queues that are not there: they were deleted, or are made again anyway."""
+
+    def _queue(self, topic: bytes, queue_id: int, physical: int) -> ConsumeQueue | None:
+        try:
+            return self._queues.queue(topic.decode(), queue_id)
+        except (UnicodeDecodeError, StoreError):
+            return None
+
+
 class Comparison(ConsumeQueues):
     """Shadows of all queues of a store, to be filled as they were."""
 
@@ -65,7 +75,7 @@ class Comparison(ConsumeQueues):
         self._shadows: dict[tuple[str, int], _Compared] = {}
 
     def filler(self, delay_levels: tuple[int, ...], *, multi_dispatch: bool) -> QueueFiller:
-        filler = QueueFiller(self, delay_levels, multi_dispatch=multi_dispatch)
+        filler = _Comparer(self, delay_levels, multi_dispatch=multi_dispatch)
         filler.fill_gaps = True
         return filler
 

@@ -49,7 +49,7 @@ KEPT_MAX = 100_000  # records kept between finding the end and dispatching; more
 _ZERO_PAGE = bytes(4096)
 _CRC_MARK = b"__CRC32#\x01"
 _CRC_MARK_LEFT = 6  # bytes of it that are not there by chance
-FILLER_TOPIC = b"kerolox_repaired"  # of records where damage was; short ones have no room for a CRC
+FILLER_TOPIC = b"kerolox_repaired"  # of records where damage was
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 
@@ -379,14 +379,14 @@ def _first_bad(entries: list[Entry], position: int, data: bytes) -> tuple[int, s
 
 
 def _lost_its_crc(entries: list[Entry], number: int) -> bool:
-    """Whether a record had a CRC of its own, by what is left of it, or because those around it have one."""
-    left = entries[number][PROPERTIES][-20:-11]
-    if sum(map(eq, left, _CRC_MARK)) >= _CRC_MARK_LEFT:
+    """Whether a record had a CRC of its own: by what is left of it, or because zeros stand where those around it
+    have theirs."""
+    end = entries[number][PROPERTIES][-20:]
+    if sum(map(eq, end[:9], _CRC_MARK)) >= _CRC_MARK_LEFT:
         return True
-    around = [
-        entries[other][PROPERTIES][-20:-11] for other in (number - 1, number + 1) if other < len(entries)
-    ]
-    return number > 0 and around == [_CRC_MARK] * 2 and entries[number][TOPIC] != FILLER_TOPIC
+    if b"\0" not in end or number == 0 or number + 1 == len(entries):
+        return False
+    return all(entries[other][PROPERTIES][-20:-11] == _CRC_MARK for other in (number - 1, number + 1))
 
 
 def _first_torn(
