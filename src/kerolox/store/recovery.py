@@ -379,8 +379,8 @@ def _first_bad(entries: list[Entry], position: int, data: bytes) -> tuple[int, s
 
 
 def _lost_its_crc(entries: list[Entry], number: int) -> bool:
-    """Whether a record had a CRC of its own: by what is left of it, or because zeros stand where those around it
-    have theirs."""
+    """Whether a record had a CRC of its own: by what is left of it, or by zeros where those around
+    it have theirs."""
     end = entries[number][PROPERTIES][-20:]
     if sum(map(eq, end[:9], _CRC_MARK)) >= _CRC_MARK_LEFT:
         return True
