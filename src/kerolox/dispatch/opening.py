@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 
 # Queues without sums are compared with the whole log if it is no larger: some seconds, once.
 COMPARED_BYTES_MAX = 2 << 30
+SUMMED_BESIDE = 4
 _LIGHT_QUEUE_PREFIX = "%LMQ%"
 
 
@@ -154,10 +156,14 @@ class Opening:
         store = self._store
         log_min = max(0, store.segments.min_offset)
         known = {(queue.topic, queue.queue_id): queue for queue in sums.queues}
-        for queue in store.queues:
+        queues = [(queue, known.get((queue.topic, queue.queue_id))) for queue in store.queues]
+        # All entries are read, twenty bytes for each message: side by side, as sums let other threads run.
+        with ThreadPoolExecutor(SUMMED_BESIDE, thread_name_prefix="kerolox-sums") as pool:
+            judged = list(
+                pool.map(lambda pair: None if pair[1] is None else pair[0].vouched(pair[1]), queues)
+            )
+        for (queue, of_queue), unlike in zip(queues, judged, strict=True):
             key = queue.topic, queue.queue_id
-            of_queue = known.get(key)
-            unlike = None if of_queue is None else queue.vouched(of_queue)
             if unlike is not None and of_queue is not None:
                 self._refuse_light(queue)
                 log.warning(
