@@ -300,7 +300,7 @@ def _judge_end(
     root: str,
     look_from: int,
 ) -> None:
-    behind = find_record_after(segments, look_from)
+    behind = find_record_after(segments, max(look_from, found.end + 1))  # what lies at the end itself is bad
     if behind is None:
         return
     valid_from, behind_ms = behind

@@ -77,7 +77,7 @@ class Walk:
 
     def _end_at(self, what: str) -> None:
         self.stop = what
-        behind = find_record_after(self._segments, self.position)
+        behind = find_record_after(self._segments, self.position + 1)  # what lies here is bad
         if behind is None or behind[0] >= self._end:
             return
         segment = self._segments.segment_at(self.position)
