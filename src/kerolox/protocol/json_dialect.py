@@ -363,9 +363,18 @@ class _Writer:
             member = getattr(value, attribute)
             if member is None:
                 continue
-            out.append(comma)
-            out.append(lead)
-            self.write(member)
+            # What nearly all members are needs no look at every kind there is.
+            kind = type(member)
+            if kind is int:
+                out.append(f"{comma}{lead}{member}")
+            elif kind is str:
+                out.append(f"{comma}{lead}{self.text(member)}")
+            elif kind is bool:
+                out.append(f"{comma}{lead}true" if member else f"{comma}{lead}false")
+            else:
+                out.append(comma)
+                out.append(lead)
+                self.write(member)
             comma = ","
         out.append("{}" if comma == "{" else "}")
 
