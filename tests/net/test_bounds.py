@@ -145,3 +145,18 @@ async def test_others_are_heard_before_all_of_a_flood_is_done(echo: Echo) -> Non
         await until(lambda: len(done) == 2001)
         writer.close()
         other.close()
+
+
+async def test_what_runs_in_a_lane_is_bounded_in_bytes(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "RUNNING_BYTES_MAX", 5000)
+    echo.lane.running_max = echo.lane.waiting_max = 100
+    async with Server(echo.handlers, host="127.0.0.1") as server, Dialer() as dialer:
+        asked = [
+            asyncio.ensure_future(dialer.call(server.address, SLOW, None, bytes(4000), timeout_s=60))
+            for _ in range(6)
+        ]
+        await until(lambda: echo.lane.waiting == 4)
+        assert echo.started == 2
+        echo.release.set()
+        assert {answer.code for answer in await asyncio.gather(*asked)} == {0}
+    assert echo.lane._running_bytes == 0

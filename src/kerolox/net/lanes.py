@@ -22,6 +22,7 @@ from kerolox.protocol.limits import FRAME_BYTES_MAX
 
 BODY_BYTES_MAX = 1 << 20  # for lanes whose bodies are no messages, and are read as a whole on the loop
 WAITING_BYTES_MAX = 64 << 20  # of all bodies that wait in one lane
+RUNNING_BYTES_MAX = 128 << 20  # of all bodies whose requests run in one lane; others wait
 
 Run = Callable[[], Coroutine[Any, Any, None]]
 
@@ -31,6 +32,7 @@ class Lane:
 
     __slots__ = (
         "_clock",
+        "_running_bytes",
         "_sweep",
         "_tasks",
         "_waiting",
@@ -66,6 +68,7 @@ class Lane:
         self._clock = clock
         self._waiting: deque[tuple[Request[Any], Run]] = deque()
         self._waiting_bytes = 0  # of their bodies
+        self._running_bytes = 0  # of the bodies of those that run
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep: TimerHandle | None = None
 
@@ -102,8 +105,8 @@ class Lane:
 
     def submit(self, request: Request[Any], run: Run) -> None:
         """Run a coroutine handler now, later, or not at all."""
-        if self.running < self.running_max:
-            self._start(run)
+        if self._has_room:
+            self._start(request, run)
             return
         if len(self._waiting) >= self.waiting_max or self._waiting_bytes > WAITING_BYTES_MAX:
             self.refused_full += 1
@@ -133,23 +136,30 @@ class Lane:
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _start(self, run: Run) -> None:
+    @property
+    def _has_room(self) -> bool:
+        return self.running < self.running_max and self._running_bytes <= RUNNING_BYTES_MAX
+
+    def _start(self, request: Request[Any], run: Run) -> None:
+        size_bytes = len(request.body)
         self.running += 1
+        self._running_bytes += size_bytes
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(lambda task: self._ended(task, size_bytes))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None], size_bytes: int) -> None:
         self._tasks.discard(task)
         self.running -= 1
+        self._running_bytes -= size_bytes
         now_s = self._clock.monotonic_s()
-        while self._waiting and self.running < self.running_max:
+        while self._waiting and self._has_room:
             request, run = self._next()
             refusal = self.too_old(request, now_s)
             if refusal is not None:
                 request.answer(refusal)
             else:
-                self._start(run)
+                self._start(request, run)
 
     def _next(self) -> tuple[Request[Any], Run]:
         request, run = self._waiting.popleft()
