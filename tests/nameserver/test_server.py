@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,28 @@ async def test_topics_in_lists_added_and_deleted(nameserver: NameServer, dialer:
     assert (await topics(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST)).topic_list == ()
     system = await topics(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     assert (system.topic_list, system.broker_addr) == (("broker-a", "c1"), A)
+
+
+async def test_a_long_list_is_written_while_others_are_served(
+    nameserver: NameServer, dialer: Dialer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list is not written before another client was answered: on the loop that would wait for ever."""
+    others_were_served = threading.Event()
+    encode = TopicList.encode
+
+    def slowly(self: TopicList) -> bytes:
+        assert others_were_served.wait(60)
+        return encode(self)
+
+    await register(dialer, nameserver)
+    monkeypatch.setattr(TopicList, "encode", slowly)
+    listing = asyncio.ensure_future(
+        ask(dialer, nameserver, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, timeout_s=60)
+    )
+    assert (await route_of(dialer, nameserver, "t1")).code == 0
+    assert not listing.done()
+    others_were_served.set()
+    assert TopicList.decode((await listing).body).topic_list == ("t1", "t2")
 
 
 async def test_lists_can_be_disabled(dialer: Dialer) -> None:

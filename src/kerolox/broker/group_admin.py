@@ -113,7 +113,7 @@ class GroupAdmin:
         await self._groups.unsaved.saved(*[config.group_name for config in wanted])
         return Answer()
 
-    def all_configs(self, request: Request[headers.AllGroupConfigRequest]) -> Answer:
+    async def all_configs(self, request: Request[headers.AllGroupConfigRequest]) -> Answer:
         asked = request.header
         table = self._groups.table
         shown: Mapping[str, GroupConfig] = table.groups
@@ -126,12 +126,11 @@ class GroupAdmin:
             forbidden = {name: forbidden[name] for name in wanted if name in forbidden}
         body = GroupConfigTable(
             data_version=table.version,
-            forbidden_table=dict(forbidden),
+            forbidden_table={name: dict(topics) for name, topics in forbidden.items()},
             subscription_group_table=dict(shown),
         )
-        return Answer(
-            header=headers.AllGroupConfigAnswer(total_group_num=len(table.groups)), body=body.encode()
-        )
+        header = headers.AllGroupConfigAnswer(total_group_num=len(table.groups))
+        return Answer(header=header, body=await asyncio.to_thread(body.encode))  # there may be very many
 
     def config(self, request: Request[headers.GroupConfigRequest]) -> Answer:
         config = self._groups.config(request.header.group)
@@ -208,9 +207,10 @@ class GroupAdmin:
             body=GroupSubscription(group=asked.group, topic=asked.topic, subscription_data=found).encode()
         )
 
-    def all_offsets(self, request: Request[None]) -> Answer:
-        table = ConsumerOffsetTable(data_version=self._offsets.version, offset_table=self._offsets.offsets)
-        return Answer(body=table.encode())
+    async def all_offsets(self, request: Request[None]) -> Answer:
+        offsets = {key: dict(queues) for key, queues in self._offsets.offsets.items()}
+        table = ConsumerOffsetTable(data_version=self._offsets.version, offset_table=offsets)
+        return Answer(body=await asyncio.to_thread(table.encode))  # there may be very many
 
     def delay_offsets(self, request: Request[None]) -> Answer:
         table = DelayOffsetTable(data_version=self._delays.version, offset_table=self._delays.offsets)

@@ -197,7 +197,7 @@ class TopicAdmin:
 
     # --- showing --------------------------------------------------------------------------------------
 
-    def all_configs(self, request: Request[headers.AllTopicConfigRequest]) -> Answer:
+    async def all_configs(self, request: Request[headers.AllTopicConfigRequest]) -> Answer:
         asked = request.header
         table = self._topics.table
         shown: Mapping[str, TopicConfig] = table.topics
@@ -211,9 +211,8 @@ class TopicAdmin:
             mapping_data_version=DataVersion(timestamp=self._stats.started_ms),
             topic_config_table=dict(shown),
         )
-        return Answer(
-            header=headers.AllTopicConfigAnswer(total_topic_num=len(table.topics)), body=body.encode()
-        )
+        header = headers.AllTopicConfigAnswer(total_topic_num=len(table.topics))
+        return Answer(header=header, body=await asyncio.to_thread(body.encode))  # there may be very many
 
     def config(self, request: Request[headers.TopicConfigRequest]) -> Answer:
         topic = request.header.topic

@@ -25,7 +25,7 @@ from kerolox.options import to_properties
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.registration import Registration as RegistrationBody
 from kerolox.protocol.bodies.registration import body_crc32, decode_registration
-from kerolox.protocol.bodies.routes import BrokerMemberGroupAnswer, KVTable, TopicRoute
+from kerolox.protocol.bodies.routes import BrokerMemberGroupAnswer, KVTable, TopicList, TopicRoute
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
 from kerolox.protocol.header import Header
@@ -285,33 +285,33 @@ class TopicHandlers:
             (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, self.unit_subscribed_not_unit, None),
         ]
 
-    def all_topics(self, request: Request[None]) -> Answer:
+    async def all_topics(self, request: Request[None]) -> Answer:
         if not self._options.enable_all_topic_list:
             return _DISABLED
-        return Answer(body=listings.all_topics(self._routes).encode())
+        return await _listed(listings.all_topics(self._routes))
 
-    def cluster_topics(self, request: Request[route.ClusterTopicsRequest]) -> Answer:
+    async def cluster_topics(self, request: Request[route.ClusterTopicsRequest]) -> Answer:
         if not self._options.enable_topic_list:
             return _DISABLED
-        return Answer(body=listings.cluster_topics(self._routes, request.header.cluster).encode())
+        return await _listed(listings.cluster_topics(self._routes, request.header.cluster))
 
     def system_topics(self, request: Request[None]) -> Answer:
         return Answer(body=listings.system_topics(self._routes).encode())
 
-    def unit_topics(self, request: Request[None]) -> Answer:
+    async def unit_topics(self, request: Request[None]) -> Answer:
         if not self._options.enable_topic_list:
             return _DISABLED
-        return Answer(body=listings.unit_topics(self._routes).encode())
+        return await _listed(listings.unit_topics(self._routes))
 
-    def unit_subscribed(self, request: Request[None]) -> Answer:
+    async def unit_subscribed(self, request: Request[None]) -> Answer:
         if not self._options.enable_topic_list:
             return _DISABLED
-        return Answer(body=listings.unit_subscribed_topics(self._routes).encode())
+        return await _listed(listings.unit_subscribed_topics(self._routes))
 
-    def unit_subscribed_not_unit(self, request: Request[None]) -> Answer:
+    async def unit_subscribed_not_unit(self, request: Request[None]) -> Answer:
         if not self._options.enable_topic_list:
             return _DISABLED
-        return Answer(body=listings.unit_subscribed_not_unit_topics(self._routes).encode())
+        return await _listed(listings.unit_subscribed_not_unit_topics(self._routes))
 
     async def delete(self, request: Request[route.DeleteTopicAtNameServerRequest]) -> Answer:
         asked = request.header
@@ -415,6 +415,11 @@ class ConfigHandlers:
 
     def show(self, request: Request[None]) -> Answer:
         return Answer(body=to_properties(self._options).encode())
+
+
+async def _listed(topics: TopicList) -> Answer:
+    """There may be very many: others are served while they are written."""
+    return Answer(body=await asyncio.to_thread(topics.encode))
 
 
 def _registration(request: Request[registration.RegisterBrokerRequest]) -> Registration:

@@ -349,7 +349,9 @@ class Peer(asyncio.Protocol):
         self._read_on()
 
     def _read_on(self) -> None:
-        if self._transport is not None and self.stalled_since_s is None and not self._held:
+        if self._transport is None or self.close_reason is not None:
+            return
+        if self.stalled_since_s is None and not self._held:
             self._transport.resume_reading()
 
     def _take_answer(self, command: Command) -> None:
