@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.headers.group import GroupForbiddenRequest
 from kerolox.protocol.subscription import subscription
+from kerolox.store.tables.groups import GroupTable
 from kerolox.testing.broker import running_broker
 from kerolox.testing.clock import ManualClock
 
@@ -118,6 +121,28 @@ async def test_topics_are_bounded_however_they_are_made(talk: Talk) -> None:
     # A group still gets the topic of its retries: groups have a bound of their own.
     assert (await beat(talk, consumer_data_set=consumers(1))).code == ResponseCode.SUCCESS
     assert broker.topics.find("%RETRY%group-0") is not None
+
+
+async def test_a_table_is_written_while_others_are_served(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is not encoded before a send was answered: on the loop that would wait for ever."""
+    others_were_served = threading.Event()
+    encode = GroupTable.encode
+
+    def slowly(self: GroupTable, content: dict[str, Any] | None = None) -> bytes:
+        assert others_were_served.wait(60)
+        return encode(self, content)
+
+    await talk.send("T")
+    monkeypatch.setattr(GroupTable, "encode", slowly)
+    assert (await beat(talk, consumer_data_set=consumers(1))).code == ResponseCode.SUCCESS
+    assert (await talk.send("T")).code == ResponseCode.SUCCESS
+    assert (await beat(talk, consumer_data_set=consumers(2))).code == ResponseCode.SUCCESS
+    others_were_served.set()
+    await talk.running.broker.group_saver.saved()
+    written = json.loads(Path(talk.running.broker.group_table.path).read_bytes())
+    assert {"group-0", "group-1"} <= written["subscriptionGroupTable"].keys()
 
 
 async def test_settings_of_a_group_are_bounded_in_size(talk: Talk) -> None:

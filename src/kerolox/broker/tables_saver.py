@@ -1,8 +1,8 @@
 """Keep the broker's tables on disk: topics and groups at every change, offsets by interval.
 
-A table is encoded on the event loop, where nothing changes it meanwhile, and written by a thread. Changes
-that come while a write is under way are written together after it. Who waits for a save hears when it failed:
-see :mod:`kerolox.unsaved`.
+A table is copied on the event loop, where nothing changes it meanwhile, and encoded and written by a thread.
+Changes that come while a write is under way are written together after it. Who waits for a save hears when it
+failed: see :mod:`kerolox.unsaved`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
 
 from kerolox.clock import Clock, TimerHandle
 from kerolox.store.errors import StoreError
@@ -56,6 +57,9 @@ class TableSaver:
         if self._task is not None:
             await asyncio.wait([self._task])
 
+    def _write(self, content: dict[str, Any]) -> None:
+        self.table.save(self.table.encode(content))
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
@@ -65,7 +69,7 @@ class TableSaver:
                 waiting, self._waiting = self._waiting, []
                 failed: NotSaved | None = None
                 try:
-                    await loop.run_in_executor(self._executor, self.table.save, self.table.encode())
+                    await loop.run_in_executor(self._executor, self._write, self.table.copied())
                 except StoreError as error:
                     failed = NotSaved(self.table.path, error)
                 self._report(failed)

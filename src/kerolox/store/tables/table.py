@@ -173,10 +173,14 @@ class Table:
             return str(error)
         return None
 
-    def encode(self) -> bytes:
-        """The whole table as JSON. On the event loop, as it must not change meanwhile."""
+    def copied(self) -> dict[str, Any]:
+        """The content as it is now, for :meth:`encode`. On the event loop: it must not change meanwhile."""
         self.changed = False
-        data = dumps({**self._other, **self._content()})
+        return _copied({**self._other, **self._content()})
+
+    def encode(self, content: dict[str, Any] | None = None) -> bytes:
+        """The whole table as JSON, or what was copied of it: that takes long for a large one."""
+        data = dumps(self.copied() if content is None else content)
         return _with_crc(msgspec.json.format(data, indent=2))
 
     def save(self, data: bytes | None = None) -> None:
@@ -286,3 +290,8 @@ def with_unknown(
             fields = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
             written[name] = {**members, **{wire: getattr(value, ours) for wire, ours in fields}}
     return written
+
+
+def _copied(table: dict[Any, Any]) -> dict[Any, Any]:
+    """With the tables in it. What else there is does not change."""
+    return {key: _copied(member) if isinstance(member, dict) else member for key, member in table.items()}
