@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.headers.group import GroupForbiddenRequest
 from kerolox.protocol.subscription import subscription
+from kerolox.store.files import Files
 from kerolox.store.tables.groups import GroupTable
 from kerolox.testing.broker import running_broker
 from kerolox.testing.clock import ManualClock
@@ -141,8 +141,9 @@ async def test_a_table_is_written_while_others_are_served(
     assert (await beat(talk, consumer_data_set=consumers(2))).code == ResponseCode.SUCCESS
     others_were_served.set()
     await talk.running.broker.group_saver.saved()
-    written = json.loads(Path(talk.running.broker.group_table.path).read_bytes())
-    assert {"group-0", "group-1"} <= written["subscriptionGroupTable"].keys()
+    written = GroupTable(Files(), Path(talk.running.broker.group_table.path).parent)
+    assert written.load()
+    assert {"group-0", "group-1"} <= written.groups.keys()
 
 
 async def test_settings_of_a_group_are_bounded_in_size(talk: Talk) -> None:
