@@ -158,3 +158,18 @@ async def test_a_message_may_name_many_light_queues(tmp_path: Path) -> None:
         await send_to(talk, b"2", "%LMQ%7")
         assert await bodies(talk, "%LMQ%7") == [b"1", b"2"]
         assert await bodies(talk, "%LMQ%699") == [b"1"]
+
+
+async def test_light_queues_are_bounded_over_restarts_too(tmp_path: Path) -> None:
+    async with talking(tmp_path, light_queues_max=3) as talk:
+        await send_to(talk, b"1", "%LMQ%a", "%LMQ%b", "other")
+        await until(lambda: "%LMQ%b" in talk.running.broker.store.queues.by_topic)
+    async with talking(tmp_path, light_queues_max=3) as talk:
+        refused = await talk.send("T", b"2", {"INNER_MULTI_DISPATCH": "%LMQ%c,%LMQ%d"})
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert refused.remark is not None
+        assert refused.remark.startswith("[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]")
+        assert "there are 2, the message names 2 new ones" in refused.remark
+        await send_to(talk, b"3", "%LMQ%a", "%LMQ%c")
+        assert await bodies(talk, "%LMQ%c") == [b"3"]
+        assert await bodies(talk, "%LMQ%a") == [b"1", b"3"]

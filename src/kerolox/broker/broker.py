@@ -60,6 +60,7 @@ from kerolox.protocol.headers.send import SendRequest, SendRequestV2
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.errors import StoreError
 from kerolox.store.files import Files
 from kerolox.store.state import Obstacle
@@ -298,6 +299,9 @@ class Broker(PeerEvents):
             options,
             self.unique_keys,
         )
+        if self.sends.light_queues is not None:
+            light = (topic for topic in store.queues.by_topic if topic.startswith(LIGHT_PREFIX))
+            self.sends.light_queues.update(topic.encode() for topic in light)
         self.timers = Timers(
             store,
             self.drafts,

@@ -22,7 +22,7 @@ from kerolox.broker.drafts import Draft, Drafts
 from kerolox.broker.log_writes import LogWrites
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.topics import Topics
-from kerolox.errors import KeroloxError, Overloaded, ProtocolError
+from kerolox.errors import KeroloxError, Overloaded, ProtocolError, Refused
 from kerolox.net.peer import refusal
 from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol import properties as packed
@@ -35,11 +35,14 @@ from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys, offset_id_prefix
 from kerolox.store.acks import Acks
 from kerolox.store.commit_log import TRANSACTION_BITS, CommitLog, MessageRefused, Place, QueueCursor
+from kerolox.store.cursors import LIGHT_PREFIX
 from kerolox.store.flush import Safe
 from kerolox.unsaved import NotSaved
 
 HELD_BYTES_MAX = 64 << 20  # of requests that wait for their topics to be written
 HELD_REQUEST_BYTES = 1000  # what one takes beside its body, about
+
+_LIGHT_QUEUE = LIGHT_PREFIX.encode()
 
 # Told where a message was parked.
 Parked = Callable[[Draft, Place], None]
@@ -78,6 +81,8 @@ class Sends:
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
         self._write_is_due = False
         self._held_bytes = 0  # of requests whose topic is on its way to the disk
+        # The light queues there are; None where messages do not go into those they name.
+        self.light_queues: set[bytes] | None = set() if options.multi_dispatch else None
         self._id_prefix = offset_id_prefix(log.store_host)
         self.added_properties = packed.pack(
             {
@@ -209,6 +214,8 @@ class Sends:
             self._acks.when_safe(self._log.progress.appended, lambda how: self._safe(safe, how))
 
     def forget_topic(self, topic: str) -> None:
+        if self.light_queues is not None:
+            self.light_queues.discard(topic.encode())
         for key in [key for key in self._cursors if key[0] == topic]:
             del self._cursors[key]
 
@@ -253,11 +260,27 @@ class Sends:
         self._admission.check_taking()
         return self._admission.topic(header)
 
+    def _check_light_queues(self, known: set[bytes], properties: bytes) -> None:
+        """Refused, in the original's words, when a message would make too many light queues."""
+        named = (packed.find(properties, packed.AT_INNER_MULTI_DISPATCH) or b"").split(b",")
+        new = {name for name in named if name.startswith(_LIGHT_QUEUE)} - known
+        limit = self._options.light_queues_max
+        if new and len(known) + len(new) > limit:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, lmq "
+                f"consumeQueue num exceed maxLmqConsumeQueueNum config num, {limit}: there are {len(known)}, "
+                f"the message names {len(new)} new ones",
+            )
+        known |= new
+
     def _properties(self, text: str | None) -> tuple[bytes, str]:
         """The properties as they are stored, and the unique key among them."""
         properties = (text or "").encode()
         if packed.AT_POP_CHECKPOINT[1:] in properties:
             properties = packed.remove(properties, packed.AT_POP_CHECKPOINT)
+        if self.light_queues is not None and packed.AT_INNER_MULTI_DISPATCH[1:] in properties:
+            self._check_light_queues(self.light_queues, properties)
         found = packed.find(properties, packed.AT_UNIQUE_KEY)
         if found is None:
             unique = self._unique_keys.next()

@@ -92,6 +92,11 @@ class StoreOptions(Options):
         key="enableMultiDispatch",
     )  # fmt: skip
 
+    light_queues_max: int = option(
+        20_000, "Most light queues; a message that names new ones beyond is refused.",
+        key="maxLmqConsumeQueueNum", low=1, high=1_000_000, changeable=True,
+    )  # fmt: skip
+
     delay_levels: str = option(DEFAULT_LEVELS, "The delay levels, from 1 on.", key="messageDelayLevel")
 
     # --- flushing ----------------------------------------------------------------------------------
