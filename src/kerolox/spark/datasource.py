@@ -11,7 +11,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from kerolox.errors import KeroloxError
 from kerolox.spark.columns import spark_schema
 from kerolox.spark.short_errors import RefusedStream, tells_shortly
 from kerolox.spark.source_options import SOURCE
@@ -42,7 +41,7 @@ class RocketMQ(DataSource):
 
         try:
             return StreamSource(dict(self.options), schema)
-        except KeroloxError as error:
+        except Exception as error:  # of any kind: Spark would lose it
             return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -78,7 +78,7 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     not have (an UnboundLocalError), and tells that.
     """
 
-    def __init__(self, error: KeroloxError) -> None:
+    def __init__(self, error: Exception) -> None:
         self._error = error
 
     def prepareForTriggerAvailableNow(self) -> None:
