@@ -71,7 +71,7 @@ class DelayMarks:
         found: dict[int, list[DelayMark]] = {}
         newest: dict[int, DelayMark] = {}
         for number in range(len(data) // SLOT_BYTES):
-            body = body_at(data, number * SLOT_BYTES, _BODY.size)
+            body = body_at(data, number * SLOT_BYTES, _BODY.size, self.path)
             if body is None:
                 continue
             mark = DelayMark(*_BODY.unpack(body))

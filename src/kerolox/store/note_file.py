@@ -97,12 +97,14 @@ class NoteFile:
             )
 
 
-def body_at(data: bytes, at: int, size: int) -> bytes | None:
-    """The note in this place, if one is there and whole."""
+def body_at(data: bytes, at: int, size: int, path: str) -> bytes | None:
+    """The note in this place, if one is there and whole. ``path`` is where the data is from."""
     body, crc = data[at : at + size], data[at + size : at + size + CRC_BYTES]
     if len(crc) != CRC_BYTES or not any(body):
         return None
     if _CRC.unpack(crc)[0] != crc32(body):
-        log.warning("note_damaged at=%d next='nothing is lost; more messages may come twice'", at)
+        log.warning(
+            "note_damaged path=%s at=%d next='nothing is lost; more messages may come twice'", path, at
+        )
         return None
     return body

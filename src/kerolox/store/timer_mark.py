@@ -49,14 +49,14 @@ class TimerMarkFile:
     def load(self) -> TimerMark | None:
         """The newest mark that reads. For a thread."""
         data = self._notes.read()
-        bodies = (body_at(data, at, _BODY.size) for at in (0, _SLOT_BYTES))
+        bodies = (body_at(data, at, _BODY.size, self.path) for at in (0, _SLOT_BYTES))
         newest = max((TimerMark(*_BODY.unpack(body)) for body in bodies if body is not None), default=None)
         self.number = 0 if newest is None else newest.number
         return newest
 
     def load_checkpoint(self) -> bytes | None:
         """The checkpoint as it was saved last. For a thread."""
-        return body_at(self._notes.read(), _CHECKPOINT_AT, ENCODED_BYTES)
+        return body_at(self._notes.read(), _CHECKPOINT_AT, ENCODED_BYTES, self.path)
 
     def note_checkpoint(self, data: bytes) -> None:
         """One small write into the page cache."""
