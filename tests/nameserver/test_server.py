@@ -182,7 +182,7 @@ async def test_a_large_registration_and_its_end_leave_others_served(
 ) -> None:
     """Counted in turns of the loop: what is done in one turn would let nobody in between."""
     await register(dialer, nameserver, "small", "small2", name="broker-s", address=B)
-    names = [f"topic-{number}" for number in range(40 * SLICE)]
+    names = [f"topic-{number}" for number in range(80 * SLICE)]
     async with Dialer() as large:
         registering = asyncio.ensure_future(register(large, nameserver, *names))
         served = 0
