@@ -86,7 +86,7 @@ async def test_any_byte_of_a_queue(
             store = await rig.open()
             assert await entries(store) == before, (entry, byte)
             if how != "killed":
-                assert "queue_damaged topic=A queue=0" in caplog.text, (entry, byte)
+                assert "queue_damaged topic='A' queue=0" in caplog.text, (entry, byte)
             assert (await store.put("A", 0, b""))[1] == COUNT // 4
             await rig.kill(store)
 
@@ -101,8 +101,8 @@ async def test_zeroed_entries(rig: Rig, how: str, caplog: pytest.LogCaptureFixtu
     store = await rig.open()
     assert await entries(store) == before
     if how == "stopped":
-        assert "queue_damaged topic=A queue=1" in caplog.text
-        assert "queue_damaged topic=B queue=1" in caplog.text
+        assert "queue_damaged topic='A' queue=1" in caplog.text
+        assert "queue_damaged topic='B' queue=1" in caplog.text
     await check(store)
     await store.close()
     caplog.clear()
@@ -190,7 +190,7 @@ async def test_sums_that_do_not_read(
     flip(rig.path / "consumequeue" / "A" / "0" / f"{0:020d}", 15)
     store = await rig.open()
     assert "sums_ignored" in caplog.text
-    assert "queue_damaged topic=A queue=0" in caplog.text
+    assert "queue_damaged topic='A' queue=0" in caplog.text
     assert await entries(store) == before
 
 

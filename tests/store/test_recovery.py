@@ -468,7 +468,7 @@ async def test_one_queue_directory_deleted(rig: Rig, caplog: pytest.LogCaptureFi
     shutil.rmtree(rig.path / "consumequeue" / "T" / "0")
     found = await recovered(rig)
     assert (found.start, found.records) == (0, COUNT)
-    assert "queue_missing topic=T queue=0" in caplog.text
+    assert "queue_missing topic='T' queue=0" in caplog.text
     found = await recovered(rig, COUNT + 1)
     assert found.dispatched_from == found.end
 

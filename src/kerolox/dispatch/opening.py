@@ -167,7 +167,7 @@ class Opening:
             if unlike is not None and of_queue is not None:
                 self._refuse_light(queue)
                 log.warning(
-                    "queue_damaged topic=%s queue=%d path=%s first=%d end=%d reason='not the bytes that were "
+                    "queue_damaged topic=%r queue=%d path=%s first=%d end=%d reason='not the bytes that were "
                     "written' next='entries from there on are made again from the log'",
                     *key,
                     queue.path,
@@ -182,7 +182,7 @@ class Opening:
                 self._vouched[queue] = 0 if of_queue is None else of_queue.end // ENTRY_SIZE
         for key, of_queue in known.items():
             if store.queues.find(*key) is None:
-                log.warning("queue_missing topic=%s queue=%d next='it is made again from the log'", *key)
+                log.warning("queue_missing topic=%r queue=%d next='it is made again from the log'", *key)
                 self._counts[key] = of_queue.end // ENTRY_SIZE
                 self._floors[key] = log_min
 
@@ -337,7 +337,7 @@ class Opening:
             key = queue.topic, queue.queue_id
             if offset < queue.next_offset or physical < trusted or not found.crashed:
                 log.warning(
-                    "queue_damaged topic=%s queue=%d path=%s first=%d end=%d reason='the log says otherwise' "
+                    "queue_damaged topic=%r queue=%d path=%s first=%d end=%d reason='the log says otherwise' "
                     "next='entries from there on are made again from the log'",
                     *key,
                     queue.path,
