@@ -419,7 +419,10 @@ class Trial:
             follow = re.search(r"valid records follow from offset (\d+)", refusal)
             end = int(follow[1]) if follow and option == "--skip" else 1 << 62
             lost.append((int(offset), end))
-            self._command("store", "repair", root, option, offset, "--yes")
+            more = self._command("store", "repair", root, option, offset, "--yes")
+            if more:
+                refusal = more  # the next damage, and its command
+                continue
             try:
                 complaints = await self._complaints(harm.path, without(self.image.held, lost), mended=True)
             except KeroloxError as error:
@@ -445,7 +448,8 @@ class Trial:
     def _log_place(self, harm: Harm) -> int:
         return int(Path(harm.path).name) + harm.at if harm.path.startswith("commitlog/") else -1
 
-    def _command(self, *words: str) -> None:
+    def _command(self, *words: str) -> str:
+        """Run it. What it says if it found more damage."""
         config = self.root.parent / f"{self.image.name}.conf"
         sizes = self.image.sizes
         config.write_text(
@@ -454,8 +458,11 @@ class Trial:
             f"maxHashSlotNum={sizes['index_slots']}\nmaxIndexNum={sizes['index_entries']}\n"
         )
         done = CliRunner().invoke(app, [*words, "-c", str(config)])
+        if done.exit_code and _COMMAND.search(done.output):
+            return done.output
         if done.exit_code:
             raise Violation(f"kerolox {' '.join(words)} ended with {done.exit_code}: {done.output[-500:]}")
+        return ""
 
     async def _complaints(self, path: str, wanted: Held, *, mended: bool = False) -> list[str]:
         """Open and look; what is not as it was. Raises when the start is refused."""
