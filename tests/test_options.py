@@ -98,7 +98,7 @@ NUMBERS = [
     (role, spec)
     for role in (BrokerOptions, NamesrvOptions)
     for spec in specs(role)
-    if spec.kind in (int, float)
+    if spec.kind in (int, float) and spec.key not in role.ABSENT  # those are refused with another reason
 ]
 
 

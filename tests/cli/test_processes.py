@@ -64,7 +64,7 @@ def test_one_line_when_ready_and_a_clean_stop(server: subprocess.Popen[str], num
     assert out == ""
     assert "nameserver_started" in log
     assert "nameserver_stopped" in log
-    assert "option_unknown key=serverWorkerThreads" in log
+    assert "option_unknown key='serverWorkerThreads'" in log
     assert "Traceback" not in log
 
 

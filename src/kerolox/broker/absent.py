@@ -136,7 +136,7 @@ def report_from_before(
             absent = TOPIC_ATTRIBUTES.get(name)
             if absent is not None and absent.is_asked_for(value):
                 log.warning(
-                    "attribute_without_effect topic=%r attribute=%s value=%r reason=%r",
+                    "attribute_without_effect topic=%r attribute=%r value=%r reason=%r",
                     topic, name, value, absent.why,
                 )  # fmt: skip
     for topic, groups in modes.items():

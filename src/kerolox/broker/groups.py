@@ -202,7 +202,7 @@ class Groups:
             self.table.put(config)
         for topic, bits in forbidden.items():
             self.table.forbid(group, topic, bits)
-        log.warning("group_change_undone group=%s", group)
+        log.warning("group_change_undone group=%r", group)
         self._changed(group)
 
     def _changed(self, group: str) -> None:

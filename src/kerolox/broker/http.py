@@ -58,7 +58,7 @@ class HttpResponder:
         name = self._server.sockets[0].getsockname()
         self.port = name[1]
         self.address = address_text(name)
-        log.info("http_ready address=%s pages=%s", self.address, ",".join(sorted(self.pages)))
+        log.info("http_ready address=%r pages=%r", self.address, ",".join(sorted(self.pages)))
 
     async def close(self) -> None:
         if self._server is not None:

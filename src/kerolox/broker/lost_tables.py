@@ -58,7 +58,7 @@ def _rebuild_topics(store: MessageStore, topics: Topics) -> None:
         table.put(config)
     if found or not table.from_backup:
         log.error(
-            "topics_rebuilt path=%s reason=%r topics=%d queues=%d first=%s next='they have the queues that "
+            "topics_rebuilt path=%s reason=%r topics=%d queues=%d first=%r next='they have the queues that "
             "hold messages, and the usual rights; topics without messages are gone. Compare with a copy of "
             "the table, and set what differs: kerolox topic update, kerolox topic create'",
             table.path,

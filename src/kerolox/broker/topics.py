@@ -146,7 +146,7 @@ class Topics:
         return True
 
     def _put_back(self, topic: str, before: TopicConfig | None) -> None:
-        log.warning("topic_change_undone topic=%s", topic)
+        log.warning("topic_change_undone topic=%r", topic)
         if before is None:
             self.table.remove(topic)
             self._removed(topic)

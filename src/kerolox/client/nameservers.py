@@ -13,7 +13,6 @@ from kerolox.errors import (
     RequestFailed,
     RequestTimeout,
 )
-from kerolox.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     from kerolox.net.dialer import Dialer
@@ -80,6 +79,7 @@ class NameServers:
 
     async def _ask_in_turn(self, code: int, header: Header | None, body: bytes, doubtful: bool) -> Command:
         from kerolox.client.errors import NameServerStarting
+        from kerolox.protocol.codes import ResponseCode
 
         failures: list[str] = []
         ignorant: RequestFailed | None = None

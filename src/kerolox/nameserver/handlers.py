@@ -7,9 +7,10 @@ for that, and is undone if it does not get there.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, cast
 
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
@@ -86,7 +87,10 @@ class Opening:
         def answer(request: Request[Any]) -> Any:
             return _NOT_READY if self.awaits_brokers() else handler(request)
 
-        return answer
+        async def answer_later(request: Request[Any]) -> Any:
+            return _NOT_READY if self.awaits_brokers() else await cast(Awaitable[Any], handler(request))
+
+        return answer_later if inspect.iscoroutinefunction(handler) else answer
 
 
 class RouteHandlers:

@@ -40,7 +40,7 @@ def self_signed(path: str) -> str:
             except OSError as error:
                 raise CannotMake(f"cannot keep a self-signed certificate in {path}: {error}") from error
             log.warning(
-                "tls_self_signed_made file=%s next='it does not prove who this server is; for that set "
+                "tls_self_signed_made path=%s next='it does not prove who this server is; for that set "
                 "tls.server.certPath and tls.server.keyPath'",
                 path,
             )
