@@ -402,6 +402,14 @@ class Trial:
             complaints = await self._complaints(harm.path, self.image.held)
         except KeroloxError as error:
             return await self._mend(harm, str(error))
+        if (
+            complaints
+            and self.image.name == "apache-killed"
+            and any(line.startswith("unflushed_records_cut") for line in said.lines)
+        ):
+            # Of a store that RocketMQ's broker left nobody can tell a kill from a loss of power, which may
+            # take what its checkpoint does not call flushed.
+            return "cut off as never flushed, and said"
         if complaints:
             raise Violation("; ".join(complaints[:3]))
         return "served, and said" if said.lines else "served"
