@@ -171,6 +171,9 @@ class TimerStore:
             found.damage = f"the timer log ends at {end}, and was flushed up to {checkpoint.log_flushed}"
         else:
             found.damage = self._damage(since, due, is_message)
+        if broken and not found.damage:
+            # Units that slots knew do not read any more: which messages they were nobody can tell.
+            found.damage = f"{len(broken)} moments of the wheel lead behind the end of the timer log, {end}"
         return found
 
     def _damage(self, since: int, due: int, is_message: Callable[[int, int], bool] | None) -> str:
