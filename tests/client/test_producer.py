@@ -763,3 +763,15 @@ async def test_recall() -> None:
         assert await producer.recall("orders", receipt.recall_handle) == receipt.msg_id
         with pytest.raises(InvalidMessage, match="cannot be read"):
             await producer.recall("orders", "nonsense")
+
+
+async def test_a_topic_made_meanwhile_with_fewer_queues_than_assumed(running: RunningBroker) -> None:
+    """As a retry topic that its broker has just made, and that name servers have not heard of."""
+    async with Producer(running.nameserver_address, group="shop") as producer:
+        assumed = await producer._sender.publishing("made-elsewhere")
+        assert assumed.route.assumed
+        assert len(assumed.targets) > 1
+        await create(running, "made-elsewhere", 1)
+        for number in range(2 * len(assumed.targets)):
+            receipt = await producer.send(Message("made-elsewhere", b"%d" % number))
+            assert receipt.queue.queue_id == 0

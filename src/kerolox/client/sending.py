@@ -320,8 +320,9 @@ class Sender:
                     return self._judge(answer, target, outgoing, clock() - now_s)
                 return await self._try(outgoing, target, deadline_s)
             except (KeroloxError, ProtocolError) as error:
+                mistaken = pinned is None and self._assumed_wrongly(outgoing.topic, error)
                 self.note_failure(target, error)
-                if not may_try_again(error, pinned=pinned is not None):
+                if not mistaken and not may_try_again(error, pinned=pinned is not None):
                     if isinstance(error, StoredUnsafely):
                         return error.receipt
                     if tried or isinstance(error, ConnectionLost | RequestTimeout | ConnectFailed):
@@ -379,6 +380,20 @@ class Sender:
             if self._monotonic_s() >= deadline_s:
                 raise Overloaded(f"{peer.address} does not read: what waits to be written does not get less")
             await self.client.clock.sleep(ROOM_S)
+
+    def _assumed_wrongly(self, topic: str, error: Exception) -> bool:
+        """Whether the topic exists meanwhile, with fewer queues than were assumed of a new one: nothing
+        was stored, and its route is asked for anew."""
+        known = self._publishing.get(topic)
+        if known is None or not known.route.assumed or not isinstance(error, RequestFailed):
+            return False
+        if error.response_code not in (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR):
+            return False  # RocketMQ 5's code, and that of 4
+        if "queueId" not in str(error):
+            return False
+        self.client.routes.forget(topic)
+        del self._publishing[topic]
+        return True
 
     def note_failure(self, target: Target, error: Exception) -> None:
         """What a failure says about broker and route."""
