@@ -160,7 +160,7 @@ async def test_what_a_store_from_elsewhere_asks_for_is_said(
             await running.start()
     said = [r.getMessage() for r in caplog.records if "without_effect" in r.getMessage()]
     assert len(said) == 2
-    assert "topic='kept' attribute=cleanup.policy value='COMPACTION'" in said[0]
+    assert "topic='kept' attribute='cleanup.policy' value='COMPACTION'" in said[0]
     assert "group='g' mode=POP" in said[1]
 
 
