@@ -487,6 +487,19 @@ async def test_batches_until_all_is_read_and_committed(running: RunningBroker, p
         assert await consumer.poll(0.5) is None
 
 
+async def test_pulls_of_a_pull_consumer_carry_no_progress(
+    running: RunningBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker with many threads may heed such a pull behind a commit that came after it."""
+    carried: list[object] = []
+    monkeypatch.setattr(running.broker.pulls, "_commit", carried.append)
+    await send(producer, *map(str, range(200)))
+    async with puller(running) as consumer:
+        await read(consumer, 200)
+        await consumer.commit()
+    assert carried == []
+
+
 async def test_what_was_handed_out_last_comes_again_without_commit(
     running: RunningBroker, producer: Producer
 ) -> None:
