@@ -14,12 +14,12 @@ import time
 from collections.abc import Awaitable, Callable
 
 from bench.rounds import percentile
-from kerolox.client.consumer_options import PullOptions, PushOptions
+from kerolox.client.consume.consumer_options import PullOptions, PushOptions
+from kerolox.client.consume.pull_consumer import PullConsumer
+from kerolox.client.consume.push_consumer import PushConsumer
 from kerolox.client.messages import Message, Received
 from kerolox.client.options import ProducerOptions
-from kerolox.client.producer import Producer
-from kerolox.client.pull_consumer import PullConsumer
-from kerolox.client.push_consumer import PushConsumer
+from kerolox.client.send.producer import Producer
 from kerolox.net.loop import run
 
 BATCH = 32

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import kerolox.protocol.hot  # noqa: F401  the short ways of the hot conversations, as in the servers
+import kerolox.protocol.fast_codecs  # noqa: F401  the short ways of the hot conversations, as in the servers
 from bench.pretend_broker import question, registration, registration_question, topic_names
 from kerolox.protocol.batch import Item, encode_batch, split_batch
 from kerolox.protocol.bodies import heartbeat

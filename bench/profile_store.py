@@ -19,11 +19,11 @@ from types import CodeType, FrameType
 
 from bench.rounds import cpu_us, take_turns, typical_cost
 from bench.store_load import BATCH, BORN_HOST, BORN_MS, QUEUES, SHAPES, TOPIC, Load, fill, options
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol import properties as names
 from kerolox.protocol.record import encode_record
 from kerolox.protocol.record_scan import Entry
-from kerolox.store.key_index import KeyHasher
+from kerolox.store.index.key_index import KeyHasher
+from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 
 INTERVAL_S = 0.0005

@@ -27,8 +27,8 @@ from bench import machine
 from bench.broker_peers import OURS, BenchBroker, anonymous_mib
 from bench.results import FOLDER
 from bench.rounds import median, percentile
-from kerolox.client.admin import Admin, NotFound, Queue
-from kerolox.client.lookups import Lookups
+from kerolox.client.admin.admin import Admin, NotFound, Queue
+from kerolox.client.admin.lookups import Lookups
 from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError

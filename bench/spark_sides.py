@@ -20,7 +20,7 @@ from bench.broker_peers import OURS, QUEUES, BenchBroker
 from bench.spark_kafka import KafkaBroker, KafkaJars
 from kerolox.client.messages import Message
 from kerolox.client.options import ProducerOptions
-from kerolox.client.producer import Producer
+from kerolox.client.send.producer import Producer
 from kerolox.net.loop import run
 
 if TYPE_CHECKING:
@@ -163,9 +163,9 @@ class OurSide:
 
     def archive(self, spark: SparkSession, data: Data) -> None:
         """As ``kerolox pipeline archive --once`` does: Spark's tasks pull, and write the files themselves."""
-        from kerolox.pipeline.archive import Archive, OnSpark
-        from kerolox.pipeline.archive_log import ParquetArchive
-        from kerolox.spark.source_options import read_wanted
+        from kerolox.pipeline.archive.archive import Archive, OnSpark
+        from kerolox.pipeline.archive.log import ParquetArchive
+        from kerolox.spark.source.options import read_wanted
 
         options = {"nameserver": self.broker.nameserver.address, "topic": data.topic, "group": "archive"}
         folder = self.new_folder()

@@ -20,7 +20,7 @@ from bench.results import Result, Table, number
 from bench.rounds import percentile, typical_cost
 from bench.store_load import QUEUES, SHAPES, Load, fill, new_loop, options
 from bench.store_measures import ColdRound, Cost, Lag, SyncRound
-from kerolox.dispatch.message_store import MessageStore
+from kerolox.store.message_store import MessageStore
 
 BODIES = {"128 B": 128, "1 KiB": 1024}
 WAITERS = (1, 16, 64)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
 
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol import properties as names
 from kerolox.protocol.batch import Item
 from kerolox.protocol.hosts import host_bytes
+from kerolox.store.message_store import MessageStore
 from kerolox.store.options import FlushMode, StoreOptions
 
 TOPIC = "bench-topic-0000"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from bench.rounds import percentile, take_turns
 from bench.store_load import BATCH, BORN_HOST, BORN_MS, QUEUES, SHAPES, TOPIC, Load, fill, forget_pages
-from kerolox.dispatch.message_store import MessageStore
-from kerolox.store.flush import Safe
-from kerolox.store.reading import QueueRead
+from kerolox.store.log.flush import Safe
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue.reading import QueueRead
 
 Runner = asyncio.Runner
 BEAT_S = 0.005

@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.machine import memory
 from bench.store_load import Load, fill, options
-from kerolox.dispatch.message_store import MessageStore
+from kerolox.store.message_store import MessageStore
 
 # What is lost for each kind of start.
 KINDS: dict[str, tuple[str, ...]] = {

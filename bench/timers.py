@@ -22,8 +22,8 @@ import psutil
 from bench import machine
 from bench.results import Result, Table, number
 from kerolox.broker.broker import Broker
-from kerolox.broker.drafts import Draft
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.write.pending_message import Draft
 from kerolox.clock import Clock
 from kerolox.net.loop import run
 from kerolox.protocol.hosts import host_bytes

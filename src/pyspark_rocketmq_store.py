@@ -1,5 +1,5 @@
 """Spark finds the format ``rocketmq-store`` by the name of this module."""
 
-from kerolox.spark.store_table import RocketMQStore as DefaultSource
+from kerolox.spark.store.table import RocketMQStore as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -3,20 +3,20 @@
 from array import array
 from typing import Any, TypeVar
 
-from kerolox.dispatch.queues import QueueRun
 from kerolox.protocol.frame import Frame
-from kerolox.protocol.plain_sends import SendSetting, Taken, Target
 from kerolox.protocol.record_scan import Entry
-from kerolox.store.index_file import Item
-from kerolox.store.reading import Run
-from kerolox.store.sifting import Sifted
+from kerolox.protocol.send_runs import SendSetting, Taken, Target
+from kerolox.store.dispatch.queues import QueueRun
+from kerolox.store.index.index_file import Item
+from kerolox.store.queue.property_scan import Sifted
+from kerolox.store.queue.reading import Run
 
 M = TypeVar("M")
 
 # protocol/frame.py
 def split_frames(source: bytes | bytearray, bytes_max: int, /) -> tuple[list[Frame], int, int]: ...
 
-# protocol/plain_sends.py
+# protocol/send_runs.py
 def take_sends(
     frames: list[Frame],
     at: int,
@@ -30,11 +30,11 @@ def take_sends(
     /,
 ) -> Taken | None: ...
 
-# dispatch/queues.py and keys.py
+# store/dispatch/queues.py and keys.py
 def queue_runs(entries: list[Entry], stops: tuple[bytes, ...], /) -> list[QueueRun] | None: ...
 def key_items(entries: list[Entry], /) -> list[tuple[int, int, int]]: ...
 
-# store/index_file.py
+# store/index/index_file.py
 def index_entries(
     items: list[Item], table: array[int], count: int, begin_ms: int, /
 ) -> tuple[bytes, int, set[int]]: ...
@@ -46,7 +46,7 @@ def property_values(data: bytes, at: int, size: int, wanted: tuple[bytes, ...], 
 # spark/records.py
 def record_starts(block: Any, at: int, end: int, /) -> tuple[bytes, int]: ...
 
-# store/sifting.py
+# store/queue/property_scan.py
 def sift(
     entries: bytes,
     number: int,
@@ -63,8 +63,8 @@ def sift(
     /,
 ) -> Sifted: ...
 
-# store/reading.py
+# store/queue/reading.py
 def entry_run(entries: bytes, /) -> Run | None: ...
 
-# store/files.py; on Linux only
+# store/disk/files.py; on Linux only
 def read_now(fd: int, size: int, offset: int, /) -> bytes | None: ...

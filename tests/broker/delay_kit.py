@@ -7,19 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kerolox.broker.delays import Delays
-from kerolox.broker.drafts import Draft, Drafts
-from kerolox.broker.leadership import Leadership
-from kerolox.broker.log_writes import LogWrites
+from kerolox.broker.cluster.leadership import Leadership
+from kerolox.broker.later.delays import Delays
 from kerolox.broker.options import BrokerOptions, BrokerRole
-from kerolox.dispatch.message_store import MessageStore
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Draft, Drafts
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.store.consume_queue import ENTRY
-from kerolox.store.files import Files
+from kerolox.store.disk.files import Files
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue.consume_queue import ENTRY
 from kerolox.store.tables.offsets import DelayOffsets
 from kerolox.testing.clock import ManualClock
 

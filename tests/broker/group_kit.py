@@ -8,16 +8,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kerolox.broker.commits import Commits, Resets
-from kerolox.broker.groups import Groups
-from kerolox.broker.heartbeats import Heartbeats
-from kerolox.broker.members import Members
+from kerolox.broker.consume.commits import Commits, Resets
+from kerolox.broker.consume.pulls import Pulls
+from kerolox.broker.consume.waiting_pulls import WaitingPulls
+from kerolox.broker.members.groups import Groups
+from kerolox.broker.members.heartbeats import Heartbeats
+from kerolox.broker.members.members import Members
+from kerolox.broker.members.queue_locks import QueueLocks
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.pulls import Pulls
-from kerolox.broker.queue_locks import QueueLocks
-from kerolox.broker.topics import Topics
-from kerolox.dispatch.message_store import MessageStore
-from kerolox.dispatch.waiting_pulls import WaitingPulls
+from kerolox.broker.tables.topics import Topics
 from kerolox.net.dialer import Dialer
 from kerolox.net.lanes import Lane
 from kerolox.net.requests import Answer, Handlers, Request
@@ -39,7 +38,8 @@ from kerolox.protocol.headers import offset as offset_headers
 from kerolox.protocol.headers.heartbeat import ConsumerIdsChanged, ConsumerListRequest
 from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.subscription import subscription
-from kerolox.store.files import Files
+from kerolox.store.disk.files import Files
+from kerolox.store.message_store import MessageStore
 from kerolox.store.tables import ConsumerOffsets, GroupTable, TopicTable
 from kerolox.testing.clock import ManualClock
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kerolox import Message, Producer, PushConsumer, PushOptions, Received, Retry
-from kerolox.client.admin import Admin
+from kerolox.client.admin.admin import Admin
 from kerolox.client.nameservers import NameServers
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.groups import GroupConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.broker import client_admin
+from kerolox.broker.admin import client_admin
 from kerolox.net.dialer import Dialer
 from kerolox.net.lanes import Lane
 from kerolox.net.requests import Answer, Handlers, Request

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kerolox.broker.topic_admin import QUEUES_MAX
+from kerolox.broker.admin.topic_admin import QUEUES_MAX
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import GroupList

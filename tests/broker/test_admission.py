@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import kerolox.broker
-from kerolox.broker.admission import REWRITTEN, STOPS, is_plain
+from kerolox.broker.write.admission import REWRITTEN, STOPS, is_plain
 from kerolox.protocol import reserved
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.codes import ResponseCode

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from kerolox.broker import filters as filter_part
-from kerolox.broker import groups as group_part
-from kerolox.broker import members as member_part
-from kerolox.broker import queue_locks, stats
 from kerolox.broker.bounds import GROUPS_OF_CLIENT_MAX
-from kerolox.broker.queue_locks import QueueLocks
-from kerolox.broker.stats import Statistics
+from kerolox.broker.consume import filters as filter_part
+from kerolox.broker.figures import stats
+from kerolox.broker.figures.stats import Statistics
+from kerolox.broker.members import groups as group_part
+from kerolox.broker.members import members as member_part
+from kerolox.broker.members import queue_locks
+from kerolox.broker.members.queue_locks import QueueLocks
 from kerolox.errors import Refused
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.body import MessageQueue
@@ -26,7 +27,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.headers.group import GroupForbiddenRequest
 from kerolox.protocol.subscription import subscription
-from kerolox.store.files import Files
+from kerolox.store.disk.files import Files
 from kerolox.store.tables.groups import GroupTable
 from kerolox.testing.broker import running_broker
 from kerolox.testing.clock import ManualClock

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.broker import commits
-from kerolox.broker.leadership import Leadership
+from kerolox.broker.cluster.leadership import Leadership
+from kerolox.broker.consume import commits
 from kerolox.broker.options import BrokerRole
 from kerolox.net.requests import Answer
 from kerolox.protocol.bodies.body import MessageQueue

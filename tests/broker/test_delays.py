@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.broker import delay_marks
-from kerolox.broker.delay_levels import restore
-from kerolox.broker.delays import BATCH_MAX
+from kerolox.broker.later import delay_notes as delay_marks
+from kerolox.broker.later.delay_levels import restore
+from kerolox.broker.later.delays import BATCH_MAX
 from kerolox.errors import Refused
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode
@@ -20,10 +20,10 @@ from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack, unpack
 from kerolox.protocol.reserved import HALF_TOPIC, SCHEDULE_TOPIC
-from kerolox.store.consume_queue import ENTRY, HOLE_TAGS
 from kerolox.store.delay_table import DEFAULT_LEVELS, parse_levels
 from kerolox.store.errors import DiskFull
 from kerolox.store.options import FlushMode
+from kerolox.store.queue.consume_queue import ENTRY, HOLE_TAGS
 from kerolox.store.state import Obstacle
 from kerolox.testing.broker import running_broker
 from kerolox.testing.faults import FaultyFiles

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.broker.delay_marks import SYNC_PAUSE_S
+from kerolox.broker.later.delay_notes import SYNC_PAUSE_S
 from kerolox.store.options import FlushMode
 from kerolox.testing.faults import FaultyFiles
 

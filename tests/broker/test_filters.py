@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kerolox.broker import compiled_filters
-from kerolox.broker.compiled_filters import COMPILED_CHARACTERS_MAX, COMPILED_MAX, CompiledFilters
-from kerolox.broker.filters import Filters
+from kerolox.broker.consume.filters import Filters
+from kerolox.broker.members import compiled_filters
+from kerolox.broker.members.compiled_filters import COMPILED_CHARACTERS_MAX, COMPILED_MAX, CompiledFilters
 from kerolox.broker.options import BrokerOptions
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.heartbeat import CheckClient, SubscriptionData
@@ -25,8 +25,8 @@ from kerolox.protocol.flags import PULL_SUSPEND
 from kerolox.protocol.headers.query import QueryConsumeQueueRequest
 from kerolox.protocol.record import decode_records
 from kerolox.protocol.subscription import subscription, tag_hash
-from kerolox.store import reading
-from kerolox.store.files import Files
+from kerolox.store.disk.files import Files
+from kerolox.store.queue import reading
 from kerolox.store.tables import FilterTable
 from kerolox.testing.broker import running_broker
 from kerolox.testing.clock import ManualClock

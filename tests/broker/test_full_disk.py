@@ -252,7 +252,7 @@ async def test_sends_to_a_topic_on_its_way_to_the_disk_wait_and_keep_their_order
 async def test_what_waits_for_new_topics_is_bounded(
     talk: Talk, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kerolox.broker.sends.HELD_BYTES_MAX", 2000)
+    monkeypatch.setattr("kerolox.broker.produce.sends.HELD_BYTES_MAX", 2000)
     saves = count_saves(files)
     files.stall_syncs()
     held = asyncio.ensure_future(talk.send("new", b"x" * 900))

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kerolox.broker.groups import SLOW_CHECK_S, SYSTEM_GROUPS, SlowGroups
+from kerolox.broker.members.groups import SLOW_CHECK_S, SYSTEM_GROUPS, SlowGroups
 from kerolox.errors import InvalidRequest, KeroloxError
 from kerolox.protocol.bodies.groups import GroupConfig
 from tests.broker.group_kit import Part

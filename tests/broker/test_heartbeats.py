@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kerolox.broker.compiled_filters import CompiledFilters
+from kerolox.broker.members.compiled_filters import CompiledFilters
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.heartbeat import (
     CheckClient,

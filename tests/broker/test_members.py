@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.broker.members import Client, ConsumerMembers
+from kerolox.broker.members.members import Client, ConsumerMembers
 from kerolox.net.peer import Peer, PeerEvents
 from kerolox.net.requests import Handlers
 from kerolox.protocol.bodies.heartbeat import MessageModel, SubscriptionData

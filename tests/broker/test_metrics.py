@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.broker.histogram import Histogram
-from kerolox.broker.http import HEAD_BYTES_MAX, HttpResponder, Page
-from kerolox.broker.metrics import LOOP_TICK_S, LoopLag, MetricText, own_labels
+from kerolox.broker.figures.histogram import Histogram
+from kerolox.broker.figures.http import HEAD_BYTES_MAX, HttpResponder, Page
+from kerolox.broker.figures.metrics import LOOP_TICK_S, LoopLag, MetricText, own_labels
 from kerolox.broker.options import BrokerOptions, MetricsExporter
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError

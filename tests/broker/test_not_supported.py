@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kerolox.broker.not_supported import REASONS
+from kerolox.broker.admin.not_supported import REASONS
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.topic import CreateTopicRequest

@@ -21,7 +21,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.frame import BINARY, JSON
 from kerolox.protocol.record import decode_records
-from kerolox.store.reading import Cold
+from kerolox.store.queue.reading import Cold
 from kerolox.testing.broker import running_broker
 from kerolox.testing.faults import FaultyFiles
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kerolox.broker import queries
+from kerolox.broker.consume import queries
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.stats import ConsumeQueueView
 from kerolox.protocol.codes import RequestCode, ResponseCode

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.broker.queue_locks import HELD_S, QueueLocks
+from kerolox.broker.members.queue_locks import HELD_S, QueueLocks
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode, ResponseCode

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trustme
 
+from kerolox.broker.cluster.registration import split_nameservers
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.registration import split_nameservers
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG
 from kerolox.nameserver.listings import cluster_info
 from kerolox.nameserver.server import NameServer

@@ -181,7 +181,7 @@ async def test_replies_come_to_the_newest_connection_of_the_client(tmp_path: Pat
 async def test_a_client_that_does_not_answer_fails_the_reply_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kerolox.broker.replies.PUSH_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("kerolox.broker.produce.replies.PUSH_TIMEOUT_S", 0.2)
     async with asked(directory=tmp_path) as (talk, asker):
         route = asker.handlers.routes[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT]
         route.handler = lambda request: asker.got.append(request)  # and never an answer

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kerolox.broker.groups import SLOW_CHECK_S
+from kerolox.broker.members.groups import SLOW_CHECK_S
 from kerolox.broker.options import MetricsExporter
 from kerolox.cli.main import app
 from kerolox.net.dialer import Dialer

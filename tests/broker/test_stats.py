@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerolox.broker.stats import SILENT_S_MAX, Statistics
+from kerolox.broker.figures.stats import SILENT_S_MAX, Statistics
 from kerolox.testing.clock import ManualClock
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.store.timer_wheel import SLOT_BYTES
+from kerolox.store.timer.wheel import SLOT_BYTES
 from tests.crash.damage import Harm, Image, Trial, make_image
 
 

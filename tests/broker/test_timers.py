@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from kerolox.broker.later.timer_sends import make_handle, read_handle, rounded
 from kerolox.broker.options import MetricsExporter
-from kerolox.broker.timer_sends import make_handle, read_handle, rounded
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -22,7 +22,7 @@ from kerolox.protocol.record import decode_record
 from kerolox.store.errors import StoreError
 from kerolox.store.options import FlushMode
 from kerolox.store.state import Obstacle
-from kerolox.store.timer_checkpoint import decode_leader
+from kerolox.store.timer.checkpoint import decode_leader
 from kerolox.testing.broker import running_broker
 from kerolox.testing.clock import ManualClock
 from kerolox.testing.faults import FaultyFiles
@@ -425,8 +425,8 @@ async def test_what_waits_survives_restarts_and_downtime(tmp_path: Path) -> None
 async def test_a_moment_half_delivered_at_a_stop_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kerolox.broker.timers.DELIVER_MAX", 10)
-    monkeypatch.setattr("kerolox.broker.timer_delivery.DELIVER_MAX", 10)
+    monkeypatch.setattr("kerolox.broker.later.timers.DELIVER_MAX", 10)
+    monkeypatch.setattr("kerolox.broker.later.timer_delivery.DELIVER_MAX", 10)
     clock = ManualClock(NOW_MS)
     bodies = [str(number).encode() for number in range(60)]
     async with timing(tmp_path, clock) as talk:
@@ -452,8 +452,8 @@ async def test_a_moment_half_delivered_at_a_stop_goes_on_where_it_was(
 async def test_an_error_in_the_middle_of_a_moment_delivers_nothing_twice(
     talk: Timing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kerolox.broker.timers.DELIVER_MAX", 10)
-    monkeypatch.setattr("kerolox.broker.timer_delivery.DELIVER_MAX", 10)
+    monkeypatch.setattr("kerolox.broker.later.timers.DELIVER_MAX", 10)
+    monkeypatch.setattr("kerolox.broker.later.timer_delivery.DELIVER_MAX", 10)
     bodies = [str(number).encode() for number in range(60)]
     for body in bodies:
         await talk.send("T", body, after_s(5))
@@ -528,7 +528,7 @@ async def test_what_waits_survives_power_loss(
     clock = ManualClock(NOW_MS)
     expected: set[bytes] = set()
     for round_ in range(3):
-        monkeypatch.setattr("kerolox.dispatch.message_store.boot_identity", lambda: f"boot {round_}")  # noqa: B023
+        monkeypatch.setattr("kerolox.store.message_store.boot_identity", lambda: f"boot {round_}")  # noqa: B023
         disk = FaultyFiles()
         async with timing(tmp_path, clock, files=disk, flush_mode=FlushMode.SYNC) as talk:
             for number in range(30):
@@ -540,7 +540,7 @@ async def test_what_waits_survives_power_loss(
                     await talk.clock.advance(chance.uniform(0.1, 1.0))
             disk.read_only = True  # the old broker must not write any more
             disk.power_loss(seed, names=True)
-    monkeypatch.setattr("kerolox.dispatch.message_store.boot_identity", lambda: "boot last")
+    monkeypatch.setattr("kerolox.store.message_store.boot_identity", lambda: "boot last")
     async with timing(tmp_path, clock) as talk:
         await talk.pass_s(15)
         await until(lambda: not talk.timers.arrivals.behind and talk.timers.files.wheel.first() is None)
@@ -556,7 +556,7 @@ async def test_power_loss_repeats_only_what_was_delivered_since_the_last_save(
     clock = ManualClock(NOW_MS)
     sent: list[bytes] = []
     for life in range(5):
-        monkeypatch.setattr("kerolox.dispatch.message_store.boot_identity", lambda: f"boot {life}")  # noqa: B023
+        monkeypatch.setattr("kerolox.store.message_store.boot_identity", lambda: f"boot {life}")  # noqa: B023
         disk = FaultyFiles()
         async with timing(tmp_path, clock, files=disk) as talk:
             for number in range(20):
@@ -567,7 +567,7 @@ async def test_power_loss_repeats_only_what_was_delivered_since_the_last_save(
             await talk.timers.flush()  # as it does every second
             disk.read_only = True
             disk.power_loss(names=True)
-    monkeypatch.setattr("kerolox.dispatch.message_store.boot_identity", lambda: "boot last")
+    monkeypatch.setattr("kerolox.store.message_store.boot_identity", lambda: "boot last")
     async with timing(tmp_path, clock) as talk:
         await talk.pass_s(5)
         assert sorted(await talk.bodies()) == sorted(sent)

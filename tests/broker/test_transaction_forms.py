@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kerolox.broker.drafts import Draft
-from kerolox.broker.log_writes import LogWrites
-from kerolox.broker.transactions import fresh as fresh_module
 from kerolox.broker.transactions import half_messages
+from kerolox.broker.transactions import recent_half_messages as fresh_module
 from kerolox.broker.transactions.counts import Counts
-from kerolox.broker.transactions.ended import op_bodies, read_op
-from kerolox.broker.transactions.fresh import Fresh
+from kerolox.broker.transactions.finished_half_messages import op_bodies, read_op
 from kerolox.broker.transactions.half_messages import Fate, Open
+from kerolox.broker.transactions.recent_half_messages import Fresh
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Draft
 from kerolox.errors import KeroloxError
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack, unpack
-from kerolox.store.commit_log import CommitLog
+from kerolox.store.disk.files import Files
 from kerolox.store.errors import StoreError
-from kerolox.store.files import Files
+from kerolox.store.log.commit_log import CommitLog
 from kerolox.store.tables.transaction_counts import TransactionCounts
 from kerolox.testing.clock import ManualClock
 

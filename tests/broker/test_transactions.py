@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kerolox.broker.transactions import ended
+from kerolox.broker.transactions import finished_half_messages as ended
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
 from kerolox.protocol.codes import RequestCode, ResponseCode

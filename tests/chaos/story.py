@@ -26,7 +26,7 @@ from kerolox.blocking import Message, Producer
 from kerolox.client.errors import BrokerNotRegistered
 from kerolox.client.messages import Queue
 from kerolox.client.options import ProducerOptions
-from kerolox.client.plain import PlainCluster
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.errors import KeroloxError
 from tests.peers.ours import OurBroker, OurNameServer, OurServer
 

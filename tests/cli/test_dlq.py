@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kerolox.client import dead_letters
-from kerolox.client.dead_letters import MARK, Resend
+from kerolox.client.admin import dead_letters
+from kerolox.client.admin.dead_letters import MARK, Resend
 from kerolox.errors import RequestFailed, RequestTimeout
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.body import MessageQueue

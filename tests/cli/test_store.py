@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from kerolox.cli.main import app
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol.properties import pack
+from kerolox.store.message_store import MessageStore
 from kerolox.testing.clock import ManualClock
-from tests.dispatch.kit import options_for
+from tests.store.dispatch.kit import options_for
 
 runner = CliRunner()
 
@@ -126,7 +126,8 @@ def test_verify_exit_codes(store: Path, tmp_path: Path) -> None:
 
 def test_a_store_in_use_is_left_alone_unless_asked(store: Path) -> None:
     script = (
-        "import sys; from kerolox.store.files import Files; from kerolox.store.lock import StoreLock;"
+        "import sys; from kerolox.store.disk.files import Files;"
+        "from kerolox.store.disk.lock import StoreLock;"
         "StoreLock(Files(), sys.argv[1]).take(); print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(store)]

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from kerolox import Received
-from kerolox.client.admin import Admin, NoSuchTopic
-from kerolox.client.lookups import Lookups
+from kerolox.client.admin.admin import Admin, NoSuchTopic
+from kerolox.client.admin.lookups import Lookups
 from kerolox.client.messages import received
 from kerolox.client.nameservers import NameServers
 from kerolox.net.dialer import Dialer

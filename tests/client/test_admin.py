@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kerolox import Message, Producer, PushConsumer, PushOptions, Received
-from kerolox.client.admin import Admin
+from kerolox.client.admin.admin import Admin
 from kerolox.client.nameservers import NameServers
 from kerolox.errors import RequestFailed
 from kerolox.net.dialer import Dialer

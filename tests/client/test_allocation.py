@@ -6,7 +6,7 @@ import random
 import pytest
 
 from kerolox import Queue
-from kerolox.client.allocation import (
+from kerolox.client.consume.allocation import (
     STRATEGIES,
     Strategy,
     average,

@@ -13,9 +13,9 @@ import pytest
 
 import kerolox
 from kerolox.blocking import Client, Message, Producer, ProducerOptions
-from kerolox.client.blocking import LoopThread, loop_thread
+from kerolox.client.blocking.producer import LoopThread, loop_thread
 from kerolox.client.errors import AfterFork, InvalidMessage
-from kerolox.client.hooks import SendContext, SendHook
+from kerolox.client.send.hooks import SendContext, SendHook
 from kerolox.errors import Closed, KeroloxError
 from kerolox.testing.broker import RunningBroker, running_broker
 from tests.client.kit import create, stored

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import pytest
 
 from kerolox import Client, ClientOptions, Queue, Received
+from kerolox.client.cluster.heartbeats import fingerprint_of, short
+from kerolox.client.cluster.members import ConsumingMember, ProducingMember
 from kerolox.client.errors import (
     AfterFork,
     BrokerNotRegistered,
@@ -18,8 +20,6 @@ from kerolox.client.errors import (
     TopicNotFound,
     TopicUnknownAtBroker,
 )
-from kerolox.client.heartbeats import fingerprint_of, short
-from kerolox.client.members import ConsumingMember, ProducingMember
 from kerolox.errors import Closed, OptionError
 from kerolox.net.dialer import Dialer
 from kerolox.net.lanes import Lane

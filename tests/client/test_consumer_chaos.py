@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from kerolox import Message, Producer, PullConsumer, PullOptions, PushConsumer, PushOptions, Queue, Received
-from kerolox.client import work
-from kerolox.client.outcomes import Retry
+from kerolox.client.consume import workers as work
+from kerolox.client.consume.outcomes import Retry
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.offset import ResetOffsetRequest

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from kerolox import Client, Message, Producer, Queue, Received
-from kerolox.client.consumer_options import PullOptions, PushOptions
+from kerolox.client.consume.consumer_options import PullOptions, PushOptions
+from kerolox.client.consume.outcomes import DeadLetter, Retry, Suspend, reason_of
+from kerolox.client.consume.pull_consumer import PullConsumer
+from kerolox.client.consume.push_consumer import ConsumeHook, PushConsumer
 from kerolox.client.errors import BrokerNotRegistered
-from kerolox.client.outcomes import DeadLetter, Retry, Suspend, reason_of
-from kerolox.client.pull_consumer import PullConsumer
-from kerolox.client.push_consumer import ConsumeHook, PushConsumer
 from kerolox.errors import Closed, OptionError
 from kerolox.testing.broker import RunningBroker, running_broker
 from tests.client.kit import create, stored, wait_for

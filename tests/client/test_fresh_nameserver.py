@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from kerolox import Client, Message, Producer, ProducerOptions, PullConsumer
-from kerolox.client.admin import Admin
+from kerolox.client.admin.admin import Admin
 from kerolox.client.errors import (
     BrokerNotRegistered,
     NameServerStarting,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 from kerolox import Queue, Received
-from kerolox.client.held_queue import HeldQueue
+from kerolox.client.consume.held_queue import HeldQueue
 from kerolox.protocol.subscription import subscription
 
 QUEUE = Queue("orders", "broker-a", 0)

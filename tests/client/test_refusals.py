@@ -18,7 +18,7 @@ from kerolox import (
     Received,
     blocking,
 )
-from kerolox.client.consumer_options import expression_of
+from kerolox.client.consume.consumer_options import expression_of
 from kerolox.client.errors import FilterRefused
 from kerolox.protocol.filters.lexer import FilterError
 from kerolox.testing import broker_process

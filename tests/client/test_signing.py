@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kerolox.client.signing import sign_request
+from kerolox.client.cluster.signing import sign_request
 from kerolox.protocol.codes import VERSION, VERSION_UNIQUE_KEY_UNSIGNED, RequestCode
 from kerolox.protocol.command import Command, decode_command, request
 from kerolox.protocol.frame import BINARY, JSON, FrameSplitter

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kerolox import Client, Message, Producer, ProducerOptions
-from kerolox.client.tracing import WAITING_MAX, ConsumeOutcome, Tracer
+from kerolox.client.send.tracing import WAITING_MAX, ConsumeOutcome, Tracer
 from kerolox.testing.broker import RunningBroker, running_broker
 from tests.client.kit import create, stored
 

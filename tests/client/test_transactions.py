@@ -11,7 +11,7 @@ import pytest
 
 from kerolox import Message, Producer, Received, TransactionState
 from kerolox.client.errors import InvalidMessage
-from kerolox.client.transactions import verdict
+from kerolox.client.send.transactions import verdict
 from kerolox.errors import Closed, KeroloxError
 from kerolox.testing.broker import RunningBroker, running_broker
 from tests.client.kit import create, stored, wait_for

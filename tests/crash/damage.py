@@ -32,16 +32,16 @@ from typer.testing import CliRunner
 from kerolox.broker.broker import Broker
 from kerolox.broker.options import BrokerOptions
 from kerolox.cli.main import app
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import decode_record
-from kerolox.store.consume_queue import BLANK_SIZE, ENTRY
-from kerolox.store.extended_queue import ExtendedQueue
+from kerolox.store.message_store import MessageStore
 from kerolox.store.options import StoreOptions
+from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY
+from kerolox.store.queue.extended_queue import ExtendedQueue
 
 from .verify import Violation
 

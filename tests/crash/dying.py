@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from kerolox.store.files import Buffer, File, Files, PathLike
+from kerolox.store.disk.files import Buffer, File, Files, PathLike
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import decode_records
-from kerolox.store.files import Files
+from kerolox.store.disk.files import Files
 
 from .dying import DyingFiles
 from .nursery import Nursery

@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError
+from kerolox.store.message_store import MessageStore
 from kerolox.testing.faults import FaultyFiles
 
 from .messages import BLOCK, BORN_HOST, BORN_MS, message, options

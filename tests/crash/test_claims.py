@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kerolox.dispatch.message_store import MessageStore
-from kerolox.store.checkpoint import Checkpoint
-from kerolox.store.files import Files
+from kerolox.store.disk.checkpoint import Checkpoint
+from kerolox.store.disk.files import Files
+from kerolox.store.message_store import MessageStore
 from kerolox.testing.faults import FaultyFiles
 
 from .messages import options

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.dispatch.message_store import MessageStore
+from kerolox.store.message_store import MessageStore
 
 from .killer import Killer
 from .messages import MODES, options

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, QUEUE_OFFSET, SIZE
-from kerolox.store.consume_queue import ENTRY
-from kerolox.store.files import Files
-from kerolox.store.key_index import hash_key
+from kerolox.store.disk.files import Files
+from kerolox.store.index.key_index import hash_key
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue.consume_queue import ENTRY
 
 from .messages import message, number_of, options
 

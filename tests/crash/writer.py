@@ -11,10 +11,10 @@ import os
 import random
 from typing import Any
 
-from kerolox.dispatch.message_store import MessageStore
-from kerolox.store.acks import NotSafe
-from kerolox.store.commit_log import Place
-from kerolox.store.files import Files
+from kerolox.store.disk.files import Files
+from kerolox.store.log.acks import NotSafe
+from kerolox.store.log.commit_log import Place
+from kerolox.store.message_store import MessageStore
 
 from .dying import DyingFiles
 from .messages import BLOCK, BORN_HOST, BORN_MS, message, options

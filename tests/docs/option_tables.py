@@ -15,9 +15,9 @@ PLACE = re.compile(r"(?<=<!-- options: )(\w+) -->\n(.*?)(?=<!-- end -->)", re.DO
 
 
 def declared() -> dict[str, OptionTable]:
-    from kerolox.spark.sink_options import SINK
-    from kerolox.spark.source_options import SOURCE
-    from kerolox.spark.store_options import OPTIONS
+    from kerolox.spark.sink.options import SINK
+    from kerolox.spark.source.options import SOURCE
+    from kerolox.spark.store.options import OPTIONS
 
     def own(table: OptionTable) -> OptionTable:
         return OptionTable(table.what, *(option for option in table.options if option not in CLUSTER))

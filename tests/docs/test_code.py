@@ -20,7 +20,7 @@ import pytest
 import kerolox.errors
 from kerolox import Producer, ProducerOptions, PushOptions
 from kerolox.client import errors
-from kerolox.client.consuming import Consumer
+from kerolox.client.consume.consumer import Consumer
 from kerolox.testing import BrokerThread, broker_in_thread
 
 ROOT = Path(__file__).parents[2]

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 from kerolox.blocking import Producer
 from kerolox.cli.main import app
 from kerolox.client.messages import Message
-from kerolox.client.plain import PlainCluster
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.spark import session as sessions
 from kerolox.spark.columns import COLUMNS
-from kerolox.spark.sink_options import COLUMNS as SINK_COLUMNS
+from kerolox.spark.sink.options import COLUMNS as SINK_COLUMNS
 from kerolox.testing import BrokerThread, broker_in_thread
 from tests.docs import option_tables
 from tests.docs.test_code import ADDRESS, Section, sections

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from kerolox.errors import InvalidRequest, ProtocolError
 from kerolox.protocol import (
-    hot,  # noqa: F401 — the short ways are fuzzed too
-    plain_sends,
+    fast_codecs,  # noqa: F401 — the short ways are fuzzed too
+    send_runs,
 )
 from kerolox.protocol import properties as packed
 from kerolox.protocol.batch import encode_batch, split_batch
@@ -152,20 +152,20 @@ def sends(data: bytes) -> None:
         (data[0] % 3 if data else 0, data[:half], data[half:]),
         (0, (usual % (fields, b"")).replace(b"310", b"320"), data),
     ]
-    setting = plain_sends.send_setting(
+    setting = send_runs.send_setting(
         bytes(8), b"X\x01y\x02", "r", trace_on=True, stops=(b"DELAY",), wait_matters=False
     )
 
-    def take(how: Callable[..., plain_sends.Taken | None], at: int, count: int) -> object:
+    def take(how: Callable[..., send_runs.Taken | None], at: int, count: int) -> object:
         targets = {b"T": (b"T", b"\x01T", {0: _Queue(), 1: _Queue()})}
         taken = how(frames[: at + count], at, targets, setting, bytes(8), 1 << 20, 0, 1 << 22, 7)
         return None if taken is None else (*taken[:4], taken[5])
 
     for at in range(len(frames)):
-        compiled = take(plain_sends.take_sends, at, len(frames) - at)
+        compiled = take(send_runs.take_sends, at, len(frames) - at)
         if compiled is not None:
             count = compiled[0]  # type: ignore[index]
-            assert compiled == take(plain_sends._take_sends, at, count)
+            assert compiled == take(send_runs._take_sends, at, count)
 
 
 def batches(data: bytes) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.client.admin import Admin
+from kerolox.client.admin.admin import Admin
 from kerolox.client.nameservers import NameServers
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.net.dialer import Dialer

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol import properties as names
 from kerolox.protocol.record_scan import CHECK_BODY, PHYSICAL_OFFSET, PROPERTIES, SIZE, STORE_TIMESTAMP, scan
+from kerolox.store.message_store import MessageStore
 
 from .wire import Answer, request
 

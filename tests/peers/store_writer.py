@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol import properties as names
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.store.message_store import MessageStore
 from kerolox.store.options import StoreOptions
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from kerolox.protocol import hot  # noqa: F401 — as servers and clients have it
+from kerolox.protocol import fast_codecs as hot  # noqa: F401 — as servers and clients have it
 from kerolox.protocol.batch import split_batch
 from kerolox.protocol.command import decode_command, encode_answer
 from kerolox.protocol.frame import BINARY, JSON, FrameSplitter

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.filters.bloom import BloomFilter
 from kerolox.protocol.subscription import tag_hash
-from kerolox.store.consume_queue import ENTRY
-from kerolox.store.extended_queue import ExtendedQueue
+from kerolox.store.message_store import MessageStore
 from kerolox.store.options import StoreOptions
-from kerolox.store.queue_extension import Unit
+from kerolox.store.queue.consume_queue import ENTRY
+from kerolox.store.queue.extended_queue import ExtendedQueue
+from kerolox.store.queue.extension import Unit
 
 from .conftest import Factory
 from .driver import JavaDriver

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.dispatch.rebuild import rebuild
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.record import decode_record
-from kerolox.store.files import Files
+from kerolox.store.disk.files import Files
 from kerolox.store.offline.layout import find_layout
 from kerolox.store.offline.mend import apply_skip, plan_skip
 from kerolox.store.offline.verify import verify
+from kerolox.store.rebuild import rebuild
 from kerolox.store.tables.topics import TopicTable
 
 from .conftest import Factory

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from kerolox.blocking import Producer
 from kerolox.client.messages import Message
-from kerolox.client.plain import PlainCluster
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from tests.pipeline.archiving import archive, bodies
 
 from .driver import JavaDriver

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from kerolox.client.messages import Queue
-from kerolox.pipeline import replay_lane
-from kerolox.pipeline.replay_lane import REPLAY_FROM, REPLAY_ID, Lane
-from kerolox.pipeline.replay_plan import Source
+from kerolox.pipeline.replay import lane as replay_lane
+from kerolox.pipeline.replay.lane import REPLAY_FROM, REPLAY_ID, Lane
+from kerolox.pipeline.replay.plan import Source
 from tests.pipeline.replaying import Forgetful, Quiet, lane_rows, message
 
 from .driver import JavaDriver

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kerolox.client.plain import PlainCluster
-from kerolox.client.plain_sending import PlainSender
+from kerolox.client.sockets.sending import PlainSender
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.clock import SYSTEM_CLOCK
 
 from .driver import JavaDriver
@@ -21,10 +21,10 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
-from kerolox.spark.once import Beginning, Stored, ends_of
-from kerolox.spark.outgoing import Encoder
-from kerolox.spark.packing import Packer
-from kerolox.spark.row_ids import RowIds
+from kerolox.spark.sink.once import Beginning, Stored, ends_of
+from kerolox.spark.sink.outgoing import Encoder
+from kerolox.spark.sink.packing import Packer
+from kerolox.spark.sink.row_ids import RowIds
 from tests.spark import sinking
 from tests.spark.sinking import TrappedSource, stored, texts
 

@@ -21,7 +21,7 @@ from .processes import JavaBroker, JavaNameServer
 
 pytest.importorskip("pyspark")
 
-from kerolox.spark.queues import DataLoss
+from kerolox.spark.source.queues import DataLoss
 from tests.spark.source_kit import Query, batch_read, close_all
 
 if TYPE_CHECKING:

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol import properties as names
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.record_scan import PROPERTIES, TOPIC, Entry
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.store.files import Files
-from kerolox.store.index_file import ENTRY, HEADER
-from kerolox.store.key_index import hash_key
+from kerolox.store.disk.files import Files
+from kerolox.store.index.index_file import ENTRY, HEADER
+from kerolox.store.index.key_index import hash_key
+from kerolox.store.message_store import MessageStore
 from kerolox.store.recovery import Recovered
 from kerolox.store.tables.topics import TopicTable
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from kerolox.client.plain import PlainCluster
-from kerolox.pipeline.archive import Archive, Summary
-from kerolox.pipeline.archive_delta import DeltaArchive
-from kerolox.pipeline.archive_files import Done, Format, Work
-from kerolox.pipeline.archive_joining import Join, carry_out
-from kerolox.pipeline.archive_log import ParquetArchive
-from kerolox.pipeline.archive_staging import Staging
-from kerolox.spark.source_options import read_wanted
+from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.pipeline.archive.archive import Archive, Summary
+from kerolox.pipeline.archive.delta import DeltaArchive
+from kerolox.pipeline.archive.files import Done, Format, Work
+from kerolox.pipeline.archive.joining import Join, carry_out
+from kerolox.pipeline.archive.log import ParquetArchive
+from kerolox.pipeline.archive.staging import Staging
+from kerolox.spark.source.options import read_wanted
 
 KINDS = {"parquet": ParquetArchive, "delta": DeltaArchive}
 Place = tuple[str, str, int, int]  # topic, broker, queue, offset
@@ -69,7 +69,7 @@ def kill_at(step: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     if step == "in a task":
-        from kerolox.pipeline import archive_files
+        from kerolox.pipeline.archive import files as archive_files
 
         add, seen = archive_files.HourFile.add, []
 
@@ -84,7 +84,7 @@ def kill_at(step: str) -> None:
         ParquetArchive._publish = die  # type: ignore[method-assign]
         DeltaArchive.commit = _then(DeltaArchive.commit, die)  # type: ignore[method-assign]
     elif step == "between the moves":
-        from kerolox.pipeline import archive_staging
+        from kerolox.pipeline.archive import staging as archive_staging
 
         archive_staging.os = _Second(os, "replace", die)  # type: ignore[assignment, attr-defined]
     elif step == "behind the moves":

@@ -10,8 +10,8 @@ from kerolox.protocol.java import java_hash
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import encode_blank, encode_message
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.store.consume_queue import ENTRY
 from kerolox.store.delay_table import DEFAULT_LEVELS, due_ms, parse_levels
+from kerolox.store.queue.consume_queue import ENTRY
 
 BORN_MS = 1_700_000_000_000
 HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"

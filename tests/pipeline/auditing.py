@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kerolox.pipeline.audit_checks import TABLES, PartAudit
-from kerolox.pipeline.audit_judge import Judge
-from kerolox.pipeline.audit_kinds import KINDS, Findings
-from kerolox.pipeline.audit_plan import StorePlan, plan_stores, spans
-from kerolox.pipeline.audit_queues import lonely_entries
+from kerolox.pipeline.audit.checks import TABLES, PartAudit
+from kerolox.pipeline.audit.judge import Judge
+from kerolox.pipeline.audit.kinds import KINDS, Findings
+from kerolox.pipeline.audit.plan import StorePlan, plan_stores, spans
+from kerolox.pipeline.audit.queues import lonely_entries
 
 
 class Examined:

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kerolox.client.plain import PlainCluster
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.errors import ConnectionLost
-from kerolox.pipeline import replay_lane
-from kerolox.pipeline.replay_watch import Watched
+from kerolox.pipeline.replay import lane as replay_lane
+from kerolox.pipeline.replay.watch import Watched
 from kerolox.protocol.codes import RequestCode
 from kerolox.spark.columns import arrow_schema
 

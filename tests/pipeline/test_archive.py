@@ -19,17 +19,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from kerolox.client.messages import Message, Queue, Receipt
-from kerolox.client.plain import PlainCluster
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline import archive_delta, archive_files, archive_folders, archive_joining, archive_log
-from kerolox.pipeline.archive import Archive, ArchiveFailed, bins
-from kerolox.pipeline.archive_files import Done, Format, Work, write
-from kerolox.pipeline.archive_folders import NO_VALUE, folder_of
-from kerolox.pipeline.archive_joining import Join
-from kerolox.pipeline.archive_log import ArchiveDamaged, ParquetArchive
-from kerolox.spark.queues import DataLoss
-from kerolox.spark.ranges import Range
-from kerolox.spark.source_options import read_wanted
+from kerolox.pipeline.archive import delta as archive_delta
+from kerolox.pipeline.archive import files as archive_files
+from kerolox.pipeline.archive import folders as archive_folders
+from kerolox.pipeline.archive import joining as archive_joining
+from kerolox.pipeline.archive import log as archive_log
+from kerolox.pipeline.archive.archive import Archive, ArchiveFailed, bins
+from kerolox.pipeline.archive.files import Done, Format, Work, write
+from kerolox.pipeline.archive.folders import NO_VALUE, folder_of
+from kerolox.pipeline.archive.joining import Join
+from kerolox.pipeline.archive.log import ArchiveDamaged, ParquetArchive
+from kerolox.spark.source.options import read_wanted
+from kerolox.spark.source.queues import DataLoss
+from kerolox.spark.source.ranges import Range
 from kerolox.testing.threads import BrokerThread
 
 from .archiving import KINDS, STEPS, archive, bodies, here, rows
@@ -587,7 +591,7 @@ def test_work_travels() -> None:
     wanted = read_wanted({"nameserver": "h:1", "topic": "t"}, "batch")
     work = Work("t", (Range(Queue("t", "b", 0), 0, 9),), wanted, "/a", "_s", "x", Format())
     assert pickle.loads(pickle.dumps(work)) == work
-    assert write.__module__ == "kerolox.pipeline.archive_files"
+    assert write.__module__ == "kerolox.pipeline.archive.files"
 
 
 # --- joining ----------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from kerolox.cli.main import app
 from kerolox.cli.pipeline_archive import local_folder, pairs, size_text
 from kerolox.client.messages import Message, Receipt
 from kerolox.errors import OptionError
-from kerolox.pipeline.archive import OnSpark, check_shared
-from kerolox.pipeline.archive_files import Format
+from kerolox.pipeline.archive.archive import OnSpark, check_shared
+from kerolox.pipeline.archive.files import Format
 from kerolox.testing.threads import BrokerThread
 
 from .archiving import archive, bodies

@@ -20,14 +20,14 @@ from kerolox.cli.main import app
 from kerolox.client.messages import Message, Receipt
 from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
-from kerolox.pipeline.audit import Audit, audit
-from kerolox.pipeline.audit_kinds import DEAD_LETTERS, DUPLICATES, KINDS, OTHER
+from kerolox.pipeline.audit.audit import Audit, audit
+from kerolox.pipeline.audit.kinds import DEAD_LETTERS, DUPLICATES, KINDS, OTHER
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.message import StoredMessage
-from kerolox.store.consume_queue import BLANK, ENTRY
-from kerolox.store.files import Files
-from kerolox.store.lock import StoreLock
+from kerolox.store.disk.files import Files
+from kerolox.store.disk.lock import StoreLock
+from kerolox.store.queue.consume_queue import BLANK, ENTRY
 from kerolox.testing.threads import BrokerThread
 from tests.broker.talk import send_fields
 from tests.pipeline.audit_stores import BORN_MS, DONE, HALF, AuditStore

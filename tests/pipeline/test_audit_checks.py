@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kerolox.pipeline.audit_checks import grouped
-from kerolox.pipeline.audit_plan import is_users, plan_stores, spans
-from kerolox.pipeline.audit_queues import cover
+from kerolox.pipeline.audit.checks import grouped
+from kerolox.pipeline.audit.plan import is_users, plan_stores, spans
+from kerolox.pipeline.audit.queues import cover
 from kerolox.protocol.record import encode_message
-from kerolox.store.consume_queue import BLANK, ENTRY, HOLE_TAGS
 from kerolox.store.offline.layout import find_layout
 from kerolox.store.offline.verify import verify
+from kerolox.store.queue.consume_queue import BLANK, ENTRY, HOLE_TAGS
 from tests.pipeline.audit_stores import DONE, HALF, AuditStore
 from tests.pipeline.auditing import Examined, problems
 from tests.spark.store_maker import overwrite

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kerolox.pipeline import audit_keys
-from kerolox.pipeline.audit_checks import TABLES
-from kerolox.pipeline.audit_keys import KeyFiles, find_repeated, mixed, numbers_of, shares
+from kerolox.pipeline.audit import keys as audit_keys
+from kerolox.pipeline.audit.checks import TABLES
+from kerolox.pipeline.audit.keys import KeyFiles, find_repeated, mixed, numbers_of, shares
 
 Row = dict[str, Any]
 

@@ -7,12 +7,11 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 
-from kerolox.pipeline import audit_kinds as kinds
-from kerolox.pipeline import audit_numbers as numbers
-from kerolox.pipeline.audit import Audit
-from kerolox.pipeline.audit_judge import duration
-from kerolox.pipeline.audit_kinds import Findings
-from kerolox.pipeline.audit_report import ROWS_SHOWN, page, size_text, steps
+from kerolox.pipeline.audit import kinds, numbers
+from kerolox.pipeline.audit.audit import Audit
+from kerolox.pipeline.audit.judge import duration
+from kerolox.pipeline.audit.kinds import Findings
+from kerolox.pipeline.audit.report import ROWS_SHOWN, page, size_text, steps
 
 
 def made(**what: object) -> Audit:

@@ -37,7 +37,9 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
     monkeypatch.setattr("kerolox.spark.session.session", start)
     monkeypatch.setattr("kerolox.spark.session.stop", lambda: None)
-    monkeypatch.setattr("kerolox.client.plain.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    monkeypatch.setattr(
+        "kerolox.client.sockets.socket_cluster.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+    )
 
     def run(*words: object) -> str:
         done = CliRunner().invoke(app, ["pipeline", *map(str, words)])

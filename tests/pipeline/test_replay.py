@@ -18,20 +18,20 @@ import pytest
 
 from kerolox.client.errors import NoRoute
 from kerolox.client.messages import Message, Queue, Received
-from kerolox.client.plain import PlainCluster
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.errors import OptionError
-from kerolox.pipeline import replay_lane
-from kerolox.pipeline.archive import Archive
-from kerolox.pipeline.archive_delta import DeltaArchive
-from kerolox.pipeline.archive_files import Format, write
-from kerolox.pipeline.archive_log import ParquetArchive
-from kerolox.pipeline.replay import Replayed, parse_map, parse_rate, replay
-from kerolox.pipeline.replay_lane import REPLAY_BORN, REPLAY_FROM, REPLAY_ID, Lane
-from kerolox.pipeline.replay_plan import Choice, PlanFile, ReplayError, Source, lanes_of, target_of
-from kerolox.pipeline.replay_watch import NoLongerWanted, Watch, Watched
+from kerolox.pipeline.archive.archive import Archive
+from kerolox.pipeline.archive.delta import DeltaArchive
+from kerolox.pipeline.archive.files import Format, write
+from kerolox.pipeline.archive.log import ParquetArchive
+from kerolox.pipeline.replay import lane as replay_lane
+from kerolox.pipeline.replay.lane import REPLAY_BORN, REPLAY_FROM, REPLAY_ID, Lane
+from kerolox.pipeline.replay.plan import Choice, PlanFile, ReplayError, Source, lanes_of, target_of
+from kerolox.pipeline.replay.replay import Replayed, parse_map, parse_rate, replay
+from kerolox.pipeline.replay.watch import NoLongerWanted, Watch, Watched
 from kerolox.protocol.reserved import TOOLS_GROUP
 from kerolox.spark.columns import arrow_schema
-from kerolox.spark.source_options import read_wanted
+from kerolox.spark.source.options import read_wanted
 from kerolox.testing import BrokerThread
 from tests.pipeline.replaying import T0, Forgetful, Quiet, archive, lane_rows, message
 from tests.spark.store_maker import StoreMaker, fill

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kerolox.errors import ProtocolError
-from kerolox.protocol import hot  # noqa: F401 — as servers and clients have it
+from kerolox.protocol import fast_codecs as hot  # noqa: F401 — as servers and clients have it
 from kerolox.protocol.batch import encode_batch, split_batch
 from kerolox.protocol.bodies.heartbeat import HeartbeatData
 from kerolox.protocol.bodies.members import ConsumerIds, LockAnswer, LockRequest

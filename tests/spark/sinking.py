@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kerolox.client.messages import Received
-from kerolox.client.plain import PlainCluster
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.spark.datasource import RocketMQ
 
 
@@ -79,7 +79,7 @@ class TrappedSource(RocketMQ):
         return "trapped"
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        from kerolox.spark.sink import BatchSink
+        from kerolox.spark.sink.sink import BatchSink
 
         class Sink(BatchSink):
             def __init__(self, options: Mapping[str, str]) -> None:
@@ -92,7 +92,7 @@ class TrappedSource(RocketMQ):
         return Sink(dict(self.options))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-        from kerolox.spark.sink import StreamSink
+        from kerolox.spark.sink.sink import StreamSink
 
         class Sink(StreamSink):
             def __init__(self, options: Mapping[str, str]) -> None:

@@ -17,10 +17,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kerolox.spark import reading
-from kerolox.spark.batch_source import BatchSource
 from kerolox.spark.columns import COLUMNS, MAP, TIMESTAMP
-from kerolox.spark.stream_source import StreamSource
+from kerolox.spark.source import reading
+from kerolox.spark.source.batch import BatchSource
+from kerolox.spark.source.stream import StreamSource
 from kerolox.testing.threads import BrokerThread
 
 _TYPES: dict[pa.DataType, DataType] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from kerolox.protocol import properties as names
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import encode_blank, encode_message
-from kerolox.store.consume_queue import ENTRY
+from kerolox.store.queue.consume_queue import ENTRY
 
 BORN_MS = 1_700_000_000_000
 HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"

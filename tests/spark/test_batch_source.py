@@ -13,13 +13,13 @@ from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructF
 from kerolox.blocking import Producer
 from kerolox.client.messages import Message, Queue
 from kerolox.client.options import ClientOptions, ProducerOptions
-from kerolox.client.plain import PlainCluster
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.spark.batch_source import BatchSource
-from kerolox.spark.queues import DataLoss
-from kerolox.spark.ranges import Range
-from kerolox.spark.reading import chosen_columns, read_range
-from kerolox.spark.source_options import read_wanted
+from kerolox.spark.source.batch import BatchSource
+from kerolox.spark.source.options import read_wanted
+from kerolox.spark.source.queues import DataLoss
+from kerolox.spark.source.ranges import Range
+from kerolox.spark.source.reading import chosen_columns, read_range
 from kerolox.testing.threads import BrokerThread, broker_in_thread
 from tests.spark.source_kit import batch_read, batch_table, close_all, schema
 
@@ -282,7 +282,7 @@ def test_read_in_turn_over_connections_that_break(
     topic = new_topic(queues=2)
     fill(send, topic, 0, 10)
     assert sorted(batch_read(broker, topic)) == bodies(0, 10)
-    from kerolox.spark import reading
+    from kerolox.spark.source import reading
 
     (cluster,) = reading._clusters.values()
     for line in cluster._lines.values():

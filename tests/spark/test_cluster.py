@@ -18,7 +18,7 @@ import pytest
 
 from kerolox.blocking import Producer
 from kerolox.client.messages import Message, Receipt
-from kerolox.client.plain import PlainCluster
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.spark import shipping
 from kerolox.spark.java import find_java
 from kerolox.spark.shipping import ExecutorsLack, Shipment, check_executors
@@ -125,7 +125,7 @@ def test_what_is_shipped() -> None:
 
     shipment = Shipment()
     names = set(zipfile.ZipFile(shipment.path).namelist())
-    assert {"kerolox/__init__.py", "kerolox/spark/reading.py", "pyspark_rocketmq.py"} <= names
+    assert {"kerolox/__init__.py", "kerolox/spark/source/reading.py", "pyspark_rocketmq.py"} <= names
     assert any(name.startswith("msgspec/_core.") for name in names)
     assert not any("__pycache__" in name for name in names)
     settings = shipment.settings({"spark.archives": "a.zip#a", "spark.executorEnv.PYTHONPATH": "x"})

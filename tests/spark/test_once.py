@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from kerolox.client.plain import PlainCluster
-from kerolox.client.plain_lines import Sending, SendLine
-from kerolox.client.plain_sending import PlainSender
+from kerolox.client.sockets.lines import Sending, SendLine
+from kerolox.client.sockets.sending import PlainSender
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.errors import ConnectionLost, KeroloxError, OptionError
 from kerolox.protocol.command import Command
-from kerolox.spark.notes import LocalFolder, Notes, RemoteFolder, open_folder
-from kerolox.spark.once import Beginning, NotTheSameRows, Stored, ends_of
-from kerolox.spark.outgoing import Encoder
-from kerolox.spark.packing import Packer
-from kerolox.spark.row_ids import RowIds
+from kerolox.spark.sink.notes import LocalFolder, Notes, RemoteFolder, open_folder
+from kerolox.spark.sink.once import Beginning, NotTheSameRows, Stored, ends_of
+from kerolox.spark.sink.outgoing import Encoder
+from kerolox.spark.sink.packing import Packer
+from kerolox.spark.sink.row_ids import RowIds
 from kerolox.testing.threads import BrokerThread
 from tests.spark.sinking import stored, texts
 

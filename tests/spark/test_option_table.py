@@ -16,8 +16,8 @@ from kerolox.spark.option_table import (
     size,
     span,
 )
-from kerolox.spark.sink_options import SINK
-from kerolox.spark.source_options import SOURCE, Start, read_wanted
+from kerolox.spark.sink.options import SINK
+from kerolox.spark.source.options import SOURCE, Start, read_wanted
 
 NEEDED = {"nameserver": "127.0.0.1:9876", "topic": "orders"}
 

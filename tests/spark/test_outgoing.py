@@ -10,15 +10,15 @@ import pytest
 
 from kerolox.client.errors import InvalidMessage
 from kerolox.client.messages import Queue
-from kerolox.client.plain_lines import Parcel
+from kerolox.client.sockets.lines import Parcel
 from kerolox.protocol import properties as names
 from kerolox.protocol.batch import split_batch
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.message_id import read_unique_key
-from kerolox.spark.outgoing import Encoder, java_hashes
-from kerolox.spark.packing import Packer
-from kerolox.spark.row_ids import RowIds
+from kerolox.spark.sink.outgoing import Encoder, java_hashes
+from kerolox.spark.sink.packing import Packer
+from kerolox.spark.sink.row_ids import RowIds
 
 MAP = pa.map_(pa.string(), pa.string())
 QUEUES = [Queue("t", broker, number) for broker in ("a", "b") for number in range(4)]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from kerolox.client.messages import Message, Queue
-from kerolox.client.plain import PlainCluster
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.errors import OptionError
-from kerolox.spark import progress
-from kerolox.spark.places import Mark
-from kerolox.spark.progress import GroupProgress, report_progress
+from kerolox.spark.offsets import Mark
+from kerolox.spark.source import progress
+from kerolox.spark.source.progress import GroupProgress, report_progress
 from kerolox.testing.threads import BrokerThread
 
 

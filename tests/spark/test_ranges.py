@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerolox.client.messages import Queue
-from kerolox.spark.ranges import Range, ranges, shares, split
+from kerolox.spark.source.ranges import Range, ranges, shares, split
 
 QUEUES = [Queue("t", broker, number) for broker in ("a", "b") for number in range(4)]
 BACKLOG = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 1000), max_size=8)

@@ -69,7 +69,7 @@ def test_every_column_becomes_what_it_says(
 
 
 def _route(broker: BrokerThread, topic: str) -> Any:
-    from kerolox.client.plain import PlainCluster
+    from kerolox.client.sockets.socket_cluster import PlainCluster
 
     with PlainCluster(broker.nameserver_address) as cluster:
         return cluster.route(topic)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kerolox.client.plain import PlainCluster
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.testing.threads import BrokerThread
 
 pytest.importorskip("pyspark")

@@ -11,8 +11,8 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import types as kinds
 
-from kerolox.spark.sink import BatchSink, StreamSink, check_attempts
-from kerolox.spark.sink_options import COLUMNS, WrongColumns, check_columns, read_settings
+from kerolox.spark.sink.options import COLUMNS, WrongColumns, check_columns, read_settings
+from kerolox.spark.sink.sink import BatchSink, StreamSink, check_attempts
 
 CLUSTER = {"nameserver": "127.0.0.1:9"}
 TEXT, NUMBER, TIME, NOTHING = (

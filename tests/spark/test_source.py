@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from kerolox.blocking import Producer
 from kerolox.cli.main import app
 from kerolox.client.messages import Message, Queue
-from kerolox.client.plain import PlainCluster
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.spark import fill_metrics
 from kerolox.testing.threads import BrokerThread
 
@@ -219,7 +219,7 @@ def test_no_filters_are_taken_over() -> None:
     """Of this version of Spark: with pushFilters defined a reused DataFrame gives wrong answers."""
     from pyspark.sql.datasource import DataSourceReader
 
-    from kerolox.spark.batch_source import BatchSource
+    from kerolox.spark.source.batch import BatchSource
 
     assert BatchSource.pushFilters is DataSourceReader.pushFilters
 

@@ -9,8 +9,8 @@ import pytest
 
 from kerolox.errors import OptionError
 from kerolox.protocol.record import encode_message
-from kerolox.spark.store_options import find_paths, parse
-from kerolox.spark.store_plan import Split, plan
+from kerolox.spark.store.options import find_paths, parse
+from kerolox.spark.store.plan import Split, plan
 from tests.spark.store_maker import BORN_MS, StoreMaker, fill
 
 

@@ -12,13 +12,14 @@ import pytest
 from kerolox.protocol.compression import compress
 from kerolox.protocol.flags import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB
 from kerolox.protocol.message import StoredMessage
-from kerolox.spark import store_files, store_reading
 from kerolox.spark.columns import arrow_schema
-from kerolox.spark.store_options import parse, read_choice
-from kerolox.spark.store_plan import plan
-from kerolox.spark.store_reading import REPORT, read_split
-from kerolox.store.consume_queue import ENTRY, HOLE_TAGS
+from kerolox.spark.store import files as store_files
+from kerolox.spark.store import reading as store_reading
+from kerolox.spark.store.options import parse, read_choice
+from kerolox.spark.store.plan import plan
+from kerolox.spark.store.reading import REPORT, read_split
 from kerolox.store.errors import CorruptRecord
+from kerolox.store.queue.consume_queue import ENTRY, HOLE_TAGS
 from tests.spark.store_maker import BORN_MS, StoreMaker, fill, overwrite
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from kerolox.errors import OptionError
 from kerolox.spark.columns import COLUMNS
-from kerolox.spark.store_table import RocketMQStore
+from kerolox.spark.store.table import RocketMQStore
 from tests.spark.store_maker import BORN_MS, StoreMaker, fill
 
 if TYPE_CHECKING:

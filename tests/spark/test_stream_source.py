@@ -13,13 +13,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from kerolox.blocking import Producer
-from kerolox.client import plain
 from kerolox.client.errors import TopicNotFound
 from kerolox.client.messages import Message, Queue
-from kerolox.client.plain import Edges, PlainCluster
+from kerolox.client.sockets import socket_cluster as plain
+from kerolox.client.sockets.socket_cluster import Edges, PlainCluster
 from kerolox.errors import ConnectionLost, KeroloxError, OptionError, ProtocolError
 from kerolox.spark import fill_metrics
-from kerolox.spark.queues import DataLoss
+from kerolox.spark.source.queues import DataLoss
 from kerolox.testing.threads import BrokerThread, broker_in_thread
 from tests.spark.source_kit import Query, batch_read, close_all, schema, through_json
 
@@ -488,7 +488,7 @@ def test_a_topic_deleted_and_made_again(broker: BrokerThread, new_topic: NewTopi
 
 
 def delete_topic(broker: BrokerThread, topic: str) -> None:
-    from kerolox.client.admin import Admin
+    from kerolox.client.admin.admin import Admin
     from kerolox.client.nameservers import NameServers
     from kerolox.net.dialer import Dialer
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.dispatch.kit import Rig, rig_at
+from tests.store.dispatch.kit import Rig, rig_at
 from tests.store.test_flush import append
 
-from kerolox.store.flush import Safe
+from kerolox.store.log.flush import Safe
 from kerolox.store.options import FlushMode
 from kerolox.store.state import NotWritable
 

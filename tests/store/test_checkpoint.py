@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kerolox.store.checkpoint import Checkpoint
+from kerolox.store.disk.checkpoint import Checkpoint
+from kerolox.store.disk.files import Files
 from kerolox.store.errors import FsyncFailed
-from kerolox.store.files import Files
 from kerolox.testing.faults import FaultyFiles
 
 NOW_MS = 1_700_000_000_000

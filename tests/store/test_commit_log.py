@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.dispatch.kit import options_for, props
+from tests.store.dispatch.kit import options_for, props
 
 from kerolox.errors import InvalidRequest
 from kerolox.protocol import properties as names
@@ -22,12 +22,12 @@ from kerolox.protocol.record import (
     record_crc_ok,
 )
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, QUEUE_OFFSET, SIZE, TOPIC, Entry
-from kerolox.store.commit_log import CommitLog, MessageRefused, PropertiesTooLong
+from kerolox.store.disk.files import Files
+from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import CorruptRecord, DiskError, DiskFull, OffsetOutOfRange, StoreError
-from kerolox.store.files import Files
-from kerolox.store.progress import Progress
-from kerolox.store.readable_log import store_timestamp_of
-from kerolox.store.segments import Segments
+from kerolox.store.log.commit_log import CommitLog, MessageRefused, PropertiesTooLong
+from kerolox.store.log.progress import Progress
+from kerolox.store.log.readable_log import store_timestamp_of
 from kerolox.store.state import NotWritable, Obstacle, StoreState
 from kerolox.testing.clock import ManualClock
 from kerolox.testing.faults import FaultyFiles

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kerolox.store.consume_queue import BLANK, BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from kerolox.store.disk.files import Files
+from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import DiskFull, QueueGap, WrongFileSize
-from kerolox.store.files import Files
-from kerolox.store.segments import Segments
+from kerolox.store.queue.consume_queue import BLANK, BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
 from kerolox.testing.faults import FaultyFiles
 
 RECORD = 100  # bytes of each message in these tests

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.store.consume_queue import ENTRY
-from kerolox.store.consume_queues import ConsumeQueues, flush
+from kerolox.store.disk.files import Files
 from kerolox.store.errors import DiskFull, FsyncFailed, StoreError
-from kerolox.store.files import Files
+from kerolox.store.queue.consume_queue import ENTRY
+from kerolox.store.queue.consume_queues import ConsumeQueues, flush
 from kerolox.testing.faults import FaultyFiles
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from kerolox.compiled import load
-from kerolox.store import files as files_module
-from kerolox.store.disk_usage import DiskUsage
+from kerolox.store.disk import files as files_module
+from kerolox.store.disk.files import PAGE, File, Files
+from kerolox.store.disk.usage import DiskUsage
 from kerolox.store.errors import (
     AccessDenied,
     DiskError,
@@ -23,7 +24,6 @@ from kerolox.store.errors import (
     TooManyOpenFiles,
     disk_error,
 )
-from kerolox.store.files import PAGE, File, Files
 
 CORE = load()
 READ_NOW = [files_module._read_now, *([CORE.read_now] if hasattr(CORE, "read_now") else [])]
@@ -200,7 +200,7 @@ def test_imports_without_posix_modules() -> None:
     code = (
         "import sys\n"
         "sys.modules['fcntl'] = None; sys.modules['resource'] = None\n"
-        "import kerolox.store.segments, kerolox.store.lock, kerolox.store.checkpoint\n"
+        "import kerolox.store.disk.segments, kerolox.store.disk.lock, kerolox.store.disk.checkpoint\n"
         "import kerolox.testing.faults\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

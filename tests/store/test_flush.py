@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.dispatch.kit import SYNC, Rig, bodies, rig_at, until
+from tests.store.dispatch.kit import SYNC, Rig, bodies, rig_at, until
 
-from kerolox.dispatch.message_store import MessageStore
-from kerolox.store.acks import NotSafe
 from kerolox.store.errors import OffsetOutOfRange
-from kerolox.store.flush import Safe
-from kerolox.store.reading import Found
+from kerolox.store.log.acks import NotSafe
+from kerolox.store.log.flush import Safe
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue.reading import Found
 from kerolox.store.state import NotWritable, Obstacle
 
 LOG = "/commitlog/"

@@ -8,18 +8,18 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.dispatch.kit import options_for
+from tests.store.dispatch.kit import options_for
 
 import kerolox.store
-from kerolox.dispatch.message_store import MessageStore
-from kerolox.dispatch.rebuild import rebuild
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.properties import pack
-from kerolox.store.files import Files
-from kerolox.store.marks import Marks, MarksFile
+from kerolox.store.disk.files import Files
+from kerolox.store.disk.progress_notes import Marks, MarksFile
+from kerolox.store.message_store import MessageStore
 from kerolox.store.offline.layout import find_layout
 from kerolox.store.offline.mend import apply_skip, plan_skip
 from kerolox.store.offline.verify import verify
+from kerolox.store.rebuild import rebuild
 from kerolox.store.tables.offsets import ConsumerOffsets
 from kerolox.testing.clock import ManualClock
 

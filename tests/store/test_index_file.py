@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerolox.compiled import load
-from kerolox.store.index_file import ENTRY, Item, _index_entries
+from kerolox.store.index.index_file import ENTRY, Item, _index_entries
 
 CORE = load()
 Enter = Callable[[list[Item], "array[int]", int, int], tuple[bytes, int, set[int]]]

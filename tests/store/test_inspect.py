@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.dispatch.kit import options_for
+from tests.store.dispatch.kit import options_for
 
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError
 from kerolox.protocol.properties import pack
-from kerolox.store.inspect import Kind, UnknownKind, body_text, kind_of, rows
+from kerolox.store.message_store import MessageStore
+from kerolox.store.offline.inspect import Kind, UnknownKind, body_text, kind_of, rows
 from kerolox.store.offline.layout import find_layout
 from kerolox.store.offline.mend import fillers
 from kerolox.store.offline.summary import summarize

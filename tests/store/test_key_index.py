@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kerolox.protocol.java import java_hash
+from kerolox.store.disk.files import Files
 from kerolox.store.errors import DiskFull, StoreError, WrongFileSize
-from kerolox.store.files import Files
-from kerolox.store.index_file import HEADER, file_size
-from kerolox.store.key_index import KeyHasher, KeyIndex, file_name, hash_key
+from kerolox.store.index.index_file import HEADER, file_size
+from kerolox.store.index.key_index import KeyHasher, KeyIndex, file_name, hash_key
 from kerolox.testing.clock import ManualClock
 from kerolox.testing.faults import FaultyFiles
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kerolox.store.disk.files import Files
+from kerolox.store.disk.lock import StoreLock, _holder_pid
 from kerolox.store.errors import StoreLocked
-from kerolox.store.files import Files
-from kerolox.store.lock import StoreLock, _holder_pid
 from kerolox.testing.faults import FaultyFiles
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX record locks")
@@ -76,7 +76,7 @@ def test_the_holder_is_named(tmp_path: Path) -> None:
 def test_the_note_of_the_store_names_the_holder_when_the_kernel_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kerolox.store.lock._holder_pid", lambda fd: None)
+    monkeypatch.setattr("kerolox.store.disk.lock._holder_pid", lambda fd: None)
     with another_process(tmp_path / "lock"):
         with pytest.raises(StoreLocked, match=r"by another process\. One"):
             StoreLock(Files(), tmp_path).take()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kerolox.store.progress import Progress
+from kerolox.store.log.progress import Progress
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.dispatch.kit import Rig, messages, props, rig_at
+from tests.store.dispatch.kit import Rig, messages, props, rig_at
 
-from kerolox.dispatch.message_store import MessageStore
-from kerolox.dispatch.queue_units import UnitFiller
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.store.consume_queue import ENTRY
-from kerolox.store.consume_queues import ConsumeQueues, flush
-from kerolox.store.extended_queue import ExtendedQueue
-from kerolox.store.files import Files
-from kerolox.store.queue_extension import UNIT_BYTES_MAX, Unit
-from kerolox.store.reading import QueueRead
+from kerolox.store.disk.files import Files
+from kerolox.store.dispatch.queue_units import UnitFiller
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue.consume_queue import ENTRY
+from kerolox.store.queue.consume_queues import ConsumeQueues, flush
+from kerolox.store.queue.extended_queue import ExtendedQueue
+from kerolox.store.queue.extension import UNIT_BYTES_MAX, Unit
+from kerolox.store.queue.reading import QueueRead
 from kerolox.testing.faults import FaultyFiles
 
 BITS = bytes(range(14))

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.dispatch.kit import LOG_FILE, SYNC, Rig, bodies, messages, props, rig_at
+from tests.store.dispatch.kit import LOG_FILE, SYNC, Rig, bodies, messages, props, rig_at
 
 from kerolox.compiled import load
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record import decode_record
-from kerolox.store import reading
-from kerolox.store.consume_queue import BLANK, ENTRY, HOLE_TAGS
 from kerolox.store.errors import CorruptRecord
-from kerolox.store.reading import PULL_BYTES_MAX, Found, QueueRead, QueueReader
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue import reading
+from kerolox.store.queue.consume_queue import BLANK, ENTRY, HOLE_TAGS
+from kerolox.store.queue.reading import PULL_BYTES_MAX, Found, QueueRead, QueueReader
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.dispatch.kit import (
+from tests.store.dispatch.kit import (
     LOG_FILE,
     SYNC,
     Rig,
@@ -21,12 +21,12 @@ from tests.dispatch.kit import (
     tree,
 )
 
-from kerolox.dispatch import housekeeping, opening
-from kerolox.dispatch.message_store import MessageStore
-from kerolox.dispatch.opening import Opening
 from kerolox.protocol.record import decode_record, encode_blank
-from kerolox.store import recovery
-from kerolox.store.commit_log import Place
+from kerolox.store import housekeeping, opening, recovery
+from kerolox.store.disk.files import Files
+from kerolox.store.disk.progress_notes import NAME as MARKS
+from kerolox.store.disk.progress_notes import Marks, MarksFile
+from kerolox.store.disk.sums import NAME as SUMS
 from kerolox.store.errors import (
     DiskFull,
     ReadOnlyDisk,
@@ -35,11 +35,10 @@ from kerolox.store.errors import (
     StrayFile,
     WrongFileSize,
 )
-from kerolox.store.files import Files
-from kerolox.store.marks import NAME as MARKS
-from kerolox.store.marks import Marks, MarksFile
+from kerolox.store.log.commit_log import Place
+from kerolox.store.message_store import MessageStore
+from kerolox.store.opening import Opening
 from kerolox.store.recovery import CorruptLog, LogEndsEarly, Recovered
-from kerolox.store.sums import NAME as SUMS
 
 COUNT = 30
 FIELDS = {  # of a record with IPv4 hosts

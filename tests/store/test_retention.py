@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.dispatch.kit import options_for
+from tests.store.dispatch.kit import options_for
 
 from kerolox.store.retention import MS_PER_HOUR, LogFile, Verdict, delete_hours, judge
 

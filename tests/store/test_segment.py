@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.store.files import File, Files
-from kerolox.store.segment import OpenFiles, Segment, SegmentGone, remove_segment, segment_name
+from kerolox.store.disk.files import File, Files
+from kerolox.store.disk.segment import OpenFiles, Segment, SegmentGone, remove_segment, segment_name
 
 
 def make(directory: Path, count: int, size: int = 100) -> list[Segment]:

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kerolox.store.disk.files import Files
+from kerolox.store.disk.segment import OpenFiles
+from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import (
     DiskFull,
     FsyncFailed,
@@ -19,9 +22,6 @@ from kerolox.store.errors import (
     StrayFile,
     WrongFileSize,
 )
-from kerolox.store.files import Files
-from kerolox.store.segment import OpenFiles
-from kerolox.store.segments import Segments
 from kerolox.testing.faults import FaultyFiles
 
 SIZE = 10_000

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.topics import DataVersion, TopicConfig
+from kerolox.store.disk.files import Files
 from kerolox.store.errors import StoreError
-from kerolox.store.files import Files
 from kerolox.store.tables import (
     BloomPlaces,
     ConsumerOffsets,

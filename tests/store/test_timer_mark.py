@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.store.files import Files
-from kerolox.store.timer_mark import TimerMark, TimerMarkFile
+from kerolox.store.disk.files import Files
+from kerolox.store.timer.progress_note import TimerMark, TimerMarkFile
 
 MARK = TimerMark(0, 1_700_000_000_000, 17, 520, 9, 1040, 4711, 3, 250)
 

@@ -10,10 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kerolox.errors import ProtocolError
+from kerolox.store.disk.files import Files
 from kerolox.store.errors import WrongFileSize
-from kerolox.store.files import Files
-from kerolox.store.timer_checkpoint import TimerCheckpoint, decode_leader
-from kerolox.store.timer_log import (
+from kerolox.store.timer.checkpoint import TimerCheckpoint, decode_leader
+from kerolox.store.timer.log import (
     DELETE,
     PLAIN,
     ROLL,
@@ -23,7 +23,7 @@ from kerolox.store.timer_log import (
     encode_blank,
     encode_unit,
 )
-from kerolox.store.timer_store import Entering, Recovered, TimerStore
+from kerolox.store.timer.timer_store import Entering, Recovered, TimerStore
 
 NOW_MS = 1_700_000_000_000
 SMALL = UNIT_BYTES * 10 + 16

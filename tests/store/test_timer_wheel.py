@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kerolox.store.disk.files import Files
 from kerolox.store.errors import WrongFileSize
-from kerolox.store.files import Files
-from kerolox.store.timer_wheel import SLOTS, WHEEL_BYTES, Slot, TimerWheel
+from kerolox.store.timer.wheel import SLOTS, WHEEL_BYTES, Slot, TimerWheel
 
 MOMENT = 1_700_000_000  # of a precision of a second
 

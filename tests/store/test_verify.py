@@ -8,20 +8,20 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.dispatch.kit import Rig, options_for
+from tests.store.dispatch.kit import Rig, options_for
 
 from kerolox.cli.up import EMBEDDED
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import encode_record, topic_field
-from kerolox.store.consume_queue import ENTRY
+from kerolox.store.disk.files import Files
 from kerolox.store.errors import FileMissing
-from kerolox.store.files import Files
-from kerolox.store.index_file import HEADER
+from kerolox.store.index.index_file import HEADER
+from kerolox.store.message_store import MessageStore
 from kerolox.store.offline.layout import Layout, find_layout
 from kerolox.store.offline.verify import Report, verify
 from kerolox.store.options import INDEX_SIZES
+from kerolox.store.queue.consume_queue import ENTRY
 from kerolox.store.tables.topics import TopicTable
 from kerolox.testing.clock import ManualClock
 

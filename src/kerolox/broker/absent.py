@@ -16,7 +16,7 @@ from kerolox.protocol.bodies.groups import WHY_DISABLED, RequestMode, SetRequest
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import INNER_BATCH
-from kerolox.store.cursors import MessageRefused
+from kerolox.store.log.cursors import MessageRefused
 
 log = logging.getLogger(__name__)
 

@@ -9,45 +9,44 @@ import random
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 
-import kerolox.protocol.hot  # noqa: F401 — the short way through the codecs
+import kerolox.protocol.fast_codecs  # noqa: F401 — the short way through the codecs
 from kerolox.broker.absent import report_from_before
-from kerolox.broker.address import advertised_host, join, resolve
-from kerolox.broker.admin import Admin
-from kerolox.broker.admission import Admission
-from kerolox.broker.commits import Commits, Resets
-from kerolox.broker.delays import SCHEDULE_GROUP, Delays
-from kerolox.broker.drafts import Drafts
+from kerolox.broker.admin.admin import Admin
+from kerolox.broker.cluster.address import advertised_host, join, resolve
+from kerolox.broker.cluster.graceful_stop import GoingAway
+from kerolox.broker.cluster.ha_port import FollowerPort
+from kerolox.broker.cluster.leadership import Leadership
+from kerolox.broker.cluster.registration import Registrations, split_nameservers
+from kerolox.broker.consume.commits import Commits, Resets
+from kerolox.broker.consume.filters import Filters
+from kerolox.broker.consume.pulls import Pulls
+from kerolox.broker.consume.queries import Queries
+from kerolox.broker.consume.waiting_pulls import WaitingPulls
 from kerolox.broker.exporter import exporter
-from kerolox.broker.filters import Filters
-from kerolox.broker.follower_port import FollowerPort
-from kerolox.broker.going_away import GoingAway
-from kerolox.broker.groups import Groups, SlowGroups
-from kerolox.broker.heartbeats import Heartbeats
-from kerolox.broker.leadership import Leadership
-from kerolox.broker.log_writes import LogWrites
-from kerolox.broker.lost_tables import mind_lost_tables
-from kerolox.broker.members import Members
-from kerolox.broker.metrics import Metrics
+from kerolox.broker.figures.metrics import Metrics
+from kerolox.broker.figures.stats import Statistics
+from kerolox.broker.later.delays import SCHEDULE_GROUP, Delays
+from kerolox.broker.later.timer_figures import TimerFigures
+from kerolox.broker.later.timer_sends import TimerSends
+from kerolox.broker.later.timers import Timers
+from kerolox.broker.members.groups import Groups, SlowGroups
+from kerolox.broker.members.heartbeats import Heartbeats
+from kerolox.broker.members.members import Members
+from kerolox.broker.members.queue_locks import QueueLocks
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.plain_sends import PlainSends
-from kerolox.broker.pulls import Pulls
-from kerolox.broker.queries import Queries
-from kerolox.broker.queue_locks import QueueLocks
-from kerolox.broker.recalls import Recalls
-from kerolox.broker.registration import Registrations, split_nameservers
-from kerolox.broker.replies import Replies
-from kerolox.broker.retries import Retries
-from kerolox.broker.sends import Sends
-from kerolox.broker.stats import Statistics
-from kerolox.broker.tables_saver import TablesSaver
-from kerolox.broker.timer_figures import TimerFigures
-from kerolox.broker.timer_sends import TimerSends
-from kerolox.broker.timers import Timers
-from kerolox.broker.topics import Topics
+from kerolox.broker.produce.recalls import Recalls
+from kerolox.broker.produce.replies import Replies
+from kerolox.broker.produce.retries import Retries
+from kerolox.broker.produce.send_runs import PlainSends
+from kerolox.broker.produce.sends import Sends
+from kerolox.broker.tables.lost_tables import mind_lost_tables
+from kerolox.broker.tables.saver import TablesSaver
+from kerolox.broker.tables.topics import Topics
 from kerolox.broker.transactions import Transactions
+from kerolox.broker.write.admission import Admission
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Drafts
 from kerolox.clock import SYSTEM_CLOCK, Clock
-from kerolox.dispatch.message_store import MessageStore
-from kerolox.dispatch.waiting_pulls import WaitingPulls
 from kerolox.net.lanes import BODY_BYTES_MAX, Lane
 from kerolox.net.peer import Budgets, Peer, PeerEvents, PeerLimits
 from kerolox.net.requests import Handler, Handlers
@@ -60,9 +59,10 @@ from kerolox.protocol.headers.send import SendRequest, SendRequestV2
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.store.cursors import LIGHT_PREFIX
+from kerolox.store.disk.files import Files
 from kerolox.store.errors import StoreError
-from kerolox.store.files import Files
+from kerolox.store.log.cursors import LIGHT_PREFIX
+from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 from kerolox.store.tables.groups import GroupTable
 from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets, LightOffsets

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kerolox.broker.http import HttpResponder
-from kerolox.broker.meters import DELAY, NORMAL, TRANSACTION, Meters
+from kerolox.broker.figures.http import HttpResponder
+from kerolox.broker.figures.meters import DELAY, NORMAL, TRANSACTION, Meters
 from kerolox.broker.options import MetricsExporter
 from kerolox.net.requests import Handlers
 

@@ -18,7 +18,7 @@ from kerolox.cli.output import JsonFlag, one_line_errors
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
-    from kerolox.client.admin import Admin
+    from kerolox.client.admin.admin import Admin
 
 app = typer.Typer(
     help="Measure sending and consuming, with the flags of RocketMQ's benchmark programs.",
@@ -242,7 +242,7 @@ def truth(flag: str, text: str) -> bool:
 
 
 def sign_requests(admin: Admin, access_key: str, secret_key: str) -> None:
-    from kerolox.client.signing import Signing
+    from kerolox.client.cluster.signing import Signing
 
     admin.dialer.handlers.hooks.append(Signing(access_key, secret_key))
 

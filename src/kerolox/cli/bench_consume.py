@@ -10,9 +10,9 @@ import typer
 
 from kerolox.cli.bench_load import Figures
 from kerolox.cli.output import output
-from kerolox.client.admin import LATEST_MS, Admin, NoSuchTopic, Queue
+from kerolox.client.admin.admin import LATEST_MS, Admin, NoSuchTopic, Queue
 from kerolox.client.ids import unique_keys
-from kerolox.client.tracing import ConsumeOutcome, Tracer
+from kerolox.client.send.tracing import ConsumeOutcome, Tracer
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.protocol.bodies.heartbeat import (
     ConsumeFromWhere,

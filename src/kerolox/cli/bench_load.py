@@ -12,12 +12,12 @@ import typer
 
 from kerolox.cli.output import output
 from kerolox.cli.times import time_text
-from kerolox.client.admin import Admin, NoSuchTopic, Queue
-from kerolox.client.client import Client
+from kerolox.client.admin.admin import Admin, NoSuchTopic, Queue
+from kerolox.client.cluster.client import Client
 from kerolox.client.ids import unique_keys
 from kerolox.client.messages import Message as SentMessage
 from kerolox.client.options import ClientOptions
-from kerolox.client.tracing import TraceKind, Tracer
+from kerolox.client.send.tracing import TraceKind, Tracer
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError, OptionError, RequestFailed
 from kerolox.protocol.batch import encode_batch

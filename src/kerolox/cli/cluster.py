@@ -10,7 +10,7 @@ from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
 
 if TYPE_CHECKING:
-    from kerolox.client.admin import Admin
+    from kerolox.client.admin.admin import Admin
 
 app = typer.Typer(help="Clusters and their brokers.", no_args_is_help=True)
 

@@ -10,7 +10,7 @@ import typer
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, run_admin
 
 if TYPE_CHECKING:
-    from kerolox.client.admin import Admin
+    from kerolox.client.admin.admin import Admin
 
 ANSWER_S = 1.0  # somebody holds a finger over the keyboard
 
@@ -26,7 +26,7 @@ def topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def groups(ctx: typer.Context, incomplete: str) -> list[str]:
     async def ask(admin: Admin) -> list[str]:
-        from kerolox.client.admin import at_all
+        from kerolox.client.admin.admin import at_all
 
         tables = await at_all(await admin.masters(), admin.groups)
         return sorted({group for table in tables.values() for group in table})

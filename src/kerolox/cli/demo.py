@@ -236,7 +236,7 @@ class Demo:
 
 
 async def _create(nameserver: str, broker: str, topic: str, queues: int) -> None:
-    from kerolox.client.admin import Admin
+    from kerolox.client.admin.admin import Admin
     from kerolox.client.nameservers import NameServers
     from kerolox.net.dialer import Dialer
     from kerolox.protocol.bodies.topics import TopicConfig

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from kerolox.cli.demo_shop import ALERT_FROM, BATCH, IN_FLIGHT, STEADY_RATE, STEP_MS
-from kerolox.pipeline.audit_style import STYLE
+from kerolox.pipeline.audit.style import STYLE
 from kerolox.pipeline.charts import Mark, Series, bars, curves, legend
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from kerolox.cli.times import parse_time, time_text
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
-    from kerolox.client.admin import Admin
-    from kerolox.client.dead_letters import Resend
+    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.dead_letters import Resend
     from kerolox.protocol.message import StoredMessage
 
 app = typer.Typer(help="Dead letters: what groups have given up.", no_args_is_help=True)
@@ -43,7 +43,7 @@ End = Annotated[str | None, typer.Option("--to", help="Those stored at this time
 @one_line_errors
 def list_topics(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
     """List the groups that have dead letters: how many, since when."""
-    from kerolox.client.dead_letters import DeadLetters, DeadTopic
+    from kerolox.client.admin.dead_letters import DeadLetters, DeadTopic
 
     async def work(admin: Admin) -> list[DeadTopic]:
         return await DeadLetters(admin).topics()
@@ -87,7 +87,7 @@ def show(
     found: list[tuple[StoredMessage, bool | None]] = []
 
     async def work(admin: Admin) -> None:
-        from kerolox.client.dead_letters import Resend, origin_of
+        from kerolox.client.admin.dead_letters import Resend, origin_of
 
         resend = Resend(admin, chosen.group)
         async for page in chosen.pages(admin):
@@ -145,7 +145,7 @@ def resend(
     second run sends what the first has not, and nothing twice. Two runs at the same time do not see each
     other. The dead letters themselves stay where they are until they are too old.
     """
-    from kerolox.client.dead_letters import Resend
+    from kerolox.client.admin.dead_letters import Resend
 
     if to_retry and to_topic is not None:
         raise OptionError("--to-topic", to_topic, "either --to-retry or --to-topic")
@@ -298,7 +298,7 @@ class Chosen:
             raise OptionError("--id", " ".join(self.ids), "either ids, or a key and times")
 
     async def pages(self, admin: Admin) -> AsyncIterator[list[StoredMessage]]:
-        from kerolox.client.admin import NoSuchTopic, NotFound
+        from kerolox.client.admin.admin import NoSuchTopic, NotFound
 
         try:
             async for page in self._pages(admin):
@@ -309,7 +309,7 @@ class Chosen:
             raise NotFound(f"group {self.group} has no such dead letter: {self._wanted}")
 
     async def _pages(self, admin: Admin) -> AsyncIterator[list[StoredMessage]]:
-        from kerolox.client.dead_letters import DeadLetters
+        from kerolox.client.admin.dead_letters import DeadLetters
 
         letters = DeadLetters(admin)
         if self.ids:
@@ -343,7 +343,7 @@ def _run(nameserver: str, work: Any, chosen: Chosen) -> str:
 
 
 def _document(message: StoredMessage, mark: bool | None = None) -> dict[str, Any]:
-    from kerolox.client.dead_letters import origin_of, reason_of
+    from kerolox.client.admin.dead_letters import origin_of, reason_of
 
     found = {"originTopic": origin_of(message), "reason": reason_of(message), **document(message)}
     return found if mark is None else {**found, "resent": mark}
@@ -356,7 +356,7 @@ def _line(message: StoredMessage) -> bytes:
 
 
 def _row(message: StoredMessage) -> tuple[object, ...]:
-    from kerolox.client.dead_letters import origin_of, reason_of
+    from kerolox.client.admin.dead_letters import origin_of, reason_of
 
     return (
         time_text(message.store_timestamp),

@@ -13,7 +13,7 @@ from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output
 from kerolox.cli.times import parse_time, time_text
 
 if TYPE_CHECKING:
-    from kerolox.client.admin import Admin
+    from kerolox.client.admin.admin import Admin
     from kerolox.protocol.bodies.body import MessageQueue
     from kerolox.protocol.bodies.clients import ConsumerConnection
     from kerolox.protocol.bodies.groups import GroupConfig
@@ -34,7 +34,7 @@ def list_groups(
     """List consumer groups and at how many brokers they are."""
 
     async def work(admin: Admin) -> dict[str, dict[str, GroupConfig]]:
-        from kerolox.client.admin import at_all
+        from kerolox.client.admin.admin import at_all
 
         return await at_all(await admin.masters(broker=broker), admin.groups)
 
@@ -66,7 +66,7 @@ def list_groups(
 async def known(admin: Admin, group: str) -> dict[str, GroupConfig]:
     """Broker → its settings of the group. Raises NotFound when there is no such group: nobody has settings
     or progress of it. Who only pulls may have progress alone."""
-    from kerolox.client.admin import NotFound
+    from kerolox.client.admin.admin import NotFound
 
     try:
         return await admin.group(group)
@@ -307,7 +307,7 @@ def reset(
     json: JsonFlag = False,
 ) -> None:
     """Move a group in a topic to another place: to repeat messages, or to skip them."""
-    from kerolox.client.admin import LATEST_MS
+    from kerolox.client.admin.admin import LATEST_MS
     from kerolox.clock import SYSTEM_CLOCK
 
     words = {"earliest": 0, "latest": LATEST_MS, "now": LATEST_MS}

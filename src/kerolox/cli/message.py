@@ -13,8 +13,8 @@ from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
 from kerolox.cli.times import parse_time, time_text
 
 if TYPE_CHECKING:
-    from kerolox.client.admin import Admin
-    from kerolox.client.lookups import Found
+    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.lookups import Found
     from kerolox.protocol.message import StoredMessage
 
 app = typer.Typer(help="Messages that are stored.", no_args_is_help=True)
@@ -33,7 +33,7 @@ def get(
     """Show one message with all that is known of it."""
 
     async def work(admin: Admin) -> StoredMessage:
-        from kerolox.client.lookups import Lookups
+        from kerolox.client.admin.lookups import Lookups
 
         return await Lookups(admin).by_id(id, topic)
 
@@ -55,7 +55,7 @@ def find(
     json: JsonFlag = False,
 ) -> None:
     """Find messages by key, by time, or both. Says so when there are more than it shows."""
-    from kerolox.client.admin import NotFound
+    from kerolox.client.admin.admin import NotFound
     from kerolox.clock import SYSTEM_CLOCK
     from kerolox.protocol.limits import INT64_MAX
 
@@ -64,7 +64,7 @@ def find(
     end_ms = INT64_MAX if end is None else parse_time(end, now_ms, "--to")
 
     async def work(admin: Admin) -> Found:
-        from kerolox.client.lookups import Lookups
+        from kerolox.client.admin.lookups import Lookups
 
         if key is None:
             return await Lookups(admin).by_time(topic, begin_ms, end_ms, limit)

@@ -12,7 +12,7 @@ from kerolox.client.nameservers import NameServers, split_addresses
 from kerolox.errors import KeroloxError, OptionError, nearest
 
 if TYPE_CHECKING:
-    from kerolox.client.admin import Admin
+    from kerolox.client.admin.admin import Admin
     from kerolox.net.requests import Handlers
 
 __all__ = [
@@ -55,7 +55,7 @@ def access_keys() -> tuple[str, str]:
 
 
 def _handlers() -> Handlers:
-    from kerolox.client.signing import Signing
+    from kerolox.client.cluster.signing import Signing
     from kerolox.net.requests import Handlers
 
     handlers = Handlers()
@@ -87,7 +87,7 @@ def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T
 
 def run_admin(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work against the name servers of an option and their brokers."""
-    from kerolox.client.admin import Admin, NoSuchTopic
+    from kerolox.client.admin.admin import Admin, NoSuchTopic
     from kerolox.net.dialer import Dialer
     from kerolox.net.loop import run
 

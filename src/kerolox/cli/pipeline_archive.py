@@ -17,7 +17,7 @@ from kerolox.cli.times import parse_span
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
-    from kerolox.pipeline.archive import Archive, Summary
+    from kerolox.pipeline.archive.archive import Archive, Summary
 
 EXAMPLE = (
     "Example: kerolox pipeline archive --topic orders,payments --to /data/archive --follow --interval 15m"
@@ -90,7 +90,7 @@ def archive(
     nothing is missing, nothing is there twice. spark.read.parquet(DIR) and other readers see committed files
     only. A second run adds what is new; without anything new it changes nothing.
     """
-    from kerolox.pipeline.archive_files import Format
+    from kerolox.pipeline.archive.files import Format
 
     interval_s = parse_span(interval, "--interval")
     if interval_s < INTERVAL_S_MIN:
@@ -169,11 +169,11 @@ def _run(
     *,
     quiet: bool,
 ) -> tuple[Summary, bool]:
-    from kerolox.pipeline.archive import Archive, OnSpark, check_shared
-    from kerolox.pipeline.archive_delta import DeltaArchive
-    from kerolox.pipeline.archive_log import ParquetArchive
+    from kerolox.pipeline.archive.archive import Archive, OnSpark, check_shared
+    from kerolox.pipeline.archive.delta import DeltaArchive
+    from kerolox.pipeline.archive.log import ParquetArchive
     from kerolox.spark import session
-    from kerolox.spark.source_options import read_wanted
+    from kerolox.spark.source.options import read_wanted
 
     wanted = read_wanted(source, "batch")  # wrong options are told before Spark starts
     destination = (DeltaArchive if delta else ParquetArchive)(local_folder(to))

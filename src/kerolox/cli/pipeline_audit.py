@@ -13,7 +13,7 @@ from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
-    from kerolox.pipeline.audit import Audit
+    from kerolox.pipeline.audit.audit import Audit
 
 EXAMPLE = (
     "Example: kerolox pipeline audit /data/broker-a/store /data/broker-b/store --to report   "
@@ -63,7 +63,7 @@ def audit(
     except (KeroloxError, OSError) as error:
         say_error(error, json)
         raise typer.Exit(2) from error
-    from kerolox.pipeline.audit import document
+    from kerolox.pipeline.audit.audit import document
 
     out = output(json)
     report = {"report": str(to.absolute() / "report.html"), **document(made)}
@@ -81,7 +81,7 @@ def _run(
     from kerolox.spark import session
 
     try:
-        from kerolox.pipeline.audit import audit, check_request
+        from kerolox.pipeline.audit.audit import audit, check_request
     except ModuleNotFoundError as error:
         raise session.SparkMissing(str(error.name)) from error
     session.settings(master)
@@ -116,8 +116,8 @@ def _run(
 
 
 def _tables(made: Audit, to: Path) -> list[Table]:
-    from kerolox.pipeline.audit_kinds import KINDS
-    from kerolox.pipeline.audit_report import size_text
+    from kerolox.pipeline.audit.kinds import KINDS
+    from kerolox.pipeline.audit.report import size_text
 
     rows = [
         ("messages", f"{made.messages:,} in {len(made.topics)} topics, {size_text(made.bytes_read)} of log"),

@@ -14,8 +14,8 @@ from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
-    from kerolox.pipeline.replay import Replayed
-    from kerolox.pipeline.replay_plan import Choice, Plan
+    from kerolox.pipeline.replay.plan import Choice, Plan
+    from kerolox.pipeline.replay.replay import Replayed
 
 EXAMPLE = (
     "Example: kerolox pipeline replay /data/archive --to-topic orders-2 --since 2h --tags paid --rate 500/s"
@@ -65,8 +65,8 @@ def replay(
     stopped or killed goes on with the same command and its --id, and sends nothing twice.
     """
     from kerolox.clock import SYSTEM_CLOCK
-    from kerolox.pipeline import replay as work
-    from kerolox.pipeline.replay_plan import Choice, default_state
+    from kerolox.pipeline.replay import replay as work
+    from kerolox.pipeline.replay.plan import Choice, default_state
 
     if to_topic and topic_map:
         raise OptionError("--topic-map", " ".join(topic_map), "either --to-topic or --topic-map")
@@ -128,7 +128,7 @@ def _run(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from kerolox import ClientOptions
-    from kerolox.pipeline.replay import check, replay
+    from kerolox.pipeline.replay.replay import check, replay
     from kerolox.spark import session
 
     access_key, secret_key = access_keys()

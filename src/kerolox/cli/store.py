@@ -14,7 +14,7 @@ from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output,
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
-    from kerolox.store.lock import StoreLock
+    from kerolox.store.disk.lock import StoreLock
     from kerolox.store.offline.layout import Layout
     from kerolox.store.offline.verify import Report
 
@@ -73,7 +73,7 @@ def inspect(
 ) -> None:
     """Show what is in a file: messages, queue entries, keys, times. With --json one object a line."""
     from kerolox.store.errors import FileMissing
-    from kerolox.store.inspect import Kind, kind_of, rows
+    from kerolox.store.offline.inspect import Kind, kind_of, rows
 
     if path.is_dir():
         _show_summary(_layout(path, config_file), output(json))
@@ -138,8 +138,8 @@ def repair(
 ) -> None:
     """Mend a store: rebuild queues and index from the log (both, unless one is named), after the log itself
     was mended if asked; or its tables. What is replaced is put aside, not deleted."""
-    from kerolox.store.files import Files
-    from kerolox.store.lock import StoreLock
+    from kerolox.store.disk.files import Files
+    from kerolox.store.disk.lock import StoreLock
 
     if skip is not None and cut is not None:
         raise OptionError("--cut", cut, "either --skip or --cut")
@@ -202,8 +202,8 @@ def _cut(layout: Layout, offset: int, out: Output, yes: bool) -> dict[str, Any]:
 def _rebuild(layout: Layout, queues: bool, index: bool, out: Output, yes: bool) -> dict[str, Any]:
     import msgspec
 
-    from kerolox.dispatch.rebuild import rebuild
     from kerolox.store.offline.mend import open_log
+    from kerolox.store.rebuild import rebuild
 
     what = " and ".join(word for word, wanted in (("consume queues", queues), ("key index", index)) if wanted)
     segments = open_log(layout)
@@ -233,7 +233,7 @@ def _rebuild(layout: Layout, queues: bool, index: bool, out: Output, yes: bool) 
 def _mend_tables(layout: Layout, out: Output, yes: bool) -> list[dict[str, Any]]:
     import msgspec
 
-    from kerolox.store.files import Files
+    from kerolox.store.disk.files import Files
     from kerolox.store.offline.tables import mend_tables
 
     out.note(
@@ -289,9 +289,9 @@ def _store_at(directory: Path) -> Path:
 @contextmanager
 def _not_in_use(layout: Layout, *, live: bool) -> Iterator[None]:
     """Hold the store's lock, if there is one to hold, while it is looked at."""
+    from kerolox.store.disk.files import Files
+    from kerolox.store.disk.lock import StoreLock
     from kerolox.store.errors import AccessDenied, ReadOnlyDisk, StoreLocked
-    from kerolox.store.files import Files
-    from kerolox.store.lock import StoreLock
 
     lock: StoreLock | None = None
     if not live and Path(layout.path("lock")).exists():

@@ -15,8 +15,8 @@ from kerolox.cli.times import parse_time, time_text
 if TYPE_CHECKING:
     import asyncio
 
-    from kerolox.client.admin import Admin, Queue
-    from kerolox.client.lookups import Lookups
+    from kerolox.client.admin.admin import Admin, Queue
+    from kerolox.client.admin.lookups import Lookups
     from kerolox.protocol.message import StoredMessage
 
 EXAMPLE = "Example: kerolox tail TopicTest --tags 'TagA || TagB' --from 10m"
@@ -43,7 +43,7 @@ def follow(
     json: JsonFlag = False,
 ) -> None:
     """Show messages of a topic as they come, until Ctrl-C. Takes nothing away from consumers."""
-    from kerolox.client.admin import LATEST_MS
+    from kerolox.client.admin.admin import LATEST_MS
     from kerolox.clock import SYSTEM_CLOCK
     from kerolox.errors import OptionError
     from kerolox.protocol.subscription import SQL92, TAG, subscription
@@ -92,8 +92,8 @@ class Tail:
     async def run(self) -> None:
         import asyncio
 
-        from kerolox.client.admin import NotFound
-        from kerolox.client.lookups import Lookups
+        from kerolox.client.admin.admin import NotFound
+        from kerolox.client.admin.lookups import Lookups
 
         lookups = Lookups(self._admin)
         followed: dict[Queue, asyncio.Task[None]] = {}

@@ -10,7 +10,7 @@ from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
 
 if TYPE_CHECKING:
-    from kerolox.client.admin import Admin
+    from kerolox.client.admin.admin import Admin
 
 app = typer.Typer(help="Messages that wait for their time.", no_args_is_help=True)
 
@@ -29,7 +29,7 @@ def pending(
     """Show how many messages with a delay to any time wait: until when, and of which topics."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
-        from kerolox.client.admin import at_all
+        from kerolox.client.admin.admin import at_all
 
         brokers = await admin.masters(cluster=cluster, broker=broker)
         found = await at_all(brokers, lambda address: _ask(admin, address))

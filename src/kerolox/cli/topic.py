@@ -12,7 +12,7 @@ from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output,
 from kerolox.cli.times import time_text
 
 if TYPE_CHECKING:
-    from kerolox.client.admin import Admin
+    from kerolox.client.admin.admin import Admin
     from kerolox.protocol.bodies.body import MessageQueue
     from kerolox.protocol.bodies.routes import TopicRoute
     from kerolox.protocol.bodies.stats import QueueBounds
@@ -155,7 +155,7 @@ def put(
     altered = ",".join(text if text.startswith("-") else "+" + text for text in attributes or ())
 
     async def work(admin: Admin) -> dict[str, TopicConfig]:
-        from kerolox.client.admin import AlreadyThere, NotFound
+        from kerolox.client.admin.admin import AlreadyThere, NotFound
 
         masters = await admin.masters(cluster=cluster, broker=broker)
         before = {name: await admin.topic_config(address, topic) for name, address in masters.items()}
@@ -206,7 +206,7 @@ def delete(
         typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
 
     async def work(admin: Admin) -> list[str]:
-        from kerolox.client.admin import NoSuchTopic
+        from kerolox.client.admin.admin import NoSuchTopic
 
         missing: NoSuchTopic | None = None
         try:

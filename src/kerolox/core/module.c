@@ -9,17 +9,17 @@
 
 static PyMethodDef methods[] = {
     {"split_frames", FAST(split_frames), "See protocol/frame.py."},
-    {"take_sends", FAST(take_sends), "See protocol/plain_sends.py."},
-    {"queue_runs", FAST(queue_runs), "See dispatch/queues.py."},
-    {"key_items", key_items, METH_O, "See dispatch/keys.py."},
-    {"index_entries", FAST(index_entries), "See store/index_file.py."},
+    {"take_sends", FAST(take_sends), "See protocol/send_runs.py."},
+    {"queue_runs", FAST(queue_runs), "See store/dispatch/queues.py."},
+    {"key_items", key_items, METH_O, "See store/dispatch/keys.py."},
+    {"index_entries", FAST(index_entries), "See store/index/index_file.py."},
     {"read_records", FAST(read_records), "See protocol/record.py."},
     {"record_starts", FAST(record_starts), "See spark/records.py."},
     {"property_values", FAST(property_values), "See protocol/record.py."},
-    {"sift", sift, METH_VARARGS, "See store/sifting.py."},
-    {"entry_run", entry_run, METH_O, "See store/reading.py."},
+    {"sift", sift, METH_VARARGS, "See store/queue/property_scan.py."},
+    {"entry_run", entry_run, METH_O, "See store/queue/reading.py."},
 #ifdef RWF_NOWAIT
-    {"read_now", FAST(read_now), "See store/files.py."},
+    {"read_now", FAST(read_now), "See store/disk/files.py."},
 #endif
     {NULL, NULL, 0, NULL},
 };

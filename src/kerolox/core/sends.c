@@ -1,4 +1,4 @@
-/* Plain sends, from frames to records, queue entries and answers in one call: protocol/plain_sends.py. */
+/* Plain sends, from frames to records, queue entries and answers in one call: protocol/send_runs.py. */
 #include "core.h"
 
 enum {

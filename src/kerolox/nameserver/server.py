@@ -33,7 +33,7 @@ from kerolox.net.lanes import BODY_BYTES_MAX, Lane
 from kerolox.net.peer import Peer, PeerEvents, PeerLimits
 from kerolox.net.requests import Handlers
 from kerolox.net.server import ListenFailed, Server
-from kerolox.protocol import hot  # noqa: F401  route queries are decoded in one pass
+from kerolox.protocol import fast_codecs  # noqa: F401 — route queries are decoded in one pass
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.registration import MinBrokerIdChanged
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-from kerolox.spark.metrics import fill_metrics as fill_metrics
+from kerolox.spark.source.metrics import fill_metrics as fill_metrics
 from kerolox.spark.starting import start as start
 
 
@@ -19,8 +19,8 @@ def register(spark: SparkSession, **options: str) -> None:
     ``options``: accessKey, secretKey, tls and the like, when the brokers ask for them.
     """
     from kerolox.spark.datasource import RocketMQ
-    from kerolox.spark.progress import report_progress
-    from kerolox.spark.store_table import RocketMQStore
+    from kerolox.spark.source.progress import report_progress
+    from kerolox.spark.store.table import RocketMQStore
 
     spark.dataSource.register(RocketMQ)
     spark.dataSource.register(RocketMQStore)

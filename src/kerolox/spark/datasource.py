@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from kerolox.spark.columns import spark_schema
 from kerolox.spark.short_errors import RefusedStream, tells_shortly
-from kerolox.spark.source_options import SOURCE
+from kerolox.spark.source.options import SOURCE
 
 
 @tells_shortly
@@ -32,12 +32,12 @@ class RocketMQ(DataSource):
         return spark_schema(properties=SOURCE.parse(self.options)["properties"])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from kerolox.spark.batch_source import BatchSource
+        from kerolox.spark.source.batch import BatchSource
 
         return BatchSource(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from kerolox.spark.stream_source import StreamSource
+        from kerolox.spark.source.stream import StreamSource
 
         try:
             return StreamSource(dict(self.options), schema)
@@ -45,11 +45,11 @@ class RocketMQ(DataSource):
             return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from kerolox.spark.sink import BatchSink
+        from kerolox.spark.sink.sink import BatchSink
 
         return BatchSink(dict(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from kerolox.spark.sink import StreamSink
+        from kerolox.spark.sink.sink import StreamSink
 
         return StreamSink(dict(self.options), schema, overwrite)

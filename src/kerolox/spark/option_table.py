@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kerolox import ClientTls
 from kerolox.client.options import ClientOptions
-from kerolox.client.plain import PlainCluster
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
 

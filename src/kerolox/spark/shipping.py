@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "kerolox_parts"
 PACKAGES: Final = ("kerolox", "pyspark_rocketmq", "pyspark_rocketmq_store", "msgspec", "lz4", "zstandard")
-NEEDED: Final = ("numpy", "pyarrow", "kerolox.spark.reading")
+NEEDED: Final = ("numpy", "pyarrow", "kerolox.spark.source.reading")
 _LEFT_OUT: Final = {"__pycache__", "tests"}
 
 

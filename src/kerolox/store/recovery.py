@@ -35,12 +35,12 @@ from kerolox.protocol.record_scan import (
     Stop,
     scan,
 )
-from kerolox.store.checkpoint import Checkpoint
+from kerolox.store.disk.checkpoint import Checkpoint
+from kerolox.store.disk.progress_notes import UNKNOWN, Marks
+from kerolox.store.disk.segment import segment_name
+from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import CorruptRecord, StoreError
-from kerolox.store.marks import UNKNOWN, Marks
-from kerolox.store.readable_log import store_timestamp_of
-from kerolox.store.segment import segment_name
-from kerolox.store.segments import Segments
+from kerolox.store.log.readable_log import store_timestamp_of
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from kerolox.broker.broker import Broker
 from kerolox.broker.options import BrokerOptions
-from kerolox.client.admin import Admin
+from kerolox.client.admin.admin import Admin
 from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import OptionError, nearest
@@ -32,7 +32,7 @@ from kerolox.nameserver.server import NameServer
 from kerolox.net.dialer import Dialer
 from kerolox.options import specs
 from kerolox.protocol.bodies.topics import TopicConfig
-from kerolox.store.files import Files
+from kerolox.store.disk.files import Files
 from kerolox.testing.nameserver import running_nameserver
 
 # Small files: a test writes little, and starts often.

@@ -2,7 +2,7 @@
 
 :class:`FaultyFiles` is a real directory behind a layer that can lose power, tear a write, fail or
 stall a flush, fill up, turn read-only, and claim that data is not in memory. Give it to a store in
-place of :class:`kerolox.store.files.Files`::
+place of :class:`kerolox.store.disk.files.Files`::
 
     disk = FaultyFiles()
     store = open_store(files=disk)
@@ -23,9 +23,9 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from kerolox.store.disk_usage import DiskUsage
+from kerolox.store.disk.files import PAGE, Buffer, File, Files, PathLike
+from kerolox.store.disk.usage import DiskUsage
 from kerolox.store.errors import StoreError, disk_error, sync_error
-from kerolox.store.files import PAGE, Buffer, File, Files, PathLike
 
 _KEPT_MAX = 64 * 1024 * 1024
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from kerolox.client.admin import Admin
+from kerolox.client.admin.admin import Admin
 from kerolox.client.nameservers import NameServers
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.topics import TopicConfig

@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from kerolox import ClientOptions, Message, Producer, Received
-from kerolox.client.admin import Admin
-from kerolox.client.consumer_options import PullOptions, PushOptions
+from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.lookups import Lookups
+from kerolox.client.cluster.signing import Signing
+from kerolox.client.consume.consumer_options import PullOptions, PushOptions
+from kerolox.client.consume.outcomes import Retry
+from kerolox.client.consume.pull_consumer import PullConsumer
+from kerolox.client.consume.push_consumer import PushConsumer
 from kerolox.client.errors import AccessDenied
-from kerolox.client.lookups import Lookups
 from kerolox.client.nameservers import NameServers
-from kerolox.client.outcomes import Retry
-from kerolox.client.plain import PlainCluster
-from kerolox.client.pull_consumer import PullConsumer
-from kerolox.client.push_consumer import PushConsumer
-from kerolox.client.signing import Signing
+from kerolox.client.sockets.socket_cluster import PlainCluster
 from kerolox.net.dialer import Dialer
 from kerolox.net.requests import Handlers
 from kerolox.protocol.bodies.topics import TopicConfig

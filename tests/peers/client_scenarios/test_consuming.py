@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from kerolox import Client, ClientOptions, ClientTls, Message, Producer, ProducerOptions, Queue, Received
-from kerolox.client.consumer_options import PushOptions
-from kerolox.client.outcomes import DeadLetter, Retry, Suspend
-from kerolox.client.push_consumer import PushConsumer
+from kerolox.client.consume.consumer_options import PushOptions
+from kerolox.client.consume.outcomes import DeadLetter, Retry, Suspend
+from kerolox.client.consume.push_consumer import PushConsumer
 from tests.client.kit import stored
 
 from .conftest import Target

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from kerolox.blocking import Message, Producer, PushConsumer, PushOptions, Queue, Received
-from kerolox.client import allocation
-from kerolox.client.outcomes import Retry
+from kerolox.client.consume import allocation
+from kerolox.client.consume.outcomes import Retry
 
 from ..driver import JavaDriver, JavaError
 from ..scenarios.client import Client, Handle, Record, missing, out_of_order, wait_until

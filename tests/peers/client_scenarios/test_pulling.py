@@ -10,7 +10,7 @@ import pytest
 
 from kerolox import Message, Producer, PullConsumer, PullOptions, Queue, Received
 from kerolox import blocking as without_await
-from kerolox.client.plain import OffsetGone, PlainCluster
+from kerolox.client.sockets.socket_cluster import OffsetGone, PlainCluster
 
 from .conftest import Target
 

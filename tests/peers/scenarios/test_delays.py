@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kerolox.broker.delay_levels import restore
+from kerolox.broker.later.delay_levels import restore
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import unpack
 from kerolox.protocol.record import decode_record

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from kerolox.broker.drafts import Draft, Drafts
-from kerolox.broker.log_writes import LogWrites
-from kerolox.broker.members import Members
+from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.sends import Parked
-from kerolox.broker.topics import Topics
+from kerolox.broker.produce.sends import Parked
+from kerolox.broker.tables.topics import Topics
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.check_backs import CheckBacks
 from kerolox.broker.transactions.counts import Counts
-from kerolox.broker.transactions.ended import Ended
-from kerolox.broker.transactions.endings import Endings
-from kerolox.broker.transactions.fresh import Fresh
+from kerolox.broker.transactions.end_transaction import Endings
+from kerolox.broker.transactions.finished_half_messages import Ended
 from kerolox.broker.transactions.half_messages import Home
+from kerolox.broker.transactions.recent_half_messages import Fresh
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Draft, Drafts
 from kerolox.clock import Clock
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import Refused
 from kerolox.net.requests import Handler, Request
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.send import SendRequest
 from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCheckRequest
-from kerolox.store.commit_log import Place
+from kerolox.store.log.commit_log import Place
+from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.offsets import ConsumerOffsets
 from kerolox.store.tables.transaction_counts import TransactionCounts
 

@@ -15,17 +15,16 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from kerolox.broker.drafts import Drafts
-from kerolox.broker.log_writes import LogWrites
-from kerolox.broker.members import Members
+from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.topics import Topics
+from kerolox.broker.tables.topics import Topics
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.counts import Counts
-from kerolox.broker.transactions.ended import Ended
+from kerolox.broker.transactions.finished_half_messages import Ended
 from kerolox.broker.transactions.half_messages import QUEUE, Fate
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Drafts
 from kerolox.clock import Clock
-from kerolox.dispatch.message_store import MessageStore
 from kerolox.errors import KeroloxError
 from kerolox.protocol import reserved
 from kerolox.protocol.codes import RequestCode
@@ -33,8 +32,9 @@ from kerolox.protocol.headers.transaction import CheckTransaction
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.message_id import offset_id
 from kerolox.protocol.record import decode_records, encode_message
-from kerolox.store.commit_log import Place
-from kerolox.store.reading import Found
+from kerolox.store.log.commit_log import Place
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue.reading import Found
 
 log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from kerolox.broker.drafts import Draft
+from kerolox.broker.write.pending_message import Draft
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_NONE, with_transaction_state
 from kerolox.protocol.message import StoredMessage
-from kerolox.store.commit_log import Place
+from kerolox.store.log.commit_log import Place
 
 QUEUE = 0  # half messages have one queue only
 

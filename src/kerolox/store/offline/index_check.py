@@ -14,10 +14,10 @@ from itertools import groupby
 
 from kerolox.protocol import properties as names
 from kerolox.protocol.record_scan import Entry
+from kerolox.store.disk.files import File
 from kerolox.store.errors import DiskError
-from kerolox.store.files import File
-from kerolox.store.index_file import ENTRY, HEADER, SLOT_SIZE
-from kerolox.store.key_index import KeyHasher
+from kerolox.store.index.index_file import ENTRY, HEADER, SLOT_SIZE
+from kerolox.store.index.key_index import KeyHasher
 from kerolox.store.offline.layout import INDEX, Finding, Layout, OnlyReading
 
 _CHUNK = 16384

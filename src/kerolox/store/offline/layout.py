@@ -12,14 +12,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kerolox.store.consume_queue import ENTRIES_PER_FILE, ENTRY_SIZE
 from kerolox.store.delay_table import parse_levels
+from kerolox.store.disk.files import File, Files, PathLike
+from kerolox.store.disk.segment import OpenFiles
+from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import DiskError, FileMissing, ReadOnlyDisk
-from kerolox.store.files import File, Files, PathLike
-from kerolox.store.index_file import file_size
+from kerolox.store.index.index_file import file_size
 from kerolox.store.options import GIB, INDEX_SIZES, StoreOptions
-from kerolox.store.segment import OpenFiles
-from kerolox.store.segments import Segments
+from kerolox.store.queue.consume_queue import ENTRIES_PER_FILE, ENTRY_SIZE
 
 QUEUES = "consumequeue"
 BATCH_QUEUES = "batchconsumequeue"

@@ -22,14 +22,14 @@ from kerolox.protocol.record import (
     topic_field,
 )
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, TOPIC
-from kerolox.store.deleted_topics import DeletedTopics
+from kerolox.store.disk.files import Files
+from kerolox.store.disk.segment import OpenFiles, segment_name
+from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import StoreError
-from kerolox.store.files import Files
 from kerolox.store.offline.layout import ASIDE, Finding, Layout, OnlyReading, open_run
 from kerolox.store.offline.walk import Damage, Walk
+from kerolox.store.queue.deleted_topics import DeletedTopics
 from kerolox.store.recovery import FILLER_TOPIC
-from kerolox.store.segment import OpenFiles, segment_name
-from kerolox.store.segments import Segments
 
 FILLER_BYTES_MIN = 92  # a record without body and properties, whose topic has one letter
 FILLER_BYTES_MAX = 1 << 20

@@ -15,10 +15,10 @@ from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record_scan import Entry
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
-from kerolox.store.cursors import names_light_queues
 from kerolox.store.delay_table import due_ms
-from kerolox.store.deleted_topics import DeletedTopics
+from kerolox.store.disk.segment import OpenFiles
+from kerolox.store.disk.segments import Segments
+from kerolox.store.log.cursors import names_light_queues
 from kerolox.store.offline.layout import (
     BATCH_QUEUES,
     LIGHT_QUEUE_PREFIX,
@@ -29,9 +29,9 @@ from kerolox.store.offline.layout import (
     open_run,
 )
 from kerolox.store.offline.summary import queue_range
-from kerolox.store.queue_extension import is_address
-from kerolox.store.segment import OpenFiles
-from kerolox.store.segments import Segments
+from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
+from kerolox.store.queue.deleted_topics import DeletedTopics
+from kerolox.store.queue.extension import is_address
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _CHUNK = 4096

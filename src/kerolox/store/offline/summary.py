@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from kerolox.store.checkpoint import Checkpoint
-from kerolox.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
-from kerolox.store.index_file import HEADER
-from kerolox.store.marks import MarksFile
+from kerolox.store.disk.checkpoint import Checkpoint
+from kerolox.store.disk.progress_notes import MarksFile
+from kerolox.store.disk.segment import OpenFiles
+from kerolox.store.disk.segments import Segments
+from kerolox.store.index.index_file import HEADER
+from kerolox.store.log.readable_log import store_timestamp_of
 from kerolox.store.offline.layout import INDEX, QUEUES, Finding, Layout, OnlyReading, open_run
-from kerolox.store.readable_log import store_timestamp_of
-from kerolox.store.segment import OpenFiles
-from kerolox.store.segments import Segments
+from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
 
 
 def summarize(layout: Layout) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from kerolox.store.files import Files
+from kerolox.store.disk.files import Files
 from kerolox.store.offline.layout import QUEUES, Finding, Layout, OnlyReading
 from kerolox.store.tables.filters import FilterTable
 from kerolox.store.tables.groups import GroupTable

@@ -14,9 +14,11 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import ProtocolError
 from kerolox.protocol import json_dialect
 from kerolox.protocol.record_scan import CHECK_BODY, STORE_TIMESTAMP
-from kerolox.store.checkpoint import Checkpoint
+from kerolox.store.disk.checkpoint import Checkpoint
+from kerolox.store.disk.progress_notes import MarksFile
+from kerolox.store.disk.segment import OpenFiles
+from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import DiskError
-from kerolox.store.marks import MarksFile
 from kerolox.store.offline.index_check import IndexCheck
 from kerolox.store.offline.layout import (
     ASIDE,
@@ -30,8 +32,6 @@ from kerolox.store.offline.layout import (
 from kerolox.store.offline.queue_check import QueueCheck
 from kerolox.store.offline.tables import check_tables
 from kerolox.store.offline.walk import Walk
-from kerolox.store.segment import OpenFiles
-from kerolox.store.segments import Segments
 
 FINDINGS_MAX = 1000
 _FUTURE_MS = 24 * 3600 * 1000

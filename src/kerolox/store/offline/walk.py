@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 from kerolox.protocol.record_scan import CHECK_BODY, SIZE, Entry, Stop, scan
+from kerolox.store.disk.segments import Segments
 from kerolox.store.recovery import PIECE_BYTES, _first_bad, find_record_after
-from kerolox.store.segments import Segments
 
 
 class Damage(msgspec.Struct, frozen=True):

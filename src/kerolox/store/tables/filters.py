@@ -10,7 +10,7 @@ import msgspec
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.protocol.bodies.body import Body, from_tree
-from kerolox.store.files import Files, PathLike
+from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.tables.table import Table, unknown_members
 
 logger = logging.getLogger(__name__)

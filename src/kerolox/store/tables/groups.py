@@ -10,7 +10,7 @@ from kerolox.errors import ProtocolError
 from kerolox.protocol.bodies.body import from_tree
 from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigTable
 from kerolox.protocol.bodies.topics import DataVersion
-from kerolox.store.files import Files, PathLike
+from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.tables.table import Table, unknown_members, unknown_of_all, with_unknown
 
 

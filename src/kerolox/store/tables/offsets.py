@@ -10,8 +10,8 @@ from kerolox.errors import ProtocolError
 from kerolox.protocol.bodies.body import from_tree
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable, LightOffsetTable
 from kerolox.protocol.bodies.topics import DataVersion
-from kerolox.store.cursors import LIGHT_PREFIX
-from kerolox.store.files import Files, PathLike
+from kerolox.store.disk.files import Files, PathLike
+from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.tables.table import Table, unknown_members
 
 _AT = "@"

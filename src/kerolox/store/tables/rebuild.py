@@ -19,7 +19,7 @@ from kerolox.protocol.reserved import (
     SYSTEM_PREFIX,
     SYSTEM_TOPICS,
 )
-from kerolox.store.cursors import LIGHT_PREFIX
+from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.tables.topics import QUEUES_MAX
 
 # What is lost with a table that nothing else tells.

@@ -8,7 +8,7 @@ from typing import Any
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.protocol.bodies.body import from_tree
 from kerolox.protocol.bodies.groups import RequestModeTable, SetRequestMode
-from kerolox.store.files import Files, PathLike
+from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.tables.table import Table, unknown_members
 
 

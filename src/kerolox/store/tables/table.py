@@ -29,8 +29,8 @@ import msgspec
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import ProtocolError
 from kerolox.protocol.json_dialect import dumps, loads
+from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.errors import StoreError
-from kerolox.store.files import Files, PathLike
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.protocol.bodies.body import from_tree
 from kerolox.protocol.bodies.stats import TimerMetric, TimerMetrics
 from kerolox.protocol.bodies.topics import DataVersion
-from kerolox.store.files import Files, PathLike
+from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.tables.figures import Figures
 from kerolox.store.tables.table import unknown_members
 

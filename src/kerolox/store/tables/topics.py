@@ -9,7 +9,7 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import ProtocolError
 from kerolox.protocol.bodies.body import Body, from_tree
 from kerolox.protocol.bodies.topics import DataVersion, TopicConfig
-from kerolox.store.files import Files, PathLike
+from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.tables.table import Table, unknown_members, unknown_of_all, with_unknown
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.protocol.bodies.body import Body, from_tree
 from kerolox.protocol.bodies.topics import DataVersion
-from kerolox.store.files import Files, PathLike
+from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.tables.figures import Figures
 from kerolox.store.tables.table import unknown_members
 

@@ -1,0 +1,160 @@
+"""The broker itself: its settings, its figures, and orders to clean up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+
+from kerolox.broker.admin.topic_admin import Row, Settled
+from kerolox.broker.figures.runtime_info import RuntimeInfo
+from kerolox.broker.figures.stats import Statistics
+from kerolox.broker.later.timers import Timers
+from kerolox.broker.options import BrokerOptions
+from kerolox.clock import Clock
+from kerolox.config_file import ConfigFile
+from kerolox.net.requests import Answer, Request
+from kerolox.options import change, to_properties
+from kerolox.protocol.bodies.properties_text import read_properties
+from kerolox.protocol.bodies.routes import KVTable
+from kerolox.protocol.bodies.stats import HaStatus
+from kerolox.protocol.bodies.topics import DataVersion
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.headers.admin import BrokerConfigAnswer, BrokerStatsRequest
+from kerolox.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+# RocketMQ's size of a thread pool that tools (exportMetrics) take for the number of processors.
+_MACHINE = f"clientCallbackExecutorThreads={os.cpu_count() or 1}\n"
+
+
+class BrokerAdmin:
+    """25, 26, 28, 60, 61, 306, 315, 329 and 907.
+
+    ``changed`` hears which options took which values, by our names.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        stats: Statistics,
+        runtime_info: RuntimeInfo,
+        options: BrokerOptions,
+        settled: Settled,
+        changed: Callable[[Mapping[str, object]], None],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._stats = stats
+        self._runtime_info = runtime_info
+        self._options = options
+        self._settled = settled
+        self._changed = changed
+        self._clock = clock
+        self._version = DataVersion(timestamp=clock.wall_ms())
+        self._file = ConfigFile(options.config_path) if options.config_path else None
+        self.timers: Timers | None = None  # without, any-time delays are switched off
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.UPDATE_BROKER_CONFIG, self.update, None),
+            (RequestCode.GET_BROKER_CONFIG, self.show, None),
+            (RequestCode.GET_BROKER_RUNTIME_INFO, self.figures, None),
+            (RequestCode.VIEW_BROKER_STATS_DATA, self.stats, BrokerStatsRequest),
+            (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_queues, None),
+            (RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired, None),
+            (RequestCode.GET_TIMER_CHECK_POINT, self.timer_checkpoint, None),
+            (RequestCode.GET_TIMER_METRICS, self.timer_metrics, None),
+            (RequestCode.GET_BROKER_HA_STATUS, self.ha_status, None),
+        ]
+
+    async def close(self) -> None:
+        if self._file is not None:
+            await self._file.close()
+
+    # --- settings -------------------------------------------------------------------------------------
+
+    async def update(self, request: Request[None]) -> Answer:
+        """Change what may change while running, all or none, and write it to the file it is kept in."""
+        wanted = read_properties(request.body)
+        if any(map(self._options.black_listed, wanted)):
+            return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
+        if self._file is not None:
+            changed = await self._file.change(self._options, wanted)
+        elif changed := change(self._options, wanted):
+            log.warning(
+                "options_not_kept keys=%s next='set brokerConfigPath to keep them after a restart'",
+                ",".join(changed),
+            )
+        if not changed:
+            return Answer()
+        log.info("options_changed keys=%s by=%s", ",".join(changed), request.peer.address)
+        self._version = self._version.next(self._clock.wall_ms())
+        self._changed(changed)
+        if "permission" in changed:
+            await self._settled()
+        return Answer()
+
+    def show(self, request: Request[None]) -> Answer:
+        return Answer(
+            header=BrokerConfigAnswer(version=self._version.encode().decode()),
+            body=(to_properties(self._options) + _MACHINE).encode(),
+        )
+
+    # --- figures --------------------------------------------------------------------------------------
+
+    async def figures(self, request: Request[None]) -> Answer:
+        table = self._runtime_info.collect()
+        table |= await asyncio.to_thread(self._runtime_info.collect_from_disk)
+        return Answer(body=KVTable(table=table).encode())
+
+    def stats(self, request: Request[BrokerStatsRequest]) -> Answer:
+        asked = request.header
+        found = self._stats.named(asked.stats_name, asked.stats_key)
+        if found is None:
+            return Answer(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"The stats <{asked.stats_name}> <{asked.stats_key}> not exist",
+            )
+        return Answer(body=found.encode())
+
+    def ha_status(self, request: Request[None]) -> Answer:
+        """As long as nobody follows: a leader by itself."""
+        status = HaStatus(
+            master=self._store.state.leads,
+            master_commit_log_max_offset=self._store.log.max_offset,
+        )
+        return Answer(body=status.encode())
+
+    def timer_checkpoint(self, request: Request[None]) -> Answer:
+        """How far the timer has come, for those who follow."""
+        if self.timers is None:
+            return _no_timer("The checkpoint is null")
+        return Answer(body=self.timers.files.checkpoint.encode())
+
+    def timer_metrics(self, request: Request[None]) -> Answer:
+        if self.timers is None:
+            return _no_timer("The timer message store is null")
+        return Answer(body=self.timers.counts.body().encode())
+
+    # --- cleaning -------------------------------------------------------------------------------------
+
+    async def clean_queues(self, request: Request[None]) -> Answer:
+        """Remove queue files all of whose messages have left the log."""
+        store = self._store
+        count = await asyncio.get_running_loop().run_in_executor(
+            store.keeper, store.queues.delete_before, store.log.min_offset
+        )
+        log.info("queue_files_removed count=%d by=%s", count, request.peer.address)
+        return Answer()
+
+    def delete_expired(self, request: Request[None]) -> Answer:
+        log.info("deletion_ordered by=%s", request.peer.address)
+        self._store.housekeeper.order_deletion()
+        return Answer()
+
+
+def _no_timer(remark: str) -> Answer:
+    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)

@@ -1,0 +1,153 @@
+"""Connected clients: who they are, and questions that are passed on to them."""
+
+from __future__ import annotations
+
+from kerolox.broker.admin.topic_admin import Row
+from kerolox.broker.members.groups import Groups
+from kerolox.broker.members.members import Member, Members
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.tables.topics import Topics
+from kerolox.errors import InvalidRequest, KeroloxError, RequestTimeout
+from kerolox.net.requests import Answer, Request
+from kerolox.protocol.bodies.clients import (
+    Connection,
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+)
+from kerolox.protocol.codes import VERSION_RELAYED_CALL, RequestCode, ResponseCode, version_name
+from kerolox.protocol.headers.group import ConsumerConnectionRequest, ProducerConnectionRequest
+from kerolox.protocol.headers.heartbeat import ConsumeDirectlyRequest, ConsumerRunningInfoRequest
+from kerolox.protocol.message_id import read_offset_id
+from kerolox.store.message_store import MessageStore
+
+RELAY_TIMEOUT_S = 10.0
+
+
+class ClientAdmin:
+    """203, 204, 307, 309 and 328."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        members: Members,
+        options: BrokerOptions,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._members = members
+        self._options = options
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumers, ConsumerConnectionRequest),
+            (RequestCode.GET_PRODUCER_CONNECTION_LIST, self.producers, ProducerConnectionRequest),
+            (RequestCode.GET_ALL_PRODUCER_INFO, self.all_producers, None),
+            (RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info, ConsumerRunningInfoRequest),
+            (RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly, ConsumeDirectlyRequest),
+        ]
+
+    # --- who is there ---------------------------------------------------------------------------------
+
+    def consumers(self, request: Request[ConsumerConnectionRequest]) -> Answer:
+        group = request.header.consumer_group
+        found = self._members.online(group, f"the consumer group[{group}] not online")
+        body = ConsumerConnection(
+            connection_set=tuple(_connection(member) for member in found.by_peer.values()),
+            consume_from_where=found.from_where,
+            consume_type=found.consume_type,
+            message_model=found.model,
+            subscription_table=found.subscriptions,
+        )
+        return Answer(body=body.encode())
+
+    def producers(self, request: Request[ProducerConnectionRequest]) -> Answer:
+        group = request.header.producer_group
+        found = self._members.producers.get(group)
+        if found is None:
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"the producer group[{group}] not exist")
+        connections = tuple(_connection(member) for member in found.values())
+        return Answer(body=ProducerConnection(connection_set=connections).encode())
+
+    def all_producers(self, request: Request[None]) -> Answer:
+        data = {
+            group: tuple(
+                ProducerInfo(
+                    client_id=member.client_id,
+                    language=member.client.language,
+                    last_update_timestamp=member.seen_ms,
+                    remote_ip=f"/{member.peer.address}",  # as Java writes a socket's address
+                    version=member.client.version,
+                )
+                for member in table.values()
+            )
+            for group, table in self._members.producers.items()
+        }
+        return Answer(body=ProducerTable(data=data).encode())
+
+    # --- asking them ----------------------------------------------------------------------------------
+
+    async def running_info(self, request: Request[ConsumerRunningInfoRequest]) -> Answer:
+        asked = request.header
+        return await self._relay(
+            request.command.code, asked.consumer_group, asked.client_id, request.command.fields, b""
+        )
+
+    async def consume_directly(self, request: Request[ConsumeDirectlyRequest]) -> Answer:
+        asked = request.header
+        if asked.msg_id is None:
+            raise InvalidRequest("msgId is missing: which message is to be consumed?")
+        fields = dict(request.command.fields)
+        fields["brokerName"] = self._options.broker_name
+        config = self._topics.find(asked.topic) if asked.topic else None
+        if config is not None:
+            fields["topicSysFlag"] = str(config.topic_sys_flag)
+        group = self._groups.find(asked.consumer_group)
+        if group is not None:
+            fields["groupSysFlag"] = str(group.group_sys_flag)
+        record = await self._store.message_at(read_offset_id(asked.msg_id).physical_offset)
+        return await self._relay(
+            request.command.code, asked.consumer_group, asked.client_id or "", fields, record
+        )
+
+    async def _relay(
+        self, code: int, group: str, client_id: str, fields: dict[str, str], body: bytes
+    ) -> Answer:
+        """Ask a consumer over the connection it has here, and give its answer back as it is."""
+        member = self._members.consumer(group, client_id)
+        if member is None:
+            return Answer(
+                code=ResponseCode.SYSTEM_ERROR, remark=f"The Consumer <{group}> <{client_id}> not online"
+            )
+        if member.client.version < VERSION_RELAYED_CALL:
+            return Answer(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"The Consumer <{client_id}> Version <{version_name(member.client.version)}> too low "
+                "to finish, please upgrade it to V3_1_8_SNAPSHOT",
+            )
+        try:
+            answer = await member.peer.call(code, None, body, timeout_s=RELAY_TIMEOUT_S, fields=dict(fields))
+        except RequestTimeout as error:
+            return Answer(
+                code=ResponseCode.CONSUME_MSG_TIMEOUT,
+                remark=f"consumer <{group}> <{client_id}> Timeout: {error}",
+            )
+        except KeroloxError as error:
+            return Answer(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"invoke consumer <{group}> <{client_id}> Exception: {error}",
+            )
+        return Answer(code=answer.code, remark=answer.remark, body=answer.body)
+
+
+def _connection(member: Member) -> Connection:
+    return Connection(
+        client_addr=member.peer.address,
+        client_id=member.client_id,
+        language=member.client.language,
+        version=member.client.version,
+    )

@@ -1,0 +1,66 @@
+"""What tools may ask for and this broker does not do: answered with the reason, and what to do instead."""
+
+from __future__ import annotations
+
+from kerolox.broker import absent
+from kerolox.broker.admin.topic_admin import Row
+from kerolox.net.requests import Answer, Handler, Request
+from kerolox.protocol.codes import RequestCode, ResponseCode
+
+_COLD = (
+    "this broker does not throttle groups that read cold messages; it can disable those that fall too far "
+    "behind: disableConsumeIfConsumerReadSlowly=true"
+)
+_ROCKSDB = absent.ROCKSDB
+_CONTAINER = "this is one broker, not a container of several: start another with kerolox broker"
+
+REASONS = {
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
+        "static topics, whose queues move between brokers, are not supported. Create an ordinary topic: "
+        "kerolox topic create, or mqadmin updateTopic"
+    ),
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: _COLD,
+    RequestCode.SET_COMMITLOG_READ_MODE: "the operating system is not told how the log will be read",
+    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _ROCKSDB,
+    RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: _ROCKSDB,
+    RequestCode.SWITCH_TIMER_ENGINE: _ROCKSDB,
+    RequestCode.ADD_BROKER: _CONTAINER,
+    RequestCode.REMOVE_BROKER: _CONTAINER,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: absent.COPIES,
+    RequestCode.GET_BROKER_EPOCH_CACHE: absent.CONTROLLER,
+    **{code: absent.ACCESS for code in RequestCode if code.name.startswith("AUTH_") or 50 <= code <= 54},
+    **{code: absent.LITE for code in RequestCode if "LITE" in code.name and code.value > 200_000},
+    **dict.fromkeys(
+        (
+            RequestCode.QUERY_ASSIGNMENT,
+            RequestCode.POP_MESSAGE,
+            RequestCode.ACK_MESSAGE,
+            RequestCode.BATCH_ACK_MESSAGE,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+            RequestCode.PEEK_MESSAGE,
+            RequestCode.NOTIFICATION,
+            RequestCode.POLLING_INFO,
+            RequestCode.POP_ROLLBACK,
+        ),
+        absent.POP,
+    ),
+    RequestCode.GET_PARENT_TOPIC_INFO: absent.LITE,
+}
+
+
+def rows() -> list[Row]:
+    return [(code, _refuse(code, why), None) for code, why in REASONS.items()]
+
+
+def _refuse(code: RequestCode, why: str) -> Handler:
+    answer = Answer(
+        code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        remark=f" request type {code.value} ({code.name}) not supported: {why}",
+    )
+
+    def refuse(request: Request[None]) -> Answer:
+        return answer
+
+    return refuse

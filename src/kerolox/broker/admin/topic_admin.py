@@ -1,0 +1,344 @@
+"""Topics, as tools make, change, show and delete them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from kerolox.broker import names
+from kerolox.broker.absent import refuse_topic_attribute
+from kerolox.broker.figures.lag import store_time_ms
+from kerolox.broker.figures.stats import Statistics
+from kerolox.broker.members.members import Members
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.tables.topics import Topics
+from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused, sentences
+from kerolox.net.requests import Answer, Handler, Request
+from kerolox.protocol import reserved
+from kerolox.protocol.bodies.body import MessageQueue
+from kerolox.protocol.bodies.members import GroupList
+from kerolox.protocol.bodies.routes import TopicList
+from kerolox.protocol.bodies.stats import QueueBounds, TopicStats
+from kerolox.protocol.bodies.topics import (
+    DataVersion,
+    TopicConfig,
+    TopicConfigList,
+    TopicConfigTable,
+    TopicConfigWithMapping,
+)
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers import topic as headers
+from kerolox.store.log.cursors import LIGHT_PREFIX
+from kerolox.store.message_store import MessageStore
+from kerolox.store.tables.offsets import ConsumerOffsets
+from kerolox.store.tables.topics import QUEUES_MAX
+from kerolox.unsaved import NotSaved
+
+log = logging.getLogger(__name__)
+
+Row = tuple[RequestCode, Handler, type[Header] | None]
+Settled = Callable[[], Awaitable[None]]
+
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+PAGE_MAX = 2000  # of GET_ALL_TOPIC_CONFIG and its like for groups
+
+_MESSAGE_TYPE = "message.type"
+_MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY")
+_CHOICES = {
+    "queue.type": ("SimpleCQ", "BatchCQ"),
+    "cleanup.policy": ("DELETE", "COMPACTION"),
+    _MESSAGE_TYPE: _MESSAGE_TYPES,
+}
+_NUMBERS = ("reserve.time", "lite.topic.expiration")
+_CHANGEABLE = (_MESSAGE_TYPE, *_NUMBERS)
+
+
+class TopicAdmin:
+    """17, 18, 21, 202, 215, 300, 305, 316 and 351.
+
+    ``settled`` waits until changed topics are told to the name servers, ``offsets_saved`` until changed
+    offsets are on disk.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        offsets: ConsumerOffsets,
+        members: Members,
+        stats: Statistics,
+        options: BrokerOptions,
+        settled: Settled,
+        offsets_saved: Settled,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._members = members
+        self._stats = stats
+        self._options = options
+        self._settled = settled
+        self._offsets_saved = offsets_saved
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.UPDATE_AND_CREATE_TOPIC, self.create, headers.CreateTopicRequest),
+            (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.create_many, None),
+            (RequestCode.GET_ALL_TOPIC_CONFIG, self.all_configs, headers.AllTopicConfigRequest),
+            (RequestCode.GET_TOPIC_CONFIG, self.config, headers.TopicConfigRequest),
+            (RequestCode.GET_TOPIC_STATS_INFO, self.stats, headers.TopicStatsRequest),
+            (RequestCode.DELETE_TOPIC_IN_BROKER, self.delete, headers.DeleteTopicRequest),
+            (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, self.consumers, headers.TopicConsumersRequest),
+            (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, None),
+            (RequestCode.CLEAN_UNUSED_TOPIC, self.clean_unused, None),
+        ]
+
+    # --- making and changing --------------------------------------------------------------------------
+
+    async def create(self, request: Request[headers.CreateTopicRequest]) -> Answer:
+        asked = request.header
+        config = TopicConfig(
+            topic_name=asked.topic,
+            read_queue_nums=asked.read_queue_nums,
+            write_queue_nums=asked.write_queue_nums,
+            perm=asked.perm,
+            topic_filter_type=asked.topic_filter_type,
+            topic_sys_flag=asked.topic_sys_flag or 0,
+            order=asked.order,
+            attributes=parse_attributes(asked.attributes),
+        )
+        return await self._put([config], request.peer.address)
+
+    async def create_many(self, request: Request[None]) -> Answer:
+        return await self._put(TopicConfigList.decode(request.body).topic_config_list, request.peer.address)
+
+    async def _put(self, configs: Sequence[TopicConfig], by: str) -> Answer:
+        """All of them or none: whatever is wrong with one is found before the first is put."""
+        checked = [self._checked(config) for config in configs]
+        self._topics.check_room(*{config.topic_name for config in checked})
+        for config in checked:
+            if self._topics.put(config):
+                log.info(
+                    "topic_changed topic=%r read_queues=%d write_queues=%d perm=%d by=%s",
+                    config.topic_name, config.read_queue_nums, config.write_queue_nums, config.perm, by,
+                )  # fmt: skip
+        await self._topics.unsaved.saved(*[config.topic_name for config in checked])
+        await self._settled()
+        return Answer()
+
+    def _checked(self, config: TopicConfig) -> TopicConfig:
+        topic = config.topic_name
+        names.check_topic(topic)
+        self._check_not_system(topic)
+        for queues in (config.read_queue_nums, config.write_queue_nums):
+            if not 0 <= queues <= QUEUES_MAX:
+                raise InvalidRequest(f"topic [{topic}]: {queues} queues, expected 0 to {QUEUES_MAX}")
+        if config.topic_filter_type not in FILTER_TYPES:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topicFilterType = [{config.topic_filter_type}] value invalid, expected one of "
+                f"{', '.join(FILTER_TYPES)}",
+            )
+        before = self._topics.find(topic)
+        attributes = altered_attributes(None if before is None else before.attributes, config.attributes)
+        return msgspec.structs.replace(config, attributes=attributes)
+
+    def _check_not_system(self, topic: str) -> None:
+        if self._topics.is_system(topic):
+            raise InvalidRequest(f"The topic[{topic}] is conflict with system topic.")
+
+    # --- deleting -------------------------------------------------------------------------------------
+
+    async def delete(self, request: Request[headers.DeleteTopicRequest]) -> Answer:
+        topic = request.header.topic
+        if not topic.strip():
+            raise InvalidRequest("The specified topic is blank.")
+        self._check_not_system(topic)
+        # With it go the topics where its messages wait to be popped again.
+        retries = [
+            reserved.RETRY_PREFIX + retry
+            for group in self._offsets.groups_of(topic)
+            for retry in (f"{group}+{topic}", f"{group}_{topic}")
+        ]
+        gone = [topic, *(retry for retry in retries if self._topics.find(retry) is not None)]
+        for name in gone:
+            await self._delete(name)
+            log.info("topic_deleted topic=%r by=%s", name, request.peer.address)
+        # Offsets that came back would lie behind the end of a topic that is made again.
+        await offsets_gone(self._offsets_saved, f"topic[{topic}]")
+        await self._settled()
+        return Answer()
+
+    async def _delete(self, topic: str) -> None:
+        """First it is gone from the table, on disk: then nothing that follows can be half of a deletion."""
+        leaving = self._topics.leaving
+        if topic in leaving:
+            raise Overloaded(f"topic[{topic}] is being deleted at this moment. Try again")
+        leaving.add(topic)
+        try:
+            self._topics.remove(topic)
+            await self._topics.unsaved.saved(topic)
+            self._offsets.remove_topic(topic)
+            await self._store.delete_topic(topic)
+        finally:
+            leaving.discard(topic)
+
+    async def clean_unused(self, request: Request[None]) -> Answer:
+        """Remove queues of topics that are no more."""
+        for topic in list(self._store.queues.by_topic):
+            if self._topics.find(topic) is None and not topic.startswith(LIGHT_PREFIX):
+                log.info("unused_queues_removed topic=%r by=%s", topic, request.peer.address)
+                await self._store.delete_topic(topic)
+        return Answer()
+
+    # --- showing --------------------------------------------------------------------------------------
+
+    async def all_configs(self, request: Request[headers.AllTopicConfigRequest]) -> Answer:
+        asked = request.header
+        table = self._topics.table
+        shown: Mapping[str, TopicConfig] = table.topics
+        if asked.data_version is not None or asked.topic_seq is not None or asked.max_topic_num is not None:
+            wanted = page_names(
+                list(shown), table.version, asked.data_version, asked.topic_seq, asked.max_topic_num
+            )
+            shown = {name: shown[name] for name in wanted}
+        body = TopicConfigTable(
+            data_version=table.version,
+            mapping_data_version=DataVersion(timestamp=self._stats.started_ms),
+            topic_config_table=dict(shown),
+        )
+        header = headers.AllTopicConfigAnswer(total_topic_num=len(table.topics))
+        return Answer(header=header, body=await asyncio.to_thread(body.encode))  # there may be very many
+
+    def config(self, request: Request[headers.TopicConfigRequest]) -> Answer:
+        topic = request.header.topic
+        config = self._topics.known(topic, f"No topic in this broker. topic: {topic}")
+        fields = {field: getattr(config, field) for field in config.__struct_fields__}
+        return Answer(body=TopicConfigWithMapping(**fields).encode())
+
+    async def stats(self, request: Request[headers.TopicStatsRequest]) -> Answer:
+        topic = request.header.topic
+        config = self._topics.known(topic, f"topic[{topic}] not exist")
+        count = max(config.read_queue_nums, config.write_queue_nums)
+        bounds = await asyncio.to_thread(self._bounds, topic, count)
+        return Answer(
+            body=TopicStats(offset_table=bounds, topic_put_tps=self._stats.put_rate(topic)).encode()
+        )
+
+    def _bounds(self, topic: str, count: int) -> dict[MessageQueue, QueueBounds]:
+        """For a thread: it asks the log for times."""
+        store = self._store
+        found: dict[MessageQueue, QueueBounds] = {}
+        for queue_id in range(count):
+            end = store.max_offset(topic, queue_id)
+            stored_ms = store_time_ms(store, topic, queue_id, end - 1) if end > 0 else 0
+            found[MessageQueue(topic, self._options.broker_name, queue_id)] = QueueBounds(
+                min_offset=max(0, store.min_offset(topic, queue_id)),
+                max_offset=end,
+                last_update_timestamp=stored_ms,
+            )
+        return found
+
+    def consumers(self, request: Request[headers.TopicConsumersRequest]) -> Answer:
+        """Groups with a member that wants it, and groups that once consumed it."""
+        topic = request.header.topic
+        groups = self._members.groups_subscribed(topic) | self._offsets.groups_of(topic)
+        return Answer(body=GroupList(group_list=tuple(sorted(groups))).encode())
+
+    def system_topics(self, request: Request[None]) -> Answer:
+        return Answer(body=TopicList(topic_list=tuple(sorted(self._topics.system))).encode())
+
+
+async def offsets_gone(saved: Settled, what: str) -> None:
+    """Wait until offsets that were removed with something are gone from the disk, too. That it was deleted
+    stays: doing so again finishes it."""
+    try:
+        await saved()
+    except NotSaved as error:
+        remark = f"{what} was deleted, but its offsets are still in {error.path}: {error.why}"
+        raise Refused(error.code, sentences(remark, "delete it again then")) from error
+
+
+def page_names(
+    all_names: list[str],
+    version: DataVersion,
+    seen_version: str | None,
+    first: int | None,
+    count: int | None,
+) -> list[str]:
+    """Some entries of a table in the order of names; from the beginning when it has changed meanwhile."""
+    try:
+        same = bool(seen_version) and DataVersion.decode(seen_version or "") == version
+    except KeroloxError:
+        same = False
+    start = max(0, first or 0) if same else 0
+    size = PAGE_MAX if count is None else max(0, min(count, PAGE_MAX))
+    return sorted(all_names)[start : start + size]
+
+
+def parse_attributes(text: str | None) -> dict[str, str]:
+    """``+key=value,-key`` → the keys with their sign."""
+    attributes: dict[str, str] = {}
+    for item in (text or "").split(","):
+        if not item:
+            continue
+        key, separator, value = item.partition("=")
+        if separator and not key.startswith("+"):
+            raise _wrong_attribute(f"add/alter attribute format is wrong: {key}")
+        if not separator and not key.startswith("-"):
+            raise _wrong_attribute(f"delete attribute format is wrong: {key}")
+        if key in attributes:
+            raise _wrong_attribute(f"key duplication: {key}")
+        attributes[key] = value
+    return attributes
+
+
+def altered_attributes(before: Mapping[str, str] | None, asked: Mapping[str, str]) -> dict[str, str]:
+    """A topic's attributes after ``+key`` has set and ``-key`` removed some; ``before`` None: it is new."""
+    after = dict(before or {})
+    for key, value in asked.items():
+        sign, name = key[:1], key[1:]
+        if not name or "+" in name or "-" in name or sign not in ("+", "-"):
+            raise _wrong_attribute(f"kv string format wrong: {key!r}, expected +name=value or -name")
+        if name not in _CHOICES and name not in _NUMBERS:
+            raise _wrong_attribute(f"unsupported key: {name}")
+        if before is not None and name not in _CHANGEABLE:
+            raise _wrong_attribute(f"attempt to update an unchangeable attribute. key: {name}")
+        if sign == "-":
+            if before is None:
+                raise _wrong_attribute(f"only add attribute is supported while creating topic. key: {name}")
+            if name not in before:
+                raise _wrong_attribute(f"attempt to delete a nonexistent key: {name}")
+            del after[name]
+            continue
+        if name == _MESSAGE_TYPE and value == "MIXED":
+            raise InvalidRequest("MIXED message type is not supported.")
+        _check_attribute(name, value)
+        after[name] = value
+    return after
+
+
+def _check_attribute(name: str, value: str) -> None:
+    choices = _CHOICES.get(name)
+    if choices is not None:
+        if value not in choices:
+            raise _wrong_attribute(
+                f"value is not in set: {value!r} of {name}, expected one of {', '.join(choices)}"
+            )
+        refuse_topic_attribute(name, value)
+        return
+    try:
+        fits = -1 <= int(value) < 1 << 63
+    except ValueError:
+        fits = False
+    if not fits:
+        raise _wrong_attribute(f"value is not in range(-1, {(1 << 63) - 1}): {value!r} of {name}")
+    refuse_topic_attribute(name, value)
+
+
+def _wrong_attribute(why: str) -> Refused:
+    return Refused(ResponseCode.SYSTEM_ERROR, why)

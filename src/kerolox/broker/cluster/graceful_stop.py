@@ -1,0 +1,81 @@
+"""Leaving: clients are told to go elsewhere before they are cut off.
+
+Only newer clients understand that; others are served until the end. What needs no answer is still taken:
+nobody could be told to bring it elsewhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from kerolox.broker.consume.waiting_pulls import WaitingPulls
+from kerolox.broker.options import BrokerOptions
+from kerolox.clock import Clock
+from kerolox.net.requests import Answer, Handler, Hook, Request, Route
+from kerolox.net.server import Server
+from kerolox.protocol.codes import VERSION_BEFORE_GO_AWAY, ResponseCode
+from kerolox.protocol.flags import COMMAND_ONEWAY
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.05  # how often it is seen whether all are gone
+
+_GO_AWAY = Answer(code=ResponseCode.GO_AWAY, remark="please go away: this broker is stopping")
+
+
+class GoingAway:
+    """The way out of a broker's servers."""
+
+    def __init__(
+        self, servers: Iterable[Server], waiting: WaitingPulls, options: BrokerOptions, clock: Clock
+    ) -> None:
+        self._servers = tuple(servers)
+        self._waiting = waiting
+        self._options = options
+        self._clock = clock
+
+    async def send_away(self) -> None:
+        """Tell everybody who asks anything, for some time or until all are gone. Nothing, unless the options
+        say so."""
+        if not self._options.graceful_stop:
+            return
+        log.info("going_away peers=%d seconds=%d", self._peers, self._options.graceful_stop_s)
+        for server in self._servers:
+            # With a hook there is no short way past the routes.
+            server.handlers.hooks.append(Hook())
+            for code, route in list(server.handlers.routes.items()):
+                server.handlers.routes[code] = Route(code, _or_go(route.handler), route.header, route.lane)
+        self._waiting.wake_all()
+        until_s = self._clock.monotonic_s() + self._options.graceful_stop_s
+        while self._peers and self._clock.monotonic_s() < until_s:
+            await self._clock.sleep(LOOK_S)
+
+    @property
+    def _peers(self) -> int:
+        return sum(len(server.peers) for server in self._servers)
+
+
+def _or_go(handler: Handler) -> Handler:
+    """The handler, but for those who can be sent away."""
+
+    def may_go(request: Request[Any]) -> bool:
+        command = request.command
+        return command.version > VERSION_BEFORE_GO_AWAY and not command.flag & COMMAND_ONEWAY
+
+    if inspect.iscoroutinefunction(handler):
+
+        async def later(request: Request[Any]) -> Answer | None:
+            if may_go(request):
+                return _GO_AWAY
+            answer: Answer | None = await handler(request)
+            return answer
+
+        return later
+
+    def at_once(request: Request[Any]) -> Any:
+        return _GO_AWAY if may_go(request) else handler(request)
+
+    return at_once

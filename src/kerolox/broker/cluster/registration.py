@@ -1,0 +1,271 @@
+"""Tell the name servers that the broker is here, and with which topics.
+
+Each name server has one connection and one task of its own, so that none waits for another. All topics are
+told at the start, every 30 s, and after a connection was lost, since a name server forgets a broker whose
+connection closes; a topic that changed is told at once and alone. What a name server has not confirmed is
+told again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.tables.topics import Topics
+from kerolox.clock import Clock
+from kerolox.errors import KeroloxError, RequestFailed
+from kerolox.net.dialer import Dialer
+from kerolox.net.peer import Peer, PeerEvents
+from kerolox.protocol.bodies.registration import Registration, body_crc32
+from kerolox.protocol.bodies.routes import KVTable
+from kerolox.protocol.bodies.topics import TopicConfig, TopicConfigTable
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.flags import PERM_READ_WRITE
+from kerolox.protocol.headers.registration import (
+    RegisterBrokerAnswer,
+    RegisterBrokerRequest,
+    UnregisterBrokerRequest,
+)
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_S = 0.2
+RETRY_MAX_S = 5.0
+UNREGISTER_TIMEOUT_S = 3.0
+READY_TIMEOUT_S = 3.0  # a start waits so long for name servers, then goes on without
+
+
+def split_nameservers(text: str) -> list[str]:
+    """``a:1;b:2`` → the addresses, each once. A scheme, as some environments have it, is dropped."""
+    parts = (part.strip().removeprefix("http://").rstrip("/") for part in text.replace(",", ";").split(";"))
+    return list(dict.fromkeys(part for part in parts if part))
+
+
+class NameServerLine:
+    """What is known of one name server."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.knows_us = False  # it has confirmed all topics, over the connection we have
+        self.changed: dict[str, TopicConfig] = {}  # changed since, and not yet confirmed
+        self.failures = 0
+        self.last_error = ""
+        self.wake = asyncio.Event()
+        self.tried = asyncio.Event()
+        self.settled = asyncio.Event()  # nothing is left to tell, or telling failed
+        self.task: asyncio.Task[None] | None = None
+
+
+class Registrations(PeerEvents):
+    """Keeps the broker registered. ``address`` and ``ha_address`` are what clients and followers are told."""
+
+    def __init__(
+        self, topics: Topics, options: BrokerOptions, *, address: str, ha_address: str, clock: Clock
+    ) -> None:
+        self.lines = [NameServerLine(server) for server in split_nameservers(options.nameservers)]
+        # What a follower's name servers say of its leader: its address and its address for followers.
+        self.on_leader: list[Callable[[str, str], None]] = []
+        self._topics = topics
+        self._options = options
+        self._address = address
+        self._ha_address = ha_address
+        self._clock = clock
+        self._dialer = Dialer(events=self, clock=clock, tls=options.own_tls)
+        self._closed = False
+
+    async def start(self) -> None:
+        """Register everywhere at once; goes on when all have answered or had their time."""
+        if not self.lines:
+            log.warning("no_nameserver next='clients find this broker only by its address; set namesrvAddr'")
+            return
+        tls = self._options.own_tls
+        if tls is not None and not tls.verify:
+            log.warning(
+                "nameservers_not_verified next='set tls.client.trustCertPath: now anybody who gets between "
+                "can pretend to be a name server'"
+            )
+        loop = asyncio.get_running_loop()
+        for line in self.lines:
+            line.task = loop.create_task(self._run(line))
+        waiting = [loop.create_task(line.tried.wait()) for line in self.lines]
+        _, late = await asyncio.wait(waiting, timeout=READY_TIMEOUT_S)
+        for task in late:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Say good-bye to all name servers and hang up."""
+        if self._closed:
+            return
+        self._closed = True
+        tasks = [line.task for line in self.lines if line.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(self._unregister(line) for line in self.lines))
+        await self._dialer.close()
+
+    def topic_changed(self, config: TopicConfig) -> None:
+        """Tell this topic now."""
+        for line in self.lines:
+            line.changed[config.topic_name] = config
+            line.settled.clear()
+            line.wake.set()
+
+    async def settled(self) -> None:
+        """Wait until the name servers that answer know of all changes so far."""
+        waiting = [asyncio.ensure_future(line.settled.wait()) for line in self.lines]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=READY_TIMEOUT_S)
+            for task in late:
+                task.cancel()
+
+    def register_all(self) -> None:
+        """Tell everything now: rights of the broker itself have changed, or many topics at once."""
+        for line in self.lines:
+            line.knows_us = False
+            line.wake.set()
+
+    # --- events of connections -------------------------------------------------------------------------
+
+    def closed(self, peer: Peer, reason: str) -> None:
+        for line in self.lines:
+            if line.knows_us and self._dialer.connected_peer(line.address) is None:
+                line.knows_us = False
+                line.wake.set()
+
+    # --- one name server -------------------------------------------------------------------------------
+
+    async def _run(self, line: NameServerLine) -> None:
+        while not self._closed:
+            line.wake.clear()
+            wait_s = self._options.register_interval_ms / 1000
+            try:
+                await self._tell(line)
+            except KeroloxError as error:
+                wait_s = min(wait_s, RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(line.failures, 10))
+                self._failed(line, error)
+                line.tried.set()
+                line.settled.set()
+                # Not woken by further changes: a name server that is away is not asked more often for it.
+                await self._clock.sleep(wait_s)
+                continue
+            line.tried.set()
+            if not line.changed and line.knows_us:
+                line.settled.set()
+                await self._woken(line, wait_s)
+                if not line.wake.is_set():
+                    line.knows_us = False  # time for all of it again
+
+    async def _woken(self, line: NameServerLine, timeout_s: float) -> None:
+        done = asyncio.Event()
+        timer = self._clock.call_later(timeout_s, done.set)
+        waits = [asyncio.ensure_future(done.wait()), asyncio.ensure_future(line.wake.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            for wait in waits:
+                wait.cancel()
+
+    async def _tell(self, line: NameServerLine) -> None:
+        """All topics, or those that changed."""
+        whole = not line.knows_us
+        told = self._topics.table.topics.values() if whole else list(line.changed.values())
+        pending, line.changed = line.changed, {}
+        if not whole and not pending:
+            return
+        try:
+            await self._register(line.address, told)
+        except BaseException:
+            line.knows_us = False
+            line.changed = pending | line.changed
+            raise
+        if whole:
+            if line.last_error or line.failures:
+                log.info("registered nameserver=%s failures_before=%d", line.address, line.failures)
+            elif not line.tried.is_set():
+                log.info("registered nameserver=%s address=%r", line.address, self._address)
+            line.failures = 0
+            line.last_error = ""
+            # The connection may have closed between the answer and now.
+            line.knows_us = self._dialer.connected_peer(line.address) is not None
+
+    async def _register(self, nameserver: str, topics: Iterable[TopicConfig]) -> None:
+        options = self._options
+        table = TopicConfigTable(
+            data_version=self._topics.table.version,
+            mapping_data_version=self._topics.table.version,
+            topic_config_table={config.topic_name: self._told(config) for config in topics},
+        )
+        body = Registration(topic_config_serialize_wrapper=table).encode()
+        header = RegisterBrokerRequest(
+            broker_name=options.broker_name,
+            broker_addr=self._address,
+            cluster_name=options.cluster,
+            broker_id=options.broker_id,
+            ha_server_addr=self._ha_address,
+            enable_acting_master=False,
+            body_crc32=body_crc32(body),
+        )
+        timeout_s = options.register_timeout_ms / 1000
+        answer = await self._dialer.call(
+            nameserver, RequestCode.REGISTER_BROKER, header, body, timeout_s=timeout_s
+        )
+        if answer.code != 0:
+            raise RequestFailed(answer.code, answer.remark, address=nameserver, request="REGISTER_BROKER")
+        if answer.body:
+            self._order(KVTable.decode(answer.body))
+        found = answer.header(RegisterBrokerAnswer)
+        if found.master_addr:
+            for hear in self.on_leader:
+                hear(found.master_addr, found.ha_server_addr or "")
+
+    def _told(self, config: TopicConfig) -> TopicConfig:
+        """A topic as clients are to see it: a broker that may not be written has no writable topics."""
+        permission = self._options.permission
+        if permission & PERM_READ_WRITE == PERM_READ_WRITE:
+            return config
+        return msgspec.structs.replace(config, perm=config.perm & permission)
+
+    def _order(self, answer: KVTable) -> None:
+        """Mark the topics the name server lists as ordered. As in the original, none is unmarked."""
+        for topic in answer.table:
+            config = self._topics.find(topic)
+            if config is not None and not config.order:
+                log.info("topic_ordered topic=%r reason='the name server says so'", topic)
+                self._topics.put(msgspec.structs.replace(config, order=True))
+
+    async def _unregister(self, line: NameServerLine) -> None:
+        peer = self._dialer.connected_peer(line.address)
+        if peer is None:
+            return
+        options = self._options
+        header = UnregisterBrokerRequest(
+            broker_name=options.broker_name,
+            broker_addr=self._address,
+            cluster_name=options.cluster,
+            broker_id=options.broker_id,
+        )
+        try:
+            await peer.call(RequestCode.UNREGISTER_BROKER, header, timeout_s=UNREGISTER_TIMEOUT_S)
+        except KeroloxError as error:
+            log.warning(
+                "unregister_failed nameserver=%s error=%r next='it notices the closed connection'",
+                line.address,
+                str(error),
+            )
+
+    def _failed(self, line: NameServerLine, error: KeroloxError) -> None:
+        line.failures += 1
+        reason = str(error).partition("; failed ")[0]
+        if reason != line.last_error or line.failures % 100 == 0:  # counted, not repeated
+            line.last_error = reason
+            log.warning(
+                "register_failed nameserver=%s failures=%d error=%r next='it is tried again; until then "
+                "clients of that name server do not see the latest state of this broker'",
+                line.address, line.failures, reason,
+            )  # fmt: skip

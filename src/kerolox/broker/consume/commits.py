@@ -1,0 +1,388 @@
+"""How far groups are, the bounds of queues, and setting groups back or forward."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from kerolox.broker.bounds import OFFSETS_MAX, too_many
+from kerolox.broker.consume.waiting_pulls import WaitingPulls
+from kerolox.broker.members.groups import Groups, check_group
+from kerolox.broker.members.members import Member, Members
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.tables.topics import Topics
+from kerolox.errors import InvalidRequest, KeroloxError, Refused
+from kerolox.net.peer import refusal
+from kerolox.net.requests import Answer, Handler, Request
+from kerolox.protocol.bodies.body import MessageQueue
+from kerolox.protocol.bodies.offsets import ConsumerStatus, CorrectionOffsets, ResetOffsets
+from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.protocol.codes import (
+    VERSION_RESET_OFFSET,
+    Language,
+    RequestCode,
+    ResponseCode,
+    language_named,
+    version_name,
+)
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers import offset as headers
+from kerolox.protocol.limits import INT64_MAX
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue.consume_queue import ENTRY, ConsumeQueue
+from kerolox.store.tables.offsets import ConsumerOffsets
+from kerolox.unsaved import Unsaved
+
+log = logging.getLogger(__name__)
+
+Row = tuple[RequestCode, Handler, type[Header] | None]
+
+ASK_CLIENT_S = 5.0
+
+
+class Commits:
+    """14, 15, 29, 30, 31 and 32."""
+
+    def __init__(self, store: MessageStore, topics: Topics, groups: Groups, offsets: ConsumerOffsets) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._cold: set[asyncio.Task[None]] = set()
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.QUERY_CONSUMER_OFFSET, self.query, headers.QueryOffsetRequest),
+            (RequestCode.UPDATE_CONSUMER_OFFSET, self.update, headers.UpdateOffsetRequest),
+            (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search, headers.SearchOffsetRequest),
+            (RequestCode.GET_MAX_OFFSET, self.max_offset, headers.MaxOffsetRequest),
+            (RequestCode.GET_MIN_OFFSET, self.min_offset, headers.MinOffsetRequest),
+            (RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_time, headers.EarliestStoreTimeRequest),
+        ]
+
+    async def close(self) -> None:
+        for task in list(self._cold):
+            task.cancel()
+        if self._cold:
+            await asyncio.gather(*self._cold, return_exceptions=True)
+
+    # --- a group's progress ------------------------------------------------------------------------------
+
+    def query(self, request: Request[headers.QueryOffsetRequest]) -> Answer | None:
+        """Stored progress. Without any, a queue that still has its beginning in memory starts there: a group
+        that is new to a young queue gets all of it."""
+        asked = request.header
+        offset = self._offsets.offset(asked.topic, asked.consumer_group, asked.queue_id)
+        if offset >= 0:
+            return _offset(offset)
+        if asked.set_zero_if_not_found is False:
+            return _no_offset("Not found, do not set to zero, maybe this group boot first")
+        queue = self._store.queues.find(asked.topic, asked.queue_id)
+        if queue is None or queue.min_offset > 0 or queue.max_offset == 0:
+            return _first_or_none(False)
+        entry = queue.read_hot(0, 1)
+        if entry is not None:
+            return _first_or_none(self._in_memory(entry))
+        task = asyncio.get_running_loop().create_task(self._query_cold(request, queue))
+        self._cold.add(task)
+        task.add_done_callback(self._cold.discard)
+        return None
+
+    async def _query_cold(self, request: Request[headers.QueryOffsetRequest], queue: ConsumeQueue) -> None:
+        try:
+            entry = await asyncio.get_running_loop().run_in_executor(None, queue.read, 0, 1)
+            request.answer(_first_or_none(self._in_memory(entry)))
+        except Exception as error:
+            request.answer(refusal(error, request))
+
+    def _in_memory(self, entry: bytes) -> bool:
+        return bool(entry) and int(ENTRY.unpack(entry)[0]) >= self._store.reader.hot_from
+
+    def update(self, request: Request[headers.UpdateOffsetRequest]) -> Answer:
+        told = request.header
+        topic, group = told.topic, told.consumer_group
+        self._groups.known(group, f"Group {group} not exist!")
+        config = self._topics.known(topic, f"Topic {topic} not exist!")
+        if self._offsets.has_reset(topic, group, told.queue_id):
+            # The member has not yet heard that the group was set elsewhere.
+            return Answer(remark="Offset has been previously reset")
+        why_not = _why_no_progress(self._store, config, told.queue_id, told.commit_offset)
+        if why_not is not None:
+            raise InvalidRequest(f"offset not taken, group {group}: {why_not}")
+        if not self._offsets.has_room(topic, group, told.queue_id, OFFSETS_MAX):
+            raise too_many("offsets of groups", "OFFSETS_MAX", OFFSETS_MAX)
+        self._offsets.commit(topic, group, told.queue_id, told.commit_offset)
+        return Answer()
+
+    # --- the bounds of a queue ---------------------------------------------------------------------------
+
+    async def search(self, request: Request[headers.SearchOffsetRequest]) -> Answer:
+        asked = request.header
+        upper = asked.boundary_type is headers.BoundaryType.UPPER
+        return _offset(
+            await self._store.offset_by_time(asked.topic, asked.queue_id, asked.timestamp, upper=upper)
+        )
+
+    def max_offset(self, request: Request[headers.MaxOffsetRequest]) -> Answer:
+        return _offset(self._store.max_offset(request.header.topic, request.header.queue_id))
+
+    def min_offset(self, request: Request[headers.MinOffsetRequest]) -> Answer:
+        return _offset(self._store.min_offset(request.header.topic, request.header.queue_id))
+
+    async def earliest_time(self, request: Request[headers.EarliestStoreTimeRequest]) -> Answer:
+        time_ms = await self._store.earliest_time(request.header.topic, request.header.queue_id)
+        return Answer(header=headers.EarliestStoreTimeAnswer(timestamp=time_ms))
+
+
+class Resets:
+    """222, 223, 308 and 314: what administrators do with the progress of groups.
+
+    What is set is on disk before it is answered, or undone. What consumers commit is saved by interval.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        members: Members,
+        offsets: ConsumerOffsets,
+        waiting: WaitingPulls,
+        options: BrokerOptions,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._members = members
+        self._offsets = offsets
+        self._waiting = waiting
+        self._options = options
+        # By topic and group, the offsets before; -1: none.
+        self.unsaved: Unsaved[tuple[str, str], dict[int, int]] = Unsaved(self._put_back)
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset, headers.ResetOffsetRequest),
+            (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.status, headers.ConsumerStatusRequest),
+            (RequestCode.QUERY_CORRECTION_OFFSET, self.correction, headers.CorrectionOffsetRequest),
+            (RequestCode.CLONE_GROUP_OFFSET, self.clone, headers.CloneOffsetRequest),
+        ]
+
+    # --- reset -------------------------------------------------------------------------------------------
+
+    async def reset(self, request: Request[headers.ResetOffsetRequest]) -> Answer:
+        asked = request.header
+        if self._options.server_side_reset:
+            targets = await self._reset_here(asked)
+        else:
+            targets = await self._reset_members(asked, _is_cpp(request))
+        log.info(
+            "offsets_reset group=%r topic=%r by=%s here=%s targets=%s",
+            asked.group, asked.topic, request.peer.address, self._options.server_side_reset,
+            {queue.queue_id: offset for queue, offset in targets.items()},
+        )  # fmt: skip
+        return Answer(body=ResetOffsets(offset_table=targets).encode())
+
+    async def _reset_here(self, asked: headers.ResetOffsetRequest) -> dict[MessageQueue, int]:
+        """Note new offsets; the next pull of each queue is told its own, and until then commits are void."""
+        topic, group = asked.topic, asked.group
+        if not self._store.state.leads:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
+        config = self._topics.known(topic, f"Topic {topic} does not exist")
+        self._groups.known(group, f"Group {group} does not exist")
+        targets: dict[int, int] = {}
+        if asked.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {topic} has no queue {asked.queue_id}")
+        if asked.queue_id < 0:
+            for queue_id in range(config.read_queue_nums):
+                targets[queue_id] = await self._offset_at(topic, queue_id, asked.timestamp)
+        elif asked.offset is None or asked.offset == -1:
+            targets[asked.queue_id] = await self._offset_at(topic, asked.queue_id, asked.timestamp)
+        else:
+            low = self._store.min_offset(topic, asked.queue_id)
+            high = self._store.max_offset(topic, asked.queue_id)
+            if not low <= asked.offset <= high + 1:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"Target offset {asked.offset} not in consume queue range [{low}-{high}]",
+                )
+            targets[asked.queue_id] = asked.offset
+        if not targets:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+        for queue_id in targets:
+            if not self._offsets.has_room(topic, group, queue_id, OFFSETS_MAX):
+                raise too_many("offsets of groups", "OFFSETS_MAX", OFFSETS_MAX)
+        before = {queue_id: self._offsets.offset(topic, group, queue_id) for queue_id in targets}
+        for queue_id, offset in targets.items():
+            self._offsets.reset(topic, group, queue_id, offset)
+        self.unsaved.changed((topic, group), before)
+        await self.unsaved.saved((topic, group))
+        for queue_id in targets:
+            self._waiting.wake_queue(topic, queue_id)
+        return {self._queue(topic, queue_id): offset for queue_id, offset in targets.items()}
+
+    async def _reset_members(self, asked: headers.ResetOffsetRequest, cpp: bool) -> dict[MessageQueue, int]:
+        """Tell the members where to go on; they commit it themselves. Unless forced, only backwards."""
+        topic, group = asked.topic, asked.group
+        config = self._topics.known(
+            topic, f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
+        )
+        targets: dict[MessageQueue, int] = {}
+        for queue_id in range(config.write_queue_nums):
+            committed = self._offsets.offset(topic, group, queue_id)
+            if committed == -1:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"The consumer group <{group}> not exist: no offset in queue {queue_id} of {topic}",
+                )
+            target = await self._offset_at(topic, queue_id, asked.timestamp)
+            targets[self._queue(topic, queue_id)] = target if asked.is_force else min(target, committed)
+        found = self._members.online(
+            group,
+            f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} "
+            f"Timestamp: {asked.timestamp}",
+        )
+        _check_versions(found.by_peer.values())
+        table = ResetOffsets(offset_table=targets)
+        body = table.encode_for_cpp() if cpp else table.encode()
+        told = headers.ResetOffsetRequest(topic=topic, group=group, timestamp=asked.timestamp)
+        for member in list(found.by_peer.values()):
+            try:
+                member.peer.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
+            except KeroloxError as error:
+                log.warning("reset_not_told group=%r client=%r error=%r", group, member.client_id, error)
+        return targets
+
+    async def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """The offset at this time; a negative time means the end."""
+        if time_ms < 0:
+            return self._store.max_offset(topic, queue_id)
+        return max(0, await self._store.offset_by_time(topic, queue_id, time_ms))
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._options.broker_name, queue_id)
+
+    # --- what members say, and what groups have ----------------------------------------------------------
+
+    async def status(self, request: Request[headers.ConsumerStatusRequest]) -> Answer:
+        """Ask the members, or the one named, how far they are. Those that do not answer are left out."""
+        asked = request.header
+        found = self._members.online(
+            asked.group,
+            f"No Any Consumer online in the consumer group: [{asked.group}]",
+            ResponseCode.SYSTEM_ERROR,
+        )
+        members = list(found.by_peer.values())
+        _check_versions(members)
+        wanted = (asked.client_addr or "").strip()
+        if wanted:
+            members = [member for member in members if member.client_id == wanted][:1]
+        told = headers.ConsumerStatusRequest(topic=asked.topic, group=asked.group)
+        answers = await asyncio.gather(*[self._ask_status(member, told) for member in members])
+        table = {client_id: queues for client_id, queues in answers if queues is not None}
+        return Answer(body=ConsumerStatus(consumer_table=table).encode())
+
+    async def _ask_status(
+        self, member: Member, question: headers.ConsumerStatusRequest
+    ) -> tuple[str, dict[MessageQueue, int] | None]:
+        client_id = member.client_id
+        try:
+            answer = await member.peer.call(
+                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, question, timeout_s=ASK_CLIENT_S
+            )
+            if answer.code == ResponseCode.SUCCESS and answer.body:
+                return client_id, ConsumerStatus.decode(answer.body).message_queue_table
+        except KeroloxError as error:
+            log.warning("status_not_told group=%r client=%r error=%r", question.group, client_id, error)
+        return client_id, None
+
+    def correction(self, request: Request[headers.CorrectionOffsetRequest]) -> Answer:
+        """By queue, the progress of the slowest group; none needed (the largest number) where the compared
+        group is slower still."""
+        asked = request.header
+        left_out = set((asked.filter_groups or "").split(","))
+        slowest: dict[int, int] = {}
+        for group in self._offsets.groups_of(asked.topic) - left_out:
+            for queue_id, offset in self._offsets.queues(asked.topic, group).items():
+                if offset >= self._store.min_offset(asked.topic, queue_id):
+                    slowest[queue_id] = min(offset, slowest.get(queue_id, offset))
+        for queue_id, offset in self._offsets.queues(asked.topic, asked.compare_group).items():
+            if slowest.get(queue_id, offset) > offset:
+                slowest[queue_id] = INT64_MAX
+        return Answer(body=CorrectionOffsets(correction_offsets=slowest).encode())
+
+    async def clone(self, request: Request[headers.CloneOffsetRequest]) -> Answer:
+        """Give one group the progress of another in a topic, or in all topics it has progress in."""
+        asked = request.header
+        check_group(asked.dest_group)
+        blank = not (asked.topic or "").strip()
+        topics = self._offsets.topics_of(asked.src_group) if blank else {asked.topic or ""}
+        found = None if asked.offline else self._members.members(asked.src_group)
+        cloned: list[tuple[str, str]] = []
+        for topic in sorted(topics):
+            before = dict.fromkeys(self._offsets.queues(topic, asked.src_group), -1)
+            before |= self._offsets.queues(topic, asked.dest_group)
+            if self._topics.find(topic) is None:
+                reason = "there is no such topic"
+            elif found is not None and found.subscriptions and found.subscription(topic) is None:
+                reason = "the group has not subscribed it"
+            elif not self._offsets.has_room(topic, asked.dest_group, 0, OFFSETS_MAX):
+                reason = f"too many offsets of groups: at most are {OFFSETS_MAX} (OFFSETS_MAX)"
+            elif not self._offsets.clone(topic, asked.src_group, asked.dest_group):
+                reason = "the group has no offsets in it"
+            else:
+                cloned.append((topic, asked.dest_group))
+                self.unsaved.changed(cloned[-1], before)
+                continue
+            log.warning(
+                "offsets_not_cloned topic=%r from=%r to=%r reason=%r",
+                topic, asked.src_group, asked.dest_group, reason,
+            )  # fmt: skip
+        if cloned:
+            await self.unsaved.saved(*cloned)
+        return Answer()
+
+    def _put_back(self, key: tuple[str, str], before: dict[int, int] | None) -> None:
+        self._offsets.put_back(*key, before or {})
+
+
+def _why_no_progress(store: MessageStore, config: TopicConfig, queue_id: int, offset: int) -> str | None:
+    """Why a group cannot have come so far: there is no such queue, or no such place in it. None if it can."""
+    topic = config.topic_name
+    queues = max(config.read_queue_nums, config.write_queue_nums)
+    if not 0 <= queue_id < queues:
+        return f"topic {topic} has no queue {queue_id}, it has {queues}"
+    end = max(0, store.max_offset(topic, queue_id))
+    if not 0 <= offset <= end:
+        return f"queue {queue_id} of {topic} ends at {end}, offset {offset} is not in it"
+    return None
+
+
+def _offset(offset: int) -> Answer:
+    return Answer(header=headers.OffsetAnswer(offset=offset))
+
+
+def _no_offset(remark: str) -> Answer:
+    return Answer(code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
+
+
+def _first_or_none(in_memory: bool) -> Answer:
+    if in_memory:
+        return _offset(0)
+    return _no_offset("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+
+
+def _is_cpp(request: Request[headers.ResetOffsetRequest]) -> bool:
+    language = request.command.language
+    return (language_named(language) if isinstance(language, str) else language) == Language.CPP
+
+
+def _check_versions(members: Iterable[Member]) -> None:
+    for member in members:
+        if member.client.version < VERSION_RESET_OFFSET:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the client {member.client_id} does not support this feature. "
+                f"version={version_name(member.client.version)}",
+            )

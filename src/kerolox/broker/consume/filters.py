@@ -1,0 +1,289 @@
+"""SQL92 subscriptions: brought by heartbeats, kept for a day after their group has left, used by pulls.
+
+Kept, because a queue's extension holds the answers of all subscriptions known when a message came; a group
+that comes back finds those of its absence. See FORMAT.md, "Consume queue extension".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import msgspec
+
+from kerolox.broker.bounds import FILTERS_OF_TOPIC_MAX
+from kerolox.broker.consume.pulls import Filter, PullRefused, Pulls, no_property_filter
+from kerolox.broker.consume.queries import Queries
+from kerolox.broker.members.compiled_filters import CompiledFilters, key_of, shown
+from kerolox.broker.members.heartbeats import Heartbeats
+from kerolox.broker.members.members import Members
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.tables.saver import TablesSaver
+from kerolox.clock import Clock, TimerHandle
+from kerolox.protocol import properties as names
+from kerolox.protocol.bodies.heartbeat import SubscriptionData
+from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.filters.bloom import BloomFilter
+from kerolox.protocol.filters.lexer import FilterError
+from kerolox.protocol.filters.sql import SqlFilter
+from kerolox.protocol.flags import PULL_SUBSCRIPTION
+from kerolox.protocol.headers.pull import PullRequest
+from kerolox.protocol.json_dialect import dumps
+from kerolox.protocol.record import properties_of
+from kerolox.protocol.reserved import RETRY_PREFIX
+from kerolox.protocol.subscription import is_tag_type
+from kerolox.store.dispatch.queue_units import UnitFiller
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue.extension import Unit
+from kerolox.store.queue.reading import UnitFilter
+from kerolox.store.tables.filters import BloomPlaces, FilterData, FilterTable, members_of
+
+log = logging.getLogger(__name__)
+
+SAVE_MS = 10_000
+_AT_RETRY_TOPIC = names.marker(names.RETRY_TOPIC)
+
+
+class Filters:
+    """The subscriptions other than by tags, and what they are compiled to."""
+
+    def __init__(self, table: FilterTable, bloom: BloomFilter, options: BrokerOptions, clock: Clock) -> None:
+        self.table = table
+        self.bloom = bloom
+        self._options = options
+        self._clock = clock
+        self.known = CompiledFilters()
+        self._timer: TimerHandle | None = None
+
+    @classmethod
+    def of(cls, store: MessageStore, options: BrokerOptions, clock: Clock) -> Filters:
+        """Of a store, as they were when the broker stopped. Reads a file."""
+        bloom = BloomFilter(options.filter_error_percent, options.filter_users)
+        table = FilterTable(
+            store.files,
+            store.path("config"),
+            clock=clock,
+            bits=bloom.bits,
+            places=bloom.places,
+            dead_kept_ms=options.filter_keep_ms,
+        )
+        table.load()
+        options.queue_extension_bits = bloom.bits
+        made = cls(table, bloom, options, clock)
+        if isinstance(store.queue_filler, UnitFiller):
+            store.queue_filler.bits_of = made.bits_of
+        return made
+
+    def connect(
+        self,
+        pulls: Pulls,
+        queries: Queries,
+        heartbeats: Heartbeats,
+        members: Members,
+        saver: TablesSaver,
+    ) -> None:
+        pulls.filters = self.of_pull
+        pulls.compiled = self.known
+        queries.filter_of = self.shown
+        heartbeats.filters = self.known
+        members.on_subscribed.append(self.subscribed)
+        members.on_deserted.append(self.deserted)
+        saver.keep(self.table, lambda: SAVE_MS)
+
+    def start(self) -> None:
+        """Begin to forget the subscriptions of groups that are gone for long."""
+        if self._timer is None:
+            self._timer = self._clock.beat(SAVE_MS / 1000, self._look)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.known.close()
+
+    def _look(self) -> None:
+        self._timer = self._clock.beat(SAVE_MS / 1000, self._look)
+        self.table.dead_kept_ms = self._options.filter_keep_ms
+        self.table.forget_dead()
+
+    # --- compiling ---------------------------------------------------------------------------------------
+
+    def compile(self, wanted: SubscriptionData) -> SqlFilter:
+        """Raises :class:`FilterError` when the expression cannot be used."""
+        return self.known.get(key_of(wanted))
+
+    def compiled(self, data: FilterData) -> SqlFilter | None:
+        """None when it cannot be: then everything matches, as in the original."""
+        try:
+            return self.known.get((data.expression_type, data.expression or ""))
+        except FilterError:
+            return None
+
+    # --- what groups have subscribed ---------------------------------------------------------------------
+
+    def subscribed(self, group: str, wanted: Iterable[SubscriptionData]) -> None:
+        """A heartbeat of a member: topics it does not name any more are no longer subscribed."""
+        listed: set[str] = set()
+        for subscription in wanted:
+            listed.add(subscription.topic)
+            if not is_tag_type(subscription) and subscription.sub_string:
+                self._register(group, subscription)
+        if self.table.by_topic:
+            self.table.mark_dead(group, kept=listed)
+
+    def deserted(self, group: str) -> None:
+        self.table.mark_dead(group)
+
+    def _register(self, group: str, wanted: SubscriptionData) -> None:
+        known = self.table.find(wanted.topic, group)
+        if known is None:
+            self._put(group, wanted)
+            return
+        alive = msgspec.structs.replace(known, dead_time=0)
+        if wanted.sub_version <= known.client_version:
+            if wanted.sub_version == known.client_version and known.dead:
+                self.table.put(alive)
+            return
+        same = (known.expression, known.expression_type) == (wanted.sub_string, wanted.expression_type)
+        if same and known.bloom_filter_data == self.places(group, wanted.topic):
+            newer = alive if known.dead else known
+            self.table.put(msgspec.structs.replace(newer, client_version=wanted.sub_version))
+        elif not self._put(group, wanted):
+            self.table.remove(wanted.topic, group)  # pulls are told that there is none
+
+    def _put(self, group: str, wanted: SubscriptionData) -> bool:
+        try:
+            self.compile(wanted)
+        except FilterError as error:
+            log.warning(
+                "filter_not_taken group=%r topic=%r expression=%r error=%r next='its members get nothing of "
+                "this topic until they subscribe otherwise'",
+                group, wanted.topic, shown(wanted.sub_string), str(error),
+            )  # fmt: skip
+            return False
+        known = self.table.by_topic.get(wanted.topic, {})
+        if group not in known and len(known) >= FILTERS_OF_TOPIC_MAX:
+            log.warning(
+                "filter_not_taken group=%r topic=%r reason='%d groups choose by a condition there: "
+                "FILTERS_OF_TOPIC_MAX' next='its members get nothing of this topic'",
+                group, wanted.topic, len(known),
+            )  # fmt: skip
+            return False
+        self.table.put(
+            FilterData(
+                topic=wanted.topic,
+                consumer_group=group,
+                expression=wanted.sub_string,
+                expression_type=wanted.expression_type,
+                client_version=wanted.sub_version,
+                born_time=self._clock.wall_ms(),
+                bloom_filter_data=self.places(group, wanted.topic),
+            )
+        )
+        log.info(
+            "filter_taken group=%r topic=%r expression=%r", group, wanted.topic, shown(wanted.sub_string)
+        )
+        return True
+
+    def places(self, group: str, topic: str) -> BloomPlaces:
+        return BloomPlaces(bit_num=self.bloom.bits, bit_pos=self.bloom.places_of(f"{group}#{topic}"))
+
+    # --- pulls -------------------------------------------------------------------------------------------
+
+    def of_pull(self, wanted: SubscriptionData, header: PullRequest) -> Filter:
+        """How to look at messages for this pull. Refused in the original's order.
+
+        Raises NotCompiled when the pull brought a long condition.
+        """
+        group = header.consumer_group
+        data: FilterData | None = None
+        if not header.sys_flag & PULL_SUBSCRIPTION:
+            data = self.table.find(header.topic, group)
+            if data is None:
+                raise PullRefused(
+                    ResponseCode.FILTER_DATA_NOT_EXIST,
+                    "The broker's consumer filter data is not exist!Your expression may be wrong!",
+                )
+            if data.client_version < header.sub_version:
+                raise PullRefused(
+                    ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
+                )
+        if not self._options.property_filter:
+            raise PullRefused(ResponseCode.SYSTEM_ERROR, no_property_filter(wanted))
+        self.known.check_known(
+            key_of(wanted) if data is None else (data.expression_type, data.expression or "")
+        )
+        if data is None:
+            try:
+                compiled: SqlFilter | None = self.compile(wanted)
+            except FilterError as error:
+                # The original means to refuse this, and gives out everything.
+                raise PullRefused(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    f"parse the consumer's subscription failed. {error}",
+                ) from None
+        else:
+            compiled = self.compiled(data)
+        if self._options.filter_retries and header.topic.startswith(RETRY_PREFIX):
+            return self._of_retries(header.topic.removeprefix(RETRY_PREFIX))
+        if compiled is None:
+            return Filter()
+        return Filter(
+            by_unit=None if data is None else self._by_unit(data),
+            by_properties=compiled.matches,
+            by_record=compiled,
+        )
+
+    def _of_retries(self, group: str) -> Filter:
+        """Of messages that failed: what the group has subscribed of the topic they came from."""
+
+        def matches(properties: bytes) -> bool:
+            topic = names.find(properties, _AT_RETRY_TOPIC)
+            data = None if topic is None else self.table.find(topic.decode("utf-8", "replace"), group)
+            compiled = None if data is None else self.compiled(data)
+            return compiled is None or compiled.matches(properties)
+
+        def matches_record(data: bytes, at: int, size: int) -> bool:
+            return matches(properties_of(data[at : at + size]))
+
+        return Filter(by_properties=matches, by_record=matches_record)
+
+    # --- the bits of a message ---------------------------------------------------------------------------
+
+    def bits_of(self, topic: bytes, properties: bytes) -> bytes:
+        """The bits of all subscriptions that take a new message; none when nobody subscribed the topic."""
+        if not self._options.filter_bits:
+            return b""
+        groups = self.table.by_topic.get(topic.decode("utf-8", "replace"))
+        if not groups:
+            return b""
+        number = 0
+        for data in groups.values():
+            compiled = self.compiled(data)
+            if compiled is not None and data.bloom_filter_data is not None and compiled.matches(properties):
+                number |= self.bloom.with_bits(data.bloom_filter_data.bit_pos)
+        return self.bloom.packed(number)
+
+    def _by_unit(self, data: FilterData) -> UnitFilter | None:
+        """What the bits say of messages that came after the subscription; of others they say nothing."""
+        places = data.bloom_filter_data
+        if places is None or places.bit_num != self.bloom.bits:
+            return None
+        wanted = self.bloom.with_bits(places.bit_pos)
+        size_bytes, born_ms = self.bloom.size_bytes, data.born_time
+
+        def matches(unit: Unit) -> bool:
+            return (
+                unit.stored_ms <= born_ms
+                or len(unit.bits) != size_bytes
+                or int.from_bytes(unit.bits, "little") & wanted == wanted
+            )
+
+        return matches
+
+    def shown(self, topic: str, group: str) -> tuple[str, UnitFilter | None]:
+        """A subscription as tools are shown it, and its filter over units."""
+        data = self.table.find(topic, group)
+        if data is None:
+            return "null", None
+        return dumps(members_of(data)).decode(), self._by_unit(data)

@@ -1,0 +1,473 @@
+"""Pulling messages by queue and offset, held until there are some.
+
+Answered inside the read pass when the messages are in memory, by a thread when they are not, and by the
+message itself when there is none yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from kerolox.broker.bounds import OFFSETS_MAX
+from kerolox.broker.consume.waiting_pulls import HeldPull, WaitingPulls, Wants
+from kerolox.broker.members.compiled_filters import CompiledFilters, Key, NotCompiled
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.tables.topics import Topics
+from kerolox.clock import Clock
+from kerolox.errors import InvalidRequest, Refused
+from kerolox.net.peer import refusal
+from kerolox.net.requests import Answer, HeldRequest, Later, Request
+from kerolox.protocol import properties as packed
+from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
+from kerolox.protocol.bodies.heartbeat import MessageModel, SubscriptionData
+from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.flags import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from kerolox.protocol.headers.pull import PullAnswer, PullRequest
+from kerolox.protocol.subscription import ALL, is_tag_type, subscription, tag_hash
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue.reading import (
+    PULL_BYTES_MAX,
+    Cold,
+    Found,
+    QueueFilter,
+    QueueRead,
+    RecordFilter,
+    UnitFilter,
+)
+from kerolox.store.tables.offsets import ConsumerOffsets
+
+HELD_MS_MAX = 120_000  # however long a client asks to be held
+COLD_READS_MAX = 256  # pulls that wait for the disk at once; more are told to come back
+
+_CODES = {
+    Found.FOUND: ResponseCode.SUCCESS,
+    Found.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    Found.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    Found.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    Found.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    Found.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    Found.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+_EMPTY_QUEUE = (Found.NO_MATCHED_LOGIC_QUEUE, Found.NO_MESSAGE_IN_QUEUE)
+
+
+class ConsumerGroups(Protocol):
+    """What pulls ask of the groups. See groups.py."""
+
+    def config(self, group: str) -> GroupConfig | None:
+        """Settings of a group, made if it is new and that is allowed."""
+
+    def is_forbidden(self, group: str, topic: str) -> bool: ...
+
+    def members(self, group: str) -> GroupMembers | None: ...
+
+
+class GroupMembers(Protocol):
+    model: MessageModel | None
+
+    def subscription(self, topic: str) -> SubscriptionData | None: ...
+
+
+def _why_disabled(group: GroupConfig) -> str:
+    why = group.attributes.get(WHY_DISABLED)
+    if why is None:
+        return ""
+    return f". The broker disabled it: {why}. Enable it: kerolox group enable {group.group_name}"
+
+
+class PullRefused(Refused):
+    """A pull that is refused, and which right is missing."""
+
+    def __init__(self, code: int, remark: str, forbidden_type: int | None = None) -> None:
+        self.forbidden_type = forbidden_type
+        super().__init__(code, remark)
+
+
+class Filter(NamedTuple):
+    """The same choice, over what there is to look at; where there is nothing to choose by, all is taken."""
+
+    by_queue: QueueFilter | None = None  # queue entries: may take too much
+    by_unit: UnitFilter | None = None  # their extension: may take too much
+    by_record: RecordFilter | None = None  # records, after that
+    by_properties: Wants | None = None  # the properties of a message that just came: both in one
+
+
+class Plan:
+    """What a checked pull will read."""
+
+    __slots__ = ("config", "filter", "group")
+
+    def __init__(self, config: TopicConfig, group: GroupConfig, filter: Filter) -> None:
+        self.config = config
+        self.group = group
+        self.filter = filter
+
+
+class Pulls:
+    """Handles PULL_MESSAGE and LITE_PULL_MESSAGE."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: ConsumerGroups,
+        offsets: ConsumerOffsets,
+        waiting: WaitingPulls,
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._waiting = waiting
+        self._options = options
+        self._clock = clock
+        # group, topic, queue id, messages, bytes, how far behind: for statistics
+        self.on_served: list[Callable[[str, str, int, int, int, int], None]] = []
+        # other than by tags; raises PullRefused
+        self.filters: Callable[[SubscriptionData, PullRequest], Filter] | None = None
+        self.compiled: CompiledFilters | None = None  # what those are compiled to
+        self.on_caught_up: list[Callable[[str, str, int], None]] = []  # group, topic, queue id: at the end
+        self.on_cold_read: list[Callable[[float], None]] = []  # milliseconds it took: for statistics
+        self.misses = 0  # reads that found nothing
+        self._cold: set[asyncio.Task[None]] = set()
+
+    def pull(self, request: Request[PullRequest]) -> Answer | Later | None:
+        try:
+            plan = self._check(request)
+        except PullRefused as refused:
+            return self._refuse(refused)
+        except NotCompiled as unknown:
+            key = unknown.key
+            return lambda: self._pull_prepared(request, key)
+        return self._planned(request, plan)
+
+    async def _pull_prepared(self, request: Request[PullRequest], key: Key) -> Answer | None:
+        assert self.compiled is not None  # it said that it does not know the condition
+        await self.compiled.prepare((key,))
+        try:
+            plan = self._check(request)
+        except PullRefused as refused:
+            return self._refuse(refused)
+        return self._planned(request, plan)
+
+    def _planned(self, request: Request[PullRequest], plan: Plan) -> Answer | None:
+        header = request.header
+        if header.sys_flag & PULL_COMMIT_OFFSET and self._store.state.leads:
+            self._commit(header)
+        reset = self._offsets.take_reset(header.topic, header.consumer_group, header.queue_id)
+        if reset is not None:
+            return self._moved(header, plan, reset)
+        return self._read(request, plan, may_hold=True)
+
+    async def close(self) -> None:
+        for task in list(self._cold):
+            task.cancel()
+        if self._cold:
+            await asyncio.gather(*self._cold, return_exceptions=True)
+
+    # --- checks, in the original's order -------------------------------------------------------------
+
+    def _check(self, request: Request[PullRequest]) -> Plan:
+        header = request.header
+        options = self._options
+        if not options.readable:
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{options.advertised_host}] pulling message is forbidden",
+                1,
+            )
+        if request.command.code == RequestCode.LITE_PULL_MESSAGE and not options.lite_pull:
+            raise PullRefused(ResponseCode.NO_PERMISSION, "the broker does not serve lite pulls", 1)
+        group = self._groups.config(header.consumer_group)
+        if group is None:
+            raise PullRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group}] does not exist. Create it with kerolox group "
+                f"create {header.consumer_group}. Or let the broker: autoCreateSubscriptionGroup=true.",
+            )
+        if not group.consume_enable:
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {header.consumer_group} (consumeEnable=false)"
+                + _why_disabled(group),
+                2,
+            )
+        config = self._topics.find(header.topic)
+        if config is None:
+            raise PullRefused(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
+            )
+        if not config.perm & PERM_READ:
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden", 3
+            )
+        if not 0 <= header.queue_id < config.read_queue_nums:
+            raise InvalidRequest(
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{config.read_queue_nums}] consumer:[{request.peer.address}]"
+            )
+        wanted = self._subscription(header, group)
+        if is_tag_type(wanted):
+            return Plan(config, group, tag_filter(wanted))
+        if self.filters is None:
+            raise PullRefused(ResponseCode.SYSTEM_ERROR, no_property_filter(wanted))
+        return Plan(config, group, self.filters(wanted, header))
+
+    def _subscription(self, header: PullRequest, group: GroupConfig) -> SubscriptionData:
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            try:
+                return subscription(header.topic, header.subscription, 0, header.expression_type)
+            except InvalidRequest as error:
+                raise PullRefused(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    f"parse the consumer's subscription failed: {error}",
+                ) from None
+        members = self._groups.members(header.consumer_group)
+        if members is None:
+            raise PullRefused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's group info not exist: {header.consumer_group} sent no heartbeat here yet",
+            )
+        if not group.consume_broadcast_enable and members.model is MessageModel.BROADCASTING:
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+                4,
+            )
+        if self._groups.is_forbidden(header.consumer_group, header.topic):
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]",
+                5,
+            )
+        found = members.subscription(header.topic)
+        if found is None:
+            raise PullRefused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: {header.consumer_group} has none of {header.topic}",
+            )
+        if found.sub_version < header.sub_version:
+            raise PullRefused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the consumer's subscription not latest: {found.sub_version} < {header.sub_version}",
+            )
+        return found
+
+    def _commit(self, header: PullRequest) -> None:
+        topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
+        if self._offsets.has_reset(topic, group, queue_id):
+            return
+        queue = self._store.queues.find(topic, queue_id)
+        if not 0 <= header.commit_offset <= (0 if queue is None else queue.max_offset):
+            return  # the answer tells where the queue ends
+        if self._offsets.has_room(topic, group, queue_id, OFFSETS_MAX):
+            self._offsets.commit(topic, group, queue_id, header.commit_offset)
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def _read(self, request: Request[PullRequest], plan: Plan, *, may_hold: bool) -> Answer | None:
+        header = request.header
+        queue = self._store.queues.find(header.topic, header.queue_id)
+        bytes_max = header.max_msg_bytes or PULL_BYTES_MAX
+        try:
+            found = self._store.reader.read(
+                queue,
+                header.queue_offset,
+                header.max_msg_nums,
+                queue_filter=plan.filter.by_queue,
+                unit_filter=plan.filter.by_unit,
+                record_filter=plan.filter.by_record,
+                bytes_max=bytes_max,
+            )
+        except Cold:
+            return self._read_cold(request, plan, may_hold)
+        return self._answer(request, plan, found, may_hold)
+
+    def _read_cold(self, request: Request[PullRequest], plan: Plan, may_hold: bool) -> Answer | None:
+        if len(self._cold) >= COLD_READS_MAX:
+            return Answer(
+                code=ResponseCode.SYSTEM_BUSY,
+                remark=f"[OVERLOAD]{len(self._cold)} pulls wait for the disk, the limit is {COLD_READS_MAX}",
+            )
+        task = asyncio.get_running_loop().create_task(self._wait_cold(request, plan, may_hold))
+        self._cold.add(task)
+        task.add_done_callback(self._cold.discard)
+        return None
+
+    async def _wait_cold(self, request: Request[PullRequest], plan: Plan, may_hold: bool) -> None:
+        header = request.header
+        began_s = self._clock.monotonic_s()
+        try:
+            found = await self._store.read(
+                header.topic,
+                header.queue_id,
+                header.queue_offset,
+                header.max_msg_nums,
+                queue_filter=plan.filter.by_queue,
+                unit_filter=plan.filter.by_unit,
+                record_filter=plan.filter.by_record,
+                bytes_max=header.max_msg_bytes or PULL_BYTES_MAX,
+            )
+            for note in self.on_cold_read:
+                note((self._clock.monotonic_s() - began_s) * 1000)
+            answer = self._answer(request, plan, found, may_hold)
+        except Exception as error:
+            answer = refusal(error, request)
+        if answer is not None:
+            request.answer(answer)
+
+    def _answer(
+        self, request: Request[PullRequest], plan: Plan, found: QueueRead, may_hold: bool
+    ) -> Answer | None:
+        header = request.header
+        status = found.status
+        self._offsets.note_pull(header.topic, header.consumer_group, header.queue_id, found.next_offset)
+        if status is not Found.FOUND:
+            self.misses += 1
+            if status is Found.OFFSET_OVERFLOW_ONE:
+                for told in self.on_caught_up:
+                    told(header.consumer_group, header.topic, header.queue_id)
+        if status in _EMPTY_QUEUE:
+            code = ResponseCode.PULL_OFFSET_MOVED if header.queue_offset else ResponseCode.PULL_NOT_FOUND
+        else:
+            code = _CODES[status]
+        if code == ResponseCode.PULL_NOT_FOUND and may_hold and header.sys_flag & PULL_SUSPEND:
+            self._hold(request, plan)
+            return None
+        if status is Found.FOUND:
+            for note in self.on_served:
+                note(
+                    header.consumer_group,
+                    header.topic,
+                    header.queue_id,
+                    found.count,
+                    found.size_bytes,
+                    found.behind_bytes,
+                )
+        return Answer(
+            code=code,
+            header=PullAnswer(
+                suggest_which_broker_id=self._suggest(plan.group, found.slow),
+                next_begin_offset=found.next_offset,
+                min_offset=found.min_offset,
+                max_offset=found.max_offset,
+                topic_sys_flag=plan.config.topic_sys_flag,
+                group_sys_flag=plan.group.group_sys_flag,
+            ),
+            body=found.parts if status is Found.FOUND else b"",
+            remark=status.value,
+        )
+
+    def _hold(self, request: Request[PullRequest], plan: Plan) -> None:
+        if request.peer.is_closed:  # while a thread was looking: it was forgotten already
+            return
+        header = request.header
+        wait_ms = (
+            header.suspend_timeout_millis if self._options.long_polling else self._options.short_polling_ms
+        )
+
+        def resume() -> None:
+            if request.peer.is_closed:
+                return
+            try:
+                answer = self._go_on(request, plan)
+            except Exception as error:
+                answer = refusal(error, request)
+            if answer is not None:
+                HeldRequest(request.command, header, request.peer, request.received_s).answer(answer)
+
+        held = HeldPull(
+            (header.topic, header.queue_id),
+            header.queue_offset,
+            self._clock.monotonic_s() + min(max(0, wait_ms), HELD_MS_MAX) / 1000,
+            resume,
+            plan.filter.by_properties,
+            request.peer,
+        )
+        queue = self._store.queues.find(header.topic, header.queue_id)
+        if queue is not None and queue.max_offset > header.queue_offset:
+            resume()  # it came while a thread was looking: nobody would wake this one for it
+        elif not self._waiting.hold(held):
+            resume()
+
+    def _go_on(self, request: Request[PullRequest], plan: Plan) -> Answer | None:
+        """A pull was held long enough. Its group and topic may have changed meanwhile, or been reset."""
+        header = request.header
+        topic, group = header.topic, header.consumer_group
+        if self._groups.config(group) is not plan.group or self._topics.find(topic) is not plan.config:
+            try:
+                plan = self._check(request)
+            except PullRefused as refused:
+                return self._refuse(refused)
+            except NotCompiled:
+                return self._elsewhere(
+                    header, plan, header.queue_offset, ResponseCode.PULL_RETRY_IMMEDIATELY, "FILTER_NOT_READY"
+                )
+        reset = self._offsets.take_reset(topic, group, header.queue_id)
+        if reset is not None:
+            return self._moved(header, plan, reset)
+        return self._read(request, plan, may_hold=False)
+
+    def _suggest(self, group: GroupConfig, slow: bool) -> int:
+        if not self._options.slave_read:
+            return 0
+        return group.which_broker_when_consume_slowly if slow else group.broker_id
+
+    def _moved(self, header: PullRequest, plan: Plan, offset: int) -> Answer:
+        return self._elsewhere(header, plan, offset, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+
+    def _elsewhere(self, header: PullRequest, plan: Plan, offset: int, code: int, remark: str) -> Answer:
+        """An answer without messages that tells where to go on."""
+        queue = self._store.queues.find(header.topic, header.queue_id)
+        return Answer(
+            code=code,
+            header=PullAnswer(
+                suggest_which_broker_id=0,
+                next_begin_offset=offset,
+                min_offset=0 if queue is None else queue.min_offset,
+                max_offset=0 if queue is None else queue.max_offset,
+                topic_sys_flag=plan.config.topic_sys_flag,
+                group_sys_flag=plan.group.group_sys_flag,
+            ),
+            remark=remark,
+        )
+
+    def _refuse(self, refused: PullRefused) -> Answer:
+        header = None
+        if refused.forbidden_type is not None:
+            header = PullAnswer(
+                suggest_which_broker_id=0,
+                next_begin_offset=0,
+                min_offset=0,
+                max_offset=0,
+                forbidden_type=refused.forbidden_type,
+            )
+        return Answer(code=refused.code, header=header, remark=str(refused))
+
+
+def tag_filter(wanted: SubscriptionData) -> Filter:
+    if wanted.sub_string == ALL or wanted.class_filter_mode:
+        return Filter()
+    codes = wanted.code_set
+
+    def by_code(tags_code: int) -> bool:
+        return tags_code in codes
+
+    def by_properties(properties: bytes) -> bool:
+        tag = packed.find(properties, packed.AT_TAGS)
+        return (0 if tag is None else tag_hash(tag)) in codes
+
+    return Filter(by_queue=by_code, by_properties=by_properties)
+
+
+def no_property_filter(wanted: SubscriptionData) -> str:
+    """What is said where filters other than by tags are switched off."""
+    return (
+        f"The broker does not support consumer to filter message by {wanted.expression_type} "
+        "(enablePropertyFilter=false)"
+    )

@@ -1,0 +1,185 @@
+"""Finding messages: by key, by their place in the log, and the entries of a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from kerolox.net.requests import Answer, Handler, Request
+from kerolox.protocol.bodies.heartbeat import SubscriptionData
+from kerolox.protocol.bodies.stats import ConsumeQueueEntry, ConsumeQueueView
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers.query import (
+    QueryConsumeQueueRequest,
+    QueryMessageAnswer,
+    QueryMessageRequest,
+    ViewMessageRequest,
+)
+from kerolox.protocol.json_dialect import dumps
+from kerolox.protocol.subscription import is_tag_type, matches_hash
+from kerolox.store.errors import StoreError
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY
+from kerolox.store.queue.extended_queue import ExtendedQueue
+from kerolox.store.queue.extension import Unit, is_address
+from kerolox.store.queue.reading import UnitFilter
+
+Row = tuple[RequestCode, Handler, type[Header] | None]
+
+UNIQUE_KEY_COUNT = 32  # whatever a query by unique key asks for
+ANSWER_BYTES_MAX = 12 << 20  # a frame of more than 16 MiB closes the connection at the other end
+QUEUE_ENTRIES_MAX = 32_768  # of one answer
+
+
+class Subscriptions(Protocol):
+    """What queries ask of the groups. See groups.py."""
+
+    def members(self, group: str) -> GroupMembers | None: ...
+
+
+class GroupMembers(Protocol):
+    def subscription(self, topic: str) -> SubscriptionData | None: ...
+
+
+class Queries:
+    """12, 33 and 321."""
+
+    def __init__(self, store: MessageStore, groups: Subscriptions) -> None:
+        self._store = store
+        self._groups = groups
+        # topic, group → what is known of its filter other than by tags, and that filter over units
+        self.filter_of: Callable[[str, str], tuple[str, UnitFilter | None]] | None = None
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.QUERY_MESSAGE, self.by_key, QueryMessageRequest),
+            (RequestCode.VIEW_MESSAGE_BY_ID, self.by_place, ViewMessageRequest),
+            (RequestCode.QUERY_CONSUME_QUEUE, self.queue_entries, QueryConsumeQueueRequest),
+        ]
+
+    async def by_key(self, request: Request[QueryMessageRequest]) -> Answer:
+        asked = request.header
+        store = self._store
+        store.key_filler.put_pending()
+        wanted = UNIQUE_KEY_COUNT if asked.unique_key else asked.max_num
+        count = max(0, min(wanted, store.options.query_count_max))
+        places = await asyncio.to_thread(
+            store.index.query, asked.topic, asked.key, count, asked.begin_timestamp, asked.end_timestamp
+        )
+        records: list[bytes] = []
+        size_bytes = 0
+        cut = 0
+        for place in sorted(places):
+            try:
+                record = await store.message_at(place)
+            except StoreError:
+                continue  # deleted meanwhile
+            if records and size_bytes + len(record) > ANSWER_BYTES_MAX:
+                cut += 1
+                continue
+            records.append(record)
+            size_bytes += len(record)
+        header = QueryMessageAnswer(
+            index_last_update_timestamp=store.index.end_ms,
+            index_last_update_phy_offset=max(0, store.index.end_physical),
+        )
+        if not records:
+            return Answer(
+                code=ResponseCode.QUERY_NOT_FOUND,
+                header=header,
+                remark="can not find message, maybe time range not correct",
+            )
+        remark = f"cut short: {cut} more do not fit into one answer" if cut else None
+        return Answer(header=header, body=records, remark=remark)
+
+    async def by_place(self, request: Request[ViewMessageRequest]) -> Answer:
+        offset = request.header.offset
+        try:
+            return Answer(body=await self._store.message_at(offset))
+        except StoreError as error:
+            return Answer(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"can not find message by the offset, {offset}: {error}",
+            )
+
+    async def queue_entries(self, request: Request[QueryConsumeQueueRequest]) -> Answer:
+        asked = request.header
+        queue = self._store.queues.find(asked.topic, asked.queue_id)
+        if queue is None:
+            return Answer(
+                code=ResponseCode.SYSTEM_ERROR, remark=f"{asked.queue_id}@{asked.topic} is not exist!"
+            )
+        wanted: SubscriptionData | None = None
+        filter_data: str | None = None
+        by_unit: UnitFilter | None = None
+        if asked.consumer_group is not None:
+            members = self._groups.members(asked.consumer_group)
+            wanted = None if members is None else members.subscription(asked.topic)
+            filter_data = f"{asked.consumer_group}@{asked.topic} is not online!" if wanted is None else "null"
+            if wanted is not None and self.filter_of is not None:
+                filter_data, by_unit = self.filter_of(asked.topic, asked.consumer_group)
+        count = max(0, min(asked.count, QUEUE_ENTRIES_MAX))
+        entries = await asyncio.to_thread(queue.read, asked.index, count)
+        if not entries and not queue.min_offset <= asked.index < queue.max_offset:
+            return Answer(
+                remark=f"Index {asked.index} of {asked.queue_id}@{asked.topic} is not exist!",
+                body=ConsumeQueueView(
+                    min_queue_index=queue.min_offset, max_queue_index=queue.max_offset, queue_data=()
+                ).encode(),
+            )
+        units: dict[int, Unit] = {}
+        if isinstance(queue, ExtendedQueue):
+            units = await asyncio.to_thread(queue.units, entries, may_wait=True)
+        view = ConsumeQueueView(
+            min_queue_index=queue.min_offset,
+            max_queue_index=queue.max_offset,
+            subscription_data=wanted,
+            filter_data=filter_data,
+            queue_data=tuple(
+                _entry(physical, size, tags_code, units.get(tags_code), wanted, by_unit)
+                for physical, size, tags_code in ENTRY.iter_unpack(entries)
+                if size != BLANK_SIZE
+            ),
+        )
+        return Answer(body=view.encode())
+
+
+def _entry(
+    physical: int,
+    size: int,
+    tags_code: int,
+    unit: Unit | None,
+    wanted: SubscriptionData | None,
+    by_unit: UnitFilter | None,
+) -> ConsumeQueueEntry:
+    """One entry, and whether its group's filter takes it as far as that shows without the message."""
+    by_tag = wanted is not None and is_tag_type(wanted)
+    if unit is None:
+        lost = is_address(tags_code)
+        return ConsumeQueueEntry(
+            physic_offset=physical,
+            physic_size=size,
+            tags_code=tags_code,
+            eval=by_tag and not lost and wanted is not None and matches_hash(wanted, tags_code),
+            msg=f"Cq extend not exist!addr: {tags_code}" if lost else None,
+        )
+    matches = wanted is not None and (
+        matches_hash(wanted, unit.tags_code) if by_tag else by_unit is None or by_unit(unit)
+    )
+    shown: dict[str, object] = {"msgStoreTime": unit.stored_ms, "size": unit.size, "tagsCode": unit.tags_code}
+    return ConsumeQueueEntry(
+        physic_offset=physical,
+        physic_size=size,
+        tags_code=unit.tags_code,
+        eval=matches,
+        extend_data_json=dumps({"filterBitMap": unit.bits, **shown} if unit.bits else shown).decode(),
+        bit_map=_bit_map(unit.bits) if unit.bits else None,
+    )
+
+
+def _bit_map(bits: bytes) -> str:
+    """The highest bit first, eight bytes a line, as the original shows it."""
+    digits = [f"{byte:08b}" + ("\n" if number % 8 == 0 else "") for number, byte in enumerate(bits)]
+    return "".join(reversed(digits))

@@ -1,0 +1,91 @@
+"""How far groups are behind: messages not yet consumed, and since when the oldest of them has waited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kerolox.broker.tables.topics import Topics
+from kerolox.store.log.cursors import LIGHT_PREFIX
+from kerolox.store.message_store import MessageStore
+from kerolox.store.tables.offsets import ConsumerOffsets
+
+
+class QueueLag(NamedTuple):
+    """A group in one queue."""
+
+    group: str
+    topic: str
+    queue_id: int
+    consumed: int  # the offset consumed next
+    pulled: int  # the offset pulled next
+    max_offset: int
+
+    @property
+    def messages(self) -> int:
+        return max(0, self.max_offset - self.consumed)
+
+    @property
+    def in_flight(self) -> int:
+        """Pulled and not yet consumed."""
+        return max(0, self.pulled - self.consumed)
+
+    @property
+    def ready(self) -> int:
+        """Not even pulled."""
+        return max(0, self.max_offset - max(self.pulled, self.consumed))
+
+
+def queue_lags(store: MessageStore, topics: Topics, offsets: ConsumerOffsets) -> list[QueueLag]:
+    """Every queue of every topic a group has consumed of. In memory: the disk is not asked."""
+    found: list[QueueLag] = []
+    for key, queues in offsets.offsets.items():
+        topic, _, group = key.partition("@")
+        config = topics.find(topic)
+        if config is None or not group or group.startswith(LIGHT_PREFIX):
+            continue  # those of light queues are too many to be told of one by one
+        for queue_id in range(config.read_queue_nums):
+            consumed = max(0, queues.get(queue_id, 0))
+            pulled = max(consumed, offsets.pull_offset(topic, group, queue_id))
+            found.append(
+                QueueLag(group, topic, queue_id, consumed, pulled, store.max_offset(topic, queue_id))
+            )
+    return found
+
+
+def store_time_ms(store: MessageStore, topic: str, queue_id: int, offset: int) -> int:
+    """When the message at a queue offset was stored; -1 when it is not there. For threads: it may wait."""
+    queue = store.queues.find(topic, queue_id)
+    if queue is None:
+        return -1
+    entry = queue.entry(offset)
+    return -1 if entry is None else store.log.store_timestamp_at(entry[0])
+
+
+def waiting_since_ms(store: MessageStore, lags: Iterable[QueueLag]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Topic and group → store time of the oldest message not consumed, and of the oldest not pulled; 0
+    when there is none. For threads."""
+    times: dict[tuple[str, str], tuple[int, int]] = {}
+    for lag in lags:
+        not_consumed, not_pulled = times.get((lag.topic, lag.group), (0, 0))
+        if lag.messages:
+            not_consumed = _earlier(
+                not_consumed, store_time_ms(store, lag.topic, lag.queue_id, _first(store, lag, lag.consumed))
+            )
+        if lag.ready:
+            not_pulled = _earlier(
+                not_pulled, store_time_ms(store, lag.topic, lag.queue_id, _first(store, lag, lag.pulled))
+            )
+        times[lag.topic, lag.group] = not_consumed, not_pulled
+    return times
+
+
+def _first(store: MessageStore, lag: QueueLag, offset: int) -> int:
+    # What was deleted before it was consumed waits no longer.
+    return max(offset, store.min_offset(lag.topic, lag.queue_id))
+
+
+def _earlier(known_ms: int, found_ms: int) -> int:
+    if found_ms <= 0:
+        return known_ms
+    return found_ms if known_ms == 0 else min(known_ms, found_ms)

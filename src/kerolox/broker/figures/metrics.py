@@ -1,0 +1,397 @@
+"""Metrics as Prometheus reads them, under the names and labels of RocketMQ 5, and the state of health.
+
+Figures RocketMQ does not have begin with ``kerolox_``. Numbers are collected on the event loop, which owns
+them; what has to be read from the log, and the text, are made in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from kerolox.broker.figures.histogram import Histogram
+from kerolox.broker.figures.http import Page
+from kerolox.broker.figures.lag import QueueLag, queue_lags, waiting_since_ms
+from kerolox.broker.figures.stats import Flow, Statistics
+from kerolox.broker.members.groups import Groups
+from kerolox.broker.members.members import Members
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.tables.topics import Topics
+from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from kerolox.errors import OptionError
+from kerolox.net.lanes import Lane
+from kerolox.protocol import reserved
+from kerolox.protocol.bodies.heartbeat import ConsumeType
+from kerolox.protocol.codes import version_name
+from kerolox.store.errors import StoreError
+from kerolox.store.message_store import MessageStore
+from kerolox.store.state import Obstacle
+from kerolox.store.tables.offsets import ConsumerOffsets
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LOOP_TICK_S = 0.1
+UNHEALTHY = (Obstacle.FENCED, Obstacle.CLOSED)  # no restart of anything else helps
+
+_MODES = {
+    ConsumeType.CONSUME_ACTIVELY: "pull",
+    ConsumeType.CONSUME_PASSIVELY: "push",
+    ConsumeType.CONSUME_POP: "pop",
+}
+
+Labels = Mapping[str, object]
+
+STORAGE: Labels = {"storage_type": "local", "storage_medium": "disk"}
+
+
+class MetricText:
+    """Collects samples of metrics, each metric with its type once. They become text when it is asked for."""
+
+    def __init__(self, common: Labels) -> None:
+        self._common = _labels(common)
+        # Lines, and what becomes one: the name of a series, its labels, and its value or values.
+        self._parts: list[str | tuple[str, Labels, float | Histogram]] = []
+
+    def metric(
+        self, name: str, kind: str, about: str, samples: Iterable[tuple[Labels, float | Histogram]]
+    ) -> None:
+        self._parts += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+        self._parts += [(name, labels, value) for labels, value in samples]
+
+    def histogram(self, name: str, about: str, found: Iterable[tuple[Labels, Histogram]]) -> None:
+        """They are copied: the text may be made elsewhere, while counting goes on."""
+        self.metric(name, "histogram", about, [(labels, one.copy()) for labels, one in found])
+
+    def gauge(self, name: str, about: str, value: float) -> None:
+        self.metric(name, "gauge", about, [({}, value)])
+
+    def text(self) -> str:
+        lines: list[str] = []
+        for part in self._parts:
+            if isinstance(part, str):
+                lines.append(part)
+                continue
+            name, labels, value = part
+            if isinstance(value, Histogram):
+                for end, own, number in value.parts():
+                    lines.append(self._line(name + end, {**labels, **own}, number))
+            else:
+                lines.append(self._line(name, labels, value))
+        return "\n".join(lines) + "\n"
+
+    def _line(self, name: str, labels: Labels, value: float) -> str:
+        own = _labels(labels)
+        both = f"{self._common},{own}" if own and self._common else own or self._common
+        return f"{name}{{{both}}} {_number(value)}"
+
+
+class LoopLag:
+    """How late the event loop comes to what was due: the first sign of a broker that has too much to do."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.last_s = 0.0
+        self._max_s = 0.0
+        self._clock = clock
+        self._timer: TimerHandle | None = None
+
+    def start(self) -> None:
+        due_s = self._clock.monotonic_s() + LOOP_TICK_S
+
+        def tick() -> None:
+            self.last_s = max(0.0, self._clock.monotonic_s() - due_s)
+            self._max_s = max(self._max_s, self.last_s)
+            self.start()
+
+        self._timer = self._clock.call_later(LOOP_TICK_S, tick)
+
+    def take_max_s(self) -> float:
+        """The worst since the last time somebody asked."""
+        worst, self._max_s = self._max_s, 0.0
+        return worst
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Metrics:
+    """The pages ``/metrics`` and ``/healthz`` of one broker."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        members: Members,
+        offsets: ConsumerOffsets,
+        stats: Statistics,
+        lanes: Mapping[str, Lane],
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._members = members
+        self._offsets = offsets
+        self._stats = stats
+        self._lanes = lanes  # by RocketMQ's names of its processors: send, pull, query_message, ...
+        self._clock = clock
+        self._own_labels = own_labels(options.metrics_labels)
+        self.loop_lag = LoopLag(SYSTEM_CLOCK)  # whatever time the broker goes by
+        self.more: list[Callable[[MetricText], None]] = []  # what other parts have to tell, on the loop
+
+    def start(self) -> None:
+        self.loop_lag.start()
+
+    def close(self) -> None:
+        self.loop_lag.close()
+
+    def pages(self) -> dict[str, Callable[[], Awaitable[Page]]]:
+        return {"/metrics": self.metrics, "/healthz": self.health}
+
+    async def health(self) -> Page:
+        """200 while the broker can do its work, 503 and why when only a restart can help."""
+        obstacles = self._store.state.obstacles
+        reasons = [f"{obstacle.value}: {why}" for obstacle, why in obstacles.items()]
+        if any(obstacle in UNHEALTHY for obstacle in obstacles):
+            return Page("\n".join(reasons) + "\n", 503)
+        return Page("ok\n" + "".join(f"{reason}\n" for reason in reasons))
+
+    async def metrics(self) -> Page:
+        out = MetricText(
+            {
+                "node_type": "broker",
+                "cluster": self._options.cluster,
+                "node_id": self._options.broker_name,
+                "otel_scope_name": "broker-meter",  # which RocketMQ's library adds, and dashboards may name
+                **self._own_labels,
+            }
+        )
+        self._broker(out)
+        self._messages(out)
+        self._connections(out)
+        self._loop(out)
+        for tell in self.more:
+            tell(out)
+        lags = queue_lags(self._store, self._topics, self._offsets)
+        return Page(await asyncio.to_thread(self._finish, out, lags), content_type=CONTENT_TYPE)
+
+    # --- on the loop ----------------------------------------------------------------------------------
+
+    def _broker(self, out: MetricText) -> None:
+        out.metric(
+            "rocketmq_processor_watermark", "gauge", "Requests that wait for their turn",
+            [({"processor": name}, lane.waiting) for name, lane in self._lanes.items()],
+        )  # fmt: skip
+        out.gauge("rocketmq_broker_permission", "4 readable, 2 writable", self._options.permission)
+        out.gauge("rocketmq_topic_number", "Topics", len(self._topics.table.topics))
+        out.gauge("rocketmq_consumer_group_number", "Consumer groups", len(self._groups.table.groups))
+        out.metric(
+            "kerolox_consumer_group_disabled", "gauge", "1 for groups the broker disabled, and why",
+            [
+                ({"consumer_group": group, "reason": why}, 1.0)
+                for group, why in self._groups.disabled.items()
+            ],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_consumer_group_behind_bytes", "gauge",
+            "How far behind the end of the log a group read last, in its slowest queue",
+            [({"consumer_group": group}, behind) for group, behind in self._stats.behind_by_group().items()],
+        )  # fmt: skip
+        progress, log = self._store.progress, self._store.log
+        out.metric(
+            "rocketmq_storage_flush_behind_bytes", "gauge", "Written but not yet flushed",
+            [(STORAGE, max(0, progress.appended - progress.flushed))],
+        )  # fmt: skip
+        out.metric(
+            "rocketmq_storage_dispatch_behind_bytes", "gauge", "Written but not yet in their queues",
+            [(STORAGE, max(0, log.max_offset - self._store.dispatcher.dispatched))],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_store_obstacle", "gauge", "1 for everything that keeps the store from being written",
+            [({"obstacle": what.value}, float(what in self._store.state.obstacles)) for what in Obstacle],
+        )  # fmt: skip
+
+    def _messages(self, out: MetricText) -> None:
+        gets = [(self._group_labels(group, topic), flow) for (topic, group), flow in self._stats.gets.items()]
+        out.metric("rocketmq_messages_out_total", "counter", "Messages handed out", _messages_of(gets))
+        out.metric("rocketmq_throughput_out_total", "counter", "Bytes handed out", _bytes_of(gets))
+        backs = [
+            (self._group_labels(group, topic), flow)
+            for (topic, group), flow in self._stats.send_backs.items()
+        ]
+        dead = [
+            (self._group_labels(group, topic), flow)
+            for (topic, group), flow in self._stats.dead_letters.items()
+        ]
+        out.metric(
+            "rocketmq_send_to_dlq_messages_total", "counter", "Messages given up on", _messages_of(dead)
+        )
+        out.metric(
+            "kerolox_send_back_messages_total", "counter", "Messages sent back to be tried again",
+            _messages_of(backs),
+        )  # fmt: skip
+
+    def _connections(self, out: MetricText) -> None:
+        producers: Counter[tuple[str, str]] = Counter()
+        for table in self._members.producers.values():
+            for member in table.values():
+                producers[_client_words(member.client.language, member.client.version)] += 1
+        out.metric(
+            "rocketmq_producer_connections", "gauge", "Connections of producers",
+            [
+                ({"language": language, "version": version, "protocol_type": "remoting"}, count)
+                for (language, version), count in producers.items()
+            ],
+        )  # fmt: skip
+        samples: list[tuple[Labels, float]] = []
+        for group, found in self._members.consumers.items():
+            consumers = Counter(
+                _client_words(member.client.language, member.client.version)
+                for member in found.by_peer.values()
+            )
+            for (language, version), count in consumers.items():
+                labels: Labels = {
+                    "consumer_group": group,
+                    "language": language,
+                    "version": version,
+                    "consume_mode": _MODES.get(found.consume_type, "") if found.consume_type else "",
+                    "protocol_type": "remoting",
+                    "is_system": _is_system_group(group),
+                }
+                samples.append((labels, count))
+        out.metric("rocketmq_consumer_connections", "gauge", "Connections of consumers", samples)
+        out.metric(
+            "kerolox_subscription_mismatches_total", "counter",
+            "Times two members of a group were found to want different things",
+            [({}, self._members.mismatches)],
+        )  # fmt: skip
+
+    def _loop(self, out: MetricText) -> None:
+        out.gauge("kerolox_event_loop_lag_seconds", "How late the event loop was last", self.loop_lag.last_s)
+        out.gauge(
+            "kerolox_event_loop_lag_seconds_max",
+            "How late it was at worst since the last scrape",
+            self.loop_lag.take_max_s(),
+        )
+
+    # --- in a thread ----------------------------------------------------------------------------------
+
+    def _finish(self, out: MetricText, lags: list[QueueLag]) -> str:
+        self._storage(out)
+        now_ms = self._clock.wall_ms()
+        totals: dict[tuple[str, str], list[int]] = {}
+        for lag in lags:
+            total = totals.setdefault((lag.topic, lag.group), [0, 0, 0])
+            total[0] += lag.messages
+            total[1] += lag.in_flight
+            total[2] += lag.ready
+        since = waiting_since_ms(self._store, lags)
+        rows = [
+            (
+                {**self._group_labels(group, topic), "is_retry": topic.startswith(reserved.RETRY_PREFIX)},
+                total,
+                [max(0, now_ms - ms) if ms else 0 for ms in since[topic, group]],
+            )
+            for (topic, group), total in totals.items()
+        ]
+        for name, about, samples in (
+            ("lag_messages", "Messages not yet consumed", [(labels, t[0]) for labels, t, _ in rows]),
+            (
+                "lag_latency_milliseconds",
+                "Age of the oldest of them",
+                [(labels, a[0]) for labels, _, a in rows],
+            ),
+            ("inflight_messages", "Pulled, not yet consumed", [(labels, t[1]) for labels, t, _ in rows]),
+            (
+                "queueing_latency_milliseconds",
+                "Age of the oldest not pulled",
+                [(labels, a[1]) for labels, _, a in rows],
+            ),
+            ("ready_messages", "Messages not yet pulled", [(labels, t[2]) for labels, t, _ in rows]),
+        ):
+            out.metric(f"rocketmq_consumer_{name}", "gauge", about, samples)
+        out.metric(
+            "kerolox_consumer_queue_lag_messages", "gauge", "Messages not yet consumed, queue by queue",
+            [
+                ({"consumer_group": lag.group, "topic": lag.topic, "queue_id": lag.queue_id}, lag.messages)
+                for lag in lags
+            ],
+        )  # fmt: skip
+        return out.text()
+
+    def _storage(self, out: MetricText) -> None:
+        store = self._store
+        try:
+            usage = store.files.disk_usage(store.root)
+        except StoreError:
+            return
+        out.metric(
+            "rocketmq_storage_size_bytes",
+            "gauge",
+            "Bytes of the disk in use",
+            [(STORAGE, usage.total - usage.free)],
+        )
+        earliest_ms = store.log.store_timestamp_at(store.log.min_offset)
+        if earliest_ms > 0:
+            out.metric(
+                "rocketmq_storage_message_reserve_time_milliseconds", "gauge", "Age of the oldest message",
+                [(STORAGE, max(0, self._clock.wall_ms() - earliest_ms))],
+            )  # fmt: skip
+
+    # --- labels ---------------------------------------------------------------------------------------
+
+    def _group_labels(self, group: str, topic: str) -> dict[str, object]:
+        system = self._topics.is_system(topic) or _is_system_group(group)
+        return {"consumer_group": group, "topic": topic, "is_system": system}
+
+
+def _messages_of(flows: list[tuple[dict[str, object], Flow]]) -> list[tuple[Labels, float]]:
+    return [(labels, flow.messages) for labels, flow in flows]
+
+
+def _bytes_of(flows: list[tuple[dict[str, object], Flow]]) -> list[tuple[Labels, float]]:
+    return [(labels, flow.size_bytes) for labels, flow in flows]
+
+
+def _client_words(language: str, version: int) -> tuple[str, str]:
+    return language.lower(), version_name(version).lower()
+
+
+def _is_system_group(group: str) -> bool:
+    return group.upper().startswith(reserved.SYSTEM_GROUP_PREFIX)
+
+
+def own_labels(text: str) -> dict[str, str]:
+    """``instance:a,zone:b`` → the labels an operator wants on all of them. Raises OptionError."""
+    labels: dict[str, str] = {}
+    for item in text.split(","):
+        name, separator, value = item.strip().partition(":")
+        if not item.strip():
+            continue
+        if not separator or not name.isascii() or not name.isidentifier():
+            raise OptionError(
+                "metricsLabel", text, "name:value, joined by commas; names of letters and digits"
+            )
+        labels[name] = value
+    return labels
+
+
+_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def _labels(labels: Labels) -> str:
+    return ",".join(f'{name}="{_word(value)}"' for name, value in labels.items())
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value).translate(_ESCAPED)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:.6f}"

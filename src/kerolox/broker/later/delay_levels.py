@@ -1,0 +1,147 @@
+"""One delay level: which messages ask for it, how they are given back their topic, how long they wait.
+
+A message is due by the wall clock, as in RocketMQ. When the wall clock was set back, those parked since the
+start are delivered when their delay has passed all the same: neither hours late nor, as the original does
+with a due time further ahead than the level's delay, at once. Of those parked before, and after a change of
+the level table, that rule of the original is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from functools import lru_cache
+from typing import Final
+
+from kerolox.broker.write.pending_message import Draft
+from kerolox.errors import KeroloxError, Refused
+from kerolox.protocol import properties as packed
+from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.reserved import is_closed
+
+PARKED_STEPS = 1000  # of a level's delay: how finely it is remembered when messages were parked
+
+AT_REAL_TOPIC: Final = packed.marker(packed.REAL_TOPIC)
+AT_REAL_QUEUE_ID: Final = packed.marker(packed.REAL_QUEUE_ID)
+_NUMBER = re.compile(rb"[+-]?[0-9]{1,10}")
+_INT_MAX = 2**31 - 1
+_TAIL_BYTES_MAX = 512
+
+
+class Unrestorable(KeroloxError):
+    """A parked message that cannot be given back its topic. It is passed over, as the original does."""
+
+
+def level_of(properties: bytes) -> int:
+    """The delay level a message asks for, 0 when it asks for none. Raises for what is no number."""
+    text = packed.find(properties, packed.AT_DELAY)
+    if text is None:
+        return 0
+    if not _NUMBER.fullmatch(text) or not -_INT_MAX - 1 <= int(text) <= _INT_MAX:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, f"the delay level (property DELAY) is {text[:40]!r}, not a number"
+        )
+    return int(text)
+
+
+def restore(message: StoredMessage) -> Draft:
+    """What was parked, as it is delivered. Its properties stay as they are: those of the real queue and
+    the level too, as in the original."""
+    topic, queue_id = real_queue_of(message.packed_properties)
+    return Draft(
+        topic,
+        queue_id,
+        message.body,
+        restored_properties(message.packed_properties),
+        message.born_timestamp,
+        message.born_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=message.reconsume_times,
+        store_host=message.store_host,
+    )
+
+
+def restored_properties(properties: bytes) -> bytes:
+    if packed.AT_CRC32[1:] in properties:
+        return packed.remove(properties, packed.AT_CRC32)  # of the record as it was
+    return properties
+
+
+def real_queue_of(properties: bytes) -> tuple[str, int]:
+    """Where a parked message is to go."""
+    # This broker writes it last, so messages of one queue end alike. The last value counts anyway.
+    at = properties.rfind(AT_REAL_TOPIC)
+    found = _known_queue(properties[at:]) if at > 0 and len(properties) - at <= _TAIL_BYTES_MAX else None
+    return _read_queue(properties) if found is None else found
+
+
+@lru_cache(1024)
+def _known_queue(tail: bytes) -> tuple[str, int] | None:
+    try:
+        return _read_queue(tail)
+    except Unrestorable:
+        return None
+
+
+def _read_queue(properties: bytes) -> tuple[str, int]:
+    topic = packed.find(properties, AT_REAL_TOPIC)
+    queue_id = packed.find(properties, AT_REAL_QUEUE_ID)
+    if topic is None or queue_id is None or not _NUMBER.fullmatch(queue_id):
+        raise Unrestorable(f"its properties name no real queue: topic {topic!r}, queue {queue_id!r}")
+    name = topic.decode("utf-8", "replace")
+    if is_closed(name):
+        raise Unrestorable(f"messages that wait do not go to {name}")
+    return name, int(queue_id)
+
+
+class Level:
+    """One delay level and how far it has come."""
+
+    __slots__ = (
+        "again_s",
+        "delay_ms",
+        "due_ms",
+        "failures",
+        "next_offset",
+        "number",
+        "parked",
+        "queue_id",
+        "task",
+    )
+
+    def __init__(self, number: int, delay_ms: int) -> None:
+        self.number = number
+        self.queue_id = number - 1
+        self.delay_ms = delay_ms
+        self.next_offset = 0  # delivered next
+        self.due_ms: int | None = None  # when the head is due; 0: to be looked at; None: there is none
+        self.again_s = 0.0  # not before, by the monotonic clock
+        self.failures = 0
+        self.task: asyncio.Task[None] | None = None
+        # From which offset on messages were parked when, by the monotonic clock. More than a thousand only
+        # while delivery is late: then the oldest are due whatever the clock says.
+        self.parked: deque[tuple[int, float]] = deque(maxlen=2 * PARKED_STEPS)
+
+    def note_parked(self, offset: int, now_s: float) -> None:
+        if not self.parked or now_s - self.parked[-1][1] >= self.delay_ms / 1000 / PARKED_STEPS:
+            self.parked.append((offset, now_s))
+
+    def forget_parked(self, offset: int) -> None:
+        """Those before this offset are not asked for any more."""
+        while len(self.parked) > 1 and self.parked[1][0] <= offset:
+            self.parked.popleft()
+
+    def wait_s(self, offset: int, due_ms: int, now_ms: int, now_s: float) -> float:
+        """How long the message at this offset has to wait; it may go when that is not more than 0."""
+        wait_s = (due_ms - now_ms) / 1000
+        if wait_s <= 0:
+            return wait_s
+        self.forget_parked(offset)
+        parked = self.parked
+        if not parked or parked[0][0] > offset:  # parked before the start
+            return 0.0 if due_ms > now_ms + self.delay_ms else wait_s
+        delay_s = self.delay_ms / 1000
+        return min(wait_s, parked[0][1] + delay_s + delay_s / PARKED_STEPS - now_s)

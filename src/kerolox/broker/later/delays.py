@@ -1,0 +1,520 @@
+"""Delay levels: messages that are parked when they are sent, and delivered when they are due.
+
+A parked message lies in ``SCHEDULE_TOPIC_XXXX``, one queue a level, so each queue is in the order of the
+times its messages are due. Of every level the head is known; one timer waits for the earliest. What is due
+is read, given back its topic, and appended: some hundreds in a turn of the loop, whatever has piled up.
+
+Progress. A message counts as delivered when its copy is written. ``delayOffset.json`` is saved every ten
+seconds, and never ahead of what is flushed of the log: after a loss of power nothing is passed over whose
+copy is gone. After a kill our own marks leave at most the messages of one write a level to come twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kerolox.broker.figures.metrics import MetricText
+from kerolox.broker.later.delay_levels import (
+    AT_REAL_QUEUE_ID,
+    AT_REAL_TOPIC,
+    Level,
+    Unrestorable,
+    level_of,
+    real_queue_of,
+    restore,
+    restored_properties,
+)
+from kerolox.broker.later.delay_notes import DelayMark, DelayMarks
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.tables.lost_tables import check_nothing_due
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Draft, real_queue
+from kerolox.clock import Clock, TimerHandle
+from kerolox.errors import KeroloxError, ProtocolError
+from kerolox.protocol import properties as packed
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.record import decode_each, decode_record
+from kerolox.protocol.record_scan import Entry
+from kerolox.protocol.reserved import HALF_TOPIC, SCHEDULE_TOPIC
+from kerolox.store.delay_table import parse_levels
+from kerolox.store.errors import FileMissing, OffsetOutOfRange, StoreError
+from kerolox.store.log.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT, MessageRefused, QueueCursor
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, HOLE_TAGS, ConsumeQueue
+from kerolox.store.queue.reading import Cold
+from kerolox.store.tables.offsets import DelayOffsets
+
+log = logging.getLogger(__name__)
+
+SCHEDULE_GROUP = "SCHEDULE_CONSUMER"  # who consumes parked messages, in statistics
+
+BATCH_MAX = 256  # messages appended in one turn of the loop, of all levels together...
+BATCH_BYTES_MAX = 1 << 20  # ...and how large they may be, but for the first
+AGAIN_S = 0.1  # after a message could not be stored
+AGAIN_LATER_S = 10.0  # after an error nobody thought of
+CLOCK_CHECK_S = 0.1  # timers do not notice when the wall clock is set: so often it is looked at
+
+_AT_TIMERS = (packed.AT_TIMER_DELIVER_MS, packed.AT_TIMER_DELAY_S, packed.AT_TIMER_DELAY_MS)
+
+# A parked message that is due: its queue offset, its place in the log, its record (None: it does not read).
+_Due = tuple[int, int, bytes | None]
+
+
+class Delays:
+    """Parks messages with a delay level, and delivers them."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        writes: LogWrites,
+        offsets: DelayOffsets,
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._writes = writes
+        self._offsets = offsets
+        self._options = options
+        self._clock = clock
+        self.marks = DelayMarks(store.files, store.root, store.keeper, clock)
+        self.levels = [
+            Level(number, delay_ms) for number, delay_ms in enumerate(parse_levels(options.delay_levels), 1)
+        ]
+        self.delivered = 0  # since the start
+        self.passed_over = 0  # that could not be read, or not be given back their topic
+        self.batches = 0
+        # Level's queue, real topic, size of the delivered records, how many: for statistics.
+        self.on_delivered: list[Callable[[int, str, int, int], None]] = []
+        self._parked: dict[Level, int] = {}  # the newest offset that is not yet dispatched
+        self._delivering = False
+        self._turn = asyncio.Lock()  # one batch a turn of the loop, whichever level's
+        self._timers: list[TimerHandle] = []  # the next moment, and a look at the clock before it
+        self._save_timer: TimerHandle | None = None
+        self._saving: asyncio.Task[None] | None = None
+
+    # --- parking -------------------------------------------------------------------------------------
+
+    def park(self, draft: Draft) -> None:
+        """A rewrite of drafts: one that asks for a delay goes into the queue of its level."""
+        if self.rewrite(draft):
+            cursor = self._store.log.cursor(SCHEDULE_TOPIC, draft.queue_id)
+            self._store.log.renew_time()  # the delay counts from now
+            self._note_parked(draft.queue_id, cursor.next_offset, cursor.next_offset)
+
+    def rewrite(self, draft: Draft) -> bool:
+        """The same for a draft alone: whether it asks for a delay."""
+        if packed.AT_DELAY[1:] not in draft.properties:
+            return False
+        if draft.sys_flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT):
+            return False
+        wanted = level_of(draft.properties)
+        if wanted <= 0:
+            return False
+        level = self.levels[min(wanted, len(self.levels)) - 1]
+        properties = draft.properties
+        if b"TIMER_" in properties:
+            for mark in _AT_TIMERS:  # a level wins over any other time
+                properties = packed.remove(properties, mark)
+        if wanted != level.number:
+            properties = packed.replace(properties, packed.DELAY, str(level.number))
+        if b"REAL_" in properties:
+            for mark in (AT_REAL_TOPIC, AT_REAL_QUEUE_ID):
+                properties = packed.remove(properties, mark)
+        draft.properties = packed.append(properties, real_queue(draft.topic, draft.queue_id))
+        draft.topic = SCHEDULE_TOPIC
+        draft.queue_id = level.queue_id
+        return True
+
+    def parked(self, queues: list[tuple[QueueCursor, int]]) -> None:
+        """Messages were appended to queues of levels, each from an offset on."""
+        for cursor, first in queues:
+            self._note_parked(cursor.queue_id, first, cursor.next_offset - 1)
+
+    def _note_parked(self, queue_id: int, first: int, last: int) -> None:
+        level = self.levels[queue_id]
+        level.note_parked(first, self._clock.monotonic_s())
+        self._parked[level] = last
+
+    # --- life ----------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Find out where delivery stopped. Raises TableLost when nobody knows."""
+        if self._store.state.leads:
+            await asyncio.get_running_loop().run_in_executor(self._store.keeper, self._load)
+
+    async def start(self) -> None:
+        """Go on from there. A broker that follows another one delivers nothing."""
+        if not self._store.state.leads:
+            return
+        self._delivering = True
+        for level in self.levels:
+            level.due_ms = 0
+        self._store.dispatcher.followers.append(self.arrived)
+        self._store.flusher.on_flushed.append(self.marks.flushed)
+        self._schedule_save()
+        self._look()
+
+    async def close(self) -> None:
+        """Deliver no more, and save how far it came."""
+        if not self._delivering:
+            await self.marks.close()
+            return
+        self._delivering = False
+        for timer in (*self._timers, self._save_timer):
+            if timer is not None:
+                timer.cancel()
+        self._store.dispatcher.followers.remove(self.arrived)
+        under_way = [level.task for level in self.levels if level.task is not None]
+        if self._saving is not None:
+            under_way.append(self._saving)
+        if under_way:
+            await asyncio.wait(under_way)
+        if self._offsets.changed:
+            await self._save()
+        self._store.flusher.on_flushed.remove(self.marks.flushed)
+        await self.marks.close()
+
+    def _load(self) -> None:
+        """How far each level has come: as saved, inside of its queue, or as our marks prove."""
+        marks = self.marks.load()
+        for level in self.levels:
+            queue = self._queue(level)
+            saved = self._offsets.offsets.get(level.number)
+            offset = saved or 0
+            if queue is not None:
+                offset = min(max(offset, queue.min_offset), queue.max_offset)
+                for mark in marks.get(level.number, ()):
+                    if mark.next_offset > offset and self._proven(queue, mark):
+                        log.info(
+                            "delay_progress_proven level=%d saved=%d delivered=%d",
+                            level.number, offset, mark.next_offset,
+                        )  # fmt: skip
+                        offset = mark.next_offset
+                if self._offsets.lost and offset == queue.min_offset < queue.max_offset:
+                    check_nothing_due(self._offsets, queue, self._clock.wall_ms())
+                if saved is not None and saved > queue.max_offset:
+                    log.warning(
+                        "delay_offset_corrected level=%d offset=%d to=%d", level.number, saved, offset
+                    )
+                if saved is not None and saved != offset:
+                    self._offsets.update(level.number, offset)
+            level.next_offset = offset
+        self.marks.open()
+        for queue_id, queue in self._store.queues.by_topic.get(SCHEDULE_TOPIC, {}).items():
+            waiting = queue.max_offset - max(queue.min_offset, self._offsets.offsets.get(queue_id + 1, 0))
+            if queue_id >= len(self.levels) and waiting > 0:
+                log.warning(
+                    "delay_level_gone level=%d waiting=%d next='set messageDelayLevel to as many levels as "
+                    "before: until then they stay'",
+                    queue_id + 1, waiting,
+                )  # fmt: skip
+
+    def _proven(self, queue: ConsumeQueue, mark: DelayMark) -> bool:
+        """Whether the message before the mark was delivered, by what the log holds now. What lies before
+        its copy in the log is there too, so all that was delivered before it was."""
+        if mark.next_offset > queue.max_offset:
+            return False
+        entry = queue.entry(mark.next_offset - 1)
+        if entry is None or entry[0] != mark.parked_at:
+            return False
+        try:
+            parked = restore(decode_record(self._store.log.record_at(mark.parked_at)))
+            found = decode_record(self._store.log.record_at(mark.delivered_at))
+        except (StoreError, ProtocolError, Unrestorable):
+            return False
+        return (
+            found.topic == parked.topic
+            and found.queue_id == parked.queue_id
+            and found.body == parked.body
+            and found.born_timestamp == parked.born_timestamp
+            and packed.remove(found.packed_properties, packed.AT_CRC32).startswith(parked.properties)
+        )
+
+    # --- when ----------------------------------------------------------------------------------------
+
+    def arrived(self, entries: list[Entry]) -> None:
+        """Follows the dispatcher: a level that was empty may have got its first message."""
+        if not self._parked:
+            return
+        woken = False
+        for level, offset in list(self._parked.items()):
+            queue = self._queue(level)
+            if queue is not None and queue.max_offset > offset:
+                del self._parked[level]
+                if level.due_ms is None:
+                    level.due_ms = 0
+                    woken = True
+        if woken:
+            self._look()
+
+    def _look(self) -> None:
+        """Start with the levels that are due, and wait for the next."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        if not self._delivering:
+            return
+        now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic_s()
+        next_s: float | None = None
+        for level in self.levels:
+            if level.due_ms is None or level.task is not None:
+                continue
+            wait_s = max(level.again_s - now_s, level.wait_s(level.next_offset, level.due_ms, now_ms, now_s))
+            if wait_s <= 0:
+                level.task = asyncio.get_running_loop().create_task(self._deliver(level))
+            elif next_s is None or wait_s < next_s:
+                next_s = wait_s
+        if next_s is not None:
+            self._timers.append(self._clock.call_later(max(0.001, next_s), self._look))
+            if next_s > CLOCK_CHECK_S:
+                self._timers.append(self._clock.beat(CLOCK_CHECK_S, self._look))
+
+    async def _deliver(self, level: Level) -> None:
+        """Deliver what is due of a level."""
+        try:
+            more = True
+            while more and self._delivering:
+                more = await self._deliver_some(level)
+                await asyncio.sleep(0)  # others have work too
+        except Exception:
+            level.again_s = self._clock.monotonic_s() + AGAIN_LATER_S
+            log.exception("delivery_failed level=%d offset=%d", level.number, level.next_offset)
+        finally:
+            level.task = None
+            self._look()
+
+    async def _deliver_some(self, level: Level) -> bool:
+        """One batch; False when nothing more is due now, or it has to be tried again later."""
+        queue = self._queue(level)
+        if queue is None or not self._pending(level):
+            level.due_ms = None
+            return False
+        if not queue.min_offset <= level.next_offset <= queue.max_offset:
+            corrected = queue.min_offset if level.next_offset < queue.min_offset else queue.max_offset
+            log.error(
+                "delay_offset_corrected level=%d offset=%d to=%d next='messages of this level left the log "
+                "before they were due: keep it longer (fileReservedTime) than the longest delay'",
+                level.number, level.next_offset, corrected,
+            )  # fmt: skip
+            level.next_offset = corrected
+            return True
+        try:
+            try:
+                due, head_ms = self._read(level, queue, False)
+            except Cold:
+                due, head_ms = await self._store.in_reader(lambda: self._read(level, queue, True))
+            async with self._turn:
+                more = await self._append(level, due) if due else True
+        except KeroloxError as error:
+            level.again_s = self._clock.monotonic_s() + AGAIN_S
+            self._warn(level, error)
+            return False
+        if not more:
+            return False
+        if head_ms is None:
+            return True
+        level.due_ms = head_ms
+        if self._offsets.offsets.get(level.number) != level.next_offset:
+            self._offsets.update(level.number, level.next_offset)
+        return False
+
+    # --- what ----------------------------------------------------------------------------------------
+
+    def _read(self, level: Level, queue: ConsumeQueue, may_wait: bool) -> tuple[list[_Due], int | None]:
+        """Messages that are due, and when the first that is not will be; None: there may be more."""
+        offset = level.next_offset
+        entries = queue.read(offset, BATCH_MAX) if may_wait else queue.read_hot(offset, BATCH_MAX)
+        if entries is None:
+            raise Cold
+        now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic_s()
+        log_min = self._store.log.min_offset
+        places: list[tuple[int, int, int]] = []  # queue offset, and from where to where in the log
+        total = 0
+        head_ms: int | None = None
+        for offset, (physical, size, due_ms) in enumerate(ENTRY.iter_unpack(entries), offset):  # noqa: B020
+            lost = due_ms == HOLE_TAGS or size == BLANK_SIZE or physical < log_min
+            if not lost and level.wait_s(offset, due_ms, now_ms, now_s) > 0:
+                head_ms = due_ms
+                break
+            if places and total + size > BATCH_BYTES_MAX:
+                break
+            if lost:
+                places.append((offset, physical, physical))
+            else:
+                places.append((offset, physical, physical + size))
+                total += size
+        return self._records(places, may_wait), head_ms
+
+    def _records(self, places: list[tuple[int, int, int]], may_wait: bool) -> list[_Due]:
+        ranges = [(low, high) for _, low, high in places if high > low]
+        parts: list[bytes | None]
+        try:
+            parts = list(self._store.reader.parts(ranges, may_wait))
+        except StoreError:
+            if not may_wait:
+                raise Cold from None
+            parts = [self._record(low, high) for low, high in ranges]
+        found = iter(parts)
+        return [(offset, low, next(found) if high > low else None) for offset, low, high in places]
+
+    def _record(self, low: int, high: int) -> bytes | None:
+        try:
+            return self._store.log.read(low, high - low)
+        except (OffsetOutOfRange, FileMissing):
+            return None  # deleted, or never there. Anything else may pass.
+
+    async def _append(self, level: Level, due: list[_Due]) -> bool:
+        """Store these under their own topics; False when not all of them could be."""
+        self._store.state.check_writable()
+        self._store.log.renew_time()  # nobody shall read of a time before it was due
+        stored: dict[str, list[int]] = {}  # sizes by topic
+        last: tuple[int, int, int] | None = None
+        refused: KeroloxError | None = None
+        next_offset = level.next_offset
+        append = self._store.log.append
+        messages = decode_each([record or b"" for _, _, record in due])
+        for (offset, physical, record), message in zip(due, messages, strict=True):
+            queue = self._real_queue(level, offset, physical, record, message)
+            if queue is not None and message is not None:
+                # Not as a draft: it must not be parked again, and there are many of them.
+                try:
+                    place = append(
+                        queue,
+                        message.body,
+                        restored_properties(message.packed_properties),
+                        flag=message.flag,
+                        sys_flag=message.sys_flag,
+                        born_timestamp=message.born_timestamp,
+                        born_host=message.born_host,
+                        reconsume_times=message.reconsume_times,
+                        store_host=message.store_host,
+                    )
+                except KeroloxError as error:
+                    refused = error
+                    break
+                stored.setdefault(queue.topic, []).append(place[2])
+                last = (offset + 1, physical, place[0])
+            next_offset = offset + 1
+        done: asyncio.Future[KeroloxError | None] = asyncio.get_running_loop().create_future()
+
+        def written(error: KeroloxError | None) -> None:
+            if error is None:
+                # At once: what a kill finds between the write and this note comes twice.
+                if last is not None:
+                    self.marks.delivered(level.number, DelayMark(*last), self._store.progress.appended)
+                self._count(level, next_offset, stored)
+            done.set_result(error)
+
+        if stored:
+            self._writes.soon(written)
+        else:
+            written(None)
+        failed = await done or refused
+        if failed is not None:
+            raise failed
+        return True
+
+    def _real_queue(
+        self, level: Level, offset: int, physical: int, record: bytes | None, message: StoredMessage | None
+    ) -> QueueCursor | None:
+        """Where the message is delivered; None when it is passed over."""
+        try:
+            if record is None:
+                raise Unrestorable("its record is gone")
+            if message is None:
+                message = decode_record(record)  # which says why it cannot be read
+            topic, queue_id = real_queue_of(message.packed_properties)
+            if topic == HALF_TOPIC:
+                raise Unrestorable(f"its real topic is {HALF_TOPIC}")
+            return self._store.log.cursor(topic, queue_id)
+        except (Unrestorable, ProtocolError, MessageRefused) as error:
+            self.passed_over += 1
+            log.error(
+                "delayed_message_passed_over level=%d offset=%d physical=%d error=%r",
+                level.number, offset, physical, str(error),
+            )  # fmt: skip
+            return None
+
+    def _count(self, level: Level, next_offset: int, stored: dict[str, list[int]]) -> None:
+        level.next_offset = next_offset
+        level.failures = 0
+        level.forget_parked(next_offset)
+        self._offsets.update(level.number, next_offset)
+        self.delivered += sum(map(len, stored.values()))
+        self.batches += 1
+        for note in self.on_delivered:
+            for topic, sizes in stored.items():
+                note(level.queue_id, topic, sum(sizes), len(sizes))
+
+    def _warn(self, level: Level, error: KeroloxError) -> None:
+        level.failures += 1
+        if level.failures & (level.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ... in a row
+            log.warning(
+                "delayed_message_not_delivered level=%d offset=%d times=%d error=%r next='tried again every "
+                "%d ms'",
+                level.number, level.next_offset, level.failures, str(error), AGAIN_S * 1000,
+            )  # fmt: skip
+
+    # --- progress --------------------------------------------------------------------------------------
+
+    def _schedule_save(self) -> None:
+        def tick() -> None:
+            if self._offsets.changed and self._saving is None:
+                self._saving = asyncio.get_running_loop().create_task(self._save())
+                self._saving.add_done_callback(lambda _: setattr(self, "_saving", None))
+            self._schedule_save()
+
+        self._save_timer = self._clock.beat(self._options.save_delays_ms / 1000, tick)
+
+    async def _save(self) -> None:
+        """First the log, then what is said of it."""
+        data = self._offsets.encode()
+        try:
+            await self._store.flusher.flush_all()
+            await asyncio.get_running_loop().run_in_executor(self._store.keeper, self._offsets.save, data)
+        except KeroloxError as error:
+            self._offsets.changed = True
+            log.error(
+                "delay_offsets_not_saved path=%s error=%r next='it is tried again; delayed messages may come "
+                "twice after a restart'",
+                self._offsets.path, str(error),
+            )  # fmt: skip
+
+    # --- for others --------------------------------------------------------------------------------------
+
+    def metrics(self, out: MetricText) -> None:
+        """What waits, level by level, and how late the delivery is."""
+        now_ms = self._clock.wall_ms()
+        rows = [(level, self._waiting(level)) for level in self.levels]
+        out.metric(
+            "kerolox_delay_pending_messages", "gauge", "Delayed messages not yet delivered",
+            [({"level": level.number}, waiting) for level, waiting in rows],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_delay_lag_milliseconds", "gauge", "How long the next delayed message has been due",
+            [
+                ({"level": level.number}, max(0, now_ms - level.due_ms) if waiting and level.due_ms else 0)
+                for level, waiting in rows
+            ],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_delay_delivered_messages_total", "counter", "Delayed messages delivered since the start",
+            [({}, self.delivered)],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_delay_passed_over_messages_total", "counter", "Delayed messages that could not be read",
+            [({}, self.passed_over)],
+        )  # fmt: skip
+
+    def _waiting(self, level: Level) -> int:
+        return max(0, self._store.max_offset(SCHEDULE_TOPIC, level.queue_id) - level.next_offset)
+
+    def _pending(self, level: Level) -> bool:
+        # Also when the queue ends before it: then the offset has to be corrected.
+        queue = self._queue(level)
+        return queue is not None and queue.max_offset != level.next_offset
+
+    def _queue(self, level: Level) -> ConsumeQueue | None:
+        return self._store.queues.find(SCHEDULE_TOPIC, level.queue_id)

@@ -1,0 +1,121 @@
+"""The timer's queue, read in order: what dispatch has just handed over, or what lies in the files."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+from kerolox.errors import ProtocolError
+from kerolox.protocol import reserved
+from kerolox.protocol.record import decode_record
+from kerolox.protocol.record_scan import Entry
+from kerolox.store.errors import StoreError
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue.consume_queue import ENTRY, ConsumeQueue
+
+log = logging.getLogger(__name__)
+
+HANDED_MAX = 20_000  # more than these are read from the files again
+_TOPIC = reserved.TIMER_TOPIC.encode()
+
+
+class Arrival(NamedTuple):
+    """One entry of the queue. Without properties: no message lies there."""
+
+    queue_offset: int
+    physical: int
+    size: int
+    properties: bytes | None
+    stored_ms: int = 0
+
+
+class Arrivals:
+    """Reads on at ``offset``."""
+
+    def __init__(self, store: MessageStore, executor: Executor) -> None:
+        self.offset = 0
+        self._store = store
+        self._executor = executor
+        self._handed: deque[Arrival] = deque()
+        self._known_end = 0
+
+    @property
+    def queue(self) -> ConsumeQueue | None:
+        return self._store.queues.find(reserved.TIMER_TOPIC, 0)
+
+    @property
+    def behind(self) -> int:
+        """Messages not yet looked at."""
+        queue = self.queue
+        return 0 if queue is None else max(0, queue.max_offset - self.offset)
+
+    def hand_over(self, entries: list[Entry]) -> bool:
+        """Take what was dispatched; whether something was for the timer. Queues are filled before."""
+        queue = self.queue
+        if queue is None or queue.max_offset == self._known_end:
+            return False
+        self._known_end = queue.max_offset
+        handed = self._handed
+        for size, _, queue_id, queue_offset, physical, _, stored_ms, topic, properties in entries:
+            if topic == _TOPIC and not queue_id:
+                handed.append(Arrival(queue_offset, physical, size, properties, stored_ms))
+        if len(handed) > HANDED_MAX:
+            handed.clear()
+        return True
+
+    async def read(self, count_max: int, end: int) -> list[Arrival]:
+        """The next ones, those before ``end`` only. Moves nothing: set ``offset`` when they are done with."""
+        queue = self.queue
+        if queue is None:
+            return []
+        if self.offset < queue.min_offset:
+            log.warning("timer_messages_gone from=%d to=%d", self.offset, queue.min_offset)
+            self.offset = queue.min_offset
+        count = min(count_max, min(end, queue.max_offset) - self.offset)
+        if count <= 0:
+            return []
+        handed = self._handed
+        while handed and handed[0].queue_offset < self.offset:
+            handed.popleft()
+        if handed and handed[0].queue_offset == self.offset:
+            return [handed[i] for i in range(min(count, len(handed)))]
+        found = self._read(queue, count, may_wait=False)
+        if found is None:
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(
+                self._executor, lambda: self._read(queue, count, may_wait=True)
+            )
+        return found or []
+
+    def _read(self, queue: ConsumeQueue, count: int, *, may_wait: bool) -> list[Arrival] | None:
+        """None when some of it is not in memory and it may not be waited for."""
+        offset = self.offset
+        data = queue.read(offset, count) if may_wait else queue.read_hot(offset, count)
+        if data is None:
+            return None
+        log_ = self._store.log
+        found: list[Arrival] = []
+        for number, (physical, size, _) in enumerate(ENTRY.iter_unpack(data), offset):
+            try:
+                record = log_.read(physical, size) if may_wait else log_.read_hot(physical, size)
+                if record is None:
+                    return found or None
+                message = decode_record(record)
+            except (StoreError, ProtocolError) as error:
+                log.warning("timer_message_unreadable offset=%d at=%d error=%r", number, physical, str(error))
+                found.append(Arrival(number, physical, size, None))
+                continue
+            whole = message.topic == reserved.TIMER_TOPIC and message.physical_offset == physical
+            found.append(
+                Arrival(
+                    number,
+                    physical,
+                    size,
+                    message.packed_properties if whole else None,
+                    message.store_timestamp,
+                )
+            )
+        return found

@@ -1,0 +1,314 @@
+"""Messages whose moment has passed: read, restored, and stored under their own topic."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from kerolox.broker.later.timer_arrivals import Arrival
+from kerolox.broker.later.timer_messages import (
+    NEVER_ENTERED_MS,
+    delete_key,
+    due,
+    goal,
+    is_parked,
+    own_key,
+    parked,
+    real_topic,
+    rolled,
+)
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Draft, Drafts
+from kerolox.clock import Clock
+from kerolox.errors import KeroloxError
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.record import decode_each
+from kerolox.store.errors import StoreError
+from kerolox.store.log.commit_log import Place
+from kerolox.store.message_store import MessageStore
+from kerolox.store.tables.timer_counts import TimerCounts
+from kerolox.store.timer.log import ROLL, Unit
+from kerolox.store.timer.timer_store import TimerStore
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DELIVER_MAX = 128  # in one turn of the loop
+RETRY_S = 0.5
+TRIES_MAX = 3
+
+# A unit and its message, if it is still there.
+_Found = tuple[Unit, StoredMessage | None]
+
+
+class Stopped(Exception):
+    """The timer is closing: what is under way is left as it is."""
+
+
+class TimerDelivery:
+    """Delivers moments. ``closing`` ends it between two batches.
+
+    ``partly``: a moment that is being delivered, its first unit that is left, how many are left.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        files: TimerStore,
+        drafts: Drafts,
+        writes: LogWrites,
+        counts: TimerCounts,
+        options: BrokerOptions,
+        clock: Clock,
+        executor: Executor,
+        closing: asyncio.Event,
+    ) -> None:
+        self.delivered: Counter[str] = Counter()  # by topic, since the start
+        self.late: Counter[str] = Counter()  # of them, those that never were entered
+        # For statistics: topic, messages, bytes, times.
+        self.on_stored: list[Callable[[str, int, int, int], None]] = []
+        self.partly: tuple[int, int, int] | None = None
+        self.left: tuple[int, int] | None = None  # a moment, and its first unit that is left
+        self.last: Place | None = None  # of what was stored
+        self._store = store
+        self._files = files
+        self._drafts = drafts
+        self._writes = writes
+        self._counts = counts
+        self._options = options
+        self._clock = clock
+        self._executor = executor
+        self._closing = closing
+        self._precision_ms = files.precision_ms
+
+    async def deliver_late(self, late: list[Arrival]) -> None:
+        """Messages that were due before they could be entered."""
+        if not late:
+            return
+        records = await self._in_thread(
+            lambda: [self._record(arrival.physical, arrival.size) for arrival in late]
+        )
+        now_ms = self._clock.wall_ms()
+        drafts: list[tuple[Draft, str]] = []
+        keys = {delete_key(message.packed_properties) for message in records if message is not None}
+        for message in records:
+            if message is None or delete_key(message.packed_properties) is not None:
+                continue
+            if (key := own_key(message.packed_properties)) is not None and key in keys:
+                continue
+            topic = real_topic(message.packed_properties)
+            self.late[topic] += 1
+            draft = due(message, NEVER_ENTERED_MS, now_ms)
+            if draft is not None:
+                drafts.append((draft, topic))
+        await self._put(drafts)
+
+    async def deliver_moments(self, moments: list[tuple[int, int]]) -> None:
+        """Moments with few messages, together: after a downtime there are many of them."""
+
+        def read() -> list[tuple[list[_Found], list[_Found]]]:
+            chains = [self._files.log.chain(last) for _, last in moments]
+            return [(self._messages(chain.places), self._messages(chain.deletes)) for chain in chains]
+
+        wall_ms = self._clock.wall_ms()
+        drafts: list[tuple[Draft, str]] = []
+        for (moment, _), (messages, deletes) in zip(moments, await self._in_thread(read), strict=True):
+            taken_back = _keys(deletes)
+            unused = dict(taken_back)
+            drafts += self._drafts_of(moment, messages, taken_back, unused, wall_ms)
+            self._count_unused(unused)
+        await self._put(drafts, counted=True)
+
+    async def deliver_chain(
+        self, moment: int, last: int, behind: int, between: Callable[[], Awaitable[object]]
+    ) -> None:
+        """A moment with many messages, some at a time; ``between`` them others have their turn."""
+        chain = await self._in_thread(self._files.log.chain, last, behind)
+        taken_back: dict[bytes, str] = {}
+        for start in range(0, len(chain.deletes), DELIVER_MAX):
+            some = chain.deletes[start : start + DELIVER_MAX]
+            taken_back |= _keys(await self._in_thread(self._messages, some))
+        unused = dict(taken_back)
+        places = chain.places
+        if self.left is not None and self.left[0] == moment:
+            while places and places[-1] < self.left[1]:  # delivered before an error stopped it
+                places.pop()
+        while places:
+            if self._closing.is_set():
+                raise Stopped
+            some = places[-DELIVER_MAX:]
+            del places[-DELIVER_MAX:]
+            found = await self._in_thread(self._messages, some)
+            wall_ms = self._clock.wall_ms()
+            await self._put(self._drafts_of(moment, found, taken_back, unused, wall_ms), counted=True)
+            if places:
+                self.left = (moment, places[-1])
+                # What takes others back may lie before this place: then the chain must stay whole.
+                self.partly = None if taken_back else (moment, places[-1], len(places))
+                await between()
+        self.left = self.partly = None
+        self._count_unused(unused)
+
+    def _drafts_of(
+        self,
+        moment: int,
+        found: list[_Found],
+        taken_back: dict[bytes, str],
+        unused: dict[bytes, str],
+        wall_ms: int,
+    ) -> list[tuple[Draft, str]]:
+        """What is to be stored, the oldest first. Keys that took something back leave ``unused``."""
+        drafts: list[tuple[Draft, str]] = []
+        for unit, message in reversed(found):
+            if message is None:
+                continue
+            properties = message.packed_properties
+            if taken_back and delete_key(properties) is None:
+                key = own_key(properties)
+                if key is not None and key in taken_back:
+                    unused.pop(key, None)
+                    continue
+            draft = self._restored(moment, unit, message, wall_ms)
+            if draft is not None:
+                drafts.append((draft, real_topic(properties) if unit.magic & ROLL else draft.topic))
+        return drafts
+
+    def _count_unused(self, unused: dict[bytes, str]) -> None:
+        for topic in unused.values():
+            self._counts.add(topic, 1)  # it had taken nothing back
+
+    def _restored(self, moment: int, unit: Unit, message: StoredMessage, wall_ms: int) -> Draft | None:
+        if unit.magic & ROLL:
+            return rolled(message, unit.entered_ms, wall_ms)
+        due_ms = goal(message.packed_properties).out_ms
+        if due_ms is None or due_ms // self._precision_ms != moment:
+            log.warning("timer_message_skipped at=%d reason='another message lies there'", unit.physical)
+            return None
+        if delete_key(message.packed_properties) is not None:
+            return None
+        return due(message, unit.entered_ms, wall_ms)
+
+    def _messages(self, places: array[int]) -> list[_Found]:
+        """Units and their messages. Waits for the disk."""
+        units = self._files.log.units(places)
+        try:
+            # Sent one after the other they lie so in the log: in this order it takes few reads.
+            records = self._store.reader.parts(
+                [(unit.physical, unit.physical + unit.size) for unit in reversed(units)], True
+            )
+        except StoreError:
+            return [(unit, self._record(unit.physical, unit.size)) for unit in units]
+        messages = decode_each(records)
+        messages.reverse()
+        return [
+            (
+                unit,
+                message
+                if message is not None and is_parked(message, unit.physical)
+                else _skipped(unit.physical),
+            )
+            for unit, message in zip(units, messages, strict=True)
+        ]
+
+    def _record(self, physical: int, size: int) -> StoredMessage | None:
+        try:
+            record = self._store.log.read(physical, size)
+        except StoreError as error:
+            log.warning("timer_message_gone at=%d error=%r", physical, str(error))
+            return None
+        return parked(record, physical) or _skipped(physical)
+
+    async def _put(self, drafts: list[tuple[Draft, str]], *, counted: bool = False) -> None:
+        """Store them, whatever it takes. Raises Stopped when the timer is to close before that."""
+        tries = 0
+        while drafts:
+            placed: list[tuple[Draft, str, Place]] = []
+            failed: Exception | None = None
+            taken = 0
+            for draft, topic in drafts:
+                try:
+                    placed.append((draft, topic, self._drafts.store(draft)))
+                except StoreError as error:
+                    failed = error
+                    break
+                except KeroloxError as error:
+                    log.warning("timer_message_refused topic=%r error=%r", draft.topic, str(error))
+                taken += 1
+            try:
+                if placed:
+                    await self._writes.written()
+            except KeroloxError as error:
+                failed = error  # none of them is stored
+            else:
+                del drafts[:taken]
+                self._stored(placed, counted)
+            if failed is None:
+                continue
+            tries += 1
+            if (
+                not isinstance(failed, StoreError)
+                and tries >= TRIES_MAX
+                and not self._options.timer_retry_for_ever
+            ):
+                log.error(
+                    "timer_messages_dropped count=%d tries=%d error=%r", len(drafts), tries, str(failed)
+                )
+                return
+            if tries == 1:
+                log.error("timer_waits error=%r next='it is tried again until it succeeds'", str(failed))
+            await pause(self._clock, self._closing, RETRY_S * self._precision_ms / 1000)
+            if self._closing.is_set():
+                raise Stopped
+
+    def _stored(self, placed: list[tuple[Draft, str, Place]], counted: bool) -> None:
+        by_topic: Counter[str] = Counter()
+        sizes: dict[str, list[int]] = {}
+        for draft, topic, place in placed:
+            by_topic[topic] += 1
+            sizes.setdefault(draft.topic, []).append(place[2])
+        if placed:
+            self.last = placed[-1][2]
+        for topic, count in by_topic.items():
+            self.delivered[topic] += count
+            if counted:
+                self._counts.add(topic, -count)
+        for note in self.on_stored:
+            for topic, stored in sizes.items():
+                note(topic, len(stored), sum(stored), len(stored))
+
+    async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
+
+
+def _skipped(physical: int) -> StoredMessage | None:
+    log.warning("timer_message_skipped at=%d reason='no timer message lies there'", physical)
+    return None
+
+
+async def pause(clock: Clock, closing: asyncio.Event, delay_s: float) -> None:
+    """Wait so long, or until it is to close."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = clock.call_later(delay_s, lambda: None if done.done() else done.set_result(None))
+    ends = asyncio.ensure_future(closing.wait())
+    try:
+        await asyncio.wait((ends, done), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        timer.cancel()
+        ends.cancel()
+
+
+def _keys(deletes: list[_Found]) -> dict[bytes, str]:
+    """Which messages are taken back, and the topics they are of."""
+    keys = {}
+    for _, message in deletes:
+        key = None if message is None else delete_key(message.packed_properties)
+        if message is not None and key is not None:
+            keys[key] = real_topic(message.packed_properties)
+    return keys

@@ -1,0 +1,141 @@
+"""Timer messages as they are parked, and what becomes of them when their moment has come."""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+from typing import NamedTuple
+
+from kerolox.broker.write.pending_message import Draft
+from kerolox.errors import ProtocolError
+from kerolox.protocol import properties as packed
+from kerolox.protocol import reserved
+from kerolox.protocol.limits import INT32_MAX
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.record import decode_record
+
+log = logging.getLogger(__name__)
+
+NEVER_ENTERED_MS = 2**63 - 1  # said of messages that were due before they could be entered
+
+AT_OUT = packed.marker(packed.TIMER_OUT_MS)
+AT_DELETE = packed.marker(packed.TIMER_DELETE_UNIQUE_KEY)
+AT_REAL_TOPIC = packed.marker(packed.REAL_TOPIC)
+_AT_REAL_QUEUE = packed.marker(packed.REAL_QUEUE_ID)
+_AT_ENTERED = packed.marker(packed.TIMER_ENQUEUE_MS)
+_AT_LEFT = packed.marker(packed.TIMER_DEQUEUE_MS)
+_AT_ROLLS = packed.marker(packed.TIMER_ROLL_TIMES)
+_TAIL_BYTES_MAX = 512
+
+
+class Goal(NamedTuple):
+    """When a message is due and where it goes then; None for what cannot be read."""
+
+    out_ms: int | None
+    topic: str | None
+    queue_id: int | None
+
+
+def goal(properties: bytes) -> Goal:
+    # This broker writes all of it last, so messages of one moment and queue end alike. Of a name given twice
+    # the last value counts, so what the end says holds for the whole.
+    at = properties.rfind(AT_OUT)
+    if at > 0 and len(properties) - at <= _TAIL_BYTES_MAX:
+        found = _known_goal(properties[at:])
+        if None not in found:
+            return found
+    return _read_goal(properties)
+
+
+def _read_goal(properties: bytes) -> Goal:
+    topic = packed.find(properties, AT_REAL_TOPIC)
+    return Goal(
+        _number(packed.find(properties, AT_OUT)),
+        None if topic is None else topic.decode("utf-8", "replace"),
+        _number(packed.find(properties, _AT_REAL_QUEUE)),
+    )
+
+
+_known_goal = lru_cache(1024)(_read_goal)
+
+
+def real_topic(properties: bytes) -> str:
+    return goal(properties).topic or ""
+
+
+def delete_key(properties: bytes) -> bytes | None:
+    """Which message this one takes back: ``topic+unique key``."""
+    return packed.find(properties, AT_DELETE)
+
+
+def own_key(properties: bytes) -> bytes | None:
+    """What a message that takes this one back would say."""
+    unique = packed.find(properties, packed.AT_UNIQUE_KEY)
+    return None if unique is None else (packed.find(properties, AT_REAL_TOPIC) or b"") + b"+" + unique
+
+
+def parked(record: bytes, physical: int) -> StoredMessage | None:
+    """The timer message of a record; None when it is another one's."""
+    try:
+        message = decode_record(record)
+    except ProtocolError:
+        return None
+    return message if is_parked(message, physical) else None
+
+
+def is_parked(message: StoredMessage, physical: int) -> bool:
+    """Whether it is the timer message that was stored there."""
+    return message.topic == reserved.TIMER_TOPIC and message.physical_offset == physical
+
+
+def due(message: StoredMessage, entered_ms: int, now_ms: int) -> Draft | None:
+    """The message as it is delivered; None when it does not say where to, or says where none may go."""
+    properties = message.packed_properties
+    _, topic, queue_id = goal(properties)
+    if topic is None or queue_id is None or queue_id > INT32_MAX or reserved.is_closed(topic):
+        log.warning(
+            "timer_message_dropped at=%d topic=%r queue=%r reason='messages that wait do not go there'",
+            message.physical_offset, topic, queue_id,
+        )  # fmt: skip
+        return None
+    return _draft(message, topic, queue_id, _marked(properties, entered_ms, now_ms))
+
+
+def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> Draft:
+    """The message as it is parked once more, on its way to a time far ahead."""
+    properties = _marked(message.packed_properties, entered_ms, now_ms)
+    times = (_number(packed.find(properties, _AT_ROLLS)) or 0) + 1
+    return _draft(
+        message, reserved.TIMER_TOPIC, 0, packed.replace(properties, packed.TIMER_ROLL_TIMES, str(times))
+    )
+
+
+def _marked(properties: bytes, entered_ms: int, now_ms: int) -> bytes:
+    # A rolled message has these from before.
+    if _AT_ENTERED[1:] in properties or _AT_LEFT[1:] in properties or packed.AT_CRC32[1:] in properties:
+        for mark in (_AT_ENTERED, _AT_LEFT, packed.AT_CRC32):
+            properties = packed.remove(properties, mark)
+    return packed.append(
+        properties, b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (entered_ms, now_ms)
+    )
+
+
+def _draft(message: StoredMessage, topic: str, queue_id: int, properties: bytes) -> Draft:
+    return Draft(
+        topic,
+        queue_id,
+        message.body,
+        properties,
+        message.born_timestamp,
+        message.born_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=message.reconsume_times,
+        store_host=message.store_host,
+    )
+
+
+def _number(text: bytes | None) -> int | None:
+    if text is None or not text.isdigit() or len(text) > 19:
+        return None
+    return int(text)

@@ -1,0 +1,165 @@
+"""Messages that are to come at any time: parked under the timer's topic until they are due.
+
+The time is rounded down to the precision, an exact multiple by all of it, because a moment's messages are
+delivered when the clock has passed it. Recall and POP count on that.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Callable
+
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.write.pending_message import Draft, real_queue
+from kerolox.clock import Clock
+from kerolox.errors import Refused
+from kerolox.protocol import properties as packed
+from kerolox.protocol import reserved
+from kerolox.protocol.codes import ResponseCode
+from kerolox.store.log.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT
+
+_AT_OUT = packed.marker(packed.TIMER_OUT_MS)
+_AT_DELETE = packed.marker(packed.TIMER_DELETE_UNIQUE_KEY)
+_ASKING = (packed.AT_TIMER_DELAY_S, packed.AT_TIMER_DELAY_MS, packed.AT_TIMER_DELIVER_MS)
+_WORDS = tuple((mark, mark[1:]) for mark in _ASKING)
+_OWN = (_AT_OUT, packed.marker(packed.REAL_TOPIC), packed.marker(packed.REAL_QUEUE_ID))
+_LONG_MAX = 2**63 - 1
+_HANDLE_VERSION = "v1"
+
+
+class TimerSends:
+    """Parks drafts. ``waiting_at`` tells how many messages wait for a time."""
+
+    def __init__(self, options: BrokerOptions, clock: Clock, waiting_at: Callable[[int], int]) -> None:
+        self._options = options
+        self._clock = clock
+        self._waiting_at = waiting_at
+
+    def park(self, draft: Draft) -> None:
+        """Change a draft that asks for it into one of the timer's topic. Refuses by raising."""
+        if b"TIMER_" not in draft.properties:
+            return
+        if (
+            draft.sys_flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT)
+            or draft.topic == reserved.TIMER_TOPIC
+        ):
+            return
+        properties = draft.properties
+        # What is looked for is mostly not there, and that is quickly seen.
+        if packed.AT_DELAY[1:] in properties and (delay_level(properties) or 0) > 0:
+            for mark in _ASKING:
+                properties = packed.remove(properties, mark)
+            draft.properties = properties
+            return
+        has_out = _AT_OUT[1:] in properties
+        if has_out and packed.find(properties, _AT_OUT) is not None:
+            return
+        asked = [packed.find(properties, mark) if word in properties else None for mark, word in _WORDS]
+        if not any(asked):
+            return
+        options = self._options
+        if not options.timer_wheel:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
+            )
+        now_ms = self._clock.wall_ms()
+        deliver_ms = self._deliver_ms(asked, now_ms)
+        if deliver_ms <= now_ms:
+            if packed.find(properties, _AT_DELETE) is not None:
+                raise self._illegal()
+            return
+        if deliver_ms - now_ms > options.timer_delay_s_max * 1000:
+            raise self._illegal()
+        out_ms = rounded(deliver_ms, options.timer_precision_ms)
+        self._check_crowd(out_ms)
+        if has_out or b"REAL_" in properties:
+            for mark in _OWN:
+                properties = packed.remove(properties, mark)
+        properties = packed.append(
+            properties, b"TIMER_OUT_MS\x01%d\x02%b" % (out_ms, real_queue(draft.topic, draft.queue_id))
+        )
+        if not draft.topic.startswith(reserved.RETRY_PREFIX):
+            unique = packed.find(properties, packed.AT_UNIQUE_KEY) or b""
+            draft.recall_handle = make_handle(
+                draft.topic, options.broker_name, out_ms + 1, unique.decode("utf-8", "replace")
+            )
+        draft.properties = properties
+        draft.topic = reserved.TIMER_TOPIC
+        draft.queue_id = 0
+
+    def _deliver_ms(self, asked: list[bytes | None], now_ms: int) -> int:
+        """When it is to be delivered. Sums wrap around, as Java's do."""
+        seconds, millis, moment = asked
+        if seconds is not None:
+            return _wrapped(now_ms + _wrapped(self._long(seconds) * 1000))
+        if millis is not None:
+            return _wrapped(now_ms + self._long(millis))
+        return self._long(moment or b"")
+
+    def _long(self, text: bytes) -> int:
+        digits = text[1:] if text[:1] in (b"+", b"-") else text
+        if digits.isdigit() and len(digits) < 100 and -_LONG_MAX - 1 <= (number := int(text)) <= _LONG_MAX:
+            return number
+        raise self._illegal()
+
+    def _check_crowd(self, out_ms: int) -> None:
+        limit = self._options.timer_slot_messages_max
+        waiting = self._waiting_at(out_ms)
+        if waiting <= limit:
+            return
+        if waiting < limit * 2 and random.randrange(1000) <= 1000 * (waiting - limit) / (limit + 0.1):
+            return  # as in the original, which so refuses fewer the more there are
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"timer message is under flow control, max num limit is {limit * 2} or the current value is "
+            f"greater than {limit} and less than {limit * 2}, trigger random flow control",
+        )
+
+    def _illegal(self) -> Refused:
+        return Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "timer message illegal, the delay time should not be bigger than the max delay "
+            f"{self._options.timer_delay_s_max * 1000}ms; or if set del msg, the delay time should be bigger "
+            "than the current time",
+        )
+
+
+def delay_level(properties: bytes) -> int | None:
+    """The delay level a message asks for; None without a number."""
+    text = packed.find(properties, packed.AT_DELAY)
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def rounded(deliver_ms: int, precision_ms: int) -> int:
+    """The moment whose messages are delivered at this time."""
+    return (deliver_ms - 1) // precision_ms * precision_ms
+
+
+def _wrapped(number: int) -> int:
+    return (number + 2**63) % 2**64 - 2**63
+
+
+# --- the handle by which a message can be taken back -------------------------------------------------
+
+
+def make_handle(topic: str, broker_name: str, time_ms: int, unique_key: str) -> str:
+    words = (_HANDLE_VERSION, topic, broker_name, str(time_ms), unique_key)
+    return base64.urlsafe_b64encode(" ".join(words).encode()).decode()
+
+
+def read_handle(handle: str) -> tuple[str, str, str, str] | None:
+    """Topic, broker, time as text and unique key; None when it is no handle."""
+    try:
+        data = base64.b64decode(
+            handle.rstrip("=") + "=" * (-len(handle.rstrip("=")) % 4), b"-_", validate=True
+        )
+        words = data.decode("utf-8", "replace").split(" ")
+    except ValueError:
+        return None
+    if len(words) < 5 or words[0] != _HANDLE_VERSION:
+        return None
+    return words[1], words[2], words[3], words[4]

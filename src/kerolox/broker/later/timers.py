@@ -1,0 +1,513 @@
+"""Deliver messages at any time: the timer.
+
+A message that is parked under the timer's topic is entered: a unit in the timer log, chained to its moment's
+slot in the wheel. When the clock has passed the moment its messages are stored under their own topic. One
+task does both, and sleeps until there is something to do: until a message comes, or the next moment with
+messages has passed.
+
+What is delivered counts as delivered once the log says so, and is noted in the checkpoint once that is
+flushed: a crash in between delivers it again. Nothing is dropped because the store takes no messages at
+the moment: the timer waits until it does. (The original gives up after three tries.)
+
+When the wall clock is set forwards, what became due is delivered within a second. When it is set back, what
+waits waits for its time; moments that come a second time are not delivered twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from kerolox.broker.later.timer_arrivals import Arrival, Arrivals
+from kerolox.broker.later.timer_delivery import DELIVER_MAX, RETRY_S, Stopped, TimerDelivery, pause
+from kerolox.broker.later.timer_messages import delete_key, goal, parked
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Drafts
+from kerolox.clock import Clock, TimerHandle
+from kerolox.errors import ProtocolError
+from kerolox.protocol.java import java_hash
+from kerolox.protocol.record import decode_record
+from kerolox.protocol.record_scan import Entry
+from kerolox.store.errors import DiskFull, StoreError
+from kerolox.store.message_store import MessageStore
+from kerolox.store.state import Obstacle
+from kerolox.store.tables.timer_counts import TimerCounts
+from kerolox.store.timer.checkpoint import decode_leader
+from kerolox.store.timer.log import Unit
+from kerolox.store.timer.progress_note import TimerMark, TimerMarkFile
+from kerolox.store.timer.timer_store import Entering, TimerStore
+from kerolox.store.timer.wheel import Change
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ENTER_MAX = 256  # in one turn of the loop
+SLEEP_S_MAX = 1.0  # while messages wait: so soon a clock that was set is noticed
+HASHES_MAX = 10_000
+CLEAN_S = 30.0
+STALE_MS = 60_000  # a checkpoint is not older, while messages wait
+_LOOK_BACK_MAX = 20_000
+
+
+class Timers:
+    """The timer of one broker."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        drafts: Drafts,
+        writes: LogWrites,
+        counts: TimerCounts,
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self.counts = counts
+        self.entered: Counter[str] = Counter()  # by topic, since the start
+        self.on_entered: list[Callable[[str, int], None]] = []  # topic, seconds until it is due: for meters
+        self.enter_rate = self.deliver_rate = 0.0  # per second, lately
+        self.last_stored_ms = self.last_entered_ms = 0
+        self._store = store
+        self._options = options
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="kerolox-timer")
+        self._precision_ms = options.timer_precision_ms
+        self.files = TimerStore(
+            store.files,
+            store.root,
+            precision_ms=options.timer_precision_ms,
+            log_file_bytes=options.timer_log_file_bytes,
+            roll_slots=options.timer_roll_slots,
+        )
+        self.arrivals = Arrivals(store, self._threads)
+        self._closing = asyncio.Event()
+        self.delivery = TimerDelivery(
+            store, self.files, drafts, writes, counts, options, clock, self._threads, self._closing
+        )
+        self._read_ms = 0  # messages due before this were delivered
+        self._seen: set[int] = set()  # messages that a crash left entered but not noted
+        # Messages before this offset of the queue are entered again: those due before this were delivered.
+        self._again = (0, 0)
+        self._unwritten: list[Change] = []  # slots that could not be written
+        self._moments = 0  # delivered since the start
+        self._noted = (0, 0, 0)  # queue offset, log end and moments of the last checkpoint
+        self.mark = TimerMarkFile(store.files, store.root)
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._flushing = asyncio.Lock()
+        self._flush_task: asyncio.Task[None] | None = None
+        self._flush_timer: TimerHandle | None = None
+        self._cleaned_s = 0.0
+        self._rates = (0.0, 0, 0)
+        self._hashes: dict[str, int] = {}
+        self._quiet_until_ms = 0
+        self._opened = False
+
+    # --- life ------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Read the files. Before anybody may append."""
+        if self._options.timer_wheel:
+            await self._in_thread(self._open)
+            self._opened = True
+
+    def _open(self) -> None:
+        files, checkpoint, store = self.files, self.files.checkpoint, self._store
+        self.counts.load()
+        found = files.open(self._clock.wall_ms(), self.mark.load_checkpoint(), store.log.has_record)
+        self._read_ms = found.read_ms
+        offset = checkpoint.queue_offset
+        queue = self.arrivals.queue
+        if found.last is not None:
+            revised = self._queue_offset_of(found.last)
+            offset = offset if revised is None else revised + 1
+        offset = min(offset, checkpoint.leader_queue_offset)
+        low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        self.arrivals.offset = min(max(offset, low), high)
+        if found.damage:
+            log.warning("timer_damaged reason=%r next='its messages are entered again'", found.damage)
+            files.begin_anew()
+            self.counts.counts.clear()
+            found.seen.clear()
+        self._believe(self.mark.load(), high)
+        if found.damage:
+            self._again = (self.arrivals.offset, self._read_ms)
+            self.arrivals.offset = low
+        # A place the log does not hold any more will be another message's.
+        self._seen = {at for at in found.seen if at < store.log.max_offset}
+        log.info(
+            "timer_open waiting=%d read=%d offset=%d of %d units_read=%d",
+            files.wheel.waiting, self._read_ms, self.arrivals.offset, high, found.scanned,
+        )  # fmt: skip
+
+    def _believe(self, mark: TimerMark | None, high: int) -> None:
+        """Go on where a killed process stopped, if the log proves that it came so far."""
+        files = self.files
+        self.mark.open()
+        if mark is not None and self._proves(mark):
+            # Without all of its log, places in it are other units'.
+            whole = files.log.end >= mark.log_end
+            if mark.read_ms >= self._read_ms:
+                self._read_ms = mark.read_ms
+                files.wheel.pass_to(files.moment(mark.read_ms))
+                if whole and mark.moment >= 0:
+                    self.delivery.left = (mark.moment, mark.left)
+            if whole:
+                self.arrivals.offset = max(self.arrivals.offset, min(mark.queue_offset, high))
+        elif mark is not None:
+            self.mark.forget()
+
+    def _proves(self, mark: TimerMark) -> bool:
+        try:
+            message = decode_record(self._store.log.read(mark.physical, mark.size))
+        except (StoreError, ProtocolError):
+            return False
+        return (message.physical_offset, message.queue_offset) == (mark.physical, mark.offset)
+
+    def _note(self) -> None:
+        """What was delivered and entered up to now, for the case of a kill."""
+        last = self.delivery.last
+        if last is not None:
+            moment, left = self.delivery.left or (-1, 0)
+            self.mark.note(
+                TimerMark(0, self._read_ms, moment, left, self.arrivals.offset, self.files.log.end, *last)
+            )
+
+    def _queue_offset_of(self, unit: Unit) -> int | None:
+        """Which entry of the timer's queue the newest unit was made of; None when that cannot be told."""
+        queue = self.arrivals.queue
+        try:
+            message = parked(self._store.log.read(unit.physical, unit.size), unit.physical)
+        except StoreError:
+            return None
+        if message is None:
+            return None
+        offset = message.queue_offset
+        if queue is None:
+            return offset
+        for at in range(offset, max(-1, offset - _LOOK_BACK_MAX), -1):
+            entry = queue.entry(at)
+            if entry is not None and entry[:2] == (unit.physical, unit.size):
+                return at
+        return offset
+
+    def start(self) -> None:
+        """Begin to enter and deliver."""
+        if not self._opened:
+            return
+        self._quiet_until_ms = self._clock.wall_ms() + self._options.timer_quiet_ms
+        self._store.dispatcher.followers.append(self.dispatched)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._schedule_flush()
+
+    async def stop(self) -> None:
+        """Deliver no more: what is under way is finished."""
+        self._closing.set()
+        self._wake.set()
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        for task in (self._task, self._flush_task):
+            if task is not None:
+                await asyncio.wait([task])
+
+    async def close(self) -> None:
+        """Stop, and make safe what was done."""
+        await self.stop()
+        if self._opened:
+            self._opened = False
+            await self.flush()
+            try:
+                await self._in_thread(self.files.close)
+                self.mark.close()
+            except StoreError as error:
+                log.error("timer_close_failed error=%r", str(error))
+        self._threads.shutdown(wait=True)
+
+    # --- what others say -------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        return self._store.state.leads
+
+    def dispatched(self, entries: list[Entry]) -> None:
+        if self.arrivals.hand_over(entries):
+            self._wake.set()
+
+    def waiting_at(self, time_ms: int) -> int:
+        slot = self.files.wheel.get(self.files.moment(time_ms))
+        return 0 if slot is None else slot.waiting
+
+    def follow(self, data: bytes) -> None:
+        """The leader's checkpoint: what it has delivered, and how far this one may enter."""
+        read_ms, offset = decode_leader(data)
+        self.files.checkpoint.leader_queue_offset = offset
+        self._read_ms = read_ms
+        self.files.wheel.pass_to(self.files.moment(read_ms))
+        self._wake.set()
+
+    @property
+    def read_ms(self) -> int:
+        """Messages due before this were delivered."""
+        if not self.leads:
+            return self._read_ms
+        first = self.files.wheel.first()
+        now_ms = self._now_ms()
+        return max(self._read_ms, now_ms if first is None else min(now_ms, first * self._precision_ms))
+
+    def _now_ms(self) -> int:
+        now_ms = self._clock.wall_ms()
+        return now_ms - now_ms % self._precision_ms
+
+    # --- the task --------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not self._closing.is_set():
+            self._wake.clear()
+            try:
+                busy = await self._enter()
+                busy = await self._deliver() or busy
+            except Stopped:
+                return
+            except StoreError as error:
+                log.error("timer_waits error=%r next='it is tried again'", str(error))
+                await pause(self._clock, self._closing, RETRY_S)
+                continue
+            except Exception:
+                log.exception("timer_failed next='it is tried again'")
+                await pause(self._clock, self._closing, RETRY_S)
+                continue
+            if not busy:
+                await self._sleep()
+
+    async def _sleep(self) -> None:
+        """Until a message comes, or the next moment has passed."""
+        delay_s: float | None = None
+        first = self.files.wheel.first()
+        if first is not None and self.leads:
+            passed_ms = max((first + 1) * self._precision_ms, self._quiet_until_ms)
+            # To the moment and not before it: then there would be nothing to do yet.
+            delay_s = max((passed_ms - self._clock.wall_ms()) / 1000, 0.001)
+        elif self.arrivals.behind:
+            delay_s = SLEEP_S_MAX  # stopped by an option, or waiting for the leader
+        timers: list[TimerHandle] = []
+        if delay_s is not None:
+            timers.append(self._clock.call_later(delay_s, self._wake.set))
+            if delay_s > SLEEP_S_MAX:
+                timers.append(self._clock.beat(SLEEP_S_MAX, self._wake.set))
+        try:
+            await self._wake.wait()
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    # --- entering --------------------------------------------------------------------------------------
+
+    async def _enter(self) -> bool:
+        """Enter some of what waits in the timer's queue; whether there was something."""
+        if self._options.timer_stop_enqueue:
+            return False
+        leads, checkpoint = self.leads, self.files.checkpoint
+        end = (1 << 63) - 1 if leads else checkpoint.leader_queue_offset
+        arrivals = await self.arrivals.read(ENTER_MAX, end)
+        if not arrivals:
+            return False
+        now_ms = self._now_ms()
+        entering: list[tuple[Entering, str]] = []
+        late: list[Arrival] = []
+        for arrival in arrivals:
+            due_ms, topic, _ = (None, None, None) if arrival.properties is None else goal(arrival.properties)
+            if arrival.properties is None or due_ms is None:
+                log.warning("timer_message_skipped offset=%d reason='no time'", arrival.queue_offset)
+                continue
+            if arrival.queue_offset < self._again[0] and due_ms < self._again[1]:
+                continue
+            if arrival.physical in self._seen:
+                self._seen.discard(arrival.physical)
+                continue
+            topic = topic or ""
+            if leads and due_ms < now_ms:
+                late.append(arrival)
+            elif leads or due_ms >= self._read_ms:
+                deletes = delete_key(arrival.properties) is not None
+                entering.append(
+                    (Entering(arrival.physical, arrival.size, due_ms, self._hash(topic), deletes), topic)
+                )
+        wanted = {message.physical for message, _ in entering}
+        try:
+            await self._enter_all(entering, now_ms)
+            await self.delivery.deliver_late(late)
+        except BaseException:
+            # All of them come again: those that were entered are not to be entered twice.
+            self._seen |= wanted - {message.physical for message, _ in entering}
+            raise
+        self.arrivals.offset = arrivals[-1].queue_offset + 1
+        if late:
+            self._note()
+        self.last_stored_ms, self.last_entered_ms = arrivals[-1].stored_ms, self._clock.wall_ms()
+        if self._seen and not self.arrivals.behind:
+            self._seen.clear()
+        return True
+
+    def _hash(self, topic: str) -> int:
+        found = self._hashes.get(topic)
+        if found is None:
+            if len(self._hashes) >= HASHES_MAX:
+                self._hashes.clear()
+            found = self._hashes[topic] = java_hash(topic)
+        return found
+
+    async def _enter_between(self) -> None:
+        """While a moment with many messages is delivered."""
+        self._note()
+        try:
+            await self._enter()
+        except StoreError as error:
+            log.error("timer_waits error=%r next='it is tried again'", str(error))
+
+    async def _enter_all(self, entering: list[tuple[Entering, str]], now_ms: int) -> None:
+        files = self.files
+        first_ms = min((message.due_ms for message, _ in entering), default=self._read_ms)
+        if first_ms < self._read_ms:
+            # The clock was set back. The moments up to where it was are to come once more.
+            files.wheel.clear(files.moment(first_ms), files.moment(self._read_ms))
+            self._read_ms = first_ms - first_ms % self._precision_ms
+        while entering:
+            if not files.log.room:
+                await self._in_thread(files.log.roll)
+            count = files.enter([message for message, _ in entering], now_ms)
+            changed: Counter[str] = Counter()
+            for message, topic in entering[:count]:
+                self.entered[topic] += 1
+                changed[topic] += -1 if message.deletes else 1
+                if not message.deletes:
+                    for note in self.on_entered:
+                        note(topic, max(0, message.due_ms - now_ms) // 1000)
+            for topic, more in changed.items():
+                self.counts.add(topic, more)
+            del entering[:count]
+
+    # --- delivering ------------------------------------------------------------------------------------
+
+    async def _deliver(self) -> bool:
+        """Deliver the messages of the earliest moment, if it has passed; whether it had."""
+        if not self.leads or self._options.timer_stop_dequeue or self._clock.wall_ms() < self._quiet_until_ms:
+            return False
+        wheel = self.files.wheel
+        now_ms = self._now_ms()
+        moment = wheel.first()
+        if moment is None or moment * self._precision_ms >= now_ms:
+            self._read_ms = max(self._read_ms, now_ms)
+            return False
+        some = self._small_moments(now_ms)
+        if some:
+            await self.delivery.deliver_moments(some)
+        else:
+            some = [(moment, -1)]
+        for moment, behind in some:
+            # A large moment; or more came meanwhile for one that is being delivered: the clock was set back.
+            while (slot := wheel.get(moment)) is not None and slot.last > behind:
+                await self.delivery.deliver_chain(moment, slot.last, behind, self._enter_between)
+                behind = slot.last
+            wheel.done(moment)
+            self._moments += 1
+            self._read_ms = max(self._read_ms, (moment + 1) * self._precision_ms)
+        self._note()
+        return True
+
+    def _small_moments(self, now_ms: int) -> list[tuple[int, int]]:
+        """The earliest moments that have passed, with their last units: as many as may be delivered at once.
+        None when the first alone has more messages."""
+        found: list[tuple[int, int]] = []
+        total = 0
+        for moment, slot in self.files.wheel.slots():
+            total += max(1, slot.waiting)
+            if total > DELIVER_MAX or moment * self._precision_ms >= now_ms:
+                break
+            if self.delivery.left is not None and self.delivery.left[0] == moment:
+                break
+            found.append((moment, slot.last))
+        return found
+
+    # --- making it safe --------------------------------------------------------------------------------
+
+    def _schedule_flush(self) -> None:
+        self._flush_timer = self._clock.beat(self._options.timer_flush_ms / 1000, self._flush_tick)
+
+    def _flush_tick(self) -> None:
+        self._schedule_flush()
+        self._measure()
+        if self._flush_task is None or self._flush_task.done():
+            self._flush_task = asyncio.get_running_loop().create_task(self._flush_round())
+
+    async def _flush_round(self) -> None:
+        await self.flush()
+        now_s = self._clock.monotonic_s()
+        if now_s - self._cleaned_s >= CLEAN_S:
+            self._cleaned_s = now_s
+            try:
+                await self._in_thread(self.files.log.delete_before, self._store.log.min_offset)
+            except StoreError as error:
+                log.warning("timer_log_not_deleted error=%r", str(error))
+
+    async def flush(self) -> None:
+        """Note how far the timer has come, once all that was delivered is on the medium."""
+        async with self._flushing:
+            files, checkpoint = self.files, self.files.checkpoint
+            offset, partly, read_ms, end = (
+                self.arrivals.offset,
+                self.delivery.partly,
+                self._read_ms,
+                files.log.end,
+            )
+            if partly is not None and (slot := files.wheel.get(partly[0])) is not None:
+                files.wheel.put(partly[0], partly[1], slot.last, partly[2])
+            changes = [*self._unwritten, *files.wheel.take_changes()]
+            noting = (offset, end, self._moments)
+            # Time alone is no news: a start passes over moments without messages.
+            if not changes and noting == self._noted and read_ms - checkpoint.read_ms < STALE_MS:
+                return
+            delivered = self._store.progress.flushed < self._store.progress.appended
+            checkpoint.read_ms, checkpoint.log_flushed = read_ms, end
+            if self.leads:
+                checkpoint.leader_queue_offset = offset
+                checkpoint.version = checkpoint.version.next(self._clock.wall_ms())
+            checkpoint.queue_offset = min(offset, checkpoint.leader_queue_offset)
+            data = checkpoint.encode()
+            self._unwritten = changes
+            state = self._store.state
+            try:
+                if delivered:
+                    await self._store.flusher.flush_all()
+                await self._in_thread(self._make_safe, changes, data, partly)
+            except DiskFull as error:
+                state.set(Obstacle.DISK_FULL, f"the timer's files cannot be written: {error}")
+            except StoreError as error:
+                if not state.fenced:
+                    state.set(Obstacle.FENCED, f"the timer's files cannot be written: {error}")
+            else:
+                self._unwritten = []
+                self._noted = noting
+
+    def _make_safe(
+        self, changes: list[Change], checkpoint: bytes, partly: tuple[int, int, int] | None
+    ) -> None:
+        if partly is not None:
+            self.files.log.cut(partly[1])
+        self.files.flush(changes, checkpoint)
+        self.mark.note_checkpoint(checkpoint)
+
+    def _measure(self) -> None:
+        now_s = self._clock.monotonic_s()
+        before_s, entered, delivered = self._rates
+        self._rates = (now_s, self.entered.total(), self.delivery.delivered.total())
+        if now_s > before_s > 0:
+            self.enter_rate = (self._rates[1] - entered) / (now_s - before_s)
+            self.deliver_rate = (self._rates[2] - delivered) / (now_s - before_s)
+
+    async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)

@@ -1,0 +1,289 @@
+"""Settings of consumer groups: made when first needed, changed, removed; and what groups may not read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from kerolox.broker import names
+from kerolox.broker.bounds import FORBIDDEN_MAX, GROUP_BYTES_MAX, too_many
+from kerolox.broker.members.members import ConsumerMembers, Members
+from kerolox.broker.options import BrokerOptions
+from kerolox.clock import Clock, TimerHandle
+from kerolox.errors import InvalidRequest, Refused
+from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
+from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.flags import PERM_READ
+from kerolox.protocol.limits import GROUP_LENGTH_MAX
+from kerolox.protocol.reserved import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+from kerolox.store.log.cursors import LIGHT_PREFIX
+from kerolox.store.tables.groups import GroupTable
+from kerolox.unsaved import Unsaved
+
+__all__ = ["SLOW_CHECK_S", "SYSTEM_GROUPS", "Groups", "SlowGroups"]
+
+log = logging.getLogger(__name__)
+
+SLOW_CHECK_S = 180.0
+
+
+# What a group is: its settings, and what it may not do by topic.
+Before = tuple[GroupConfig | None, dict[str, int]]
+
+
+class Groups:
+    """The table of groups with its rules. ``on_change`` hears the name of every group that changed.
+
+    What somebody asked for is on its way to the disk while ``unsaved`` names the group, and is undone if it
+    does not get there. What the broker does by itself promises nothing: a group made by its first use has the
+    usual settings, and its next use makes it again.
+    """
+
+    def __init__(self, table: GroupTable, members: Members, options: BrokerOptions) -> None:
+        self.table = table
+        self.unsaved: Unsaved[str, Before] = Unsaved(self._put_back)
+        self.on_change: list[Callable[[str], None]] = []
+        self.on_enabled: list[Callable[[str], None]] = []  # hears the name of a group that may consume again
+        self._members = members
+        self._options = options
+        self._light = options.light_queues
+
+    def create_system_groups(self) -> None:
+        """The groups every broker has. What the table already says of them stays."""
+        for name in SYSTEM_GROUPS:
+            if name not in self.table.groups:
+                self.table.groups[name] = GroupConfig(group_name=name)
+                self.table.changed = True
+
+    @property
+    def disabled(self) -> dict[str, str]:
+        """The groups the broker itself forbade to consume, and why."""
+        return {
+            name: config.attributes[WHY_DISABLED]
+            for name, config in self.table.groups.items()
+            if WHY_DISABLED in config.attributes
+        }
+
+    def find(self, group: str) -> GroupConfig | None:
+        config = self.table.groups.get(group)
+        if config is None and self._light and group.startswith(LIGHT_PREFIX):
+            return GroupConfig(group_name=group)  # groups of light queues are many, and all alike
+        return config
+
+    def known(self, group: str, remark: str) -> GroupConfig:
+        """The group; refused with this remark when there is none."""
+        config = self.find(group)
+        if config is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        return config
+
+    def config(self, group: str) -> GroupConfig | None:
+        """Settings of a group, made if it is new and that is allowed."""
+        config = self.find(group)
+        if config is not None:
+            return config
+        # System groups are made when needed, whatever the options say.
+        if not self._options.auto_create_groups and not group.startswith(SYSTEM_GROUP_PREFIX):
+            return None
+        if not names.group_allowed(group):
+            return None
+        self.check_room(group)
+        config = GroupConfig(group_name=group)
+        self.table.put(config)
+        log.info("group_created group=%r reason='first use'", group)
+        self._changed(group)
+        return config
+
+    def check_room(self, *groups: str) -> None:
+        """Refused when these would be more than there may be."""
+        known = self.table.groups
+        new = sum(group not in known for group in groups)
+        if new and len(known) + new > self._options.groups_max:
+            raise too_many(f"consumer groups, {len(known)}", "maxGroups", self._options.groups_max)
+
+    def members(self, group: str) -> ConsumerMembers | None:
+        return self._members.members(group)
+
+    def put(self, config: GroupConfig) -> bool:
+        """Create a group, or replace its settings; of attributes only those named change.
+
+        False when nothing changed.
+        """
+        group = config.group_name
+        check_group(group)
+        if self._light and group.startswith(LIGHT_PREFIX):
+            return False
+        before = self.table.groups.get(group)
+        # Tools give back what they were shown. Why it was disabled stays until it is enabled.
+        asked = {key: value for key, value in config.attributes.items() if key != WHY_DISABLED}
+        attributes = _altered(None if before is None else before.attributes, asked)
+        if config.consume_enable:
+            attributes.pop(WHY_DISABLED, None)
+        wanted = msgspec.structs.replace(config, attributes=attributes)
+        size_bytes = len(wanted.encode())
+        if size_bytes > GROUP_BYTES_MAX:
+            raise InvalidRequest(
+                f"the settings of group {group} have {size_bytes} bytes, at most are GROUP_BYTES_MAX, "
+                f"{GROUP_BYTES_MAX}"
+            )
+        self.check_room(group)
+        whole = self._whole(group)
+        if not self.table.put(wanted):
+            return False
+        if config.consume_enable and before is not None and not before.consume_enable:
+            for told in self.on_enabled:
+                told(group)
+        log.info("group_%s group=%r", "created" if before is None else "changed", group)
+        self._changed(group)
+        self.unsaved.changed(group, whole)
+        return True
+
+    def remove(self, group: str) -> bool:
+        """Forget a group's settings. Its progress is another table's."""
+        known = group in self.table.groups or group in self.table.forbidden
+        whole = self._whole(group)
+        self.table.remove(group)
+        if known:
+            log.info("group_removed group=%r", group)
+            self._changed(group)
+            self.unsaved.changed(group, whole)
+        return known
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether the group may not read the topic."""
+        if not self.table.forbidden:
+            return False
+        return bool(self.table.forbidden.get(group, {}).get(topic, 0) & PERM_READ)
+
+    def set_readable(self, group: str, topic: str, readable: bool) -> None:
+        """Let the group read the topic, or not."""
+        bits = self.table.forbidden.get(group, {}).get(topic, 0)
+        new = bits & ~PERM_READ if readable else bits | PERM_READ
+        if new == bits:
+            return
+        if not bits:
+            check_group(group)
+            names.check_topic(topic)
+            if sum(map(len, self.table.forbidden.values())) >= FORBIDDEN_MAX:
+                raise too_many("topics that groups may not read", "FORBIDDEN_MAX", FORBIDDEN_MAX)
+        whole = self._whole(group)
+        self.table.forbid(group, topic, new)
+        log.info("group_%s group=%r topic=%r", "allowed" if readable else "forbidden", group, topic)
+        self._changed(group)
+        self.unsaved.changed(group, whole)
+
+    def disable(self, group: str, reason: str) -> bool:
+        """Let the group consume no more until its settings are changed; False when it did not anyway."""
+        config = self.table.groups.get(group)
+        if config is None or not config.consume_enable:
+            return False
+        attributes = {**config.attributes, WHY_DISABLED: reason}
+        self.table.put(msgspec.structs.replace(config, consume_enable=False, attributes=attributes))
+        log.warning(
+            "group_disabled group=%r reason=%r next='speed up its consumers or skip messages (kerolox group "
+            "reset %s TOPIC --to latest), then let it consume again: kerolox group enable %s'",
+            group,
+            reason,
+            group,
+            group,
+        )
+        self._changed(group)
+        return True
+
+    def _whole(self, group: str) -> Before:
+        return self.table.groups.get(group), dict(self.table.forbidden.get(group, {}))
+
+    def _put_back(self, group: str, before: Before | None) -> None:
+        config, forbidden = before or (None, {})
+        self.table.remove(group)
+        if config is not None:
+            self.table.put(config)
+        for topic, bits in forbidden.items():
+            self.table.forbid(group, topic, bits)
+        log.warning("group_change_undone group=%r", group)
+        self._changed(group)
+
+    def _changed(self, group: str) -> None:
+        for told in self.on_change:
+            told(group)
+
+
+class SlowGroups:
+    """Keeps a group that is too far behind from pushing everybody else's messages out of memory.
+
+    Only when the options say so. ``fall_behind`` gives the bytes each group is behind.
+    """
+
+    def __init__(
+        self,
+        groups: Groups,
+        fall_behind: Callable[[], Mapping[str, int]],
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self._groups = groups
+        self._fall_behind = fall_behind
+        self._options = options
+        self._clock = clock
+        self._timer: TimerHandle | None = None
+
+    def start(self) -> None:
+        if self._timer is None:
+            self._timer = self._clock.beat(SLOW_CHECK_S, self._look)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def check(self) -> list[str]:
+        """Disable groups that are too far behind; those it did."""
+        if not self._options.disable_slow_groups:
+            return []
+        limit = self._options.slow_group_bytes
+        return [
+            group
+            for group, behind in self._fall_behind().items()
+            if behind > limit
+            and self._groups.disable(
+                group, f"{behind} bytes behind, the limit is {limit} (consumerFallbehindThreshold)"
+            )
+        ]
+
+    def _look(self) -> None:
+        self._timer = self._clock.beat(SLOW_CHECK_S, self._look)
+        self.check()
+
+
+def check_group(group: str) -> None:
+    """Raises InvalidRequest for a name no group may have."""
+    if not group.strip():
+        raise InvalidRequest("The specified group is blank.")
+    if len(group) > GROUP_LENGTH_MAX:
+        raise InvalidRequest(
+            f"The specified group is {len(group)} characters long, the limit is {GROUP_LENGTH_MAX}."
+        )
+    if not names.group_allowed(group):
+        raise InvalidRequest(
+            f"The specified group {group!r} contains illegal characters, allowing only %|a-zA-Z0-9_-"
+        )
+
+
+def _altered(before: Mapping[str, str] | None, asked: Mapping[str, str]) -> dict[str, str]:
+    """Attributes after ``+key`` set and ``-key`` removed some."""
+    after = dict(before or {})
+    for key, value in asked.items():
+        sign, name = key[:1], key[1:]
+        if not name or "+" in name or "-" in name:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"attribute {key!r}: expected +name or -name")
+        if sign == "+":
+            after[name] = value
+        elif sign == "-" and before is not None and name in before:
+            del after[name]
+        elif sign == "-":
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"attempt to delete a nonexistent key: {name}")
+        else:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"attribute {key!r}: expected +{key} or -{key}")
+    return after

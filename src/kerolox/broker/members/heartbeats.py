@@ -1,0 +1,174 @@
+"""Heartbeats of clients, their good-byes, and who else is in a group."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from kerolox.broker.bounds import (
+    CLIENT_ID_LENGTH_MAX,
+    GROUPS_OF_CLIENT_MAX,
+    PRODUCER_GROUP_LENGTH_MAX,
+    too_many,
+)
+from kerolox.broker.consume.pulls import no_property_filter
+from kerolox.broker.members.compiled_filters import CompiledFilters, key_of, shown
+from kerolox.broker.members.groups import Groups
+from kerolox.broker.members.members import Client, Members
+from kerolox.broker.names import retry_topic
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.tables.topics import Topics
+from kerolox.errors import InvalidRequest, KeroloxError
+from kerolox.net.requests import Answer, Handler, Later, Request
+from kerolox.protocol.bodies.groups import GroupConfig
+from kerolox.protocol.bodies.heartbeat import CheckClient, ConsumerData, HeartbeatData, SubscriptionData
+from kerolox.protocol.bodies.members import ConsumerIds
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers.heartbeat import ConsumerListRequest, HeartbeatAnswer, UnregisterClientRequest
+from kerolox.protocol.subscription import is_tag_type
+
+log = logging.getLogger(__name__)
+
+Row = tuple[RequestCode, Handler, type[Header] | None]
+
+
+class Heartbeats:
+    """34, 35, 38 and 46. ``filters`` are those other than by tags, where there are any."""
+
+    def __init__(self, members: Members, groups: Groups, topics: Topics, options: BrokerOptions) -> None:
+        self._members = members
+        self._groups = groups
+        self._topics = topics
+        self._options = options
+        self.filters: CompiledFilters | None = None
+        self._fingerprints: dict[str, int] = {}  # of the last heartbeat that named the group
+        members.on_deserted.append(lambda group: self._fingerprints.pop(group, None))
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.HEART_BEAT, self.heartbeat, None),
+            (RequestCode.UNREGISTER_CLIENT, self.unregister, UnregisterClientRequest),
+            (RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_list, ConsumerListRequest),
+            (RequestCode.CHECK_CLIENT_CONFIG, self.check_client, None),
+        ]
+
+    def heartbeat(self, request: Request[None]) -> Answer | Later:
+        told = HeartbeatData.decode(request.body)
+        _check_size(told)
+        wanted = [one for data in told.consumer_data_set for one in data.subscription_data_set]
+        return self._with_filters(wanted, lambda: self._joined(request, told))
+
+    def _joined(self, request: Request[None], told: HeartbeatData) -> Answer:
+        client = Client.of(request.peer, told.client_id, request.command)
+        # A client that sends no fingerprint always sends everything; others want to know if they must.
+        full_wanted = told.heartbeat_fingerprint == 0
+        for data in told.consumer_data_set:
+            config = self._groups.config(data.group_name)
+            if config is None:
+                continue  # may not be made: as if it had not been named
+            full_wanted |= self._note_fingerprint(data.group_name, told.heartbeat_fingerprint)
+            self._make_retry_topic(config, data)
+            self._members.join(
+                client,
+                data,
+                notify=config.notify_consumer_ids_changed_enable,
+                with_subscriptions=not told.without_sub,
+            )
+            if told.without_sub and not self._subscriptions(data.group_name):
+                full_wanted = True  # we do not know what it wants: this broker has just started, perhaps
+        for producer in told.producer_data_set:
+            self._members.join_producers(producer.group_name, client)
+        return Answer(header=HeartbeatAnswer(supports_v2=True, subscription_changed=full_wanted))
+
+    def unregister(self, request: Request[UnregisterClientRequest]) -> Answer:
+        told = request.header
+        if told.producer_group is not None:
+            self._members.leave_producers(told.producer_group, request.peer)
+        if told.consumer_group is not None:
+            self._members.leave(told.consumer_group, request.peer)
+        return Answer()
+
+    def consumer_list(self, request: Request[ConsumerListRequest]) -> Answer:
+        group = request.header.consumer_group
+        found = self._members.online(group, f"no consumer for this group, {group}", ResponseCode.SYSTEM_ERROR)
+        return Answer(body=ConsumerIds(consumer_id_list=found.client_ids).encode())
+
+    def check_client(self, request: Request[None]) -> Answer | Later:
+        told = CheckClient.decode(request.body) if request.body else CheckClient()
+        wanted = () if told.subscription_data is None else (told.subscription_data,)
+        return self._with_filters(wanted, lambda: self._checked(told))
+
+    def _checked(self, told: CheckClient) -> Answer:
+        wanted = told.subscription_data
+        if wanted is None or is_tag_type(wanted):
+            return Answer()
+        if not self._options.property_filter or self.filters is None:
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark=no_property_filter(wanted))
+        try:
+            self.filters.get(key_of(wanted))
+        except KeroloxError as error:
+            log.warning(
+                "filter_refused group=%r client=%r topic=%r expression=%r error=%r",
+                told.group, told.client_id, wanted.topic, shown(wanted.sub_string), str(error),
+            )  # fmt: skip
+            return Answer(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
+        return Answer()
+
+    def _with_filters(
+        self, wanted: Iterable[SubscriptionData], handled: Callable[[], Answer]
+    ) -> Answer | Later:
+        """Handle a request whose conditions are known; where they would take long, when they are."""
+        filters = self.filters
+        unknown = [] if filters is None else filters.unknown(wanted)
+        if filters is None or not unknown:
+            return handled()
+
+        async def later() -> Answer:
+            await filters.prepare(unknown)
+            return handled()
+
+        return later
+
+    def _note_fingerprint(self, group: str, fingerprint: int) -> bool:
+        before = self._fingerprints.get(group)
+        self._fingerprints[group] = fingerprint
+        return before is not None and before != fingerprint
+
+    def _subscriptions(self, group: str) -> dict[str, SubscriptionData]:
+        found = self._members.members(group)
+        return {} if found is None else found.subscriptions
+
+    def _make_retry_topic(self, config: GroupConfig, data: ConsumerData) -> None:
+        """Ready before the first message fails, so that members find its route."""
+        topic = self._topics.for_group(
+            retry_topic(config.group_name), config.retry_queue_nums, unit=data.unit_mode
+        )
+        wanted = [self._topics.find(subscribed.topic) for subscribed in data.subscription_data_set]
+        ordered = any(found is not None and found.order for found in wanted)
+        if topic.order != ordered and data.subscription_data_set:
+            self._topics.put(msgspec.structs.replace(topic, order=ordered))
+
+
+def _check_size(told: HeartbeatData) -> None:
+    """Refused before any of its groups is made: a heartbeat that is too large makes none."""
+    for named in (told.consumer_data_set, told.producer_data_set):
+        if len(named) > GROUPS_OF_CLIENT_MAX:
+            raise too_many(
+                f"groups of client {told.client_id[:CLIENT_ID_LENGTH_MAX]!r}, {len(named)}",
+                "GROUPS_OF_CLIENT_MAX",
+                GROUPS_OF_CLIENT_MAX,
+            )
+    if len(told.client_id) > CLIENT_ID_LENGTH_MAX:
+        raise InvalidRequest(
+            f"a client id of {len(told.client_id)} characters, at most are CLIENT_ID_LENGTH_MAX, "
+            f"{CLIENT_ID_LENGTH_MAX}"
+        )
+    for producer in told.producer_data_set:
+        if len(producer.group_name) > PRODUCER_GROUP_LENGTH_MAX:
+            raise InvalidRequest(
+                f"a producer group of {len(producer.group_name)} characters, at most are "
+                f"PRODUCER_GROUP_LENGTH_MAX, {PRODUCER_GROUP_LENGTH_MAX}"
+            )

@@ -1,0 +1,166 @@
+"""Request and reply: a reply is brought to the client that asked, over the connection it has here.
+
+Who replies waits until the client has taken it. The reply is stored as well, unless the options say no; that
+it could not be stored is no reason to fail, because nobody reads it there but people who look for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kerolox.broker.members.members import Members
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.produce.sends import Sends, born_host
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Draft, Drafts
+from kerolox.clock import Clock
+from kerolox.errors import KeroloxError
+from kerolox.net.requests import Answer, Handler, Request
+from kerolox.protocol import properties as packed
+from kerolox.protocol.codes import RequestCode, ResponseCode, response_name
+from kerolox.protocol.flags import COMPRESSED, COMPRESSION_MASK
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers.reply import PushReply
+from kerolox.protocol.headers.send import SendAnswer, SendRequest, SendRequestV2, SendTold
+from kerolox.protocol.message_id import offset_id
+from kerolox.store.log.acks import NotSafe
+from kerolox.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+Row = tuple[RequestCode, Handler, type[Header] | None]
+
+PUSH_TIMEOUT_S = 10.0
+
+_AT_REPLY_TO_CLIENT = packed.marker(packed.REPLY_TO_CLIENT)
+
+
+class Replies:
+    """324 and 325."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        sends: Sends,
+        drafts: Drafts,
+        writes: LogWrites,
+        members: Members,
+        options: BrokerOptions,
+        clock: Clock,
+        *,
+        address: str,
+    ) -> None:
+        self._store = store
+        self._sends = sends
+        self._drafts = drafts
+        self._writes = writes
+        self._members = members
+        self._options = options
+        self._clock = clock
+        self._address = address
+        self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.SEND_REPLY_MESSAGE, self.reply, SendRequest),
+            (RequestCode.SEND_REPLY_MESSAGE_V2, self.reply, SendRequestV2),
+        ]
+
+    async def reply(self, request: Request[SendRequest]) -> Answer:
+        queue_id = self._sends.allowed_queue(request.header)
+        if self._options.store_replies:
+            await self._sends.topic_saved(request.header)
+        failed = await self._push(request)
+        place = await self._keep(request, queue_id) if self._options.store_replies else None
+        code = ResponseCode.SUCCESS if failed is None else ResponseCode.SYSTEM_ERROR
+        region, trace_on = self._options.region, self._options.trace_on
+        if place is not None:
+            msg_id, queue_offset = place
+        elif failed is None:
+            msg_id, queue_offset = "0", 0  # clients want to read some
+        else:
+            return Answer(code=code, header=SendTold(region_id=region, trace_on=trace_on), remark=failed)
+        header = SendAnswer(
+            msg_id=msg_id, queue_id=queue_id, queue_offset=queue_offset, region_id=region, trace_on=trace_on
+        )
+        return Answer(code=code, header=header, remark=failed)
+
+    async def _push(self, request: Request[SendRequest]) -> str | None:
+        """Bring it to the client that asked: None, or why that failed."""
+        sent = request.header
+        properties = (sent.properties or "").encode()
+        found = packed.find(properties, _AT_REPLY_TO_CLIENT)
+        if found is None:
+            return _failed(f"reply message properties[{packed.REPLY_TO_CLIENT}] is null", request)
+        client_id = found.decode("utf-8", "replace")
+        peer = self._members.producer(client_id)
+        if peer is None:
+            return _failed(f"push reply message fail, channel of <{client_id}> not found.", request)
+        now_ms = self._clock.wall_ms()
+        told = PushReply(
+            producer_group=sent.producer_group,
+            topic=sent.topic,
+            default_topic=sent.default_topic,
+            default_topic_queue_nums=sent.default_topic_queue_nums,
+            queue_id=sent.queue_id,
+            sys_flag=sent.sys_flag,
+            born_timestamp=sent.born_timestamp,
+            flag=sent.flag,
+            properties=packed.replace(properties, packed.PUSH_REPLY_TIME, str(now_ms)).decode(),
+            reconsume_times=sent.reconsume_times,
+            unit_mode=bool(sent.unit_mode),
+            born_host=request.peer.address,
+            store_host=self._address,
+            store_timestamp=now_ms,
+        )
+        try:
+            answer = await peer.call(
+                RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, told, request.body, timeout_s=PUSH_TIMEOUT_S
+            )
+        except KeroloxError as error:
+            return _failed(f"push reply message to {client_id} fail: {error}", request)
+        if answer.code != ResponseCode.SUCCESS:
+            said = answer.remark or response_name(answer.code)
+            return _failed(f"push reply message to {client_id} fail: it answered {said}", request)
+        return None
+
+    async def _keep(self, request: Request[SendRequest], queue_id: int) -> tuple[str, int] | None:
+        """Store it as it came: its id and queue offset, or None when that failed."""
+        sent = request.header
+        try:
+            self._store.state.check_writable()
+            place = self._drafts.put(
+                Draft(
+                    topic=sent.topic,
+                    queue_id=queue_id,
+                    body=request.body,
+                    properties=(sent.properties or "").encode(),
+                    born_timestamp=sent.born_timestamp,
+                    born_host=born_host(request),
+                    flag=sent.flag,
+                    sys_flag=sent.sys_flag & (COMPRESSED | COMPRESSION_MASK),
+                    reconsume_times=sent.reconsume_times or 0,
+                )
+            )
+            await self._writes.written()
+            await self._store.acks.safe(place[0] + place[2])
+        except NotSafe as slow:
+            log.warning("reply_not_flushed topic=%r error=%r", sent.topic, str(slow))
+        except KeroloxError as error:
+            log.warning("reply_not_stored topic=%r error=%r", sent.topic, str(error))
+            return None
+        for note in self.on_stored:
+            note(sent.topic, 1, place[2])
+        return offset_id(self._store.log.store_host, place[0]), place[1]
+
+
+def _failed(why: str, request: Request[SendRequest]) -> str:
+    log.warning(
+        "reply_not_pushed topic=%r by=%s error=%r next='the client that asked hears nothing; is it connected "
+        "to this broker?'",
+        request.header.topic,
+        request.peer.address,
+        why,
+    )
+    return why

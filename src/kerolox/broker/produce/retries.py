@@ -1,0 +1,220 @@
+"""Messages a group could not consume: tried again later, and dead letters once that was often enough.
+
+A consumer gives a message back by naming its place in the log (CONSUMER_SEND_MSG_BACK). The broker stores a
+copy that comes to the group's retry topic after a delay that grows with every attempt, or into its
+dead-letter topic. A client that could not give a message back sends it to the retry topic itself: such a
+send ends in the dead-letter topic by the same rule.
+
+On the strength of the answer the consumer commits its offset past the message. So with synchronous flush
+SUCCESS is told only when the copy is on the disk: the original does not wait for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+
+from kerolox.broker import names
+from kerolox.broker.figures.stats import Statistics
+from kerolox.broker.members.groups import Groups
+from kerolox.broker.members.queue_locks import QueueLocks
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.produce.sends import Parked
+from kerolox.broker.tables.topics import Topics
+from kerolox.broker.write.admission import Admission, goes_to_a_group
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Draft, Drafts
+from kerolox.errors import KeroloxError, Refused
+from kerolox.net.requests import Answer, Handler, Request
+from kerolox.protocol import properties as packed
+from kerolox.protocol.bodies.groups import GroupConfig
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.flags import PERM_WRITE
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers.send import SendBackRequest, SendRequest
+from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.record import decode_record
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.store.log.acks import NotSafe
+from kerolox.store.log.cursors import MessageRefused
+from kerolox.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+Row = tuple[RequestCode, Handler, type[Header] | None]
+
+FIRST_LEVEL = 3  # of the delay table: the first attempt comes after 10 s
+DEAD_LETTER_QUEUES = 1
+OWN_LIMIT_VERSION = 121  # clients since 3.4.9 may say themselves how often is enough
+
+_AT_RETRY_TOPIC = packed.marker(packed.RETRY_TOPIC)
+_ROOM_BYTES = 1024  # for what the way through the delays adds to the properties
+_AT_REASON = packed.marker(packed.RETRY_REASON)
+_AT_ORIGIN_MESSAGE_ID = packed.marker(packed.ORIGIN_MESSAGE_ID)
+
+
+class Retries:
+    """36, and what becomes of a send to a retry topic."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        admission: Admission,
+        drafts: Drafts,
+        writes: LogWrites,
+        topics: Topics,
+        groups: Groups,
+        queue_locks: QueueLocks,
+        stats: Statistics,
+        options: BrokerOptions,
+    ) -> None:
+        self._store = store
+        self._admission = admission
+        self._drafts = drafts
+        self._writes = writes
+        self._topics = topics
+        self._groups = groups
+        self._queue_locks = queue_locks
+        self._stats = stats
+        self._options = options
+
+    def rows(self) -> list[Row]:
+        return [(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, SendBackRequest)]
+
+    # --- given back by a consumer ----------------------------------------------------------------------
+
+    async def send_back(self, request: Request[SendBackRequest]) -> Answer:
+        asked = request.header
+        self._admission.check_taking()
+        group = self._group(asked.group)
+        if not self._options.writable:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._options.advertised_host}] sending message is forbidden: its "
+                f"brokerPermission is {self._options.permission}",
+            )
+        if group.retry_queue_nums <= 0:
+            return Answer()  # a group that wants no retries: the message is given up
+        topic = self._topics.for_group(
+            names.retry_topic(asked.group), group.retry_queue_nums, unit=asked.unit_mode
+        )
+        # On the strength of the answer the consumer goes on: so the topic is on disk before the copy is.
+        await self._topics.unsaved.saved(topic.topic_name)
+        if not topic.perm & PERM_WRITE:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
+            )
+        try:
+            message = decode_record(await self._store.message_at(asked.offset))
+        except KeroloxError as error:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {asked.offset}: {error}"
+            ) from error
+        limit = _limit(group, request.command.version, asked.max_reconsume_times)
+        dead = message.reconsume_times >= limit or asked.delay_level < 0
+        if dead:
+            topic = self._topics.for_group(names.dead_letter_topic(asked.group), DEAD_LETTER_QUEUES)
+            await self._topics.unsaved.saved(topic.topic_name)
+            queues, level = DEAD_LETTER_QUEUES, 0
+        else:
+            queues = group.retry_queue_nums
+            level = asked.delay_level or FIRST_LEVEL + message.reconsume_times
+        draft = copy_of(message, topic.topic_name, random.randrange(queues), level, asked.reason or "")
+        origin = (packed.find(draft.properties, _AT_RETRY_TOPIC) or b"").decode("utf-8", "replace")
+        size_bytes = await self._put(draft)
+        if draft.topic == SCHEDULE_TOPIC:
+            self._stats.stored(draft.topic, 1, size_bytes)
+        self._stats.sent_back(asked.group, origin)
+        if dead:
+            self._dead(asked.group, asked.origin_topic or origin, message)
+        return Answer()
+
+    async def _put(self, draft: Draft) -> int:
+        """Store it; how many bytes it takes. What went wrong is told by the original's word for it."""
+        try:
+            self._store.state.check_writable()
+            place = self._drafts.put(draft)
+            await self._writes.written()
+            await self._store.acks.safe(place[0] + place[2])
+        except NotSafe as error:
+            # The consumer tries again, and the group may see the message once more than it failed.
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"FLUSH_DISK_TIMEOUT: {error}") from error
+        except MessageRefused as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{error.status}: {error}") from error
+        except KeroloxError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"SERVICE_NOT_AVAILABLE: {error}") from error
+        return place[2]
+
+    # --- sent by a client itself -------------------------------------------------------------------------
+
+    def redirect(self, request: Request[SendRequest], draft: Draft) -> Parked | None:
+        """A send to a retry topic: for a group that exists, and to its dead letters if that is the end."""
+        if not goes_to_a_group(draft.topic):
+            return None
+        name = names.group_of_retry_topic(draft.topic)
+        group = self._group(name)
+        sent = request.header
+        times = sent.reconsume_times or 0
+        limit = _limit(group, request.command.version, sent.max_reconsume_times)
+        # Who consumes in order tries again itself, and sends only what it has given up.
+        if times <= limit and not self._queue_locks.held(name):
+            return None
+        topic = self._topics.for_group(names.dead_letter_topic(name), DEAD_LETTER_QUEUES)
+        draft.topic = topic.topic_name
+        draft.queue_id = random.randrange(DEAD_LETTER_QUEUES)
+        draft.properties = packed.replace(draft.properties, packed.DELAY, "-1")
+        return lambda _, __: self._stats.sent_back(sent.producer_group, sent.topic, dead=True)
+
+    # --- both ----------------------------------------------------------------------------------------------
+
+    def _group(self, name: str) -> GroupConfig:
+        config = self._groups.config(name)
+        if config is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {name}. Create it: kerolox group create {name}. "
+                "Or let the broker: autoCreateSubscriptionGroup=true.",
+            )
+        return config
+
+    def _dead(self, group: str, topic: str, message: StoredMessage) -> None:
+        self._stats.sent_back(group, topic, dead=True)
+        log.info(
+            "dead_letter group=%r topic=%r message=%r attempts=%d",
+            group,
+            topic,
+            message.message_id,
+            message.reconsume_times + 1,
+        )
+
+
+def copy_of(message: StoredMessage, topic: str, queue_id: int, level: int, reason: str = "") -> Draft:
+    """The message once more for another topic, one attempt further. The reason is that of this attempt."""
+    properties = message.packed_properties
+    if packed.find(properties, _AT_RETRY_TOPIC) is None:
+        properties = packed.replace(properties, packed.RETRY_TOPIC, message.topic)
+    if not (packed.find(properties, _AT_ORIGIN_MESSAGE_ID) or b"").strip():
+        properties = packed.replace(properties, packed.ORIGIN_MESSAGE_ID, message.offset_id)
+    properties = packed.replace(properties, packed.WAIT, "false")
+    properties = packed.replace(properties, packed.DELAY, str(level))
+    properties = packed.remove(properties, _AT_REASON)
+    if reason:  # from a peer: it goes with the message only as far as there is room
+        told = packed.replace(properties, packed.RETRY_REASON, packed.plain_reason(reason))
+        properties = told if len(told) + _ROOM_BYTES <= PROPERTIES_BYTES_MAX else properties
+    return Draft(
+        topic,
+        queue_id,
+        message.body,
+        packed.remove(properties, packed.AT_CRC32),  # of the record it was read from
+        message.born_timestamp,
+        message.born_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=message.reconsume_times + 1,
+    )
+
+
+def _limit(group: GroupConfig, version: int, asked: int | None) -> int:
+    """How many attempts are enough: what the client says, if it is new enough to say so."""
+    return asked if asked is not None and version >= OWN_LIMIT_VERSION else group.retry_max_times

@@ -1,0 +1,217 @@
+"""Plain sends, in runs: no objects for their requests and answers.
+
+Everything here could be done by :mod:`kerolox.broker.produce.sends`, which does whatever is not plain: a new
+topic, a queue to be chosen, a transaction, a broker that takes nothing just now. Both append to the same log in the
+order in which the frames came. Messages that come later go the same way, to where they wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kerolox.broker.figures.meters import Meters
+from kerolox.broker.later.delays import Delays
+from kerolox.broker.later.timer_sends import TimerSends
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.produce.sends import Sends
+from kerolox.broker.write.admission import STOPS, Admission
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Draft
+from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
+from kerolox.net.lanes import Lane
+from kerolox.net.peer import Peer
+from kerolox.net.requests import Answer, Handlers, Request
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.command import Command, decode_command, encode_answer
+from kerolox.protocol.frame import Frame, split_frames
+from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
+from kerolox.protocol.hosts import host_bytes
+from kerolox.protocol.limits import FRAME_BYTES_MAX
+from kerolox.protocol.record_scan import TOPIC
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.protocol.send_runs import PLAIN_STARTS, Parked, Target, send_setting
+from kerolox.store.log.acks import Acks
+from kerolox.store.log.commit_log import CommitLog
+from kerolox.store.log.flush import Safe
+
+TOPICS_MAX = 10_000  # known at once; past that they are learned anew
+_SCHEDULE = SCHEDULE_TOPIC.encode()
+
+# Of a run: who sent it, the frames, from which on, how many, their answers, and when they came.
+Run = tuple[Peer, list[Frame], int, int, bytes, float]
+
+
+class PlainSends:
+    """Takes runs of sends before they become requests."""
+
+    def __init__(
+        self,
+        sends: Sends,
+        log: CommitLog,
+        writes: LogWrites,
+        acks: Acks,
+        admission: Admission,
+        delays: Delays,
+        timer_sends: TimerSends,
+        options: BrokerOptions,
+    ) -> None:
+        self._log = log
+        self._writes = writes
+        self._acks = acks
+        self._admission = admission
+        self._delays = delays
+        self._timer_sends = timer_sends
+        self._options = options
+        # For statistics: topic, messages, bytes, requests.
+        self.on_stored: list[Callable[[str, int, int, int], None]] = []
+        self.meters: Meters | None = None  # None while nobody reads them
+        self._targets: dict[bytes, Target] = {}
+        self._runs: list[Run] = []
+        added = sends.added_properties
+        self._setting = send_setting(
+            log.store_host,
+            added,
+            options.region,
+            trace_on=options.trace_on,
+            stops=STOPS,
+            wait_matters=acks.wait,
+            park=self._park,
+        )
+        # What all messages need makes none of them plain.
+        self._possible = (
+            not options.record_crc and not options.multi_dispatch and not any(word in added for word in STOPS)
+        )
+
+    def add_to(self, handlers: Handlers, lane: Lane) -> None:
+        """Take runs from now on."""
+        if self._possible:
+            for start in PLAIN_STARTS:
+                handlers.runs[start] = (self.take, lane)
+
+    def take(self, peer: Peer, frames: list[Frame], at: int) -> int:
+        """Take the plain sends of one topic from a place on; how many."""
+        # Such a word in the header is nearly always a property's.
+        header = frames[at][1]
+        if b"TRAN_MSG" in header or not self._admission.takes_runs:
+            return 0
+        if b"DELAY" in header or b"TIMER_" in header:
+            self._log.renew_time()  # the delay counts from now
+        born_host: bytes | None = peer.data.get("born_host")
+        if born_host is None:
+            born_host = peer.data["born_host"] = host_bytes(peer.address)
+        taken = self._log.append_sends(frames, at, self._targets, self._setting, born_host)
+        if taken is None:
+            if not self._learn(frames[at]):
+                return 0
+            taken = self._log.append_sends(frames, at, self._targets, self._setting, born_host)
+            if taken is None:
+                return 0
+        count, records, entries, answers, queues, messages = taken
+        if entries[0][TOPIC] == _SCHEDULE:
+            self._delays.parked(queues)
+        topic = entries[0][TOPIC].decode()
+        for note in self.on_stored:
+            note(topic, messages, len(records), count)
+        if not self._runs:
+            self._writes.soon(self._written)
+        if self.meters is not None:
+            self.meters.sent_run(topic, frames[at], entries)
+        self._runs.append((peer, frames, at, count, answers, peer.active_s))
+        return count
+
+    def forget_topic(self, topic: str) -> None:
+        """It was changed or removed."""
+        self._targets.pop(topic.encode(), None)
+
+    # --- decisions -----------------------------------------------------------------------------------
+
+    def _learn(self, frame: Frame) -> bool:
+        """Know the topic and queue of a send from now on, if plain ones may go there; whether it is new."""
+        try:
+            command = decode_command(*frame)
+            if command.code not in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+                return False
+            header = command.header(SendRequestV2)
+        except (ProtocolError, InvalidRequest):
+            return False
+        topic, queue_id = header.topic, header.queue_id
+        if not self._admission.takes_plain(topic, queue_id):
+            return False
+        name = topic.encode()
+        target = self._targets.get(name)
+        if target is not None and queue_id in target[2]:
+            return False
+        try:
+            cursor = self._log.cursor(topic, queue_id)
+        except KeroloxError:
+            return False
+        if target is None:
+            if len(self._targets) >= TOPICS_MAX:
+                self._targets.clear()
+            target = self._targets[name] = (cursor.topic_name, cursor.field, {})
+        target[2][queue_id] = cursor
+        return True
+
+    def _park(self, topic: bytes, queue_id: int, properties: bytes) -> Parked | None:
+        """Where a message waits that is to come later; None when it does not, or something else is asked."""
+        if b"TRAN_MSG" in properties or b"POP_CK" in properties:
+            return None
+        name = topic.decode()
+        draft = Draft(name, queue_id, b"", properties, 0, b"")
+        try:
+            if not self._delays.rewrite(draft):
+                self._timer_sends.park(draft)
+            if draft.topic == name:
+                return None
+            cursor = self._log.cursor(draft.topic, draft.queue_id)
+        except KeroloxError:
+            return None  # the handlers say why
+        handle = (draft.recall_handle or "").encode()
+        return cursor.topic_name, cursor.field, cursor.queue_id, cursor, draft.properties, handle
+
+    # --- answers -------------------------------------------------------------------------------------
+
+    def _written(self, failed: KeroloxError | None) -> None:
+        runs, self._runs = self._runs, []
+        if failed is not None:
+            for run in runs:
+                refuse(run, Answer(code=failed.code, remark=str(failed)))
+        else:
+            self._acks.when_safe(self._log.progress.appended, lambda how: self._safe(runs, how))
+
+    def _answer(self, run: Run, code: ResponseCode) -> None:
+        peer, frames, at, count, answers, received_s = run
+        peer.write_answers(answers if code == ResponseCode.SUCCESS else with_code(answers, code))
+        if self.meters is not None:
+            self.meters.answered_run(frames[at], received_s, count, code)
+
+    def _safe(self, runs: list[Run], how: Safe) -> None:
+        for run in runs:
+            if how is Safe.YES:
+                self._answer(run, ResponseCode.SUCCESS)
+            elif how is Safe.TIMEOUT:
+                self._answer(run, ResponseCode.FLUSH_DISK_TIMEOUT)
+            else:
+                refuse(
+                    run,
+                    Answer(
+                        code=ResponseCode.SERVICE_NOT_AVAILABLE,
+                        remark="the flush failed: the store is fenced",
+                    ),
+                )
+
+
+def refuse(run: Run, answer: Answer) -> None:
+    """Answer all requests of a run alike."""
+    peer, frames, at, count, _, _ = run
+    for frame in frames[at : at + count]:
+        request: Request[None] = Request(decode_command(*frame), None, peer, 0.0)
+        request.answer(answer)
+
+
+def with_code(answers: bytes, code: int) -> bytes:
+    """The same answers with another code."""
+    commands: list[Command] = [decode_command(*frame) for frame in split_frames(answers, FRAME_BYTES_MAX)[0]]
+    return b"".join(
+        [encode_answer(one.encoding, one.opaque, code, one.header(SendAnswer)) for one in commands]
+    )

@@ -1,0 +1,346 @@
+"""Sending: single messages, batches, one-way.
+
+A send is decided and appended inside the read pass and answered soon after its end: all messages that one
+turn of the event loop brings, of whatever topic and connection, are written to the log by one call (see
+:mod:`kerolox.broker.write.intake`). With synchronous flush their answers wait together for one flush: for
+FLUSH_DISK_TIMEOUT at the longest, which tells that they are stored. While a flush stalls, further sends are
+refused before they are stored: then SYSTEM_BUSY tells the producer that it may go elsewhere without sending
+twice.
+
+Sends to a topic that is itself on its way to the disk wait for it, before they are stored: a message that was
+acknowledged must not come back to a broker that does not know its topic, and one that is refused, because the
+topic could not be written, is not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.tables.topics import Topics
+from kerolox.broker.write.admission import Admission, goes_to_a_group, is_plain, is_single_tag
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Draft, Drafts
+from kerolox.errors import KeroloxError, Overloaded, ProtocolError, Refused
+from kerolox.net.peer import refusal
+from kerolox.net.requests import Answer, Handler, Request
+from kerolox.protocol import properties as packed
+from kerolox.protocol.batch import split_batch
+from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.flags import MULTI_TAGS
+from kerolox.protocol.headers.send import SendAnswer, SendRequest
+from kerolox.protocol.hosts import host_bytes
+from kerolox.protocol.message_id import UniqueKeys, offset_id_prefix
+from kerolox.store.log.acks import Acks
+from kerolox.store.log.commit_log import TRANSACTION_BITS, CommitLog, MessageRefused, Place, QueueCursor
+from kerolox.store.log.cursors import LIGHT_PREFIX
+from kerolox.store.log.flush import Safe
+from kerolox.unsaved import NotSaved
+
+HELD_BYTES_MAX = 64 << 20  # of requests that wait for their topics to be written
+HELD_REQUEST_BYTES = 1000  # what one takes beside its body, about
+
+_LIGHT_QUEUE = LIGHT_PREFIX.encode()
+
+# Told where a message was parked.
+Parked = Callable[[Draft, Place], None]
+# What another part of the broker (retries, transactions) makes of a message before it is stored. It may
+# refuse by raising, and ask to be told where the message was parked.
+Rewrite = Callable[[Request[SendRequest], Draft], Parked | None]
+
+
+class Sends:
+    """Handles SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        drafts: Drafts,
+        writes: LogWrites,
+        acks: Acks,
+        admission: Admission,
+        topics: Topics,
+        options: BrokerOptions,
+        unique_keys: UniqueKeys,
+    ) -> None:
+        self._log = log
+        self._drafts = drafts
+        self._writes = writes
+        self._acks = acks
+        self._admission = admission
+        self._topics = topics
+        self._options = options
+        self._unique_keys = unique_keys
+        self.rewrites: list[Rewrite] = []  # before those of the drafts
+        self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
+        # Topic, properties and sizes, for meters; None while nobody reads them.
+        self.meter: Callable[[str, bytes, Sequence[int]], None] | None = None
+        self._cursors: dict[tuple[str, int], QueueCursor] = {}
+        self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
+        self._write_is_due = False
+        self._held_bytes = 0  # of requests whose topic is on its way to the disk
+        # The light queues there are; None where messages do not go into those they name.
+        self.light_queues: set[bytes] | None = set() if options.multi_dispatch else None
+        self._id_prefix = offset_id_prefix(log.store_host)
+        self.added_properties = packed.pack(
+            {
+                packed.MSG_REGION: options.region,
+                packed.TRACE_ON: "true" if options.trace_on else "false",
+                packed.CLUSTER: options.cluster,
+            }
+        )
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    def send(self, request: Request[SendRequest]) -> Answer | None:
+        """One message."""
+        header = request.header
+        if header.batch:
+            return self.send_batch(request)
+        config = self._topic(header)
+        if header.topic in self._topics.unsaved:
+            self._hold(request, header.topic, self.send)
+            return None
+        queue_id = self._admission.queue(header, config)
+        if not request.body:
+            raise MessageRefused("the message has no body: send at least one byte")
+        properties, unique = self._properties(header.properties)
+        topic, sys_flag = header.topic, header.sys_flag
+        if not is_single_tag(config):
+            sys_flag |= MULTI_TAGS
+        recall_handle: str | None = None
+        if is_plain(topic, properties):
+            place = self._log.append(
+                self._cursors.get((topic, queue_id)) or self._cursor(topic, queue_id),
+                request.body,
+                properties,
+                flag=header.flag,
+                sys_flag=sys_flag,
+                born_timestamp=header.born_timestamp,
+                born_host=born_host(request),
+                reconsume_times=header.reconsume_times or 0,
+            )
+        else:
+            draft = Draft(
+                topic,
+                queue_id,
+                request.body,
+                properties,
+                header.born_timestamp,
+                born_host(request),
+                flag=header.flag,
+                sys_flag=sys_flag,
+                reconsume_times=header.reconsume_times or 0,
+            )
+            parked: Parked | None = None
+            for rewrite in self.rewrites:
+                parked = rewrite(request, draft) or parked
+            if draft.topic in self._topics.unsaved:
+                self._hold(request, draft.topic, self.send)
+                return None
+            place = self._drafts.put(draft)
+            topic, recall_handle = draft.topic, draft.recall_handle  # counted where it was parked
+            if parked is not None:
+                parked(draft, place)
+        self._count(topic, 1, place[2])
+        if self.meter is not None:
+            self.meter(topic, properties, (place[2],))
+        self._answer_later(request, [place], queue_id, unique, properties, recall_handle)
+        return None
+
+    def send_batch(self, request: Request[SendRequest]) -> Answer | None:
+        """Many messages of one topic and queue in one request: all or none."""
+        header = request.header
+        config = self._topic(header)
+        if goes_to_a_group(header.topic):
+            return Answer(
+                code=ResponseCode.MESSAGE_ILLEGAL,
+                remark=f"batch request does not support retry group {header.topic}",
+            )
+        if header.topic in self._topics.unsaved:
+            self._hold(request, header.topic, self.send_batch)
+            return None
+        queue_id = self._admission.queue(header, config)
+        try:
+            items = split_batch(request.body)
+        except ProtocolError as error:
+            raise MessageRefused(f"the batch does not read: {error}") from error
+        if not items:
+            raise MessageRefused("the batch is empty")
+        properties = (header.properties or "").encode()
+        if header.sys_flag & TRANSACTION_BITS or (packed.find(properties, packed.AT_DELAY) or b"0") != b"0":
+            raise MessageRefused("a batch can be neither delayed nor part of a transaction")
+        unique = packed.find(properties, packed.AT_UNIQUE_KEY)
+        places = self._log.append_batch(
+            self._cursors.get((header.topic, queue_id)) or self._cursor(header.topic, queue_id),
+            items,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=born_host(request),
+            reconsume_times=header.reconsume_times or 0,
+        )
+        self._count(header.topic, len(places), sum(place[2] for place in places))
+        if self.meter is not None:
+            self.meter(header.topic, properties, [place[2] for place in places])
+        own_key = None if unique is None else unique.decode("utf-8", "replace")
+        self._answer_later(request, places, queue_id, own_key, properties)
+        return None
+
+    # --- the end of a pass ---------------------------------------------------------------------------
+
+    def end_pass(self) -> None:
+        """A read pass is over. What it appended is written soon: together with what other connections
+        bring in the same turn of the loop, because one write for many costs little more than for one."""
+        if self._waiting and not self._write_is_due:
+            self._write_is_due = True
+            self._writes.soon(self._written)
+
+    def _written(self, failed: KeroloxError | None) -> None:
+        """Answer what was written, or let its answers wait for the flush."""
+        self._write_is_due = False
+        waiting, self._waiting = self._waiting, []
+        if failed is not None:
+            refused = Answer(code=failed.code, remark=str(failed))
+            for request, _, _ in waiting:
+                request.answer(refused)
+            return
+        safe = [(request, header) for request, header, must_wait in waiting if must_wait]
+        for request, header, must_wait in waiting:
+            if not must_wait:
+                request.answer(Answer(header=header))
+        if safe:
+            self._acks.when_safe(self._log.progress.appended, lambda how: self._safe(safe, how))
+
+    def forget_topic(self, topic: str) -> None:
+        if self.light_queues is not None:
+            self.light_queues.discard(topic.encode())
+        for key in [key for key in self._cursors if key[0] == topic]:
+            del self._cursors[key]
+
+    # --- new topics ----------------------------------------------------------------------------------
+
+    def _hold(self, request: Request[SendRequest], topic: str, again: Handler) -> None:
+        """Begin with the request again when its topic is on disk, in the order in which they came."""
+        size_bytes = len(request.body) + HELD_REQUEST_BYTES
+        if self._held_bytes + size_bytes > HELD_BYTES_MAX:
+            raise Overloaded(
+                f"[REJECTREQUEST]{self._held_bytes} bytes wait for new topics to be written, the limit is "
+                f"{HELD_BYTES_MAX}. This one was not stored: try again"
+            )
+        self._held_bytes += size_bytes
+
+        def resume(error: NotSaved | None) -> None:
+            self._held_bytes -= size_bytes
+            try:
+                if error is not None:
+                    raise error
+                answer = again(request)
+            except Exception as failed:
+                answer = refusal(failed, request)
+            if isinstance(answer, Answer):
+                request.answer(answer)
+            self.end_pass()
+
+        self._topics.unsaved.when_saved(topic, resume)
+
+    # --- decisions -----------------------------------------------------------------------------------
+
+    def allowed_queue(self, header: SendRequest) -> int:
+        """The queue of a message that came as another request than a send: its name, rights and topic are
+        checked likewise; whether it could be stored now is not asked."""
+        return self._admission.queue(header, self._admission.topic(header, stored=False))
+
+    async def topic_saved(self, header: SendRequest) -> None:
+        """Wait until its topic, if it was just made, is on disk. Raises NotSaved."""
+        await self._topics.unsaved.saved(header.topic)
+
+    def _topic(self, header: SendRequest) -> TopicConfig:
+        self._admission.check_taking()
+        return self._admission.topic(header)
+
+    def _check_light_queues(self, known: set[bytes], properties: bytes) -> None:
+        """Refused, in the original's words, when a message would make too many light queues."""
+        named = (packed.find(properties, packed.AT_INNER_MULTI_DISPATCH) or b"").split(b",")
+        new = {name for name in named if name.startswith(_LIGHT_QUEUE)} - known
+        limit = self._options.light_queues_max
+        if new and len(known) + len(new) > limit:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, lmq "
+                f"consumeQueue num exceed maxLmqConsumeQueueNum config num, {limit}: there are {len(known)}, "
+                f"the message names {len(new)} new ones",
+            )
+        known |= new
+
+    def _properties(self, text: str | None) -> tuple[bytes, str]:
+        """The properties as they are stored, and the unique key among them."""
+        properties = (text or "").encode()
+        if packed.AT_POP_CHECKPOINT[1:] in properties:
+            properties = packed.remove(properties, packed.AT_POP_CHECKPOINT)
+        if self.light_queues is not None and packed.AT_INNER_MULTI_DISPATCH[1:] in properties:
+            self._check_light_queues(self.light_queues, properties)
+        found = packed.find(properties, packed.AT_UNIQUE_KEY)
+        if found is None:
+            unique = self._unique_keys.next()
+            properties = packed.append(properties, packed.pack({packed.UNIQUE_KEY: unique}))
+        else:
+            unique = found.decode("utf-8", "replace")
+        return packed.append(properties, self.added_properties), unique
+
+    def _cursor(self, topic: str, queue_id: int) -> QueueCursor:
+        cursor = self._cursors[topic, queue_id] = self._log.cursor(topic, queue_id)
+        return cursor
+
+    def _count(self, topic: str, messages: int, size_bytes: int) -> None:
+        for note in self.on_stored:
+            note(topic, messages, size_bytes)
+
+    def _answer_later(
+        self,
+        request: Request[SendRequest],
+        places: list[Place],
+        queue_id: int,
+        unique: str | None,
+        properties: bytes,
+        recall_handle: str | None = None,
+    ) -> None:
+        count = len(places)
+        if count == 1:
+            ids = f"{self._id_prefix}{places[0][0]:016X}"
+        else:  # one formatting for all: half the time of one for each
+            ids = ",".join([self._id_prefix + "%016X"] * count) % tuple([place[0] for place in places])
+        header = SendAnswer(
+            msg_id=ids,
+            queue_id=queue_id,
+            queue_offset=places[0][1],
+            transaction_id=unique,
+            region_id=self._options.region,
+            trace_on=self._options.trace_on,
+            recall_handle=recall_handle,
+        )
+        # A producer may say that it does not wait for more than the write.
+        must_wait = self._acks.wait and packed.find(properties, packed.AT_WAIT) != b"false"
+        self._waiting.append((request, header, must_wait))
+
+    def _safe(self, waiting: list[tuple[Request[SendRequest], SendAnswer]], how: Safe) -> None:
+        if how is Safe.FAILED:
+            refused = Answer(
+                code=ResponseCode.SERVICE_NOT_AVAILABLE, remark="the flush failed: the store is fenced"
+            )
+            for request, _ in waiting:
+                request.answer(refused)
+            return
+        code = ResponseCode.SUCCESS if how is Safe.YES else ResponseCode.FLUSH_DISK_TIMEOUT
+        for request, header in waiting:
+            request.answer(Answer(code=code, header=header))
+
+
+def born_host(request: Request[Any]) -> bytes:
+    """Where the message came from, as records hold it; kept with the connection."""
+    data = request.peer.data
+    host: bytes | None = data.get("born_host")
+    if host is None:
+        host = data["born_host"] = host_bytes(request.peer.address)
+    return host

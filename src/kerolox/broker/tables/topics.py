@@ -1,0 +1,190 @@
+"""The topics of a broker and their rights; automatic creation. Decisions only: others write and tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kerolox.broker.bounds import too_many
+from kerolox.broker.options import BrokerOptions
+from kerolox.errors import Overloaded, Refused
+from kerolox.protocol import reserved
+from kerolox.protocol.bodies.body import MessageQueue
+from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.flags import PERM_INHERIT, PERM_READ_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUBSCRIBED
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.store.delay_table import parse_levels
+from kerolox.store.log.cursors import LIGHT_PREFIX
+from kerolox.store.tables.topics import TopicTable
+from kerolox.unsaved import Unsaved
+
+log = logging.getLogger(__name__)
+
+
+class Topics:
+    """The topic table with its rules. ``on_change`` hears of every topic made or changed, ``on_saved`` of the
+    same when it is on disk, ``on_removed`` the name of every one that is no more.
+
+    Every change is on its way to the disk until ``unsaved`` does not name it any more, and is undone if it
+    does not get there. Until then nothing may be stored under the topic that is acknowledged.
+    """
+
+    def __init__(self, table: TopicTable, options: BrokerOptions) -> None:
+        self.table = table
+        self.on_change: list[Callable[[TopicConfig], None]] = []
+        self.on_saved: list[Callable[[TopicConfig], None]] = []
+        self.on_removed: list[Callable[[str], None]] = []
+        self.unsaved: Unsaved[str, TopicConfig] = Unsaved(self._put_back)
+        self.leaving: set[str] = set()  # being deleted: nobody makes them anew before that is done
+        self._options = options
+        self._light = options.light_queues
+        self.system = reserved.SYSTEM_TOPICS | {options.cluster, options.broker_name}
+
+    def find(self, topic: str) -> TopicConfig | None:
+        config = self.table.topics.get(topic)
+        if config is None and self._light and topic.startswith(LIGHT_PREFIX):
+            return _config(topic, 1, PERM_READ_WRITE)  # there is a light queue of every name
+        return config
+
+    def known(self, topic: str, remark: str) -> TopicConfig:
+        """The topic; refused with this remark when there is none."""
+        config = self.find(topic)
+        if config is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
+        return config
+
+    def has_queue(self, queue: MessageQueue) -> bool:
+        config = self.find(queue.topic)
+        return config is not None and 0 <= queue.queue_id < max(
+            config.read_queue_nums, config.write_queue_nums
+        )
+
+    def is_system(self, topic: str) -> bool:
+        return topic in self.system or topic.startswith(reserved.SYSTEM_PREFIX)
+
+    def create_system_topics(self) -> None:
+        """The topics every broker has. What the table already says of them stays."""
+        options = self._options
+        inherit_all = PERM_READ_WRITE | PERM_INHERIT
+        wanted: list[tuple[str, int, int]] = [
+            (reserved.SELF_TEST_TOPIC, 1, PERM_READ_WRITE),
+            (reserved.BENCHMARK_TOPIC, 1024, PERM_READ_WRITE),
+            (options.cluster, 16, inherit_all if options.cluster_topic else PERM_INHERIT),
+            (options.broker_name, 1, inherit_all if options.broker_topic else PERM_INHERIT),
+            (reserved.OFFSET_MOVED_TOPIC, 1, PERM_READ_WRITE),
+            (SCHEDULE_TOPIC, len(parse_levels(options.delay_levels)), PERM_READ_WRITE),
+            (f"{options.cluster}_REPLY_TOPIC", 1, PERM_READ_WRITE),
+            (reserved.REVIVE_PREFIX + options.cluster, options.revive_queues, PERM_READ_WRITE),
+            (f"rmq_sys_SYNC_BROKER_MEMBER_{options.broker_name}", 1, PERM_INHERIT),
+            (reserved.HALF_TOPIC, 1, PERM_READ_WRITE),
+            (reserved.HALF_DONE_TOPIC, 1, PERM_READ_WRITE),
+        ]
+        if options.auto_create_topics:
+            wanted.append((reserved.TEMPLATE_TOPIC, options.default_topic_queues, inherit_all))
+        if options.trace_topic:
+            wanted.append((options.trace_topic_name, 1, PERM_READ_WRITE))
+        if options.timer_wheel:
+            wanted.append((reserved.TIMER_TOPIC, 1, PERM_READ_WRITE))
+        for topic, queues, perm in wanted:
+            self.system |= {topic}
+            if self.find(topic) is None:
+                self.table.put(_config(topic, queues, perm))
+
+    def for_send(
+        self, topic: str, template: str, template_queues: int, *, unit: bool = False
+    ) -> TopicConfig | None:
+        """The topic, made after its template if need be and allowed; None when there is none."""
+        config = self.find(topic)
+        if config is not None:
+            return config
+        config = self._after_template(topic, template, template_queues, unit)
+        if config is None and topic.startswith(reserved.RETRY_PREFIX):
+            config = _config(topic, 1, PERM_READ_WRITE, TOPIC_UNIT_SUBSCRIBED if unit else 0)
+        if config is not None:
+            self.check_room(topic)
+            self.put(config)
+        return config
+
+    def check_room(self, *topics: str) -> None:
+        """Refused when these would be more than there may be. Topics of groups are not asked: groups are."""
+        new = sum(self.find(topic) is None for topic in topics)
+        if new and len(self.table.topics) + new > self._options.topics_max:
+            raise too_many(f"topics, {len(self.table.topics)}", "maxTopics", self._options.topics_max)
+
+    def for_group(
+        self, topic: str, queues: int, perm: int = PERM_READ_WRITE, *, unit: bool = False
+    ) -> TopicConfig:
+        """A retry or dead-letter topic, made when it is first needed."""
+        config = self.find(topic)
+        if config is None:
+            config = _config(topic, queues, perm, TOPIC_UNIT_SUBSCRIBED if unit else 0)
+            self.put(config)
+        return config
+
+    def put(self, config: TopicConfig) -> bool:
+        """Create or change; False when nothing changed. Light queues are as they are."""
+        name = config.topic_name
+        if self._light and name.startswith(LIGHT_PREFIX):
+            return False
+        if name in self.leaving:
+            raise Overloaded(f"topic[{name}] is being deleted at this moment. Try again")
+        before = self.table.topics.get(name)
+        if not self.table.put(config):
+            return False
+        self._changed(config)
+        self.unsaved.changed(name, before)
+        self.unsaved.when_saved(name, lambda error: self._saved(config) if error is None else None)
+        return True
+
+    def remove(self, topic: str) -> bool:
+        before = self.table.remove(topic)
+        if before is None:
+            return False
+        self._removed(topic)
+        self.unsaved.changed(topic, before)
+        return True
+
+    def _put_back(self, topic: str, before: TopicConfig | None) -> None:
+        log.warning("topic_change_undone topic=%r", topic)
+        if before is None:
+            self.table.remove(topic)
+            self._removed(topic)
+        else:
+            self.table.put(before)
+            self._changed(before)
+
+    def _changed(self, config: TopicConfig) -> None:
+        for told in self.on_change:
+            told(config)
+
+    def _saved(self, config: TopicConfig) -> None:
+        for told in self.on_saved:
+            told(config)
+
+    def _removed(self, topic: str) -> None:
+        for told in self.on_removed:
+            told(topic)
+
+    def _after_template(self, topic: str, template: str, queues: int, unit: bool) -> TopicConfig | None:
+        model = self.find(template)
+        if model is None or (not self._options.auto_create_topics and template == reserved.TEMPLATE_TOPIC):
+            return None
+        if not model.perm & PERM_INHERIT:
+            return None
+        count = max(0, min(queues, model.write_queue_nums))
+        flag = TOPIC_UNIT if unit else 0
+        return TopicConfig(
+            topic_name=topic,
+            read_queue_nums=count,
+            write_queue_nums=count,
+            perm=model.perm & ~PERM_INHERIT,
+            topic_filter_type=model.topic_filter_type,
+            topic_sys_flag=flag,
+        )
+
+
+def _config(topic: str, queues: int, perm: int, sys_flag: int = 0) -> TopicConfig:
+    return TopicConfig(
+        topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm, topic_sys_flag=sys_flag
+    )

@@ -1,0 +1,212 @@
+"""The end of a transaction, as its producer tells it: END_TRANSACTION, and RESUME_CHECK_HALF_MESSAGE."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.transactions import half_messages
+from kerolox.broker.transactions.counts import Counts
+from kerolox.broker.transactions.finished_half_messages import Ended
+from kerolox.broker.transactions.half_messages import Open
+from kerolox.broker.transactions.recent_half_messages import Fresh
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Drafts
+from kerolox.clock import Clock
+from kerolox.errors import KeroloxError, Overloaded, Refused
+from kerolox.net.requests import Answer, Request
+from kerolox.protocol import reserved
+from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCheckRequest
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.message_id import read_offset_id
+from kerolox.protocol.record import decode_record
+from kerolox.store.log.flush import Safe
+from kerolox.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+COLD_MAX = 1000  # half messages being read from the disk
+
+_WORDS = {TRANSACTION_COMMIT: "commit", TRANSACTION_ROLLBACK: "rollback"}
+
+
+class Endings:
+    """37 and 323."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        drafts: Drafts,
+        writes: LogWrites,
+        ended: Ended,
+        fresh: Fresh,
+        counts: Counts,
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._drafts = drafts
+        self._writes = writes
+        self._ended = ended
+        self._fresh = fresh
+        self._counts = counts
+        self._options = options
+        self._clock = clock
+        self._waiting: list[tuple[Request[EndTransactionRequest], Open, tuple[str, int] | None]] = []
+        self._cold: set[asyncio.Task[None]] = set()
+        # Topic, messages, bytes, times: for statistics.
+        self.on_stored: list[Callable[[str, int, int, int], None]] = []
+
+    def end(self, request: Request[EndTransactionRequest]) -> Answer | None:
+        told = request.header
+        if not self._store.state.leads:
+            return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
+        if told.commit_or_rollback not in _WORDS:  # not known yet: it is asked for later
+            log.info(
+                "transaction_unknown group=%r id=%r from_check=%s by=%s remark=%r",
+                told.producer_group, told.msg_id, told.from_transaction_check, request.peer.address,
+                request.command.remark,
+            )  # fmt: skip
+            return None
+        place = told.commit_log_offset
+        known = self._fresh.find(place)
+        if known is not None and place >= self._store.log.min_offset:
+            return self._carry_out(request, known)
+        half = self._read_hot(place)
+        if half is not None:
+            return self._carry_out(request, _opened(half))
+        if len(self._cold) >= COLD_MAX:
+            raise Overloaded(
+                f"{COLD_MAX} half messages are being read from the disk: this one is asked for later"
+            )
+        task = asyncio.get_running_loop().create_task(self._end_cold(request))
+        self._cold.add(task)
+        task.add_done_callback(self._cold.discard)
+        return None
+
+    async def _end_cold(self, request: Request[EndTransactionRequest]) -> None:
+        half = await self._read(request.header.commit_log_offset)
+        try:
+            answer = self._carry_out(request, _opened(half))
+        except KeroloxError as error:
+            answer = Answer(code=error.code, remark=str(error))
+        if answer is not None:
+            request.answer(answer)
+
+    def _carry_out(self, request: Request[EndTransactionRequest], half: Open | None) -> Answer | None:
+        """Commit or roll back; answered when that is written."""
+        told = request.header
+        if half is None:
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark="Find prepared transaction message failed")
+        if not told.from_transaction_check and half.is_too_late(
+            self._clock.wall_ms(), self._options.transaction_timeout_ms
+        ):
+            return Answer(code=ResponseCode.ILLEGAL_OPERATION)
+        wrong = _mismatch(half, told)
+        if wrong is not None:
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark=wrong)
+        if self._ended.to_end(half.queue_offset) is None:
+            log.info(
+                "transaction_ended_again group=%r id=%r outcome=%s by=%s next='the first outcome stands'",
+                told.producer_group, told.msg_id, _WORDS[told.commit_or_rollback], request.peer.address,
+            )  # fmt: skip
+            return Answer()
+        self._store.state.check_writable()
+        stored: tuple[str, int] | None = None
+        self._fresh.forget(half.physical_offset)  # whatever comes of this, its draft is used up
+        if told.commit_or_rollback == TRANSACTION_COMMIT:
+            draft = half.draft
+            if draft is None:
+                raise Refused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it belongs")
+            _, _, size = self._drafts.put(draft)
+            stored = draft.topic, size
+        self._ended.end(half.queue_offset)
+        if not self._waiting:
+            self._writes.soon(self._written)
+        self._waiting.append((request, half, stored))
+        return None
+
+    def _written(self, failed: KeroloxError | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        if failed is not None:
+            refused = Answer(code=failed.code, remark=str(failed))
+            for request, _, _ in waiting:
+                request.answer(refused)
+            return
+        now_ms = self._clock.wall_ms()
+        latencies: dict[str, list[int]] = {}
+        sizes: dict[str, list[int]] = {}
+        for _, half, stored in waiting:
+            if stored is None:
+                self._counts.rolled_back(half.topic)
+                continue
+            latencies.setdefault(half.topic, []).append(now_ms - half.born_timestamp)
+            sizes.setdefault(stored[0], []).append(stored[1])
+        for topic, found in latencies.items():
+            self._counts.committed(topic, found)
+        for topic, found in sizes.items():
+            for note in self.on_stored:
+                note(topic, len(found), sum(found), len(found))
+
+        def answer(how: Safe) -> None:  # not flushed in time is good enough, as in the original
+            done = Answer()
+            for request, _, _ in waiting:
+                request.answer(done)
+
+        self._store.acks.when_safe(self._store.progress.appended, answer)
+
+    async def resume(self, request: Request[ResumeCheckRequest]) -> Answer:
+        """Check one again that was given up."""
+        if not self._store.state.leads:
+            return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
+        try:
+            given = await self._read(read_offset_id(request.header.msg_id or "").physical_offset)
+        except KeroloxError:
+            given = None
+        if given is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: there is no message with this id.",
+            )
+        self._store.state.check_writable()
+        self._drafts.store(half_messages.resumed(given))
+        await self._writes.written()
+        self._counts.prepared(half_messages.real_topic(given))
+        return Answer()
+
+    def _read_hot(self, place: int) -> StoredMessage | None:
+        """The message at a place in the log, if it is in memory; None too when there is none."""
+        readable = self._store.log
+        try:
+            head = readable.read_hot(place, 4)
+            record = None if head is None else readable.read_hot(place, int.from_bytes(head, "big"))
+            found = None if record is None else decode_record(record)
+        except KeroloxError:
+            return None
+        return found if found is not None and found.physical_offset == place else None
+
+    async def _read(self, place: int) -> StoredMessage | None:
+        try:
+            return decode_record(await self._store.message_at(place))
+        except KeroloxError:
+            return None
+
+
+def _opened(half: StoredMessage | None) -> Open | None:
+    """What was read, if it is a half message."""
+    return None if half is None or half.topic != reserved.HALF_TOPIC else half_messages.opened(half)
+
+
+def _mismatch(half: Open, told: EndTransactionRequest) -> str | None:
+    """What is wrong with what a producer tells of a half message; the words are the original's."""
+    if half.producer_group != told.producer_group:
+        return "The producer group wrong"
+    if half.queue_offset != told.tran_state_table_offset:
+        return "The transaction state table offset wrong"
+    if half.physical_offset != told.commit_log_offset:
+        return "The commit log offset wrong"
+    return None

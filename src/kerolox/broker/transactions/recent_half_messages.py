@@ -1,0 +1,59 @@
+"""Half messages that were stored a moment ago: most transactions end before anything else happens, and what
+their end needs to know of them need not be read back from the log."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+
+from kerolox.broker.transactions.counts import Counts
+from kerolox.broker.transactions.half_messages import Open
+from kerolox.broker.write.intake import LogWrites
+from kerolox.errors import KeroloxError
+
+COUNT_MAX = 20_000
+BYTES_MAX = 32 << 20  # of their bodies and properties
+ENTRY_BYTES = 1000  # what the objects of each take beside these, roughly
+
+
+class Fresh:
+    """By their place in the log. Only what is written is in here."""
+
+    def __init__(self, writes: LogWrites, counts: Counts) -> None:
+        self._writes = writes
+        self._counts = counts
+        # Ordered, as the first key of a dict is far to seek behind all those deleted.
+        self._known: OrderedDict[int, tuple[Open, int]] = OrderedDict()
+        self._size_bytes = 0
+        self._in_write: list[tuple[str, Open | None, int]] = []
+
+    def add(self, topic: str, half: Open | None, size_bytes: int) -> None:
+        """One was appended, for a topic; None: it is to be counted only."""
+        if not self._in_write:
+            self._writes.soon(self._written)
+        self._in_write.append((topic, half, size_bytes))
+
+    def find(self, place: int) -> Open | None:
+        found = self._known.get(place)
+        return None if found is None else found[0]
+
+    def forget(self, place: int) -> None:
+        found = self._known.pop(place, None)
+        if found is not None:
+            self._size_bytes -= found[1]
+
+    def _written(self, failed: KeroloxError | None) -> None:
+        added, self._in_write = self._in_write, []
+        if failed is not None:
+            return
+        topics: Counter[str] = Counter()
+        known = self._known
+        for topic, half, size_bytes in added:
+            topics[topic] += 1
+            if half is not None:
+                size_bytes += ENTRY_BYTES
+                known[half.physical_offset] = half, size_bytes
+                self._size_bytes += size_bytes
+        for topic, count in topics.items():
+            self._counts.prepared(topic, count)
+        while len(known) > COUNT_MAX or self._size_bytes > BYTES_MAX:
+            self._size_bytes -= known.popitem(last=False)[1][1]

@@ -1,0 +1,76 @@
+"""Messages that may still change before they are stored, and those the broker itself stores.
+
+A plain message goes straight into the log. One that is to come later, or only if a transaction ends well, is
+parked under another topic first; one that was parked comes back; one that could not be consumed is sent
+again. All of these are drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kerolox.broker.absent import refuse_inner_batch
+from kerolox.protocol import properties as packed
+from kerolox.store.log.commit_log import CommitLog, Place
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message on its way into the log. Rewrites change it in place."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes  # packed
+    born_timestamp: int
+    born_host: bytes
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0  # where the half message of a transaction lies
+    store_host: bytes | None = None  # None: this broker; a message that was parked keeps what it had
+    recall_handle: str | None = None  # by which the sender may take it back
+    is_parked: bool = False  # it waits for something else than time: delays apply when that has come
+
+
+Rewrite = Callable[[Draft], None]
+
+
+@lru_cache(4096)
+def real_queue(topic: str, queue_id: int) -> bytes:
+    """The properties that say where a parked message is to go."""
+    return packed.pack({packed.REAL_TOPIC: topic, packed.REAL_QUEUE_ID: str(queue_id)})
+
+
+class Drafts:
+    """Puts drafts into the log."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        # What parks messages that are to come later, in this order. Each may refuse by raising.
+        self.rewrites: list[Rewrite] = []
+
+    def put(self, draft: Draft) -> Place:
+        """Store it, now or later as its properties ask. It counts when the log is written: see LogWrites."""
+        refuse_inner_batch(draft.sys_flag)
+        if not draft.is_parked:
+            for rewrite in self.rewrites:
+                rewrite(draft)
+        return self.store(draft)
+
+    def store(self, draft: Draft) -> Place:
+        """Store it as it is: what was parked and falls due must not be parked again."""
+        return self._log.append(
+            self._log.cursor(draft.topic, draft.queue_id),
+            draft.body,
+            draft.properties,
+            flag=draft.flag,
+            sys_flag=draft.sys_flag,
+            born_timestamp=draft.born_timestamp,
+            born_host=draft.born_host,
+            reconsume_times=draft.reconsume_times,
+            prepared_offset=draft.prepared_offset,
+            store_host=draft.store_host,
+        )

@@ -1,0 +1,334 @@
+"""Administration over the wire: topics, groups and brokers. Works with Apache's servers as with ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from kerolox.client.cluster.time_search import ANSWERS, answered, time_search
+from kerolox.client.errors import failure
+from kerolox.client.nameservers import NameServers
+from kerolox.errors import KeroloxError, RequestFailed, nearest
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.body import MessageQueue
+from kerolox.protocol.bodies.clients import ConsumerConnection
+from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigTable
+from kerolox.protocol.bodies.offsets import ResetOffsets
+from kerolox.protocol.bodies.routes import ClusterInfo, KVTable, TopicList, TopicRoute
+from kerolox.protocol.bodies.stats import ConsumeOffsets, ConsumeStats, QueueBounds, TopicStats
+from kerolox.protocol.bodies.topics import TopicConfig, TopicConfigTable
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.command import Command
+from kerolox.protocol.flags import PERM_WRITE
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers import group as group_headers
+from kerolox.protocol.headers import offset as offset_headers
+from kerolox.protocol.headers import topic as topic_headers
+from kerolox.protocol.headers.route import (
+    ClusterTopicsRequest,
+    DeleteTopicAtNameServerRequest,
+    RouteRequest,
+)
+from kerolox.protocol.limits import INT64_MAX
+from kerolox.protocol.reserved import TEMPLATE_TOPIC, TOOLS_GROUP, is_of_system
+
+LATEST_MS = -1  # as a time: the end of every queue
+
+T = TypeVar("T")
+
+
+class NotFound(KeroloxError):
+    """What was asked about is not there."""
+
+
+class NoSuchTopic(NotFound):
+    """The name servers know no such topic."""
+
+    def __init__(self, topic: str, nameserver: str, near: str = "") -> None:
+        self.topic = topic
+        self.nameserver = nameserver
+        super().__init__(f"there is no topic {topic!r} at name server {nameserver}.{near}")
+
+
+class AlreadyThere(KeroloxError):
+    """What was to be made exists."""
+
+
+class Queue(NamedTuple):
+    """A queue, and the broker that has it."""
+
+    broker: str
+    queue_id: int
+    address: str
+
+
+class Admin:
+    """Finds brokers by name servers, and asks them."""
+
+    def __init__(self, nameservers: NameServers, dialer: Dialer, timeout_s: float = 5.0) -> None:
+        self.nameservers = nameservers
+        self.dialer = dialer
+        self.timeout_s = timeout_s
+
+    # --- finding and asking ---------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        ok: tuple[int, ...] = (0,),
+        timeout_s: float | None = None,
+    ) -> Command:
+        """One broker's answer. Raises a kind of RequestFailed when its code is none of ``ok``."""
+        answer = await self.dialer.call(address, code, header, body, timeout_s=timeout_s or self.timeout_s)
+        if answer.code not in ok:
+            raise failure(answer, address=address, code=code)
+        return answer
+
+    async def cluster_info(self) -> ClusterInfo:
+        return ClusterInfo.decode((await self.nameservers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+
+    async def masters(self, *, cluster: str | None = None, broker: str | None = None) -> dict[str, str]:
+        """Broker name → address of its master: of all clusters, of one, or of one broker."""
+        info = await self.cluster_info()
+        if cluster is not None and cluster not in info.cluster_addr_table:
+            known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+            near = nearest(cluster, info.cluster_addr_table)
+            raise NotFound(f"there is no cluster {cluster!r}; there are: {known}.{near}")
+        wanted = set(info.broker_addr_table if cluster is None else info.cluster_addr_table[cluster])
+        if broker is not None:
+            wanted &= {broker}
+        found = {
+            name: data.broker_addrs[0]
+            for name, data in sorted(info.broker_addr_table.items())
+            if name in wanted and 0 in data.broker_addrs
+        }
+        if not found:
+            raise NotFound(
+                f"no master found{'' if broker is None else f' of broker {broker!r}'}; there are brokers: "
+                f"{', '.join(sorted(info.broker_addr_table)) or 'none'}."
+                f"{'' if broker is None else nearest(broker, info.broker_addr_table)}"
+            )
+        return found
+
+    async def route(self, topic: str) -> TopicRoute:
+        asked = RouteRequest(topic=topic, standard_json_only=True)
+        try:
+            answer = await self.nameservers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)
+        except RequestFailed as error:
+            if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+                raise NoSuchTopic(topic, error.address) from None
+            raise
+        return TopicRoute.decode(answer.body)
+
+    async def brokers_of(self, topic: str) -> dict[str, str]:
+        """Broker name → address of those that serve a topic; of each its master, or the next best."""
+        route = await self.route(topic)
+        return {
+            data.broker_name: data.broker_addrs[min(data.broker_addrs)]
+            for data in sorted(route.broker_datas, key=lambda data: data.broker_name)
+            if data.broker_addrs
+        }
+
+    async def queues(self, topic: str, *, for_sending: bool = False) -> list[Queue]:
+        """The readable queues of a topic, or the writable ones: of a new topic those it would get."""
+        try:
+            route = await self.route(topic)
+        except NoSuchTopic as error:
+            if not for_sending:
+                raise
+            try:
+                route = await self.route(TEMPLATE_TOPIC)
+            except NoSuchTopic:
+                raise error from None
+        brokers = {data.broker_name: data.broker_addrs for data in route.broker_datas}
+        found: list[Queue] = []
+        for data in sorted(route.queue_datas, key=lambda data: data.broker_name):
+            addresses = brokers.get(data.broker_name) or {}
+            if not addresses or (for_sending and (0 not in addresses or not data.perm & PERM_WRITE)):
+                continue
+            count = data.write_queue_nums if for_sending else data.read_queue_nums
+            address = addresses[min(addresses)]
+            found += [Queue(data.broker_name, queue_id, address) for queue_id in range(count)]
+        return found
+
+    async def topics(self, cluster: str | None = None) -> list[str]:
+        """All topics the name servers know, or those with queues in a cluster; also those of the system."""
+        if cluster is None:
+            answer = await self.nameservers.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        else:
+            await self.masters(cluster=cluster)  # says when there is no such cluster
+            asked = ClusterTopicsRequest(cluster=cluster)
+            answer = await self.nameservers.ask(RequestCode.GET_TOPICS_BY_CLUSTER, asked)
+        return sorted(TopicList.decode(answer.body).topic_list)
+
+    async def made_by_people(self, topics: Iterable[str]) -> list[str]:
+        """Those that are not of the system: brokers make topics for themselves and for groups, too."""
+        info = await self.cluster_info()
+        servers = {*info.cluster_addr_table, *info.broker_addr_table}
+        return [topic for topic in topics if not is_of_system(topic, servers)]
+
+    async def runtime_info(self, address: str, timeout_s: float | None = None) -> dict[str, str]:
+        answer = await self.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=timeout_s)
+        return KVTable.decode(answer.body).table
+
+    # --- topics ---------------------------------------------------------------------------------------
+
+    async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
+        """The settings a broker has for a topic; None when it does not know it."""
+        answer = await self.ask(
+            address,
+            RequestCode.GET_TOPIC_CONFIG,
+            topic_headers.TopicConfigRequest(topic=topic),
+            ok=(0, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        )
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # before 5.0
+            answer = await self.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+            return TopicConfigTable.decode(answer.body).topic_config_table.get(topic)
+        return TopicConfig.decode(answer.body) if answer.code == 0 else None
+
+    async def put_topic(self, address: str, config: TopicConfig, attributes: str = "") -> None:
+        """Create or change a topic on one broker. ``attributes``: ``+key=value,-key``."""
+        asked = topic_headers.CreateTopicRequest(
+            topic=config.topic_name,
+            default_topic=TEMPLATE_TOPIC,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_filter_type=config.topic_filter_type,
+            topic_sys_flag=config.topic_sys_flag,
+            order=config.order,
+            attributes=attributes or None,
+        )
+        await self.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, asked, timeout_s=30.0)
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> list[str]:
+        """Delete it at every broker, then at every name server; the brokers that had it."""
+        deleted: list[str] = []
+        for name, address in (await self.masters(cluster=cluster)).items():
+            if await self.topic_config(address, topic) is not None:
+                deleted.append(name)
+            asked = topic_headers.DeleteTopicRequest(topic=topic)
+            await self.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, asked, timeout_s=30.0)
+        await self.nameservers.tell_all(
+            RequestCode.DELETE_TOPIC_IN_NAMESRV,
+            DeleteTopicAtNameServerRequest(topic=topic, cluster_name=cluster),
+        )
+        return deleted
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueBounds]:
+        found: dict[MessageQueue, QueueBounds] = {}
+        asked = topic_headers.TopicStatsRequest(topic=topic)
+        for address in (await self.brokers_of(topic)).values():
+            answer = await self.ask(address, RequestCode.GET_TOPIC_STATS_INFO, asked)
+            found |= TopicStats.decode(answer.body).offset_table
+        return dict(sorted(found.items()))
+
+    # --- groups ---------------------------------------------------------------------------------------
+
+    async def groups(self, address: str) -> dict[str, GroupConfig]:
+        answer = await self.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        return GroupConfigTable.decode(answer.body).subscription_group_table
+
+    async def group(self, group: str) -> dict[str, GroupConfig]:
+        """Broker name → the settings it has for a group; of those that have any. Raises NotFound without."""
+        tables = await at_all(await self.masters(), self.groups)
+        found = {name: table[group] for name, table in sorted(tables.items()) if group in table}
+        if not found:
+            near = nearest(group, {known for table in tables.values() for known in table})
+            raise NotFound(f"there is no group {group!r} at {', '.join(sorted(tables))}.{near}")
+        return found
+
+    async def put_group(self, address: str, config: GroupConfig) -> None:
+        # Attributes are sent as changes; none is asked for here.
+        body = msgspec.structs.replace(config, attributes={}).encode()
+        await self.ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+
+    async def delete_group(self, address: str, group: str, *, clean_offsets: bool) -> None:
+        asked = group_headers.DeleteGroupRequest(group_name=group, clean_offset=clean_offsets)
+        await self.ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, asked)
+
+    async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, ConsumeOffsets]:
+        """How far a group is in every queue, at all brokers."""
+        asked = group_headers.ConsumeStatsRequest(consumer_group=group, topic=topic)
+
+        async def one(address: str) -> dict[MessageQueue, ConsumeOffsets]:
+            answer = await self.ask(address, RequestCode.GET_CONSUME_STATS, asked)
+            return ConsumeStats.decode(answer.body).offset_table
+
+        found: dict[MessageQueue, ConsumeOffsets] = {}
+        for table in (await at_all((await self.masters()), one)).values():
+            found |= table
+        return dict(sorted(found.items()))
+
+    async def members(self, group: str) -> dict[str, ConsumerConnection]:
+        """Broker name → who is connected there; brokers where nobody is are not named."""
+        asked = group_headers.ConsumerConnectionRequest(consumer_group=group)
+        offline = ResponseCode.CONSUMER_NOT_ONLINE
+
+        async def one(address: str) -> ConsumerConnection | None:
+            code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+            answer = await self.ask(address, code, asked, ok=(0, offline))
+            return ConsumerConnection.decode(answer.body) if answer.code == 0 else None
+
+        answers = await at_all(await self.masters(), one)
+        return {name: found for name, found in answers.items() if found is not None}
+
+    async def reset(self, group: str, topic: str, time_ms: int) -> dict[MessageQueue, int]:
+        """Move a group to what was stored at a time, or with LATEST_MS to the end; the offsets it has now."""
+        asked = offset_headers.ResetOffsetRequest(topic=topic, group=group, timestamp=time_ms, is_force=True)
+        found: dict[MessageQueue, int] = {}
+        for name, address in (await self.brokers_of(topic)).items():
+            code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+            ok: tuple[int, ...] = (0, ResponseCode.CONSUMER_NOT_ONLINE)
+            answer = await self.ask(address, code, asked, ok=(*ok, ResponseCode.SYSTEM_ERROR), timeout_s=10.0)
+            if answer.code == ResponseCode.SYSTEM_ERROR:
+                # Where members are told to reset themselves, as before 5.0, a group without progress in all
+                # queues "does not exist".
+                if "not exist" not in (answer.remark or "") or group not in await self.groups(address):
+                    raise failure(answer, address=address, code=code)
+                await self._commit_by_time(name, address, group, topic, time_ms)
+                answer = await self.ask(address, code, asked, ok=ok, timeout_s=10.0)
+            if answer.code == 0 and answer.body:
+                found |= ResetOffsets.decode(answer.body).offset_table
+            else:  # before 5.0, and nobody of the group is there: commit for it
+                found |= await self._commit_by_time(name, address, group, topic, time_ms)
+        return dict(sorted(found.items()))
+
+    async def _commit_by_time(
+        self, broker: str, address: str, group: str, topic: str, time_ms: int
+    ) -> dict[MessageQueue, int]:
+        found: dict[MessageQueue, int] = {}
+        for queue in await self.queues(topic):
+            if queue.broker != broker:
+                continue
+            offset = await self.offset_at(address, topic, queue.queue_id, time_ms)
+            asked = offset_headers.UpdateOffsetRequest(
+                consumer_group=group, topic=topic, queue_id=queue.queue_id, commit_offset=offset
+            )
+            await self.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, asked)
+            found[MessageQueue(topic, broker, queue.queue_id)] = offset
+        return found
+
+    async def offset_at(self, address: str, topic: str, queue_id: int, time_ms: int) -> int:
+        """The first offset of a queue stored at this time or later; LATEST_MS: its end."""
+        if time_ms == LATEST_MS or time_ms >= INT64_MAX:
+            asked = offset_headers.MaxOffsetRequest(topic=topic, queue_id=queue_id)
+            answer = await self.ask(address, RequestCode.GET_MAX_OFFSET, asked)
+            return answer.header(offset_headers.OffsetAnswer).offset
+        return await answered(
+            time_search(topic, None, queue_id, time_ms, TOOLS_GROUP),
+            lambda code, asked: self.ask(address, code, asked, ok=ANSWERS),
+        )
+
+
+async def at_all(brokers: Mapping[str, str], ask: Callable[[str], Coroutine[Any, Any, T]]) -> dict[str, T]:
+    """Ask all brokers at once; broker name → answer. The first that fails is raised."""
+    answers = await asyncio.gather(*(ask(address) for address in brokers.values()))
+    return dict(zip(brokers, answers, strict=True))

@@ -1,0 +1,339 @@
+"""Dead letters: what groups have given up, and sending it again. Works with Apache's servers as with ours.
+
+A message is marked when it is sent again: its copy names the dead letter it was made of. Before sending one,
+the copy is looked for by the message's unique key. So a second run passes over what the first one has sent,
+from whatever machine it is started, also after a send whose answer was lost. Two runs at the same time do
+not see each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from kerolox.client.admin.admin import Admin, NoSuchTopic, NotFound, Queue
+from kerolox.client.admin.lookups import Found, Lookups
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.errors import KeroloxError, RequestFailed
+from kerolox.protocol import properties as names
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.flags import COMPRESSED, COMPRESSION_MASK
+from kerolox.protocol.headers.query import ViewMessageRequest
+from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
+from kerolox.protocol.limits import INT64_MAX
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.message_id import read_offset_id
+from kerolox.protocol.properties import pack
+from kerolox.protocol.record import decode_record
+from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
+
+MARK = "KEROLOX_RESENT_FROM"  # of a copy: the offset id of the dead letter it was made of
+RUN_MARK = "KEROLOX_RESENT_BY"  # of a copy of what may have one already, by wish: the run that made it
+PRODUCER_GROUP = "CLI_PRODUCER"
+TRIES = 3
+TIMEOUT_S = 5.0
+STORED = (0, 10, 11, 12)  # the last three: stored, but not as safe as promised
+
+# What belongs to the way a message has come, not to the message. Brokers and clients set it anew.
+OF_THE_WAY = frozenset({
+    names.DELAY, names.WAIT, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.RECONSUME_TIME,
+    names.MAX_RECONSUME_TIMES, names.MSG_REGION, names.TRACE_ON, names.CLUSTER, names.CRC32, names.DUP_INFO,
+    names.TIMER_DELAY_S, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS,
+    names.TIMER_ENQUEUE_MS, names.TIMER_DEQUEUE_MS, names.TIMER_ROLL_TIMES, names.TIMER_DELETE_UNIQUE_KEY,
+    names.TIMER_DELAY_LEVEL, names.START_DELIVER_TIME,
+    names.TRANSACTION_PREPARED, names.PRODUCER_GROUP, names.TRANSACTION_PREPARED_QUEUE_OFFSET,
+    names.TRANSACTION_CHECK_TIMES, names.CHECK_IMMUNITY_S, names.TRANSACTION_ID,
+    names.INNER_NUM, names.INNER_BASE, names.INNER_MULTI_DISPATCH, names.INNER_MULTI_QUEUE_OFFSET,
+    names.POP_CHECKPOINT, names.POP_CHECKPOINT_OFFSET, names.FIRST_POP_TIME,
+    names.MIN_OFFSET, names.MAX_OFFSET, names.CONSUME_START_TIME, names.RETRY_REASON, MARK, RUN_MARK,
+})  # fmt: skip
+
+
+@dataclass
+class DeadTopic:
+    """The dead letters of a group, in short."""
+
+    group: str
+    messages: int
+    oldest_ms: int | None
+    newest_ms: int | None
+    brokers: list[str]
+
+
+@dataclass
+class Span:
+    """Some of the dead letters in one queue: those from ``start`` to before ``end``."""
+
+    queue: Queue
+    start: int
+    end: int
+
+
+class CutShort(KeroloxError):
+    """Not all was done. What was is in the numbers."""
+
+
+class DeadLetters:
+    """Finds and reads dead letters."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self.lookups = Lookups(admin)
+
+    async def topics(self) -> list[DeadTopic]:
+        """Of all groups that have any, or had."""
+        known = await self._admin.topics()
+        return [await self._topic(topic) for topic in known if topic.startswith(DEAD_LETTER_PREFIX)]
+
+    async def _topic(self, topic: str) -> DeadTopic:
+        bounds = await self._admin.topic_stats(topic)
+        oldest: list[int] = []
+        for queue in await self._admin.queues(topic):
+            found = [
+                b for q, b in bounds.items() if (q.broker_name, q.queue_id) == (queue.broker, queue.queue_id)
+            ]
+            if found and found[0].max_offset > found[0].min_offset:
+                try:
+                    messages, _, _ = await self.lookups.pull(topic, queue, found[0].min_offset, count_max=1)
+                except RequestFailed:
+                    continue  # brokers before 4.6 made these topics unreadable
+                oldest += [message.store_timestamp for message in messages]
+        newest = [b.last_update_timestamp for b in bounds.values() if b.last_update_timestamp > 0]
+        return DeadTopic(
+            group=topic.removeprefix(DEAD_LETTER_PREFIX),
+            messages=sum(b.max_offset - b.min_offset for b in bounds.values()),
+            oldest_ms=min(oldest, default=None),
+            newest_ms=max(newest, default=None),
+            brokers=sorted({queue.broker_name for queue in bounds}),
+        )
+
+    async def by_key(self, group: str, key: str, begin_ms: int = 0, end_ms: int = INT64_MAX) -> Found:
+        return await self.lookups.by_key(DEAD_LETTER_PREFIX + group, key, begin_ms=begin_ms, end_ms=end_ms)
+
+    async def by_id(self, group: str, message_id: str) -> list[StoredMessage]:
+        """Dead letters with the unique key of their producer, or the one at an offset id."""
+        topic = DEAD_LETTER_PREFIX + group
+        found = (await self.lookups.by_key(topic, message_id, unique=True)).messages
+        if not found:
+            message = await self.lookups.by_id(message_id, topic)
+            if message.topic != topic:
+                raise NotFound(f"message {message_id} is of topic {message.topic}, no dead letter of {group}")
+            found = [message]
+        return found
+
+    async def spans(self, group: str, begin_ms: int = 0, end_ms: int = INT64_MAX) -> list[Span]:
+        """Where the dead letters stored between two times lie, as of now: what comes later is not in it."""
+        topic = DEAD_LETTER_PREFIX + group
+        bounds = await self._admin.topic_stats(topic)
+        found: list[Span] = []
+        for queue in await self._admin.queues(topic):
+            for name, reach in bounds.items():
+                if (name.broker_name, name.queue_id) == (queue.broker, queue.queue_id):
+                    start, end = reach.min_offset, reach.max_offset
+                    if begin_ms > 0:
+                        start = await self._first_since(topic, queue, begin_ms, start, end)
+                    if end_ms < INT64_MAX:
+                        end = await self._first_since(topic, queue, end_ms + 1, start, end)
+                    found.append(Span(queue, start, end))
+        return found
+
+    async def _first_since(self, topic: str, queue: Queue, time_ms: int, low: int, high: int) -> int:
+        """The first offset stored at a time or later. Brokers disagree about times after the last message,
+        so this looks for itself."""
+        while low < high:
+            middle = (low + high) // 2
+            messages, following, _ = await self.lookups.pull(topic, queue, middle, count_max=1)
+            if not messages:
+                if following <= middle:
+                    return high
+                low = min(following, high)  # deleted meanwhile
+            elif messages[0].store_timestamp >= time_ms:
+                high = middle
+            else:
+                low = messages[0].queue_offset + 1
+        return low
+
+    async def pages(self, group: str, spans: Sequence[Span]) -> AsyncIterator[list[StoredMessage]]:
+        """The dead letters of the spans, queue by queue, in the order they were stored."""
+        for span in spans:
+            offset = span.start
+            while offset < span.end:
+                messages, following, _ = await self.lookups.pull(
+                    DEAD_LETTER_PREFIX + group, span.queue, offset
+                )
+                wanted = [message for message in messages if offset <= message.queue_offset < span.end]
+                if wanted:
+                    yield wanted
+                if following <= offset:
+                    raise CutShort(
+                        f"{span.queue.broker} gives nothing at offset {offset} of queue "
+                        f"{span.queue.queue_id} though it reaches to {span.end}"
+                    )
+                offset = following
+
+
+def origin_of(message: StoredMessage) -> str | None:
+    """The topic a dead letter was consumed from."""
+    return message.properties.get(names.RETRY_TOPIC)
+
+
+def reason_of(message: StoredMessage) -> str | None:
+    """Why its last consumer gave it back, if it said so and the broker kept it."""
+    return message.properties.get(names.RETRY_REASON)
+
+
+class Resend:
+    """Sends dead letters once more, one after the other. The numbers hold however it ends."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        group: str,
+        *,
+        to_retry: bool = False,
+        to_topic: str | None = None,
+        rate: float = 0.0,
+        again: bool = False,
+        dry_run: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.resent = 0  # in a dry run: would be
+        self.passed_over = 0
+        self.at: StoredMessage | None = None  # the one under way
+        self.progress: Callable[[], None] = lambda: None
+        self._admin = admin
+        self._lookups = Lookups(admin)
+        self._group = group
+        self._to_retry = to_retry
+        self._to_topic = to_topic
+        self._gap_s = 1 / rate if rate > 0 else 0.0
+        self._again = again
+        self._run = secrets.token_hex(8)
+        self._dry_run = dry_run
+        self._clock = clock
+        self._next_s = clock.monotonic_s()
+        self._queues: dict[str, list[Queue]] = {}
+        self._turn = 0
+
+    @property
+    def done(self) -> int:
+        return self.resent + self.passed_over
+
+    async def page(self, messages: Sequence[StoredMessage]) -> None:
+        """Send these. Raises at the first that cannot be sent: ``at`` is that one."""
+        marked = [False] * len(messages)
+        if not self._again and messages:
+            self.at = messages[0]
+            marked = await asyncio.gather(*(self.is_resent(message) for message in messages))
+        for message, known in zip(messages, marked, strict=True):
+            self.at = message
+            if known:
+                self.passed_over += 1
+            else:
+                if not self._dry_run:
+                    await self._pace()
+                    await self._send(message)
+                self.resent += 1
+            self.progress()
+        self.at = None
+
+    def target(self, message: StoredMessage) -> str:
+        """The topic a dead letter goes to."""
+        if self._to_topic is not None:
+            return self._to_topic
+        if self._to_retry:
+            return RETRY_PREFIX + self._group
+        origin = origin_of(message)
+        if origin is None:
+            raise NotFound(
+                f"dead letter {message.offset_id} does not say what topic it came from: name one, --to-topic"
+            )
+        return origin
+
+    async def is_resent(self, message: StoredMessage) -> bool:
+        """Whether a copy of it is where it would be sent to."""
+        key = message.unique_key or message.offset_id
+        try:
+            found = await self._lookups.by_key(self.target(message), key, unique=True)
+        except NoSuchTopic:
+            return False
+        return any(copy.properties.get(MARK) == message.offset_id for copy in found.messages)
+
+    def properties(self, message: StoredMessage) -> dict[str, str]:
+        """What the copy carries: all that is the message's own, and the mark."""
+        kept = {name: value for name, value in message.properties.items() if name not in OF_THE_WAY}
+        if not self._to_retry:
+            # Sent anew to a topic of its own: should it fail again, it tells of this copy.
+            kept.pop(names.RETRY_TOPIC, None)
+            kept.pop(names.ORIGIN_MESSAGE_ID, None)
+        kept.setdefault(names.UNIQUE_KEY, message.offset_id)  # the copy is found by it
+        kept |= {names.WAIT: "true", MARK: message.offset_id}
+        return kept | {RUN_MARK: self._run} if self._again else kept
+
+    async def _pace(self) -> None:
+        wait_s = self._next_s - self._clock.monotonic_s()
+        if wait_s > 0:
+            await self._clock.sleep(wait_s)
+        self._next_s = max(self._next_s, self._clock.monotonic_s() - 1.0) + self._gap_s
+
+    async def _send(self, message: StoredMessage) -> None:
+        topic = self.target(message)
+        if topic not in self._queues:
+            self._queues[topic] = await self._admin.queues(topic, for_sending=True)
+            if not self._queues[topic]:
+                raise NotFound(f"topic {topic} has no writable queue")
+        queues = self._queues[topic]
+        for left in reversed(range(TRIES)):
+            queue = queues[self._turn % len(queues)]
+            self._turn += 1
+            try:
+                answer = await self._send_to(topic, message, queue)
+            except KeroloxError as error:
+                again = error.retriable or (isinstance(error, RequestFailed) and error.can_retry)
+                if not left or not again:
+                    raise
+                # Its answer may be lost, not the message.
+                if await self.is_resent(message):
+                    return
+                continue
+            if self._to_retry and not self.resent:
+                await self._check_not_dead(queue, answer)
+            return
+
+    async def _send_to(self, topic: str, message: StoredMessage, queue: Queue) -> SendAnswer:
+        header = SendRequestV2(
+            producer_group=PRODUCER_GROUP,
+            topic=topic,
+            default_topic=TEMPLATE_TOPIC,
+            default_topic_queue_nums=4,
+            queue_id=queue.queue_id,
+            sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_MASK),  # the body goes as it lies there
+            born_timestamp=message.born_timestamp,
+            flag=message.flag,
+            properties=pack(self.properties(message)).decode(),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+            broker_name=queue.broker,
+        )
+        answer = await self._admin.ask(
+            queue.address,
+            RequestCode.SEND_MESSAGE_V2,
+            header,
+            message.body,
+            ok=STORED,
+            timeout_s=TIMEOUT_S,
+        )
+        return answer.header(SendAnswer)
+
+    async def _check_not_dead(self, queue: Queue, answer: SendAnswer) -> None:
+        """Brokers put what is sent to the retry topic of a group that consumes in order straight back."""
+        place = ViewMessageRequest(offset=read_offset_id(answer.msg_id).physical_offset)
+        found = await self._admin.ask(queue.address, RequestCode.VIEW_MESSAGE_BY_ID, place)
+        if decode_record(found.body).topic.startswith(DEAD_LETTER_PREFIX):
+            raise CutShort(
+                f"{queue.broker} made a dead letter of it again: group {self._group} consumes in order. "
+                "Send to the origin topic instead, without --to-retry"
+            )

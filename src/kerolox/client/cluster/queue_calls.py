@@ -1,0 +1,195 @@
+"""What consumers ask brokers about queues: offsets, locks, members, messages to come back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING
+
+from kerolox.client.cluster.routes import MASTER
+from kerolox.client.cluster.time_search import ANSWERS, answered, time_search
+from kerolox.client.errors import failure
+from kerolox.client.messages import Queue, Received
+from kerolox.protocol.bodies.members import ConsumerIds, LockAnswer, LockRequest
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.command import Command
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers.heartbeat import ConsumerListRequest
+from kerolox.protocol.headers.offset import (
+    MaxOffsetRequest,
+    MinOffsetRequest,
+    OffsetAnswer,
+    QueryOffsetRequest,
+    UpdateOffsetRequest,
+)
+from kerolox.protocol.headers.send import SendBackRequest
+
+if TYPE_CHECKING:
+    from kerolox.client.cluster.client import Client
+
+OFFSET_TIMEOUT_S = 5.0
+LOCK_TIMEOUT_S = 1.0
+
+
+class QueueCalls:
+    """Requests about queues, over a client's connections."""
+
+    def __init__(self, client: Client, group: str) -> None:
+        self._client = client
+        self._group = group
+
+    def _master(self, queue: Queue) -> str:
+        return self._client.address(queue.broker, MASTER, exact=True)
+
+    def _any(self, queue: Queue) -> str:
+        return self._client.address(queue.broker, MASTER)
+
+    # --- offsets --------------------------------------------------------------------------------------
+
+    async def stored_offset(self, queue: Queue, *, zero_if_young: bool = True) -> int | None:
+        """How far the group is; None when it has not begun. Of a queue that has all its messages still, a new
+        group is told 0 by the broker: so the first messages of a new topic are not missed. Who begins at a
+        certain time misses nothing, and is better without."""
+        asked = QueryOffsetRequest(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=None if zero_if_young else False,
+            broker_name=queue.broker,
+        )
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        answer = await self._client.ask(
+            self._any(queue),
+            code,
+            asked,
+            ok=(0, ResponseCode.QUERY_NOT_FOUND),
+            timeout_s=OFFSET_TIMEOUT_S,
+            vip=True,
+        )
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        offset = answer.header(OffsetAnswer).offset
+        return offset if offset >= 0 else None
+
+    def _progress(self, queue: Queue, offset: int) -> UpdateOffsetRequest:
+        return UpdateOffsetRequest(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            broker_name=queue.broker,
+        )
+
+    async def save_offset(self, queue: Queue, offset: int) -> None:
+        """Tell the broker, and wait until it has heard."""
+        await self._client.ask(
+            self._any(queue),
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            self._progress(queue, offset),
+            timeout_s=OFFSET_TIMEOUT_S,
+            vip=True,
+        )
+
+    async def tell_offset(self, queue: Queue, offset: int) -> None:
+        """Tell the broker one way: the next telling makes up for one that is lost."""
+        peer = await self._client.peer(self._any(queue), code=RequestCode.UPDATE_CONSUMER_OFFSET)
+        peer.tell(RequestCode.UPDATE_CONSUMER_OFFSET, self._progress(queue, offset))
+
+    async def max_offset(self, queue: Queue) -> int:
+        """The offset the next message will have."""
+        asked = MaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)
+        answer = await self._client.ask(self._any(queue), RequestCode.GET_MAX_OFFSET, asked, vip=True)
+        return answer.header(OffsetAnswer).offset
+
+    async def min_offset(self, queue: Queue) -> int:
+        """The first offset still there."""
+        asked = MinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)
+        answer = await self._client.ask(self._any(queue), RequestCode.GET_MIN_OFFSET, asked, vip=True)
+        return answer.header(OffsetAnswer).offset
+
+    async def offset_at(self, queue: Queue, time_ms: int) -> int:
+        """The first offset stored at this time or later."""
+
+        def ask(code: RequestCode, asked: Header) -> Awaitable[Command]:
+            vip = code != RequestCode.PULL_MESSAGE  # that port serves no pulls
+            return self._client.ask(self._any(queue), code, asked, ok=ANSWERS, vip=vip)
+
+        return await answered(time_search(*queue, time_ms, self._group), ask)
+
+    # --- the group ------------------------------------------------------------------------------------
+
+    async def members(self, topic: str) -> list[str]:
+        """Client ids of the group, sorted; asked of any broker of the topic."""
+        route = await self._client.routes.find(topic)
+        error: Exception | None = None
+        for addresses in route.brokers.values():
+            for _, address in sorted(addresses.items()):
+                try:
+                    answer = await self._client.ask(
+                        address,
+                        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+                        ConsumerListRequest(consumer_group=self._group),
+                        vip=True,
+                    )
+                except Exception as failed:
+                    error = failed
+                    continue
+                return sorted(ConsumerIds.decode(answer.body).consumer_id_list)
+        if error is not None:
+            raise error
+        return []
+
+    # --- locks ----------------------------------------------------------------------------------------
+
+    async def lock(self, broker: str, queues: Iterable[Queue]) -> set[Queue]:
+        """Those of the queues of one broker that are ours alone now, for a minute."""
+        wanted = LockRequest(
+            client_id=self._client.client_id,
+            consumer_group=self._group,
+            mq_set=frozenset(queue.wire() for queue in queues),
+        )
+        answer = await self._client.ask(
+            self._client.address(broker, MASTER, exact=True),
+            RequestCode.LOCK_BATCH_MQ,
+            body=wanted.encode(),
+            timeout_s=LOCK_TIMEOUT_S,
+            vip=True,
+        )
+        return {Queue.of(queue) for queue in LockAnswer.decode(answer.body).lock_ok_mq_set}
+
+    async def unlock(self, broker: str, queues: Iterable[Queue]) -> None:
+        """Let others have them."""
+        wanted = LockRequest(
+            client_id=self._client.client_id,
+            consumer_group=self._group,
+            mq_set=frozenset(queue.wire() for queue in queues),
+        )
+        await self._client.ask(
+            self._client.address(broker, MASTER, exact=True),
+            RequestCode.UNLOCK_BATCH_MQ,
+            body=wanted.encode(),
+            timeout_s=LOCK_TIMEOUT_S,
+            vip=True,
+        )
+
+    # --- messages to come back --------------------------------------------------------------------------
+
+    async def send_back(
+        self, message: Received, topic: str, delay_level: int, attempts_max: int, reason: str = ""
+    ) -> None:
+        """Have the broker bring a message again later; ``topic`` is the one it was sent to, on the wire."""
+        asked = SendBackRequest(
+            offset=message.physical_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.msg_id,
+            origin_topic=topic,
+            max_reconsume_times=attempts_max,
+            unit_mode=self._client.options.unit_mode,
+            broker_name=message.broker,
+            reason=reason or None,
+        )
+        address = self._client.address(message.broker, MASTER, exact=True)
+        code = RequestCode.CONSUMER_SEND_MSG_BACK
+        answer = await self._client.ask(address, code, asked, timeout_s=OFFSET_TIMEOUT_S, vip=True)
+        if answer.code:
+            raise failure(answer, address=address, code=code)

@@ -1,0 +1,512 @@
+"""What all consumers have in common: subscriptions, their share of the queues, pulling, progress.
+
+One task divides the queues again when members or routes change, and every 20 seconds; only queues that move
+are touched. One task per queue pulls: the broker holds the request until there is something. One task tells
+brokers how far the queues are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from kerolox.client.cluster.client import Client
+from kerolox.client.cluster.members import ConsumingMember
+from kerolox.client.cluster.queue_calls import QueueCalls
+from kerolox.client.cluster.routes import Route
+from kerolox.client.consume.consumer_options import ConsumerOptions, StartAt
+from kerolox.client.consume.held_queue import HeldQueue
+from kerolox.client.consume.offset_keeping import BrokerOffsets, FileOffsets, OffsetKeeping
+from kerolox.client.consume.pulling import Pulling, is_full
+from kerolox.client.consume.refusals import Refusals
+from kerolox.client.errors import NoRoute, TopicNotFound
+from kerolox.client.ids import client_id
+from kerolox.client.messages import Queue
+from kerolox.client.names import check_group
+from kerolox.client.options import ClientOptions
+from kerolox.errors import Closed, KeroloxError, RequestFailed
+from kerolox.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.reserved import RETRY_PREFIX
+from kerolox.protocol.subscription import TAG, subscription
+
+log = logging.getLogger(__name__)
+
+NOT_BALANCED_PAUSE_S = 1.0  # when a queue could not be taken; doubled while nothing changes
+
+
+class Consumer(ConsumingMember):
+    """A member of a consumer group."""
+
+    consume_type = ConsumeType.CONSUME_PASSIVELY
+    own_subscription = False  # whether pulls carry what is wanted, instead of the heartbeat
+    pull_code = RequestCode.PULL_MESSAGE
+    pull_flags = 0
+
+    def __init__(
+        self, where: Client | ClientOptions | str | Sequence[str] | None, group: str, options: ConsumerOptions
+    ) -> None:
+        check_group(group)
+        self.options = options
+        self._owns_client = not isinstance(where, Client)
+        self.client = where if isinstance(where, Client) else Client(where)
+        if self._owns_client and options.broadcasting:
+            self.client.client_id = self._stable_id()  # as the original's
+        self.group = self.client.wire_name(group)
+        self.calls = QueueCalls(self.client, self.group)
+        self.keeping: OffsetKeeping = (
+            FileOffsets(self._stable_id(), self.group, options.offsets_directory)
+            if options.broadcasting
+            else BrokerOffsets(self.calls, zero_if_young=options.start_at() is not StartAt.TIMESTAMP)
+        )
+        self.wanted: dict[str, SubscriptionData] = {}  # by topic, as it travels
+        self.held: dict[Queue, HeldQueue] = {}
+        self.refusals = Refusals(self.group)
+        self.started_ms = 0
+        self._clock = self.client.clock
+        self.pulling = Pulling(self)
+        self._missing: set[str] = set()  # topics that were looked for in vain
+        self._balance_now = asyncio.Event()
+        self._dividing = asyncio.Lock()  # held by whoever takes queues or lets go of them
+        self._leaving: dict[HeldQueue, None] = {}  # not held any more, but not yet let go of
+        self._paused: set[Queue] | None = set()  # None: all of them
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_open = False
+        self._closed = False
+        self._done: asyncio.Event = asyncio.Event()
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Join the group. Messages begin to come once the queues are divided."""
+        if self._closed:
+            raise Closed("this consumer is closed; make a new one")
+        if self._is_open:
+            return self
+        await self.client.open()
+        try:
+            self.client.add_consumer(self)
+        except KeroloxError:
+            await self.client.close()
+            raise
+        self._is_open = True
+        self.started_ms = self._clock.wall_ms()
+        self.start_task(self._keep_balanced())
+        self.start_task(self._keep_saved())
+        return self
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open and not self._closed
+
+    @property
+    def refusal(self) -> RequestFailed | None:
+        """Why nothing comes, if a broker refuses what is asked for: AccessDenied or FilterRefused. None as
+        soon as it serves this consumer again."""
+        return self.refusals.latest
+
+    def _stable_id(self) -> str:
+        """This client's name without the process: its file of offsets is found again after a restart."""
+        return client_id(self.client.options.instance, self.client.options.unit, stable=True)
+
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something until the consumer is closed."""
+        self._tasks.append(self.client.spawn(work))
+
+    async def close(self) -> None:
+        """Leave the group: what is at work is finished (for a limited time), progress is saved."""
+        if not self._is_open or self._closed:
+            self._closed = True
+            self._done.set()
+            return
+        self._closed = True
+        try:
+            # First nobody takes queues any more. What was being let go of is ended here too.
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._stop_queues([*self.held.values(), *self._leaving])
+            self.held.clear()
+            self._leaving.clear()
+            await self.client.remove_consumer(self)
+        finally:
+            try:
+                await self._finish()
+            finally:
+                await self.client.close()
+                self._done.set()
+
+    async def _finish(self) -> None:
+        """What a kind of consumer has to end, last."""
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def wait_closed(self) -> None:
+        """Until somebody closes it: for programs that do nothing but consume."""
+        await self._done.wait()
+
+    def __repr__(self) -> str:
+        topics = ", ".join(
+            self.client.user_name(topic) for topic in self.wanted if not topic.startswith(RETRY_PREFIX)
+        )
+        return f"<{type(self).__name__} {self.group} of {topics or 'nothing'}, {len(self.held)} queues>"
+
+    # --- what is wanted -------------------------------------------------------------------------------
+
+    def want(self, topic: str, expression: str, kind: str = TAG) -> SubscriptionData:
+        """Subscribe on the wire's terms; what is open already divides again."""
+        data = subscription(topic, expression, self._clock.wall_ms(), kind)
+        self.wanted[topic] = data
+        for held in self.held.values():
+            if held.queue.topic == topic:
+                held.wanted = data
+                # A pull the broker holds would go on by what was wanted before, and pass over the rest.
+                self.pulling.start(held)
+        self._wanted_changed()
+        return data
+
+    def unwant(self, topic: str) -> None:
+        self.wanted.pop(topic, None)
+        self._wanted_changed()
+
+    def _wanted_changed(self) -> None:
+        if self._is_open and not self._closed:
+            self._balance_now.set()
+
+    def topics(self) -> Iterable[str]:
+        return self.wanted
+
+    def heartbeat(self) -> ConsumerData | None:
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=self.consume_type,
+            message_model=MessageModel.BROADCASTING if self.options.broadcasting else MessageModel.CLUSTERING,
+            consume_from_where=ConsumeFromWhere(self.options.start_at().value),
+            subscription_data_set=tuple(self.wanted.values()),
+            unit_mode=self.client.options.unit_mode,
+        )
+
+    def members_changed(self) -> None:
+        self._balance_now.set()
+
+    def route_changed(self, route: Route) -> None:
+        if route.topic in self.wanted:
+            self._balance_now.set()
+
+    # --- dividing the queues --------------------------------------------------------------------------
+
+    async def _keep_balanced(self) -> None:
+        told: dict[str, SubscriptionData] = {}
+        hurry_s = NOT_BALANCED_PAUSE_S
+        while True:
+            self._balance_now.clear()
+            try:
+                if told != self.wanted:
+                    wanted = dict(self.wanted)
+                    if await self._introduce():
+                        told = wanted
+                async with self._dividing:
+                    complete = await self._balance()
+            except Exception:
+                # A strategy of the user's, say. Without this task there would be no share ever again.
+                log.exception("not_balanced group=%s", self.group)
+                complete = False
+            pause_s = self.options.balance_s if complete else min(hurry_s, self.options.balance_s)
+            hurry_s = NOT_BALANCED_PAUSE_S if complete else hurry_s * 2
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._balance_now.wait()
+                hurry_s = NOT_BALANCED_PAUSE_S
+            except TimeoutError:
+                pass
+
+    async def _introduce(self) -> int:
+        """Brokers must have heard what the group wants before they are asked who is in it; how many have."""
+        for topic in list(self.wanted):
+            await self._route(topic)
+        return await self.client.heartbeat()
+
+    async def _route(self, topic: str) -> Route | None:
+        try:
+            route = await self.client.routes.find(topic)
+            self._missing.discard(topic)
+            return route
+        except TopicNotFound as error:
+            # A retry topic is made by the group's first heartbeat; another may be made any time.
+            if not topic.startswith(RETRY_PREFIX) and topic not in self._missing:
+                self._missing.add(topic)
+                log.warning("topic_not_there_yet topic=%s error=%r", topic, str(error))
+        except (NoRoute, KeroloxError) as error:
+            log.warning("route_not_found topic=%s error=%r", topic, str(error))
+        return None
+
+    async def look_for(self, topic: str) -> None:
+        """A broker of the topic does not answer: its route may have changed."""
+        try:
+            await self.client.routes.refresh(topic)
+        except KeroloxError as error:
+            log.info("route_not_refreshed topic=%s error=%r", topic, str(error))
+        self._balance_now.set()
+
+    async def _balance(self) -> bool:
+        """Take and let go of queues; False when something has to be tried again soon."""
+        complete = True
+        for topic in [*dict.fromkeys(queue.topic for queue in self.held), *self.wanted]:
+            if topic not in self.wanted:
+                await self._let_go([held for queue, held in self.held.items() if queue.topic == topic])
+        for topic in list(self.wanted):
+            try:
+                complete &= await self._balance_topic(topic)
+            except KeroloxError as error:
+                if not self.failed(error, topic):
+                    log.warning("not_balanced group=%s topic=%s error=%r", self.group, topic, str(error))
+                complete = False
+        return complete
+
+    async def _balance_topic(self, topic: str) -> bool:
+        route = await self._route(topic)
+        if route is None:
+            return False  # looked for again soon: who waits for it does not want to miss its beginning
+        mine = await self._share(topic, sorted(route.readable))
+        if mine is None:
+            return False
+        chosen = set(mine)
+        await self._let_go(
+            [held for queue, held in self.held.items() if queue.topic == topic and queue not in chosen]
+        )
+        new = [queue for queue in mine if queue not in self.held]
+        if not new:
+            return True
+        taken = await self._take(new)
+        if taken < len(new):
+            await self._not_taken([queue for queue in new if queue not in self.held])
+        if taken:
+            log.info(
+                "queues_taken group=%s topic=%s taken=%d held=%d of=%d",
+                self.group, topic, taken, len(self.held), len(route.readable),
+            )  # fmt: skip
+        return taken == len(new)
+
+    async def _share(self, topic: str, queues: Sequence[Queue]) -> list[Queue] | None:
+        if self.options.broadcasting:
+            return list(queues)
+        members = await self.calls.members(topic)
+        me = self.client.client_id
+        if me not in members:
+            # Not heard of yet, or forgotten: without a share nothing is consumed twice.
+            await self.client.heartbeat()
+            members = await self.calls.members(topic)
+            if me not in members:
+                log.warning("not_in_group group=%s topic=%s members=%d", self.group, topic, len(members))
+                return []
+        if not queues:
+            return []
+        return self.options.allocate(me, queues, members)
+
+    async def _take(self, queues: Sequence[Queue]) -> int:
+        """Begin to pull these; how many of them."""
+        allowed = await self._allowed(queues)
+        starts = await asyncio.gather(
+            *(self._start_offset(queue) for queue in allowed), return_exceptions=True
+        )
+        taken = 0
+        for queue, start in zip(allowed, starts, strict=True):
+            if isinstance(start, KeroloxError):
+                if not self.failed(start, queue.topic, queue.broker):
+                    log.warning("start_unknown queue=%s error=%r next='tried again soon'", queue, str(start))
+                continue
+            if isinstance(start, BaseException):
+                raise start
+            wanted = self.wanted.get(queue.topic)
+            if wanted is None or self._closed:
+                continue
+            self._hold(HeldQueue(queue, wanted, start))
+            taken += 1
+        return taken
+
+    def _hold(self, held: HeldQueue) -> None:
+        self.held[held.queue] = held
+        held.paused = self._paused is None or held.queue in self._paused
+        held.pulled_at_s = self._clock.monotonic_s()
+        self.pulling.start(held)
+        self._held(held)
+
+    def _held(self, held: HeldQueue) -> None:
+        """A queue is ours from now on."""
+
+    async def _allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
+        """Those of them that may be taken: in ordered consumption the ones we could lock."""
+        return queues
+
+    async def _not_taken(self, queues: Sequence[Queue]) -> None:
+        """Something was missing: others may try them meanwhile."""
+
+    async def _start_offset(self, queue: Queue) -> int:
+        stored = await self.keeping.load(queue)
+        if stored is not None:
+            return stored
+        start = self.options.start_at()
+        is_retry = queue.topic.startswith(RETRY_PREFIX)
+        if start is StartAt.FIRST:
+            return 0
+        if start is StartAt.LAST:
+            return 0 if is_retry else await self.calls.max_offset(queue)
+        if is_retry:
+            return await self.calls.max_offset(queue)
+        return await self.calls.offset_at(queue, self.options.start_ms(self._clock.wall_ms()))
+
+    async def _let_go(self, queues: Sequence[HeldQueue]) -> None:
+        if not queues:
+            return
+        for held in queues:
+            self.held.pop(held.queue, None)
+            self._leaving[held] = None
+        await self._stop_queues(queues)
+        for held in queues:
+            self._leaving.pop(held, None)
+        log.info("queues_let_go group=%s count=%d held=%d", self.group, len(queues), len(self.held))
+
+    async def _stop_queues(self, queues: Sequence[HeldQueue]) -> None:
+        """Begin nothing new on them, wait for what is at work, and save how far it came."""
+        for held in queues:
+            held.drop()
+            if held.pull is not None:
+                held.pull.cancel()
+        await self._wait_idle(queues)
+        await self._save(queues, surely=True)
+        await self._released(queues)
+
+    async def _wait_idle(self, queues: Sequence[HeldQueue]) -> None:
+        """Until no handler works on them, or the time is up."""
+
+    async def _released(self, queues: Sequence[HeldQueue]) -> None:
+        """Others may have them now."""
+
+    # --- pulling --------------------------------------------------------------------------------------
+
+    def pause(self, *queues: Queue) -> None:
+        """Pull no more of these queues, or of all, also of those that are taken later."""
+        if not queues:
+            self._paused = None
+        elif self._paused is not None:
+            self._paused.update(map(self._wire, queues))
+        for held in self._named(queues):
+            held.paused = True
+
+    def resume(self, *queues: Queue) -> None:
+        """Go on with them."""
+        if not queues:
+            self._paused = set()
+        else:
+            paused = set(self.held) if self._paused is None else self._paused
+            self._paused = paused.difference(map(self._wire, queues))
+        for held in self._named(queues):
+            held.paused = False
+            held.room.set()
+            self._resumed(held)
+
+    def _resumed(self, held: HeldQueue) -> None:
+        """A queue goes on."""
+
+    def _named(self, queues: Sequence[Queue]) -> list[HeldQueue]:
+        if not queues:
+            return list(self.held.values())
+        return [self.held[wire] for queue in queues if (wire := self._wire(queue)) in self.held]
+
+    def _wire(self, queue: Queue) -> Queue:
+        return queue._replace(topic=self.client.wire_name(queue.topic))
+
+    def is_full(self, held: HeldQueue) -> bool:
+        """Whether nothing more should be pulled for now."""
+        same = sum(each.topic == held.queue.topic for each in self.held)
+        return held.paused or is_full(self.options, *self.load(held), same)
+
+    def load(self, held: HeldQueue) -> tuple[int, int]:
+        """Messages and bytes that count against the limits: what is not done."""
+        return held.count, held.size_bytes
+
+    def tells_progress(self) -> bool:
+        """Whether pulls carry how far the queue is."""
+        return True
+
+    def arrived(self, held: HeldQueue) -> None:
+        """Messages wait in a queue."""
+        raise NotImplementedError
+
+    def failed(self, error: KeroloxError, topic: str, broker: str = "") -> bool:
+        """Dividing or pulling failed. It is tried again; what cannot get better by that is kept, and told.
+        Whether it was such."""
+        return self.refusals.note(error, topic, broker)
+
+    def pulled(self, held: HeldQueue, count: int, took_s: float) -> None:
+        """For statistics."""
+
+    # --- progress -------------------------------------------------------------------------------------
+
+    async def _keep_saved(self) -> None:
+        while True:
+            await self._clock.sleep(self.options.save_s)
+            try:
+                await self._save(list(self.held.values()), surely=False)
+            except Exception:
+                log.exception("progress_not_saved group=%s", self.group)
+
+    async def _save(self, queues: Sequence[HeldQueue], *, surely: bool) -> dict[Queue, KeroloxError]:
+        """Save how far they are; those that could not be saved, and why."""
+        due: dict[Queue, int] = {}
+        for held in queues:
+            offset = self._progress(held)
+            if offset is not None and offset != held.saved_offset:
+                due[held.queue] = offset
+        if not due:
+            return {}
+        failed = await self.keeping.save(due, surely=surely)
+        for held in queues:
+            if held.queue in due and held.queue not in failed:
+                held.saved_offset = due[held.queue]
+        return failed
+
+    def _progress(self, held: HeldQueue) -> int | None:
+        """How far the queue is; None before anything is known about it."""
+        return held.commit_offset if held.heard else None
+
+    # --- what the admin side asks ---------------------------------------------------------------------
+
+    def reset_offsets(self, topic: str, offsets: Mapping[Queue, int]) -> None:
+        """Go on from these offsets, as an administrator wants it."""
+        if self.is_open:
+            self.start_task(self._reset(dict(offsets)))
+
+    async def _reset(self, offsets: Mapping[Queue, int]) -> None:
+        async with self._dividing:  # else the queues might be taken again before the offsets are saved
+            queues = [held for queue, held in self.held.items() if queue in offsets]
+            for held in queues:
+                del self.held[held.queue]
+                self._leaving[held] = None
+                held.drop()
+                if held.pull is not None:
+                    held.pull.cancel()
+            await self._wait_idle(queues)
+            for held in queues:
+                held.heard = False  # what was done until now counts no more
+            await self.keeping.save({held.queue: offsets[held.queue] for held in queues}, surely=True)
+            await self._released(queues)
+            for held in queues:
+                self._leaving.pop(held, None)
+        log.info("offsets_reset group=%s queues=%d", self.group, len(queues))
+        self._balance_now.set()
+
+    def offsets(self, topic: str) -> Mapping[Queue, int]:
+        return {queue: held.commit_offset for queue, held in self.held.items() if queue.topic == topic}

@@ -1,0 +1,190 @@
+"""Ordered consumption: one handler per queue, in order, while the broker keeps the queue locked for us."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING
+
+from kerolox.client.consume.held_queue import HeldQueue
+from kerolox.client.consume.outcomes import DeadLetter, Suspend, reason_of
+from kerolox.client.consume.workers import Work, log_failure
+from kerolox.client.messages import Queue, Received
+from kerolox.errors import KeroloxError
+
+if TYPE_CHECKING:
+    from kerolox.client.consume.push_consumer import PushConsumer
+
+log = logging.getLogger(__name__)
+
+LOCK_S = 30.0  # a lock counts for so long here; at the broker for a minute
+RELOCK_S = 20.0
+LOCK_LOOK_S = 0.1
+
+
+class InOrder(Work):
+    """What fails is tried again in place; the queue rests meanwhile."""
+
+    def __init__(self, consumer: PushConsumer) -> None:
+        super().__init__(consumer)
+        self._calls = consumer.calls
+        self._slots = asyncio.Semaphore(self.options.workers)
+        self._locked: set[Queue] = set()  # at the brokers, by us
+        self._late: dict[Queue, HeldQueue] = {}  # let go of, but a handler is still at work
+
+    def start(self) -> None:
+        self._start(self._keep_locked())
+
+    async def close(self) -> None:
+        await super().close()
+        await self._end_work([held.work for held in self._late.values()])
+        await self._unlock(list(self._locked))
+
+    def is_full(self, held: HeldQueue) -> bool:
+        return held.locked_until_s < self.clock.monotonic_s()
+
+    def arrived(self, held: HeldQueue) -> None:
+        """The queue's own task takes them."""
+
+    # --- locks ----------------------------------------------------------------------------------------
+
+    async def allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
+        free = [queue for queue in queues if queue not in self._late]
+        locked: set[Queue] = set()
+        for broker, own in _by_broker(free).items():
+            try:
+                locked |= await self._calls.lock(broker, own)
+            except KeroloxError as error:
+                log.warning("not_locked group=%s broker=%s error=%r", self.consumer.group, broker, str(error))
+            self._locked |= locked
+        return [queue for queue in free if queue in locked]
+
+    async def not_taken(self, queues: Sequence[Queue]) -> None:
+        await self._unlock([queue for queue in queues if queue in self._locked and queue not in self._late])
+
+    def held(self, held: HeldQueue) -> None:
+        self._note_lock(held)
+        held.work = self.consumer.client.spawn(self._consume(held))
+
+    def _note_lock(self, held: HeldQueue) -> None:
+        held.locked_until_s = self.clock.monotonic_s() + LOCK_S
+        held.locked_at_ms = self.clock.wall_ms()
+        held.room.set()
+
+    async def _keep_locked(self) -> None:
+        while True:
+            await self.clock.sleep(RELOCK_S)
+            mine = {**self.consumer.held, **self._late}
+            for broker, queues in _by_broker(mine).items():
+                try:
+                    locked = await self._calls.lock(broker, queues)
+                except KeroloxError as error:
+                    log.warning(
+                        "not_locked group=%s broker=%s error=%r", self.consumer.group, broker, str(error)
+                    )
+                    continue
+                for queue in queues:
+                    held = mine[queue]
+                    if queue in locked:
+                        self._note_lock(held)
+                    elif not held.dropped:
+                        held.locked_until_s = 0.0
+                        log.warning("lock_lost group=%s queue=%s", self.consumer.group, queue)
+
+    async def released(self, queues: Sequence[HeldQueue]) -> None:
+        at_work = {job.held for job in self._at_work} if self.consumer.is_open else set()
+        free = [held for held in queues if held not in at_work]
+        for held in queues:
+            if held in at_work:  # nobody else may have the queue before this handler has ended
+                self._late[held.queue] = held
+                self._start(self._release_late(held))
+        await self._end_work([held.work for held in free])
+        await self._unlock([held.queue for held in free])
+
+    async def _release_late(self, held: HeldQueue) -> None:
+        if held.work is not None:
+            await asyncio.wait([held.work])
+        await self.consumer.save([held])
+        await self._unlock([held.queue])
+        del self._late[held.queue]
+
+    async def _end_work(self, tasks: Sequence[asyncio.Task[None] | None]) -> None:
+        running = [task for task in tasks if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _unlock(self, queues: Sequence[Queue]) -> None:
+        self._locked.difference_update(queues)
+        for broker, own in _by_broker(queues).items():
+            try:
+                await self._calls.unlock(broker, own)
+            except KeroloxError as error:
+                log.info("not_unlocked group=%s broker=%s error=%r", self.consumer.group, broker, str(error))
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    async def _consume(self, held: HeldQueue) -> None:
+        waiting = held.waiting
+        while not held.is_gone():
+            if not waiting:
+                held.arrived.clear()
+                await held.arrived.wait()
+                continue
+            async with self._slots:
+                if held.is_gone():
+                    return
+                if held.locked_until_s <= self.clock.monotonic_s():
+                    rest_s = LOCK_LOOK_S  # somebody else may have the queue
+                else:
+                    rest_s = await self._consume_next(held)
+            if rest_s:
+                await self.clock.sleep(rest_s)
+
+    async def _consume_next(self, held: HeldQueue) -> float:
+        """Call the handler with the next messages; how long the queue has to rest."""
+        topic = held.waiting[0].topic
+        handler = self.consumer.handler_of(topic)
+        chunk = list(takewhile(lambda message: message.topic == topic, islice(held.waiting, handler.count)))
+        job = self._begin(held, handler, chunk)
+        began_s = job.began_s
+        stats, topic = self.consumer.stats, held.queue.topic
+        try:
+            error = await self.consumer.call(handler, chunk)
+            held.consumed_at_ms = self.clock.wall_ms()
+            if error is not None and not await self._past_limit(chunk, error):
+                log_failure(handler, chunk, error)
+                stats.worked(topic, 0, len(chunk), self.clock.monotonic_s() - began_s)
+                for message in chunk:
+                    message.reconsume_times += 1
+                return error.seconds if isinstance(error, Suspend) else self.options.suspend_s
+            stats.worked(topic, len(chunk), 0, self.clock.monotonic_s() - began_s)
+            held.done(chunk)
+            for message in chunk:
+                if held.waiting and held.waiting[0] is message:  # not when it was dropped meanwhile
+                    held.waiting.popleft()
+            return 0.0
+        except Exception:
+            log.exception("worker_failed group=%s queue=%s", self.consumer.group, held.queue)
+            return self.options.suspend_s
+        finally:
+            self._end(job)
+
+    async def _past_limit(self, chunk: Sequence[Received], error: Exception) -> bool:
+        """Whether the queue goes on without them: they failed too often, and are dead letters now."""
+        limit = self.options.attempts_max
+        too_often = limit >= 0 and all(message.reconsume_times >= limit for message in chunk)
+        if not too_often and not isinstance(error, DeadLetter):
+            return False
+        send = self.consumer.giving_back.send_again
+        sent = [await send(message, -1, reason_of(error)) for message in chunk]
+        return all(sent)
+
+
+def _by_broker(queues: Iterable[Queue]) -> dict[str, list[Queue]]:
+    found: dict[str, list[Queue]] = {}
+    for queue in queues:
+        found.setdefault(queue.broker, []).append(queue)
+    return found

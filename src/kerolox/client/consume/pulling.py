@@ -1,0 +1,194 @@
+"""Pulling: one request after the other for a queue, each held by the broker until there is something."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from kerolox.client.cluster.routes import MASTER
+from kerolox.client.consume.held_queue import HeldQueue
+from kerolox.client.errors import failure
+from kerolox.client.messages import Received, decode_received
+from kerolox.errors import KeroloxError
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from kerolox.protocol.headers.pull import PullAnswer, PullRequest
+from kerolox.protocol.subscription import matches_tag
+
+if TYPE_CHECKING:
+    from kerolox.client.consume.consumer import Consumer
+    from kerolox.client.consume.consumer_options import ConsumerOptions
+
+log = logging.getLogger(__name__)
+
+FLOW_CONTROL_PAUSE_S = 0.02
+EARLY_PAUSE_S = 0.2
+PAUSED_LOOK_S = 1.0
+
+_PULLED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+# The broker does not know (yet) what the group wants: it forgot, or our heartbeat has not come.
+_UNKNOWN_THERE = (
+    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST,
+    ResponseCode.FILTER_DATA_NOT_LATEST,
+)
+
+
+class Pulling:
+    """Pulls for one consumer."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._client = consumer.client
+        self._clock = consumer.client.clock
+        self._introducing: asyncio.Task[int] | None = None  # one heartbeat for all queues that need it
+
+    def start(self, held: HeldQueue) -> None:
+        """Pull it, from where it is now. A pull that is under way is given up."""
+        if held.pull is not None:
+            held.pull.cancel()
+        held.pull = self._client.spawn(self.pull(held))
+
+    async def pull(self, held: HeldQueue) -> None:
+        """Pull one queue for as long as it is ours."""
+        while not held.is_gone():
+            if self._consumer.is_full(held):
+                await self._wait_room(held)
+                continue
+            try:
+                await self._pull_once(held)
+            except KeroloxError as error:
+                if held.is_gone():
+                    return
+                await self._pause_after(held, error)
+            except Exception:
+                # A queue nobody pulls would stand still for good.
+                log.exception("pull_broken queue=%s offset=%d", held.queue, held.next_offset)
+                await self._clock.sleep(self._consumer.options.error_pause_s)
+
+    async def _wait_room(self, held: HeldQueue) -> None:
+        held.room.clear()
+        try:
+            # Looked at now and then all the same: limits depend on other queues too.
+            async with asyncio.timeout(PAUSED_LOOK_S):
+                await held.room.wait()
+        except TimeoutError:
+            pass
+
+    async def _pull_once(self, held: HeldQueue) -> None:
+        queue, options = held.queue, self._consumer.options
+        address = self._client.address(queue.broker, held.broker_id)
+        at_master = held.broker_id == MASTER
+        flags = self._consumer.pull_flags | PULL_SUSPEND
+        commit = held.commit_offset if held.heard and at_master and not options.broadcasting else 0
+        if commit > 0 and self._consumer.tells_progress():
+            flags |= PULL_COMMIT_OFFSET
+        else:
+            commit = 0
+        wanted = held.wanted
+        if self._consumer.own_subscription:
+            flags |= PULL_SUBSCRIPTION
+        asked = PullRequest(
+            consumer_group=self._consumer.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=held.next_offset,
+            max_msg_nums=options.pull_count,
+            sys_flag=flags,
+            commit_offset=commit,
+            suspend_timeout_millis=int(options.hold_s * 1000),
+            subscription=wanted.sub_string if self._consumer.own_subscription else None,
+            sub_version=wanted.sub_version,
+            max_msg_bytes=options.pull_bytes,
+            expression_type=wanted.expression_type,
+            broker_name=queue.broker,
+        )
+        code = self._consumer.pull_code
+        peer = self._client.ready_peer(address) or await self._client.peer(address, code=code)
+        held.pulled_at_s = self._clock.monotonic_s()
+        offset_asked = held.next_offset
+        answer = await peer.call(code, asked, timeout_s=options.hold_s * 2)
+        if self._is_stale(held, offset_asked):
+            return  # let go, or sent elsewhere meanwhile
+        if answer.code not in _PULLED:
+            if answer.code == ResponseCode.GO_AWAY:
+                self._client.retire(address, peer)
+                return
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code != RequestCode.PULL_MESSAGE:
+                self._consumer.pull_code = RequestCode.PULL_MESSAGE  # what all brokers know
+                return
+            raise failure(answer, address=address, code=code)
+        header = answer.header(PullAnswer)
+        held.broker_id = header.suggest_which_broker_id
+        if commit:
+            held.saved_offset = commit
+        messages: list[Received] = []
+        if answer.code == ResponseCode.SUCCESS:
+            messages = decode_received(answer.body, queue.broker)
+            self._consumer.pulled(held, len(messages), self._clock.monotonic_s() - held.pulled_at_s)
+            if wanted.tags_set:
+                messages = [message for message in messages if matches_tag(wanted, message.tag)]
+        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            log.warning(
+                "offset_moved queue=%s asked=%d now=%d first=%d end=%d",
+                queue, offset_asked, header.next_begin_offset, header.min_offset, header.max_offset,
+            )  # fmt: skip
+            if held.count and header.next_begin_offset < held.commit_offset:
+                # Somebody turned the group back: what is at work must not count as progress again.
+                self._consumer.reset_offsets(queue.topic, {queue: header.next_begin_offset})
+                await self._clock.sleep(self._consumer.options.error_pause_s)
+                return
+        held.heard = True
+        held.failures = 0
+        self._consumer.refusals.over(queue.topic, queue.broker)
+        held.take(messages, header.next_begin_offset)
+        if messages:
+            self._consumer.arrived(held)
+
+    def _is_stale(self, held: HeldQueue, offset_asked: int) -> bool:
+        return held.dropped or held.next_offset != offset_asked
+
+    async def _pause_after(self, held: HeldQueue, error: KeroloxError) -> None:
+        code = getattr(error, "response_code", None)
+        if code == ResponseCode.FLOW_CONTROL:
+            await self._clock.sleep(FLOW_CONTROL_PAUSE_S)
+            return
+        held.broker_id = MASTER
+        if code in _UNKNOWN_THERE:
+            log.info("pull_too_early queue=%s error=%r", held.queue, str(error))
+            await asyncio.shield(self._introduce())
+            await self._clock.sleep(EARLY_PAUSE_S)
+            return
+        if not self._consumer.failed(error, held.queue.topic, held.queue.broker):
+            times = held.failures = held.failures + 1
+            if times & (times - 1) == 0:  # counted, not repeated
+                log.warning(
+                    "pull_failed queue=%s offset=%d times=%d error=%r",
+                    held.queue, held.next_offset, times, str(error),
+                )  # fmt: skip
+        if code == ResponseCode.FILTER_DATA_NOT_EXIST:
+            self._introduce()  # it cannot use our condition; or it has forgotten us
+        if code is None or code == ResponseCode.TOPIC_NOT_EXIST:
+            await self._consumer.look_for(held.queue.topic)
+        await self._clock.sleep(self._consumer.options.error_pause_s)
+
+    def _introduce(self) -> asyncio.Task[int]:
+        if self._introducing is None or self._introducing.done():
+            self._introducing = self._client.spawn(self._client.heartbeat())
+        return self._introducing
+
+
+def is_full(options: ConsumerOptions, count: int, size_bytes: int, queues: int) -> bool:
+    """Whether as much of a queue waits here as the options allow, one of so many of its topic."""
+    if count >= options.queue_messages_max or size_bytes >= options.queue_bytes_max:
+        return True
+    # Each queue has its part of the topic's limit, so that one cannot keep out the others.
+    if options.topic_messages_max and count * queues >= options.topic_messages_max:
+        return True
+    return bool(options.topic_bytes_max) and size_bytes * queues >= options.topic_bytes_max

@@ -1,0 +1,328 @@
+"""PushConsumer: brings messages to handlers.
+
+::
+
+    async with PushConsumer("127.0.0.1:9876", group="billing") as consumer:
+
+        @consumer.on("orders", tags="paid || refunded")
+        async def bill(message): ...      # returning acknowledges; raising brings it again later
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self, overload
+
+from kerolox.client.cluster.client import Client
+from kerolox.client.consume.consume_stats import ConsumeStats
+from kerolox.client.consume.consumer import Consumer
+from kerolox.client.consume.consumer_options import PushOptions, expression_of
+from kerolox.client.consume.handlers import BatchHandle, Handle, Handler, Many, One
+from kerolox.client.consume.held_queue import HeldQueue
+from kerolox.client.consume.ordered import InOrder
+from kerolox.client.consume.outcomes import Retry, Suspend
+from kerolox.client.consume.send_back import GivingBack
+from kerolox.client.consume.workers import Work, Workers
+from kerolox.client.ids import unique_keys
+from kerolox.client.messages import Queue, Received
+from kerolox.client.names import checked_topic, retry_topic
+from kerolox.client.options import ClientOptions
+from kerolox.client.send.tracing import ConsumeOutcome, Tracer
+from kerolox.protocol import properties as names
+from kerolox.protocol.bodies.clients import (
+    ConsumeDirectlyResult,
+    ConsumeResult,
+    ConsumerRunningInfo,
+    ProcessQueueInfo,
+)
+
+log = logging.getLogger(__name__)
+
+
+class ConsumeHook:
+    """Override what you need. Called around every handler, so it must be quick."""
+
+    def before_consume(self, messages: Sequence[Received]) -> None:
+        """A handler is about to be called."""
+
+    def after_consume(
+        self, messages: Sequence[Received], error: BaseException | None, elapsed_s: float
+    ) -> None:
+        """It returned, or raised."""
+
+
+class PushConsumer(Consumer):
+    """A member of a group whose messages are brought to handlers."""
+
+    options: PushOptions
+
+    def __init__(
+        self,
+        where: Client | ClientOptions | str | Sequence[str] | None = None,
+        *,
+        group: str,
+        options: PushOptions | None = None,
+        hooks: Iterable[ConsumeHook] = (),
+    ) -> None:
+        options = options or PushOptions()
+        super().__init__(where, group, options)
+        self.hooks = list(hooks)
+        self.stats = ConsumeStats(self._clock.monotonic_s)
+        self.tracer = Tracer(self.client, group, options.trace_topic, "CONSUME") if options.trace else None
+        self._handlers: dict[str, Handler] = {}  # by topic, as users know it
+        self.giving_back = GivingBack(self.client, self.group, self.calls, options.attempts_max)
+        self._work: Work = InOrder(self) if options.ordered else Workers(self)
+        self._pool: ThreadPoolExecutor | None = None
+        if not options.broadcasting:
+            self.want(retry_topic(self.group), "*")
+
+    # --- subscribing ----------------------------------------------------------------------------------
+
+    @overload
+    def on(self, topic: str, *, tags: str = "*", sql: str | None = None) -> Callable[[One], One]: ...
+
+    @overload
+    def on(
+        self, topic: str, *, tags: str = "*", sql: str | None = None, batch: int
+    ) -> Callable[[Many], Many]: ...
+
+    def on(
+        self, topic: str, *, tags: str = "*", sql: str | None = None, batch: int = 0
+    ) -> Callable[[Any], Any]:
+        """Decorator: call this function with the messages of a topic. See :meth:`subscribe`."""
+
+        def register(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            self.subscribe(topic, function, tags=tags, sql=sql, batch=batch)
+            return function
+
+        return register
+
+    @overload
+    def subscribe(self, topic: str, handler: Handle, *, tags: str = "*", sql: str | None = None) -> None: ...
+
+    @overload
+    def subscribe(
+        self, topic: str, handler: BatchHandle, *, tags: str = "*", sql: str | None = None, batch: int
+    ) -> None: ...
+
+    def subscribe(
+        self,
+        topic: str,
+        handler: Callable[[Any], Any],
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        batch: int = 0,
+    ) -> None:
+        """Call ``handler`` with the messages of a topic: awaited if it is ``async``, else in a thread.
+
+        ``tags`` are joined by ``||``; ``sql`` is an SQL92 condition over properties instead. With ``batch``
+        the handler gets lists of up to so many messages of one queue.
+        """
+        checked_topic(topic)
+        called = Handler(handler, batch, self._threads)
+        self.want(self.client.wire_name(topic), *expression_of(tags, sql))  # may refuse: then nothing changed
+        self._handlers[topic] = called
+
+    def unsubscribe(self, topic: str) -> None:
+        self.unwant(self.client.wire_name(topic))
+        self._handlers.pop(topic, None)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.options.workers, thread_name_prefix=f"kerolox-{self.group}")
+        return self._pool
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        if not self._is_open:
+            await super().open()
+            self._work.start()
+            return self
+        return await super().open()
+
+    async def _finish(self) -> None:
+        await self._work.close()
+        if self.tracer is not None:
+            await self.tracer.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def save(self, queues: Sequence[HeldQueue]) -> None:
+        """Tell how far these are, and wait until it is known."""
+        await self._save(queues, surely=True)
+
+    # --- messages come --------------------------------------------------------------------------------
+
+    def pulled(self, held: HeldQueue, count: int, took_s: float) -> None:
+        self.stats.pulled(held.queue.topic, count, took_s)
+
+    def is_full(self, held: HeldQueue) -> bool:
+        return super().is_full(held) or self._work.is_full(held)
+
+    def arrived(self, held: HeldQueue) -> None:
+        own_retries = held.queue.topic == retry_topic(self.group)
+        if own_retries or self.client.options.namespace:
+            for message in held.waiting:
+                self._restore_topic(message, own_retries)
+        self._work.arrived(held)
+
+    def _held(self, held: HeldQueue) -> None:
+        self._work.held(held)
+
+    async def _allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
+        return await self._work.allowed(queues)
+
+    async def _not_taken(self, queues: Sequence[Queue]) -> None:
+        await self._work.not_taken(queues)
+
+    async def _wait_idle(self, queues: Sequence[HeldQueue]) -> None:
+        await self._work.wait_idle(queues)
+
+    async def _released(self, queues: Sequence[HeldQueue]) -> None:
+        await self._work.released(queues)
+
+    def _restore_topic(self, message: Received, own_retries: bool) -> None:
+        """A message that comes again has the topic it was sent to, without the namespace."""
+        if own_retries:
+            message.topic = message.get(names.RETRY_TOPIC) or message.topic
+        message.topic = self.client.user_name(message.topic)
+
+    def handler_of(self, topic: str) -> Handler:
+        found = self._handlers.get(topic)
+        if found is None:
+            # Of a topic that was unsubscribed since, or by the group's members of an older release.
+            found = self._handlers[topic] = Handler(_nobody, 0, self._threads)
+        return found
+
+    # --- handlers -------------------------------------------------------------------------------------
+
+    async def call(self, handler: Handler, messages: Sequence[Received]) -> Exception | None:
+        """Call a handler; what it raised, if it did."""
+        watched = bool(self.hooks) or self.tracer is not None
+        request_id = ""
+        if watched:
+            request_id = self._trace_before(messages)
+            self._tell_hooks(lambda hook: hook.before_consume(messages))
+        began_s = self._clock.monotonic_s() if watched else 0.0
+        error: Exception | None = None
+        try:
+            if handler.is_async:  # without a coroutine in between
+                await handler.function(list(messages) if handler.batch else messages[0])
+            else:
+                await handler(messages)
+        except asyncio.CancelledError as raised:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            error = Retry(f"the handler was cancelled from inside: {raised!r}")
+        except Exception as raised:
+            error = raised
+        if watched:
+            elapsed_s = self._clock.monotonic_s() - began_s
+            self._trace_after(messages, request_id, elapsed_s, error)
+            self._tell_hooks(lambda hook: hook.after_consume(messages, error, elapsed_s))
+        return error
+
+    def _tell_hooks(self, tell: Callable[[ConsumeHook], None]) -> None:
+        for hook in self.hooks:
+            try:
+                tell(hook)
+            except Exception:
+                log.exception("hook_failed hook=%r", hook)
+
+    # --- trace ----------------------------------------------------------------------------------------
+
+    def _trace_before(self, messages: Sequence[Received]) -> str:
+        if self.tracer is None:
+            return ""
+        request_id = unique_keys().next()
+        for message in messages:
+            if message.get(names.TRACE_ON) != "false":
+                self.tracer.consuming(
+                    message.topic,
+                    message.msg_id,
+                    message.get(names.KEYS),
+                    request_id,
+                    retry_times=message.reconsume_times,
+                    region=message.get(names.MSG_REGION, "DefaultRegion"),
+                )
+        return request_id
+
+    def _trace_after(
+        self, messages: Sequence[Received], request_id: str, elapsed_s: float, error: Exception | None
+    ) -> None:
+        if self.tracer is None:
+            return
+        outcome = ConsumeOutcome.SUCCESS
+        if error is not None:
+            outcome = (
+                ConsumeOutcome.FAILED if isinstance(error, Retry | Suspend) else ConsumeOutcome.EXCEPTION
+            )
+        for message in messages:
+            if message.get(names.TRACE_ON) != "false":
+                self.tracer.consumed(
+                    message.topic,
+                    message.msg_id,
+                    message.get(names.KEYS),
+                    request_id,
+                    cost_ms=round(elapsed_s * 1000 / len(messages)),
+                    outcome=outcome,
+                )
+
+    # --- what the admin side asks ---------------------------------------------------------------------
+
+    def running_info(self) -> ConsumerRunningInfo:
+        now_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()
+        return ConsumerRunningInfo(
+            properties={
+                "PROP_NAMESERVER_ADDR": ";".join(self.client.nameservers.addresses),
+                "PROP_CONSUME_TYPE": self.consume_type.value,
+                "PROP_CONSUMEORDERLY": str(self.options.ordered).lower(),
+                "PROP_THREADPOOL_CORE_SIZE": str(self.options.workers),
+                "PROP_CONSUMER_START_TIMESTAMP": str(self.started_ms),
+                "PROP_CLIENT_VERSION": "PYTHON",
+            },
+            subscription_set=tuple(self.wanted.values()),
+            mq_table={
+                queue.wire(): ProcessQueueInfo(
+                    commit_offset=held.commit_offset,
+                    cached_msg_count=held.count,
+                    cached_msg_min_offset=held.first_open,
+                    cached_msg_max_offset=held.last_open,
+                    cached_msg_size_in_mib=held.size_bytes >> 20,
+                    locked=held.locked_until_s > now_s,
+                    last_lock_timestamp=held.locked_at_ms,
+                    dropped=held.dropped,
+                    last_pull_timestamp=now_ms - round((now_s - held.pulled_at_s) * 1000),
+                    last_consume_timestamp=held.consumed_at_ms,
+                )
+                for queue, held in self.held.items()
+            },
+            status_table={topic: stats.status() for topic, stats in self.stats.topics.items()},
+        )
+
+    async def consume_directly(self, message: Received) -> ConsumeDirectlyResult:
+        began_s = self._clock.monotonic_s()
+        self._restore_topic(message, message.topic == retry_topic(self.group))
+        error = await self.call(self.handler_of(message.topic), [message])
+        result = ConsumeResult.CR_SUCCESS
+        if isinstance(error, Retry | Suspend):
+            result = ConsumeResult.CR_LATER
+        elif error is not None:
+            result = ConsumeResult.CR_THROW_EXCEPTION
+        return ConsumeDirectlyResult(
+            order=self.options.ordered,
+            auto_commit=True,
+            consume_result=result,
+            remark=None if error is None else repr(error),
+            spent_time_mills=round((self._clock.monotonic_s() - began_s) * 1000),
+        )
+
+
+async def _nobody(message: Received) -> None:
+    raise Retry(f"nobody handles messages of topic {message.topic!r} in this process")

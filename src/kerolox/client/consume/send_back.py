@@ -1,0 +1,86 @@
+"""Messages a consumer could not take, given back to the broker: to come again later, or as dead letters."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kerolox.client.cluster.queue_calls import QueueCalls
+from kerolox.client.messages import Received
+from kerolox.client.names import retry_topic
+from kerolox.client.options import ProducerOptions
+from kerolox.client.send.outgoing import Outgoing
+from kerolox.client.send.sending import Sender
+from kerolox.errors import KeroloxError
+from kerolox.protocol import properties as names
+from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
+
+if TYPE_CHECKING:
+    from kerolox.client.cluster.client import Client
+
+log = logging.getLogger(__name__)
+
+INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
+TIMEOUT_S = 5.0
+ATTEMPTS_MAX = 16
+FIRST_RETRY_LEVEL = 3
+ROOM_BYTES = 2048  # for what is added to the properties on the way; a reason is only kept beside it
+
+
+class GivingBack:
+    """Gives messages back for one group."""
+
+    def __init__(self, client: Client, group: str, calls: QueueCalls, attempts_max: int) -> None:
+        self._client = client
+        self._topic = retry_topic(group)
+        self._calls = calls
+        self.attempts_max = ATTEMPTS_MAX if attempts_max < 0 else attempts_max
+        self._sender = Sender(client, INNER_PRODUCER, ProducerOptions(timeout_s=TIMEOUT_S, compression=""))
+
+    async def give_back(self, message: Received, level: int, reason: str = "") -> bool:
+        """Whether the broker has it: then it need not come from its queue again. The ``reason`` is kept by
+        brokers that know of it, which Apache's do not."""
+        origin = self._client.wire_name(message.topic)
+        try:
+            await self._calls.send_back(message, origin, level, self.attempts_max, reason)
+            return True
+        except KeroloxError as error:
+            log.warning(
+                "not_given_back msg_id=%s broker=%s error=%r", message.msg_id, message.broker, str(error)
+            )
+        # Its own broker does not take it: as a new message any other may.
+        return await self.send_again(message, level, reason)
+
+    async def send_again(self, message: Received, level: int, reason: str = "") -> bool:
+        """Put a copy of it into the retry topic, at whatever broker takes it."""
+        table = names.unpack(message.packed_properties)
+        for name in (
+            names.MIN_OFFSET,
+            names.MAX_OFFSET,
+            names.CONSUME_START_TIME,
+            names.WAIT,
+            names.RETRY_REASON,
+        ):
+            table.pop(name, None)
+        if reason and len(message.packed_properties) < PROPERTIES_BYTES_MAX - ROOM_BYTES:
+            table[names.RETRY_REASON] = reason
+        table[names.RETRY_TOPIC] = table.get(names.RETRY_TOPIC) or self._client.wire_name(message.topic)
+        table.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_msg_id)
+        table[names.DELAY] = str(level if level > 0 else FIRST_RETRY_LEVEL + message.reconsume_times)
+        outgoing = Outgoing(
+            self._topic,
+            message.body,
+            names.pack(table).decode(),
+            message.msg_id,
+            born_ms=message.born_timestamp,
+            flag=message.flag,
+        )
+        # Over the limit the broker takes it for a dead letter.
+        outgoing.reconsume_times = self.attempts_max + 1 if level < 0 else message.reconsume_times + 1
+        outgoing.max_reconsume_times = self.attempts_max
+        try:
+            await self._sender.deliver(outgoing, TIMEOUT_S)
+            return True
+        except KeroloxError as error:
+            log.warning("not_sent_again msg_id=%s error=%r", message.msg_id, str(error))
+            return False

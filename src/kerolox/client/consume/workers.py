@@ -1,0 +1,275 @@
+"""Handlers at work: many workers, in any order. One handler per queue, in order: ``ordered.py``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kerolox.client.consume.handlers import Handler
+from kerolox.client.consume.held_queue import HeldQueue
+from kerolox.client.consume.outcomes import Retry, Suspend, reason_of
+from kerolox.client.messages import Queue, Received
+from kerolox.protocol.reserved import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from kerolox.client.consume.push_consumer import PushConsumer
+
+log = logging.getLogger(__name__)
+
+GIVE_BACK_LEVEL_AFTER_TIMEOUT = 3
+RETRY_HERE_S = 5.0  # when a message can neither be taken nor given back
+
+
+class Job:
+    """Messages that a handler has, until it is settled what becomes of them."""
+
+    __slots__ = ("began_s", "handler", "held", "messages", "overdue", "returned")
+
+    def __init__(self, held: HeldQueue, handler: Handler, messages: list[Received], began_s: float) -> None:
+        self.held = held
+        self.handler = handler
+        self.messages = messages
+        self.began_s = began_s
+        self.returned = False  # the handler has: what is left is to give back what it did not take
+        self.overdue = False  # it took too long: somebody else is going to have them
+
+    def has_returned(self) -> bool:
+        """The same as ``returned``, to be asked again after waiting."""
+        return self.returned
+
+
+class Work:
+    """What handlers of a consumer have at hand."""
+
+    def __init__(self, consumer: PushConsumer) -> None:
+        self.consumer = consumer
+        self.clock = consumer.client.clock
+        self.options = consumer.options
+        self._at_work: dict[Job, None] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._became_idle = asyncio.Event()
+
+    def start(self) -> None:
+        """The consumer is open."""
+
+    async def allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
+        """Those of the queues that may be taken now."""
+        return queues
+
+    def held(self, held: HeldQueue) -> None:
+        """A queue is ours from now on."""
+
+    def is_full(self, held: HeldQueue) -> bool:
+        """Whether nothing more should be pulled."""
+        raise NotImplementedError
+
+    def arrived(self, held: HeldQueue) -> None:
+        """Messages wait in a queue."""
+        raise NotImplementedError
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(self.consumer.client.spawn(work))
+
+    async def close(self) -> None:
+        """End it, handlers that are still at work too, as far as they can be."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def not_taken(self, queues: Sequence[Queue]) -> None:
+        """Of those that were allowed these were not taken after all."""
+
+    async def released(self, queues: Sequence[HeldQueue]) -> None:
+        """Others may have them now."""
+
+    async def wait_idle(self, queues: Sequence[HeldQueue]) -> None:
+        """Until no handler works on these queues, or the time is up."""
+        deadline_s = self.clock.monotonic_s() + self.options.close_s
+        wanted = set(queues)
+        while any(job.held in wanted for job in self._at_work):
+            left_s = deadline_s - self.clock.monotonic_s()
+            if left_s <= 0:
+                log.warning(
+                    "handlers_still_at_work group=%s count=%d", self.consumer.group, len(self._at_work)
+                )
+                return
+            self._became_idle.clear()
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._became_idle.wait()
+            except TimeoutError:
+                pass
+
+    def _begin(self, held: HeldQueue, handler: Handler, messages: list[Received]) -> Job:
+        job = Job(held, handler, messages, self.clock.monotonic_s())
+        self._at_work[job] = None
+        return job
+
+    def _end(self, job: Job) -> None:
+        del self._at_work[job]
+        self._became_idle.set()
+
+
+class Workers(Work):
+    """Many at once, in any order: what fails is given back, to come again later."""
+
+    def __init__(self, consumer: PushConsumer) -> None:
+        super().__init__(consumer)
+        self._ready: deque[tuple[HeldQueue, Handler, list[Received]]] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()  # workers with nothing to do
+
+    def start(self) -> None:
+        for _ in range(self.options.workers):
+            self._start(self._work())
+        self._start(self._watch_time())
+
+    def is_full(self, held: HeldQueue) -> bool:
+        return held.span >= self.options.queue_span_max
+
+    def arrived(self, held: HeldQueue) -> None:
+        waiting = held.waiting
+        handler_of = self.consumer.handler_of
+        if waiting and not held.queue.topic.startswith(RETRY_PREFIX):  # all of one topic, as nearly always
+            handler = handler_of(waiting[0].topic)
+            count = handler.count
+            messages = list(waiting)
+            waiting.clear()
+            if count == 1:
+                self._ready.extend([(held, handler, [message]) for message in messages])
+            else:
+                self._ready.extend(
+                    [
+                        (held, handler, messages[start : start + count])
+                        for start in range(0, len(messages), count)
+                    ]
+                )
+        while waiting:
+            topic = waiting[0].topic
+            handler = handler_of(topic)
+            chunk = [waiting.popleft()]
+            while waiting and len(chunk) < handler.count and waiting[0].topic == topic:
+                chunk.append(waiting.popleft())
+            self._ready.append((held, handler, chunk))
+        self._wake()
+
+    def _wake(self) -> None:
+        for _ in range(min(len(self._ready), len(self._idle))):
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _work(self) -> None:
+        ready = self._ready
+        while True:
+            while not ready:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._idle.append(waiter)
+                await waiter
+            held, handler, messages = ready.popleft()
+            if held.dropped:
+                continue
+            job = self._begin(held, handler, messages)
+            try:
+                await self._consume(job)
+            except Exception:
+                log.exception("worker_failed group=%s", self.consumer.group)
+                self._later(held, handler, messages)
+            finally:
+                self._end(job)
+
+    async def _consume(self, job: Job) -> None:
+        held, handler, messages = job.held, job.handler, job.messages
+        error = await self.consumer.call(handler, messages)
+        job.returned = True
+        held.consumed_at_ms = self.clock.wall_ms()
+        failed = [] if error is None else _meant(error, messages)
+        took_s = self.clock.monotonic_s() - job.began_s
+        self.consumer.stats.worked(held.queue.topic, len(messages) - len(failed), len(failed), took_s)
+        if job.overdue:
+            return  # given back already
+        if error is None or not failed:
+            held.done(messages)
+            return
+        log_failure(handler, failed, error)
+        level = error.level if isinstance(error, Retry) else 0
+        kept = await self._give_back(failed, level, reason_of(error))
+        left = {message.queue_offset for message in kept}
+        held.done(message for message in messages if message.queue_offset not in left)
+        if kept:
+            self._later(held, handler, kept)
+
+    def _later(self, held: HeldQueue, handler: Handler, messages: list[Received]) -> None:
+        """Try again here: the broker does not have them."""
+        for message in messages:
+            message.reconsume_times += 1
+        self.clock.call_later(RETRY_HERE_S, lambda: self._again(held, handler, messages))
+
+    def _again(self, held: HeldQueue, handler: Handler, messages: list[Received]) -> None:
+        if not held.dropped and self.consumer.is_open:
+            self._ready.append((held, handler, messages))
+            self._wake()
+
+    async def _give_back(self, messages: Sequence[Received], level: int, reason: str) -> list[Received]:
+        """Those the broker did not take: their offsets must not be passed."""
+        if self.options.broadcasting:
+            for message in messages:
+                log.warning(
+                    "message_not_retried topic=%s msg_id=%s why='broadcasting knows no retries'",
+                    message.topic, message.msg_id,
+                )  # fmt: skip
+            return []
+        give = self.consumer.giving_back.give_back
+        taken = await asyncio.gather(*(give(message, level, reason) for message in messages))
+        return [message for message, is_taken in zip(messages, taken, strict=True) if not is_taken]
+
+    async def _watch_time(self) -> None:
+        """A message at work for too long is given to somebody else; its handler cannot be stopped."""
+        limit_s = self.options.handler_s_max
+        while True:
+            await self.clock.sleep(min(60.0, max(0.05, limit_s / 4)))
+            late_s = self.clock.monotonic_s() - limit_s
+            for job in list(self._at_work):
+                if job.began_s >= late_s or job.overdue or job.returned:
+                    continue
+                job.overdue = True
+                messages = job.messages
+                log.warning(
+                    "handler_too_slow group=%s topic=%s msg_id=%s limit_s=%g",
+                    self.consumer.group, job.held.queue.topic, messages[0].msg_id, limit_s,
+                )  # fmt: skip
+                reason = f"its handler took longer than {limit_s:g} s"
+                kept = await self._give_back(messages, GIVE_BACK_LEVEL_AFTER_TIMEOUT, reason)
+                left = {message.queue_offset for message in kept}
+                job.held.done(message for message in messages if message.queue_offset not in left)
+                if kept and job.has_returned():
+                    self._later(job.held, job.handler, kept)
+                elif kept:
+                    messages[:] = kept  # nobody else has these: the handler goes on with them
+                    job.overdue = False
+
+
+def _meant(error: Exception, messages: list[Received]) -> list[Received]:
+    """The messages a failure is about."""
+    if isinstance(error, Retry) and error.messages is not None:
+        named = {id(message) for message in error.messages}
+        return [message for message in messages if id(message) in named]
+    return messages
+
+
+def log_failure(handler: Handler, messages: Sequence[Received], error: Exception) -> None:
+    first = messages[0]
+    said = isinstance(error, Retry | Suspend)  # on purpose: no need for a traceback
+    log.log(
+        logging.INFO if said else logging.WARNING,
+        "not_taken handler=%r topic=%s msg_id=%s count=%d attempt=%d error=%r",
+        handler,
+        first.topic,
+        first.msg_id,
+        len(messages),
+        first.reconsume_times,
+        error,
+        exc_info=None if said else error,
+    )

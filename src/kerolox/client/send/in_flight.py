@@ -1,0 +1,167 @@
+"""Many sends under way together: each goes out without waiting for the answer to the one before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kerolox.client.errors import NoRoute, failure, may_try_again
+from kerolox.client.messages import Receipt
+from kerolox.client.send.outgoing import Outgoing, Target
+from kerolox.errors import KeroloxError, RequestTimeout
+from kerolox.protocol.codes import STORED_CODES, ResponseCode, request_name
+
+if TYPE_CHECKING:
+    from kerolox.client.send.sending import Publishing, Sender
+    from kerolox.protocol.command import Command
+
+_NOT_YET = KeroloxError("not sent")
+
+
+class Pipeline:
+    """Sends under way together."""
+
+    def __init__(self, sender: Sender, timeout_s: float) -> None:
+        self._sender = sender
+        self._timeout_s = timeout_s
+        self._window = sender.options.window
+        self._bytes_max = 4 * sender.options.message_bytes_max
+        self._in_flight = 0
+        self._in_flight_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._low = 0  # who waits is woken when no more than this are under way
+        self.results: list[Receipt | Exception] = []
+        self._retries: set[asyncio.Task[None]] = set()
+        self._no_route: dict[str, NoRoute] = {}  # topics that were waited for in vain: once is enough
+
+    async def add(self, outgoing: Outgoing, pin: Callable[[Publishing, Outgoing], Target] | None) -> None:
+        sender = self._sender
+        place = len(self.results)
+        self.results.append(_NOT_YET)
+        try:
+            publishing = sender.known(outgoing.topic)
+            if publishing is None:
+                if outgoing.topic in self._no_route:
+                    raise self._no_route[outgoing.topic]
+                publishing = await sender.publishing(outgoing.topic, self._timeout_s)
+            if pin is None:
+                pinned, target = None, publishing.next((), sender.health)
+            else:
+                pinned = target = pin(publishing, outgoing)
+        except KeroloxError as error:
+            if isinstance(error, NoRoute):
+                self._no_route[outgoing.topic] = error
+            self.results[place] = error
+            return
+        began_s = sender.client.clock.monotonic_s()
+        self._in_flight += 1
+        self._in_flight_bytes += len(outgoing.body)
+        try:
+            peer = sender.ready_peer(target.address)
+            if peer is None:
+                peer = await sender.peer(target.address, self._timeout_s, outgoing.code)
+            if peer.stalled_since_s is not None:
+                await sender.wait_for_room(peer, began_s + self._timeout_s)
+            left_s = self._timeout_s - (sender.client.clock.monotonic_s() - began_s)
+            arrived = partial(self._arrived, place, outgoing, target, pinned, began_s)
+            sender.ask(peer, target, outgoing, arrived, left_s)
+        except KeroloxError as error:
+            self._failed(place, outgoing, target, pinned, began_s, error)
+        if self._in_flight >= self._window or self._in_flight_bytes >= self._bytes_max:
+            await self._fall_to(self._window // 2)
+
+    async def finish(self) -> list[Receipt | Exception]:
+        """Wait for all answers."""
+        await self._fall_to(0)
+        return self.results
+
+    def give_up(self) -> None:
+        """Nobody waits any more: what is being sent again is not."""
+        for task in self._retries:
+            task.cancel()
+
+    async def _retry(
+        self,
+        place: int,
+        outgoing: Outgoing,
+        target: Target,
+        pinned: Target | None,
+        began_s: float,
+        error: Exception,
+    ) -> None:
+        try:
+            receipt = await self._sender.deliver(
+                outgoing,
+                self._timeout_s,
+                pinned=pinned,
+                tried=[(target.queue.broker, error)],
+                began_s=began_s,
+            )
+            self._done(place, outgoing, receipt)
+        except KeroloxError as failed:
+            self._done(place, outgoing, failed)
+
+    async def _fall_to(self, low: int) -> None:
+        while self._in_flight > low or (low and self._in_flight_bytes >= self._bytes_max):
+            self._waiter = asyncio.get_running_loop().create_future()
+            self._low = low
+            await self._waiter
+
+    def _arrived(
+        self,
+        place: int,
+        outgoing: Outgoing,
+        target: Target,
+        pinned: Target | None,
+        began_s: float,
+        answer: Command | Exception,
+    ) -> None:
+        sender = self._sender
+        if isinstance(answer, Exception):
+            if isinstance(answer, RequestTimeout):
+                answer = RequestTimeout(target.address, request_name(outgoing.code), self._timeout_s)
+            self._failed(place, outgoing, target, pinned, began_s, answer)
+        elif answer.code in STORED_CODES:
+            if sender.options.avoid_slow_brokers:
+                sender.health.answered(target.queue.broker, sender.client.clock.monotonic_s() - began_s)
+            try:
+                self._done(place, outgoing, target.receipt(answer, outgoing))
+            except KeroloxError as error:
+                self._done(place, outgoing, error)
+        else:
+            if answer.code == ResponseCode.GO_AWAY:
+                peer = sender.ready_peer(target.address)
+                if peer is not None:
+                    sender.client.retire(target.address, peer)
+            refusal = failure(answer, address=target.address, code=outgoing.code)
+            self._failed(place, outgoing, target, pinned, began_s, refusal)
+
+    def _failed(
+        self,
+        place: int,
+        outgoing: Outgoing,
+        target: Target,
+        pinned: Target | None,
+        began_s: float,
+        error: Exception,
+    ) -> None:
+        self._sender.note_failure(target, error)
+        if not may_try_again(error, pinned=pinned is not None) or isinstance(error, RequestTimeout):
+            self._done(place, outgoing, error)
+            return
+        # It still counts as under way, so there are never more of these tasks than the window is wide.
+        task = self._sender.client.spawn(self._retry(place, outgoing, target, pinned, began_s, error))
+        self._retries.add(task)
+        task.add_done_callback(self._retries.discard)
+
+    def _done(self, place: int, outgoing: Outgoing, result: Receipt | Exception) -> None:
+        self.results[place] = result
+        self._in_flight -= 1
+        self._in_flight_bytes -= len(outgoing.body)
+        waiter = self._waiter
+        if waiter is not None and self._in_flight <= self._low:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,452 @@
+"""Sending: choose a queue, ask its broker, and on failure another one, until the time is up.
+
+No task per message: a send waits for one future, and many sends share one write. What may be tried again
+elsewhere and what not is decided in plain functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+from kerolox.client.cluster.routes import Route
+from kerolox.client.errors import InvalidMessage, SendFailed, StoredUnsafely, failure, may_try_again
+from kerolox.client.ids import unique_keys
+from kerolox.client.message_types import seconds, wrong_field
+from kerolox.client.messages import Message, Queue, Receipt
+from kerolox.client.names import check_topic_for_sending
+from kerolox.client.send.health import BrokerHealth
+from kerolox.client.send.in_flight import Pipeline
+from kerolox.client.send.outgoing import Outgoing, Target, check_properties, shrink
+from kerolox.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    KeroloxError,
+    Overloaded,
+    ProtocolError,
+    RequestFailed,
+    RequestTimeout,
+)
+from kerolox.protocol.codes import STORED_CODES, RequestCode, ResponseCode, request_name
+from kerolox.protocol.java import java_hash
+from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
+
+KEYS_MAX = 1 << 15  # made at a time: their counter has 16 bits
+
+if TYPE_CHECKING:
+    from kerolox.client.cluster.client import Client
+    from kerolox.client.options import ProducerOptions
+    from kerolox.net.peer import Peer
+    from kerolox.protocol.command import Command
+
+log = logging.getLogger(__name__)
+
+AGAIN_FIRST_S = 0.05  # before the same broker is tried again; doubled each time
+AGAIN_MAX_S = 1.0
+ROOM_S = 0.005  # how often a connection that cannot be written to is looked at
+REFRESH_GAP_S = 1.0  # a failing broker makes us ask for routes no more often than this
+
+Selector = Callable[[Sequence[Queue], Message], Queue]
+
+
+class Publishing:
+    """The queues of one topic, as a sender sees them."""
+
+    __slots__ = ("_turn", "by_queue", "route", "targets")
+
+    def __init__(self, route: Route, targets: Sequence[Target], turn: int) -> None:
+        self.route = route
+        self.targets = targets
+        self.by_queue = {target.queue: target for target in targets}
+        self._turn = turn
+
+    def next(self, avoid: Collection[str], health: BrokerHealth) -> Target:
+        """The next queue in turn: of a broker that is well and was not tried, if there is one."""
+        targets = self.targets
+        turn = self._turn = self._turn + 1
+        count = len(targets)
+        if not avoid and health.all_well:
+            return targets[turn % count]
+        in_turn = [targets[(turn + step) % count] for step in range(count)]
+        untried = [target for target in in_turn if target.queue.broker not in avoid]
+        for target in untried:
+            if health.is_available(target.queue.broker):
+                return target
+        return (untried or in_turn)[0]
+
+    def by_key(self, key: str) -> Target:
+        """The queue of a key: the same for every sender that sees the same route."""
+        return self.targets[abs(java_hash(key)) % len(self.targets)]
+
+
+class Sender:
+    """Sends for one group of a client."""
+
+    def __init__(self, client: Client, group: str, options: ProducerOptions) -> None:
+        self.client = client
+        self.group = group
+        self.options = options
+        self.health = BrokerHealth(client.clock)
+        self._publishing: dict[str, Publishing] = {}
+        self._refreshed_s: dict[str, float] = {}
+        self._keys = unique_keys()
+        self._monotonic_s = client.clock.monotonic_s
+        self._wall_ms = client.clock.wall_ms
+        self._checked: set[str] = set()  # topics whose names were looked at
+        self._bytes_max = options.message_bytes_max
+        namespace = client.options.namespace
+        self._instance = f"INSTANCE_ID\x01{namespace}\x02" if namespace else ""
+
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    @property
+    def topics(self) -> list[str]:
+        """Those sent to."""
+        return list(self._publishing)
+
+    def next_key(self) -> str:
+        """A new unique key."""
+        return self._keys.next()
+
+    # --- making ready -------------------------------------------------------------------------
+
+    def prepare(self, message: Message, more: str = "", *, sys_flag: int = 0) -> Outgoing:
+        """A message checked and packed. Raises InvalidMessage. ``more`` are further properties, packed."""
+        try:
+            unique_key = message.unique_key or self._keys.next()
+            outgoing = self._packed(
+                message, self._wire_topic(message.topic), more, unique_key, self._wall_ms(), sys_flag
+            )
+        except (TypeError, AttributeError) as error:
+            raise wrong_field(message) or error from error
+        options = self.options
+        if options.compression and len(outgoing.body) >= options.compress_from_bytes:
+            shrink(outgoing, options.compression_kind, options.compression_level)
+        return outgoing
+
+    def prepare_some(self, messages: Sequence[Message], more: Iterable[str]) -> list[Outgoing]:
+        """The same for messages of one topic that go into a batch: nothing there could say that a message is
+        compressed, so none is."""
+        found: list[Outgoing] = []
+        extras = iter(more)
+        try:
+            topic, born_ms = self._wire_topic(messages[0].topic), self._wall_ms()
+            for start in range(0, len(messages), KEYS_MAX):
+                part = messages[start : start + KEYS_MAX]
+                found += [
+                    self._packed(message, topic, extra, message.unique_key or key, born_ms, 0)
+                    for message, extra, key in zip(part, extras, self._keys.some(len(part)), strict=False)
+                ]
+        except (TypeError, AttributeError) as error:
+            raise next(filter(None, map(wrong_field, messages)), None) or error from error
+        return found
+
+    def _wire_topic(self, topic: str) -> str:
+        if topic not in self._checked:
+            check_topic_for_sending(topic)
+            if len(self._checked) > 10_000:
+                self._checked.clear()
+            self._checked.add(topic)
+        return self.client.wire_name(topic) if self._instance else topic
+
+    def _packed(
+        self, message: Message, topic: str, more: str, unique_key: str, born_ms: int, sys_flag: int
+    ) -> Outgoing:
+        given = message.body
+        body = given if type(given) is bytes else message.body_bytes()
+        if not body:
+            raise InvalidMessage(f"the message to topic {topic!r} has no body; brokers take none without")
+        if len(body) > self._bytes_max:
+            raise InvalidMessage(
+                f"the body has {len(body)} bytes; at most {self._bytes_max} (message_bytes_max, "
+                "and the broker's maxMessageSize)"
+            )
+        flag = message.flag
+        if type(unique_key) is not str or (flag and not isinstance(flag, int)):
+            raise TypeError("unique_key, flag")
+        properties = message.pack(unique_key, more + self._instance)
+        if len(properties) > PROPERTIES_BYTES_MAX // 4:  # a character has four bytes at most
+            check_properties(properties)
+        return Outgoing(
+            topic,
+            body,
+            properties,
+            unique_key,
+            born_ms,
+            flag,
+            sys_flag,
+            RequestCode.SEND_MESSAGE_V2,
+            message,
+        )
+
+    # --- queues -------------------------------------------------------------------------------
+
+    async def publishing(self, topic: str, timeout_s: float | None = None) -> Publishing:
+        """The queues of a topic (with its namespace). Raises a kind of NoRoute."""
+        known = self._publishing.get(topic)
+        if known is not None:
+            return known
+        self.client.check_open()
+        options = self.options
+        routes = self.client.routes
+        route = await routes.patiently(
+            topic,
+            lambda: routes.find_for_sending(topic, options.template_topic, options.template_queues),
+            options.timeout_s if timeout_s is None else seconds(timeout_s),
+        )
+        return self._publishing.get(topic) or self._publish(route)
+
+    def known(self, topic: str) -> Publishing | None:
+        """The queues of a topic, if they are known."""
+        return self._publishing.get(topic)
+
+    def route_changed(self, route: Route) -> None:
+        known = self._publishing.get(route.topic)
+        if known is None or known.route is route:
+            return
+        if route.writable:
+            self._publish(route)
+        else:
+            del self._publishing[route.topic]
+        self.health.forget_all_but(self.client.routes.brokers())
+
+    def _publish(self, route: Route) -> Publishing:
+        client, options = self.client, self.options
+        shown = client.user_name(route.topic)
+        targets = [
+            Target(
+                queue,
+                client.vip(route.brokers[queue.broker][0]),
+                self.group,
+                shown_topic=shown,
+                unit_mode=client.options.unit_mode,
+                template_topic=options.template_topic,
+                template_queues=options.template_queues,
+            )
+            for queue in route.writable
+            if 0 in route.brokers.get(queue.broker, ())
+        ]
+        publishing = Publishing(route, targets, random.randrange(1 << 20))
+        self._publishing[route.topic] = publishing
+        return publishing
+
+    def refresh_soon(self, topic: str) -> None:
+        """A broker failed: perhaps the route has changed."""
+        now_s = self._monotonic_s()
+        if now_s - self._refreshed_s.get(topic, -REFRESH_GAP_S) >= REFRESH_GAP_S:
+            self._refreshed_s[topic] = now_s
+            self.client.spawn(self.client.routes.refresh_all([topic]))
+
+    # --- connections --------------------------------------------------------------------------
+
+    def ready_peer(self, address: str) -> Peer | None:
+        if self.client.options.vip_channel:
+            return self.client.dialer.connected_peer(address)
+        return self.client.ready_peer(address)
+
+    async def peer(self, address: str, timeout_s: float, code: int) -> Peer:
+        if self.client.options.vip_channel:
+            return await self.client.dialer.connect(address, timeout_s, code)
+        return await self.client.peer(address, timeout_s, code)
+
+    def ask(
+        self,
+        peer: Peer,
+        target: Target,
+        outgoing: Outgoing,
+        on_answer: Callable[[Command | Exception], None],
+        timeout_s: float,
+    ) -> None:
+        command = target.command(
+            outgoing, peer.next_opaque(), peer.encoding, plain=not self.client.handlers.hooks
+        )
+        peer.ask(command, on_answer, timeout_s)
+
+    # --- one ----------------------------------------------------------------------------------
+
+    async def deliver(
+        self,
+        outgoing: Outgoing,
+        timeout_s: float | None = None,
+        *,
+        pinned: Target | None = None,
+        tried: list[tuple[str, Exception]] | None = None,
+        began_s: float | None = None,
+    ) -> Receipt:
+        """Send until a broker has stored it; ``pinned`` to one queue, or to any.
+
+        Raises what no further try can mend; SendFailed when tries or time are used up.
+        """
+        clock = self._monotonic_s
+        began_s = clock() if began_s is None else began_s
+        timeout_s = self.options.timeout_s if timeout_s is None else seconds(timeout_s)
+        deadline_s = began_s + timeout_s
+        tried = [] if tried is None else tried
+        while True:
+            left_s = deadline_s - clock() if tried else timeout_s
+            if left_s <= 0 or _asked(tried) > self.options.retries:
+                for _, error in reversed(tried):
+                    if isinstance(error, StoredUnsafely):
+                        return error.receipt  # no broker did better
+                why = f"{timeout_s:g} s are over" if left_s <= 0 else "no tries are left"
+                raise SendFailed(outgoing.topic, tried, clock() - began_s, why)
+            if pinned is None:
+                publishing = self._publishing.get(outgoing.topic)
+                if publishing is None:
+                    publishing = await self.publishing(outgoing.topic, left_s)
+                target = publishing.next([broker for broker, _ in tried] if tried else (), self.health)
+            else:
+                target = pinned
+            if tried and any(broker == target.queue.broker for broker, _ in tried):
+                pause_s = min(AGAIN_MAX_S, AGAIN_FIRST_S * 2 ** (len(tried) - 1))
+                await self.client.clock.sleep(min(pause_s, left_s))
+            try:
+                # All at hand, as nearly always: no further coroutine for the one try there will be.
+                peer = self.ready_peer(target.address)
+                if peer is not None and peer.stalled_since_s is None and not self.options.try_timeout_s:
+                    now_s = clock()
+                    future: asyncio.Future[Command | Exception] = self.loop.create_future()
+                    self.ask(peer, target, outgoing, partial(_answered, future), deadline_s - now_s)
+                    answer = await future
+                    if not isinstance(answer, Exception) and answer.code == ResponseCode.GO_AWAY:
+                        self.client.retire(target.address, peer)
+                        return await self._try(outgoing, target, deadline_s, went_away=True)
+                    return self._judge(answer, target, outgoing, clock() - now_s)
+                return await self._try(outgoing, target, deadline_s)
+            except (KeroloxError, ProtocolError) as error:
+                mistaken = pinned is None and self._assumed_wrongly(outgoing.topic, error)
+                self.note_failure(target, error)
+                if not mistaken and not may_try_again(error, pinned=pinned is not None):
+                    if isinstance(error, StoredUnsafely):
+                        return error.receipt
+                    if tried or isinstance(error, ConnectionLost | RequestTimeout | ConnectFailed):
+                        tried.append((target.queue.broker, error))
+                        raise SendFailed(
+                            outgoing.topic, tried, clock() - began_s, "another try could not help"
+                        ) from error
+                    raise
+                tried.append((target.queue.broker, error))
+
+    async def _try(
+        self, outgoing: Outgoing, target: Target, deadline_s: float, *, went_away: bool = False
+    ) -> Receipt:
+        """One try at one broker; one more over a new connection if it leaves this one."""
+        while True:
+            now_s = self._monotonic_s()
+            left_s = deadline_s - now_s
+            if self.options.try_timeout_s:
+                left_s = min(left_s, self.options.try_timeout_s)
+            peer = self.ready_peer(target.address)
+            if peer is None:
+                peer = await self.peer(target.address, left_s, outgoing.code)
+                left_s -= self._monotonic_s() - now_s
+            if peer.stalled_since_s is not None:
+                await self.wait_for_room(peer, now_s + left_s)
+            future: asyncio.Future[Command | Exception] = self.loop.create_future()
+            self.ask(peer, target, outgoing, partial(_answered, future), left_s)
+            answer = await future
+            if not isinstance(answer, Exception) and answer.code == ResponseCode.GO_AWAY and not went_away:
+                went_away = True
+                self.client.retire(target.address, peer)
+                continue
+            return self._judge(answer, target, outgoing, self._monotonic_s() - now_s)
+
+    def _judge(
+        self, answer: Command | Exception, target: Target, outgoing: Outgoing, took_s: float
+    ) -> Receipt:
+        """The receipt, or the error, that an answer means."""
+        if isinstance(answer, Exception):
+            if isinstance(answer, RequestTimeout):
+                raise RequestTimeout(target.address, request_name(outgoing.code), took_s)
+            raise answer
+        if answer.code not in STORED_CODES:
+            raise failure(answer, address=target.address, code=outgoing.code)
+        if self.options.avoid_slow_brokers:
+            self.health.answered(target.queue.broker, took_s)
+        receipt = target.receipt(answer, outgoing)
+        if answer.code and self.options.retry_not_ok:
+            raise StoredUnsafely(receipt, answer.remark, target.address)
+        return receipt
+
+    async def wait_for_room(self, peer: Peer, deadline_s: float) -> None:
+        """Wait until the connection takes more."""
+        while peer.stalled_since_s is not None and not peer.is_closed:
+            if self._monotonic_s() >= deadline_s:
+                raise Overloaded(f"{peer.address} does not read: what waits to be written does not get less")
+            await self.client.clock.sleep(ROOM_S)
+
+    def _assumed_wrongly(self, topic: str, error: Exception) -> bool:
+        """Whether the topic exists meanwhile, with fewer queues than were assumed of a new one: nothing
+        was stored, and its route is asked for anew."""
+        known = self._publishing.get(topic)
+        if known is None or not known.route.assumed or not isinstance(error, RequestFailed):
+            return False
+        if error.response_code not in (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR):
+            return False  # RocketMQ 5's code, and that of 4
+        if "queueId" not in str(error):
+            return False
+        self.client.routes.forget(topic)
+        del self._publishing[topic]
+        return True
+
+    def note_failure(self, target: Target, error: Exception) -> None:
+        """What a failure says about broker and route."""
+        topic = target.queue.topic
+        if isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout):
+            if self.options.avoid_slow_brokers:
+                self.health.failed(target.queue.broker)
+            self.refresh_soon(topic)
+        elif isinstance(error, RequestFailed):
+            if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+                # Deleted meanwhile, or never made: find out anew.
+                self.client.routes.forget(topic)
+                self._publishing.pop(topic, None)
+            elif error.response_code in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION):
+                self.refresh_soon(topic)
+
+    async def tell(self, outgoing: Outgoing, timeout_s: float, *, pinned: Target | None = None) -> None:
+        """Send one way: once, to one broker, and nobody says how it went."""
+        began_s = self._monotonic_s()
+        target = pinned or (await self.publishing(outgoing.topic, timeout_s)).next((), self.health)
+        left_s = began_s + timeout_s - self._monotonic_s()
+        peer = self.ready_peer(target.address) or await self.peer(target.address, left_s, outgoing.code)
+        if peer.stalled_since_s is not None:
+            await self.wait_for_room(peer, began_s + timeout_s)
+        peer.tell(outgoing.code, target.header(outgoing), outgoing.body)
+
+    # --- many ---------------------------------------------------------------------------------
+
+    async def deliver_many(
+        self,
+        outgoings: Iterable[Outgoing | InvalidMessage],
+        timeout_s: float,
+        pin: Callable[[Publishing, Outgoing], Target] | None = None,
+    ) -> list[Receipt | Exception]:
+        """Send many, each without waiting for the answer to the one before. In order: receipt or error."""
+        pipeline = Pipeline(self, timeout_s)
+        try:
+            for outgoing in outgoings:
+                if isinstance(outgoing, InvalidMessage):
+                    pipeline.results.append(outgoing)
+                    continue
+                await pipeline.add(outgoing, pin)
+            return await pipeline.finish()
+        finally:
+            pipeline.give_up()
+
+
+def _asked(tried: Sequence[tuple[str, Exception]]) -> int:
+    """Tries that reached a broker. One that could not be connected to may be starting again: that is waited
+    for until the time is over."""
+    return sum(not isinstance(error, ConnectFailed) for _, error in tried)
+
+
+def _answered(future: asyncio.Future[Command | Exception], answer: Command | Exception) -> None:
+    if not future.done():  # the sender may have been cancelled
+        future.set_result(answer)

@@ -1,0 +1,376 @@
+"""The writing side of the socket client: many requests under way, no event loop.
+
+``send`` returns when the request is on its way and ``finish`` when all are stored; both raise
+:class:`NotAllSent` when one is lost for good. Requests go over sockets that never block: while a broker
+takes its time to read, its answers are read, so neither side can wait for the other for ever.
+
+A request with a given queue is sent to that queue only, and never beside another one to the same queue: a
+broker works on several requests of one connection at a time, and may change their order.
+
+A lost answer leaves a doubt: the messages may be stored or not. A sender sends them again, and readers may
+see them twice; unless it was given a ``doubt`` to ask, which looks what is there and says what is missing.
+"""
+
+from __future__ import annotations
+
+import random
+import selectors
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from kerolox.client.errors import (
+    InvalidMessage,
+    SendFailed,
+    failure,
+    may_try_again,
+)
+from kerolox.client.messages import Queue
+from kerolox.client.send.health import BrokerHealth
+from kerolox.client.send.outgoing import Target
+from kerolox.client.sockets.lines import Parcel, Sending, SendLine
+from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.targets import Targets
+from kerolox.clock import SYSTEM_CLOCK
+from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed, RequestTimeout
+from kerolox.protocol.codes import STORED_CODES, ResponseCode, request_name
+from kerolox.protocol.command import Command
+from kerolox.protocol.reserved import TEMPLATE_TOPIC
+
+IN_FLIGHT = 4  # requests on a connection that wait for answers
+RETRIES = 5  # further tries after an answer that was an error, or none
+GIVE_UP_S = 120.0
+AGAIN_FIRST_S = 0.05  # before a broker is tried again; doubled each time
+AGAIN_MAX_S = 1.0
+ROOM_S = 0.01  # how often a connection with too many requests is looked at
+WAIT_S = 1.0  # at most, before deadlines are looked at again
+
+# What of a request whose answer was lost is not in the queue it went to; None when all of it is.
+Doubt = Callable[[Parcel, Queue], Parcel | None]
+
+
+class NotAllSent(KeroloxError):
+    """Some messages were not sent, or nobody knows. ``lost`` has the requests with what became of each."""
+
+    retriable = True
+
+    def __init__(self, lost: Sequence[tuple[Parcel, KeroloxError]], stored: int) -> None:
+        self.lost = tuple(lost)
+        self.stored = stored
+        self.count = sum(parcel.count for parcel, _ in lost)
+        self.may_be_stored = sum(
+            parcel.count for parcel, error in lost if getattr(error, "may_be_stored", False)
+        )
+        self.retriable = all(error.retriable for _, error in lost)
+        topics = ", ".join(sorted({repr(parcel.topic) for parcel, _ in lost}))
+        doubt = f", {self.may_be_stored} of which may be stored all the same" if self.may_be_stored else ""
+        super().__init__(
+            f"{self.count} messages in {len(lost)} requests to {topics} were not sent{doubt}; {stored} were "
+            f"stored before. The first error: {lost[0][1]}"
+        )
+
+
+class PlainSender:
+    """Sends for one producer group. Not for several threads at once."""
+
+    def __init__(
+        self,
+        cluster: PlainCluster,
+        group: str,
+        *,
+        in_flight: int = IN_FLIGHT,
+        retries: int = RETRIES,
+        give_up_s: float = GIVE_UP_S,
+        template_topic: str = TEMPLATE_TOPIC,
+        doubt: Doubt | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.group = group
+        self.stored = 0  # messages
+        self.stored_bytes = 0
+        self.requests = 0
+        self.repeated = 0  # requests sent again after an answer was lost
+        self.doubt = doubt
+        self._in_flight = in_flight
+        self._retries = retries
+        self._give_up_s = give_up_s
+        self._targets = Targets(cluster, group, template_topic)
+        self._health = BrokerHealth(SYSTEM_CLOCK)
+        self._selector = selectors.DefaultSelector()
+        self._lines: dict[str, SendLine] = {}
+        self._turn = random.randrange(1 << 20)
+        self._open = 0  # requests neither stored nor lost
+        self._later: list[Sending] = []  # to be tried again
+        self._busy: set[Queue] = set()  # with a request that was to go there
+        self._lost: list[tuple[Parcel, KeroloxError]] = []
+
+    def close(self) -> None:
+        """Drop the connections. What is under way may be stored or not."""
+        for line in list(self._lines.values()):
+            self._forget(line)
+        self._selector.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- sending --------------------------------------------------------------------------------------
+
+    def send(self, parcel: Parcel, queue: Queue | None = None) -> None:
+        """Send a request to a queue, or to any; waits only while too many are under way."""
+        self._check()
+        if queue is not None:
+            self._check_queue(queue)
+            while queue in self._busy:
+                self._step()
+            self._busy.add(queue)
+        self._open += 1
+        sending = Sending(parcel, queue, time.monotonic())
+        target = self._choose(sending)
+        while not self._has_room(target):
+            self._step()
+            target = self._choose(sending)
+        self._begin(sending, target)
+        self._check()
+
+    def queues(self, topic: str) -> Sequence[Queue]:
+        """The queues of a topic that can be written, in the order hashes count in; of a topic that does not
+        exist those it is going to have. Raises a kind of NoRoute."""
+        return self._targets.queues(topic)
+
+    def is_assumed(self, topic: str) -> bool:
+        """Whether the topic does not exist yet: the first message makes it."""
+        return self._targets.is_assumed(topic)
+
+    def _check_queue(self, queue: Queue) -> None:
+        if self._targets.get(queue) is None:
+            known = ", ".join(f"{each.broker}:{each.queue_id}" for each in self.queues(queue.topic))
+            raise InvalidMessage(
+                f"queue {queue.queue_id} of broker {queue.broker!r} is none of the queues of topic "
+                f"{queue.topic!r} that can be written: {known}"
+            )
+
+    def finish(self) -> None:
+        """Wait until all are stored. Raises NotAllSent."""
+        while self._open:
+            self._step()
+        self._check()
+
+    def _check(self) -> None:
+        if self._lost:
+            while self._open:
+                self._step()
+            lost, self._lost = self._lost, []
+            raise NotAllSent(lost, self.stored)
+
+    def _has_room(self, target: Target) -> bool:
+        line = self._lines.get(target.address)
+        return line is None or len(line.waiting) < self._in_flight
+
+    def _begin(self, sending: Sending, target: Target) -> None:
+        """Try it at a queue."""
+        sending.target = target
+        now_s = time.monotonic()
+        end_s = sending.began_s + self._give_up_s
+        # Who can find out what was stored has no reason to ask elsewhere before the answer has come.
+        sending.deadline_s = (
+            end_s if self.doubt else min(end_s, now_s + self.cluster.options.request_timeout_s)
+        )
+        line = None
+        try:
+            line = self._line(target.address)
+            self.requests += 1
+            line.put(sending, target)
+            self._watch(line)
+        except ConnectFailed as error:
+            self._failed(sending, error)
+        except KeroloxError as error:
+            if line is None:
+                self._failed(sending, error)
+            else:
+                self._break(line, error)
+
+    def _choose(self, sending: Sending) -> Target:
+        """Its queue, or the next one whose broker is well and has room."""
+        topic = sending.parcel.topic
+        if sending.queue is not None:
+            return self._targets.get(sending.queue) or sending.target or self._targets.in_turn(topic)[0]
+        targets = self._targets.in_turn(topic)
+        turn = self._turn = self._turn + 1
+        count = len(targets)
+        tried = {broker for broker, _ in sending.tried}
+        if not tried and self._health.all_well:
+            found = targets[turn % count]
+            if self._has_room(found):
+                return found
+        in_turn = [targets[(turn + step) % count] for step in range(count)]
+        untried = [target for target in in_turn if target.queue.broker not in tried] or in_turn
+        well = [target for target in untried if self._health.is_available(target.queue.broker)] or untried
+        for target in well:
+            if self._has_room(target):
+                return target
+        return well[0]
+
+    # --- connections ----------------------------------------------------------------------------------
+
+    def _line(self, address: str) -> SendLine:
+        line = self._lines.get(address)
+        if line is not None and not line.waiting:
+            try:
+                for _ in line.pull():  # a broker closes a connection nobody used for two minutes
+                    pass
+            except KeroloxError:
+                self._forget(line)
+                line = None
+        if line is None:
+            line = SendLine(address, self.cluster.options)
+            self._lines[address] = line
+            self._selector.register(line, selectors.EVENT_READ, line)
+        return line
+
+    def _watch(self, line: SendLine) -> None:
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.has_more else 0)
+        if self._selector.get_key(line).events != wanted:
+            self._selector.modify(line, wanted, line)
+
+    def _forget(self, line: SendLine) -> None:
+        if self._lines.get(line.address) is line:
+            del self._lines[line.address]
+            self._selector.unregister(line)
+            line.close()
+
+    def _break(self, line: SendLine, error: KeroloxError) -> None:
+        """The connection is gone, and with it the answers to all that waited there."""
+        self._forget(line)
+        waiting, line.waiting = list(line.waiting.values()), {}
+        for sending in waiting:
+            self._failed(sending, error if sending.is_begun else ConnectFailed(line.address, error))
+
+    def _step(self) -> None:
+        """Wait for something to happen, and deal with it."""
+        now_s = time.monotonic()
+        until_s = now_s + WAIT_S
+        due = [sending for sending in self._later if sending.not_before_s <= now_s]
+        for sending in due:
+            self._later.remove(sending)
+            self._again(sending)
+        for sending in self._later:
+            until_s = min(until_s, sending.not_before_s)
+        for line in self._lines.values():
+            for sending in line.waiting.values():
+                until_s = min(until_s, sending.deadline_s)
+        if not self._open:
+            return
+        for key, events in self._selector.select(max(0.0, until_s - now_s)):
+            line = key.data
+            try:
+                if events & selectors.EVENT_READ:
+                    for sending, answer in line.pull():
+                        self._answered(sending, answer)
+                if events & selectors.EVENT_WRITE:
+                    line.push()
+                    self._watch(line)
+            except KeroloxError as error:
+                self._break(line, error)
+        now_s = time.monotonic()
+        for line in list(self._lines.values()):
+            for sending in line.overdue(now_s):
+                took_s = now_s - sending.began_s
+                if sending.is_begun:
+                    name = request_name(sending.parcel.code)
+                    self._failed(sending, RequestTimeout(line.address, name, took_s))
+                else:
+                    self._failed(sending, ConnectFailed(line.address, "it takes no more requests"))
+
+    # --- answers --------------------------------------------------------------------------------------
+
+    def _answered(self, sending: Sending, answer: Command) -> None:
+        target = sending.target
+        assert target is not None
+        if answer.code in STORED_CODES:
+            self.stored += sending.parcel.count
+            self.stored_bytes += len(sending.parcel.body)
+            if not self._health.all_well:
+                self._health.answered(target.queue.broker, 0.0)
+            self._done(sending)
+            return
+        if answer.code == ResponseCode.GO_AWAY and target.address in self._lines:
+            line = self._lines[target.address]
+            if not line.waiting:
+                self._forget(line)
+        self._failed(sending, failure(answer, address=target.address, code=sending.parcel.code))
+
+    def _done(self, sending: Sending) -> None:
+        self._open -= 1
+        if sending.queue is not None:
+            self._busy.discard(sending.queue)
+
+    def _failed(self, sending: Sending, error: KeroloxError) -> None:
+        """Decide what becomes of a request after a failure."""
+        target = sending.target
+        assert target is not None
+        broker = target.queue.broker
+        seen_before = any(name == broker for name, _ in sending.tried)
+        sending.tried.append((broker, error))
+        now_s = time.monotonic()
+        if isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout):
+            self._health.failed(broker)
+            self._targets.refresh(sending.parcel.topic)
+        elif isinstance(error, RequestFailed):
+            self._targets.refresh(sending.parcel.topic)
+        asked = sum(not isinstance(each, ConnectFailed) for _, each in sending.tried)
+        if self.doubt is not None and _leaves_doubt(error):
+            sending.doubtful = target.queue
+        if now_s - sending.began_s >= self._give_up_s:
+            self._lose(sending, f"{self._give_up_s:g} s are over")
+        elif asked > self._retries:
+            self._lose(sending, "no tries are left")
+        elif not may_try_again(error, pinned=False):
+            self._lose(sending, "another try could not help")
+        else:
+            others = {each.queue.broker for each in self._targets.in_turn(sending.parcel.topic)}
+            pause_s = 0.0
+            if seen_before or sending.queue is not None or others == {broker}:
+                pause_s = min(AGAIN_MAX_S, AGAIN_FIRST_S * 2 ** (len(sending.tried) - 1))
+            sending.not_before_s = now_s + pause_s
+            self._later.append(sending)
+
+    def _again(self, sending: Sending) -> None:
+        """Its time has come to be tried again."""
+        target = self._choose(sending)
+        if not self._has_room(target):
+            sending.not_before_s = time.monotonic() + ROOM_S
+            self._later.append(sending)
+            return
+        if sending.doubtful is not None:
+            assert self.doubt is not None
+            try:
+                rest = self.doubt(sending.parcel, sending.doubtful)
+            except KeroloxError as error:
+                sending.tried.append((sending.doubtful.broker, error))
+                self._lose(sending, "what was stored could not be found out")
+                return
+            sending.doubtful = None
+            self.stored += sending.parcel.count - (0 if rest is None else rest.count)
+            if rest is None:
+                self._done(sending)
+                return
+            sending.parcel = rest
+        elif _leaves_doubt(sending.tried[-1][1]):
+            self.repeated += 1
+        self._begin(sending, target)
+
+    def _lose(self, sending: Sending, why: str) -> None:
+        elapsed_s = time.monotonic() - sending.began_s
+        error = SendFailed(sending.parcel.topic, sending.tried, elapsed_s, why)
+        self._lost.append((sending.parcel, error))
+        self._done(sending)
+
+
+def _leaves_doubt(error: Exception) -> bool:
+    """Whether the messages may be stored although an error came of it."""
+    if isinstance(error, RequestFailed):
+        return error.response_code == ResponseCode.SYSTEM_ERROR
+    return not isinstance(error, ConnectFailed)

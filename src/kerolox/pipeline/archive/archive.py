@@ -1,0 +1,452 @@
+"""Topics to Parquet files or a Delta table, every message once.
+
+The archive works in rounds: look how far the queues are, take what is new since the last commit, let Spark's
+tasks read and write it, commit. It does not use Structured Streaming. That would bring a second log of
+offsets beside the one the archive needs anyway (with a rule for when they differ), a checkpoint folder that
+must not be lost, and a planner process per query; a round needs none of it, and one atomic commit holds both
+the files and the offsets. What is lost by it: nothing that an archive wants.
+
+A round is bounded in rows. A run that follows waits for ``interval_s`` between rounds unless a full round
+has come together, so that a topic gets a file per interval, not one for every trickle. The files of an hour
+that is over are joined when there are many small ones.
+
+The group's progress at the broker is told after each commit, for people and monitoring to look at; the
+archive itself goes by its log alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from kerolox.client.messages import Queue
+from kerolox.client.names import without_namespace
+from kerolox.client.sockets.socket_cluster import Edges, PlainCluster
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline.archive.files import Done, Format, Work, Written
+from kerolox.pipeline.archive.joining import Join, carry_out
+from kerolox.pipeline.archive.log import Ranges
+from kerolox.pipeline.archive.staging import NOTHING, Swept
+from kerolox.spark.offsets import Places, queue_text
+from kerolox.spark.shipping import cause_of
+from kerolox.spark.source.options import Start, Wanted
+from kerolox.spark.source.queues import ClusterQueues
+from kerolox.spark.source.ranges import Range, ranges, shares
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+log = logging.getLogger(__name__)
+
+ROUND_ROWS = 2_000_000
+TASK_ROWS_MIN = 50_000  # a task with fewer is not worth its start
+POLL_S = 1.0
+RETRY_S_MAX = 30.0
+
+JOIN_EVERY_S = 600.0
+
+Runner = Callable[[Sequence[Work | Join]], Sequence[Done]]
+
+
+class ArchiveFailed(KeroloxError):
+    """A round could not be carried out. What was committed before it stays."""
+
+    def __init__(self, why: str, *, retriable: bool = False) -> None:
+        self.retriable = retriable
+        super().__init__(why)
+
+
+class Destination(Protocol):
+    """Where the files go, and what keeps the count of them."""
+
+    places: Places
+    swept: Swept
+
+    @property
+    def root(self) -> object: ...
+    @property
+    def staging(self) -> str: ...
+
+    def open(self, format: Format) -> Format: ...
+    def close(self) -> None: ...
+    def stem(self) -> str: ...
+    def commit(
+        self,
+        group: str,
+        ranges: Ranges,
+        places: Places,
+        files: Sequence[Written],
+        *,
+        missing: dict[str, int] | None = None,
+    ) -> object: ...
+    def discard(self, files: Sequence[Written]) -> None: ...
+    def join(self, run: Runner, format: Format) -> int: ...
+
+
+@dataclass
+class TopicCount:
+    """What became of a topic."""
+
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    missing: int = 0  # gone before they were read
+
+
+@dataclass
+class Summary:
+    """What a run has done."""
+
+    topics: dict[str, TopicCount] = field(default_factory=dict)
+    rounds: int = 0
+    seconds: float = 0.0
+    files_joined: int = 0
+    swept: Swept = NOTHING  # of killed runs
+    unreachable: list[str] = field(default_factory=list)  # queues whose broker is not there
+
+    @property
+    def rows(self) -> int:
+        return sum(topic.rows for topic in self.topics.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(topic.bytes for topic in self.topics.values())
+
+    @property
+    def files(self) -> int:
+        return sum(topic.files for topic in self.topics.values())
+
+    @property
+    def missing(self) -> int:
+        return sum(topic.missing for topic in self.topics.values())
+
+
+class Archive:
+    """A run: one thread, one destination, as many rounds as are asked for."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        destination: Destination,
+        run: Runner,
+        *,
+        format: Format | None = None,
+        cores: int = 1,
+        round_rows: int = ROUND_ROWS,
+        join: bool = True,
+        on_round: Callable[[Summary, int], None] = lambda summary, left: None,
+    ) -> None:
+        self.wanted = wanted
+        self.destination = destination
+        self.summary = Summary()
+        self.is_committing = False  # then it had better not be interrupted
+        self._run = run
+        self._format = format or Format()
+        self.cores = cores
+        self._round_rows = round_rows
+        self._joins = join
+        self._join_s = self._began_s = time.monotonic()
+        self._on_round = on_round
+        self._cluster = PlainCluster(wanted.cluster, patience_s=wanted.patience_s)
+        self._queues = ClusterQueues(self._cluster, wanted)
+        self._edges: dict[Queue, Edges] = {}
+        self._turn = 0
+        self._has_reported = False
+
+    def __enter__(self) -> Archive:
+        self._format = self.destination.open(self._format)
+        self.summary.swept = self.destination.swept
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.destination.close()
+        self._cluster.close()
+
+    # --- before anything is begun -------------------------------------------------------------------------
+
+    def look(self, *, patient: bool = False) -> None:
+        """See that what is to be archived is there and answers: at once, unless ``patient``.
+
+        For before Spark is started, and before a folder is made: a wrong name is told in a moment.
+        """
+        with nullcontext() if patient else self._cluster.once():
+            self._edges = self._cluster.edges(self._queues.find())
+
+    def check(self) -> None:
+        """See that the places to begin and end at are there. The archive is open; nothing is changed."""
+        with self._cluster.once():
+            known, fresh = self._known(self._edges)
+            for queue, at in known.items():
+                self._queues.within(queue, at, self._edges[queue])
+            # In an archive that is new, all queues that are named must be there.
+            self._queues.places(self._given(fresh) if self.destination.places else self.wanted.start, fresh)
+            self._queues.places(self.wanted.end, self._edges, ending=True)
+
+    # --- runs -----------------------------------------------------------------------------------------
+
+    def once(self) -> Summary:
+        """Archive what there is now; what comes meanwhile is for the next run."""
+        edges = self._look()
+        self._report_once(edges)
+        starts = self._starts(edges)
+        ends = self._queues.places(self.wanted.end, edges, ending=True)
+        while self._round(starts, ends):
+            starts = self._starts(edges)
+        self._join()
+        return self.told()
+
+    def follow(self, stopped: Callable[[float], bool], interval_s: float = 60.0) -> Summary:
+        """Archive what comes, until ``stopped(seconds)``, which waits so long, says that it is enough.
+
+        Servers that are away for a while are waited for.
+        """
+        due_s = time.monotonic()
+        pause_s, trouble = POLL_S, ""
+        while True:
+            try:
+                is_due = time.monotonic() >= due_s
+                done, left = self._step(is_due)
+                if done:
+                    due_s = time.monotonic() + interval_s
+                elif time.monotonic() >= self._join_s:
+                    self._join()
+                pause_s, trouble = 0.0 if left >= self._round_rows else min(POLL_S, interval_s), ""
+            except KeroloxError as error:
+                if not error.retriable:
+                    raise
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("archive_waits error=%r", trouble)
+                pause_s = min(RETRY_S_MAX, 2 * max(pause_s, POLL_S))
+            if stopped(pause_s):
+                return self.told()
+
+    def _step(self, is_due: bool) -> tuple[bool, int]:
+        """A round, if there is enough for one or it is due; and what is left."""
+        edges = self._look()
+        self._report_once(edges)
+        starts = self._starts(edges)
+        ends = {queue: edge.end for queue, edge in edges.items()}
+        waiting = sum(max(0, ends[queue] - at) for queue, at in starts.items())
+        if waiting < self._round_rows and not (waiting and is_due):
+            return False, waiting
+        self._round(starts, ends)
+        return True, max(0, waiting - self._round_rows)
+
+    def told(self) -> Summary:
+        """What was done so far."""
+        self.summary.seconds = time.monotonic() - self._began_s
+        return self.summary
+
+    # --- a round --------------------------------------------------------------------------------------
+
+    def _look(self) -> dict[Queue, Edges]:
+        """What the queues hold. Queues that were archived before and are not there now are told of."""
+        queues = self._queues.look_again() if self.summary.rounds else self._queues.find()
+        self._find_places(queues)
+        edges = self._cluster.edges(queues)
+        topics = {queue.topic for queue in queues}
+        gone = [queue for queue in self.destination.places if queue.topic in topics and queue not in edges]
+        self.summary.unreachable = [queue_text(queue) for queue in sorted(gone)]
+        return edges
+
+    def _find_places(self, queues: Iterable[Queue]) -> None:
+        find_places = getattr(self.destination, "find_places", None)
+        if find_places is not None:
+            find_places(queues)
+
+    def _known(self, edges: Mapping[Queue, Edges]) -> tuple[Places, dict[Queue, Edges]]:
+        """How far queues are archived, and those that the archive does not know."""
+        self._find_places(edges)
+        known = {queue: at for queue, at in self.destination.places.items() if queue in edges}
+        return known, {queue: edge for queue, edge in edges.items() if queue not in known}
+
+    def _starts(self, edges: Mapping[Queue, Edges]) -> Places:
+        known, fresh = self._known(edges)
+        starts = {queue: self._queues.within(queue, at, edges[queue]) for queue, at in known.items()}
+        for queue, at in starts.items():
+            self._note_missing(queue, known[queue], at)
+        return starts | self._begin(fresh)
+
+    def _begin(self, fresh: Mapping[Queue, Edges]) -> Places:
+        """Where queues begin that the archive does not know."""
+        given = self._given(fresh)
+        begun = self._queues.places(given, fresh)
+        if begun and given.word != "earliest":
+            # Written down at once: the latest of today is not the latest of the next look.
+            self.destination.commit(self.wanted.group, {}, self.destination.places | begun, ())
+        return begun
+
+    def _given(self, fresh: Mapping[Queue, Edges]) -> Start:
+        given = self.wanted.start
+        if given.offsets is None:
+            return given
+        # They may name queues that have begun since.
+        return replace(given, offsets={q: at for q, at in given.offsets.items() if q in fresh})
+
+    def _note_missing(self, queue: Queue, expected: int, found: int) -> None:
+        if found > expected:
+            self._topic(queue.topic).missing += found - expected
+            # Counted once: the place is taken over with the next commit, and by us now.
+            self.destination.places[queue] = found
+
+    def _round(self, starts: Places, ends: Mapping[Queue, int]) -> bool:
+        """Archive a bounded part of what lies between; whether there was anything."""
+        backlog = {queue: ends[queue] - at for queue, at in starts.items() if queue in ends}
+        chosen = shares(backlog, self._round_rows, turn=self._turn)
+        self._turn += 1
+        stops = {queue: starts[queue] + count for queue, count in chosen.items()}
+        wanted = ranges(starts, stops)
+        left = sum(count for count in backlog.values() if count > 0)
+        self._on_round(self.summary, left)
+        if not wanted:
+            return False
+        results = list(self._run(self._works(wanted)))
+        files = [file for done in results for file in done.files]
+        failed = [done for done in results if done.error]
+        if failed:
+            self.destination.discard(files)
+            raise ArchiveFailed(failed[0].error, retriable=all(done.retriable for done in failed))
+        self.is_committing = True
+        try:
+            self._commit(wanted, stops, files)
+        finally:
+            self.is_committing = False
+        self._on_round(self.summary, left - sum(each.count for each in wanted))
+        return True
+
+    def _works(self, wanted: Sequence[Range]) -> list[Work]:
+        """The tasks of a round: each of one topic, and no more of them than it takes."""
+        stem = self.destination.stem()
+        settings = replace(self.wanted, start=Start(), end=Start())
+        by_topic: dict[str, list[Range]] = {}
+        for each in wanted:
+            by_topic.setdefault(each.queue.topic, []).append(each)
+        made: list[Work] = []
+        for topic, mine in by_topic.items():
+            rows = sum(each.count for each in mine)
+            tasks = max(-(-rows // self._format.rows_max), min(self.cores, -(-rows // TASK_ROWS_MIN)))
+            for part in bins(mine, tasks):
+                made.append(
+                    Work(
+                        topic=without_namespace(self.wanted.cluster.namespace, topic),
+                        ranges=tuple(part),
+                        wanted=settings,
+                        root=str(self.destination.root),
+                        staging=self.destination.staging,
+                        stem=f"{stem}-{len(made):03d}",
+                        format=self._format,
+                    )
+                )
+        return made
+
+    def _commit(self, wanted: Sequence[Range], stops: Places, files: Sequence[Written]) -> None:
+        missing = self._missing(wanted, files)
+        tree: Ranges = {}
+        for each in wanted:
+            brokers = tree.setdefault(each.queue.topic, {})
+            brokers.setdefault(each.queue.broker, {})[str(each.queue.queue_id)] = (each.start, each.end)
+        places = self.destination.places | stops
+        self.destination.commit(self.wanted.group, tree, places, files, missing=missing)
+        self.summary.rounds += 1
+        for file in files:
+            topic = self._topic(file.topic)
+            topic.rows += file.rows
+            topic.bytes += file.bytes
+            topic.files += 1
+        for name, count in missing.items():
+            self._topic(name).missing += count
+        self._report(stops)
+
+    def _join(self) -> None:
+        """Join small files. An archive that could not is as good as before."""
+        self._join_s = time.monotonic() + JOIN_EVERY_S
+        if not self._joins:
+            return
+        try:
+            self.summary.files_joined += self.destination.join(self._run, self._format)
+        except KeroloxError as error:
+            log.warning("small_files_not_joined error=%r", str(error))
+
+    def _missing(self, wanted: Sequence[Range], files: Sequence[Written]) -> dict[str, int]:
+        """By topic, how many messages of the ranges did not arrive. With a filter nobody can tell."""
+        if self.wanted.expression != "*":
+            return {}
+        counts: dict[str, int] = {}
+        for each in wanted:
+            topic = without_namespace(self.wanted.cluster.namespace, each.queue.topic)
+            counts[topic] = counts.get(topic, 0) + each.count
+        for file in files:
+            counts[file.topic] -= file.rows
+        return {topic: count for topic, count in counts.items() if count}
+
+    def _topic(self, name: str) -> TopicCount:
+        plain = without_namespace(self.wanted.cluster.namespace, name)
+        return self.summary.topics.setdefault(plain, TopicCount())
+
+    def _report_once(self, edges: Mapping[Queue, Edges]) -> None:
+        """What an earlier run has committed and perhaps not told."""
+        if not self._has_reported:
+            self._has_reported = True
+            self._report({queue: at for queue, at in self.destination.places.items() if queue in edges})
+
+    def _report(self, places: Places) -> None:
+        """Tell the group's progress. That it is not known there costs nothing but the view of it."""
+        if not places:
+            return
+        try:
+            self._cluster.commit_all(places, self.wanted.group)
+        except KeroloxError as error:
+            log.warning("progress_not_told group=%s error=%r", self.wanted.group, str(error))
+
+
+class OnSpark:
+    """Lets the tasks run on Spark, once there is one."""
+
+    def __init__(self, context: SparkContext | None = None) -> None:
+        self.context = context
+
+    def __call__(self, works: Sequence[Work | Join]) -> Sequence[Done]:
+        from py4j.protocol import Py4JError
+
+        assert self.context is not None
+        try:
+            return self.context.parallelize(works, len(works)).map(carry_out).collect()
+        except Py4JError as error:
+            raise ArchiveFailed(f"a task failed: {cause_of(error)}") from error
+
+
+def check_shared(context: SparkContext, root: str) -> None:
+    """Executors must see the folder that the driver sees."""
+
+    def sees(_: int) -> bool:
+        import os
+
+        return os.path.isdir(root)
+
+    count = max(2, context.defaultParallelism)
+    if not all(context.parallelize(range(count), count).map(sees).collect()):
+        raise OptionError("to", root, "a folder that every executor has under this path, such as a mount")
+
+
+def bins(wanted: Sequence[Range], count: int) -> list[list[Range]]:
+    """The same messages in ``count`` parts of about the same length, cut where need be."""
+    total = sum(each.count for each in wanted)
+    count = max(1, min(count, total))
+    edges = [total * number // count for number in range(1, count + 1)]
+    parts: list[list[Range]] = [[]]
+    done = 0
+    for each in wanted:
+        start = each.start
+        while start < each.end:
+            if done == edges[len(parts) - 1]:
+                parts.append([])
+            end = min(each.end, start + edges[len(parts) - 1] - done)
+            parts[-1].append(Range(each.queue, start, end))
+            done += end - start
+            start = end
+    return parts

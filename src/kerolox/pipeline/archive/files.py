@@ -1,0 +1,354 @@
+"""What a task of the archive does: reads ranges of one topic and writes them as Parquet, a file per hour.
+
+Runs on executors. Rows never pass through Spark: blocks of records become Arrow columns and go to
+``pyarrow.parquet`` in the same process, which is more than twice as fast as Spark's own writer; what goes
+back to the driver is a line per file.
+
+Files are written under names that no reader looks at, and forced to disk; the driver publishes them. Each
+try of a task uses names of its own, so tries do not meet.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kerolox.client.messages import Queue
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline.archive.folders import (
+    FOLDERS_MAX,
+    PARTITIONS,
+    PROPERTY,
+    WHOLE_DAY,
+    Place,
+    check_partitions,
+    folder_of,
+    places_of,
+)
+from kerolox.spark.columns import COLUMNS, arrow_schema
+from kerolox.spark.source.options import Wanted
+from kerolox.spark.source.ranges import Range
+from kerolox.spark.source.reading import read_range
+
+ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 64 << 20
+BUFFERED_BYTES = 192 << 20  # of all files a task has open
+OPEN_FILES = 48  # two days of hours; the one that waited longest is closed for another
+COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
+# Few values each: their columns shrink to next to nothing. For the others a dictionary is a waste of time.
+_DICTIONARY = [
+    "broker", "queue_id", "tags", "born_host", "store_host", "reconsume_times", "sys_flag", "flag",
+    "properties.key_value.key",
+]  # fmt: skip
+# What readers skip row groups by; least and greatest bodies are of no use and may be large.
+_STATISTICS = ["broker", "queue_id", "queue_offset", "keys", "tags", "born_timestamp", "store_timestamp"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How files are written."""
+
+    properties: str = "map"  # map, string (as the record holds them) or none
+    compression: str = "zstd"
+    rows_max: int = 1_000_000  # a file is closed when it has so many rows,
+    bytes_max: int = 512 << 20  # or is so large
+    partitions: tuple[str, ...] = ()  # none: those the archive began with, by default topic, date and hour
+
+    def __post_init__(self) -> None:
+        if self.properties not in ("map", "string", "none"):
+            raise OptionError("properties", self.properties, "map, string or none")
+        if self.compression not in COMPRESSIONS:
+            raise OptionError("compression", self.compression, f"one of {', '.join(COMPRESSIONS)}")
+        if self.rows_max < 1:
+            raise OptionError("max-rows-per-file", self.rows_max, "1 or more")
+        check_partitions(self.partitions, self.properties)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The columns that folders tell, from the outermost on."""
+        return tuple(each.removeprefix(PROPERTY) for each in self.partitions or PARTITIONS)
+
+    @property
+    def by_hour(self) -> bool:
+        return "hour" in self.folders
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """What folders tell beside topic and time."""
+        return tuple(each for each in self.partitions if each not in PARTITIONS)
+
+    def schema(self) -> pa.Schema:
+        """The columns of a file: those of the source but ``topic``, which its folder tells."""
+        names = [name for name in COLUMNS if name != "topic"]
+        if self.properties == "none":
+            names.remove("properties")
+        return arrow_schema(names, properties=self.properties)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task. All ranges are of one topic."""
+
+    topic: str
+    ranges: tuple[Range, ...]
+    wanted: Wanted
+    root: str  # the archive's folder, the same for driver and executors
+    staging: str  # below it: where files are until they count
+    stem: str  # what the names of files begin with
+    format: Format
+
+
+class Target(Protocol):
+    """Where a file goes: what all kinds of tasks tell."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def root(self) -> str: ...
+    @property
+    def staging(self) -> str: ...
+    @property
+    def stem(self) -> str: ...
+    @property
+    def format(self) -> Format: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one queue in a file."""
+
+    broker: str
+    queue_id: int
+    first: int
+    last: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file, as the driver gets to know it."""
+
+    path: str  # where it stays, below the archive's folder
+    staged: str  # where it is until it counts
+    topic: str
+    date: str  # 2026-11-16
+    hour: int  # WHOLE_DAY where folders have none
+    rows: int
+    bytes: int
+    first_ms: int  # store times
+    last_ms: int
+    parts: tuple[Part, ...]
+    values: tuple[str | None, ...] = ()  # of what else folders tell
+
+
+@dataclass
+class Done:
+    """What a task has done, or why it could not."""
+
+    files: list[Written] = field(default_factory=list)
+    error: str = ""
+    retriable: bool = False  # the same may succeed later
+
+
+def write(work: Work) -> Done:
+    """Carry it out. What is wrong on purpose comes back as text: another try would not help."""
+    done = Done()
+    files = HourFiles(work)
+    try:
+        for wanted in work.ranges:
+            for batch in read_range(work.wanted, files.schema, wanted):
+                if batch.num_rows:
+                    files.add(wanted.queue, batch)
+        done.files = files.close()
+    except (KeroloxError, OSError) as error:
+        files.discard()
+        done.error = " ".join(str(error).split())
+        done.retriable = isinstance(error, KeroloxError) and error.retriable
+    except BaseException:
+        files.discard()
+        raise
+    return done
+
+
+class HourFiles:
+    """Rows sorted into files by the hour they were stored in, and by what else folders tell."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.schema = work.format.schema()
+        self._open: dict[Place, HourFile] = {}  # the last used comes last
+        self._places: set[Place] = set()
+        self._closed: list[Written] = []
+        self._count = 0
+        self._buffered = 0
+
+    def add(self, queue: Queue, batch: pa.RecordBatch) -> None:
+        places, numbers = places_of(batch, self.work.format.chosen, by_hour=self.work.format.by_hour)
+        for number, place in enumerate(places):
+            whole = len(places) == 1
+            self._add(place, queue, batch if whole else batch.filter(pa.array(numbers == number)))
+
+    def _add(self, place: Place, queue: Queue, batch: pa.RecordBatch) -> None:
+        limit = self.work.format.rows_max
+        while batch.num_rows:
+            file = self._open.pop(place, None) or self._new(place)
+            self._open[place] = file
+            piece = batch.slice(0, limit - file.rows)
+            batch = batch.slice(piece.num_rows)
+            self._buffered += file.add(queue, piece)
+            if file.rows >= limit or file.size() >= self.work.format.bytes_max:
+                self._close(place)
+        if self._buffered > BUFFERED_BYTES:
+            fullest = max(self._open.values(), key=lambda file: file.buffered)
+            self._buffered -= fullest.flush()
+
+    def _new(self, place: Place) -> HourFile:
+        self._places.add(place)
+        if len(self._places) > FOLDERS_MAX and self.work.format.chosen:
+            raise OptionError(
+                "partition-by", ",".join(self.work.format.partitions),
+                f"columns of few values: one task's messages would go to more than {FOLDERS_MAX} folders",
+            )  # fmt: skip
+        if len(self._open) >= OPEN_FILES:
+            self._close(next(iter(self._open)))
+        self._count += 1
+        return HourFile(self.work, self.schema, place, self._count)
+
+    def _close(self, place: Place) -> None:
+        file = self._open[place]
+        self._buffered -= file.buffered
+        self._closed.append(file.close())
+        del self._open[place]  # not before: what cannot be closed is to be discarded
+
+    def close(self) -> list[Written]:
+        for place in list(self._open):
+            self._close(place)
+        return self._closed
+
+    def discard(self) -> None:
+        """Leave nothing behind of a try that failed."""
+        for file in self._open.values():
+            file.discard()
+        for written in self._closed:
+            _remove(os.path.join(self.work.root, written.staged))
+
+
+class HourFile:
+    """One Parquet file. Row groups are written when enough rows have come together."""
+
+    def __init__(self, work: Target, schema: pa.Schema, place: Place, number: int) -> None:
+        began = datetime.fromtimestamp(place.hour * 3600, UTC)
+        format = work.format
+        self._work = work
+        self._schema = schema
+        self._values = place.values
+        self._date = began.strftime("%Y-%m-%d")
+        self._hour = began.hour if format.by_hour else WHOLE_DAY
+        unique = uuid.uuid4().hex[:12]
+        names = [each.removeprefix(PROPERTY) for each in format.chosen]
+        folder = folder_of(work.topic, self._date, self._hour, names, place.values)
+        self._path = f"{folder}/{work.stem}-{number:03d}.parquet"
+        self._staged = f"{work.staging}/{work.stem}-{number:03d}-{unique}.parquet"
+        self._place = os.path.join(work.root, self._staged)
+        os.makedirs(os.path.dirname(self._place), exist_ok=True)
+        self._file: BinaryIO = open(self._place, "wb")  # noqa: SIM115 - closed by close() or discard()
+        compression = work.format.compression
+        self._writer = pq.ParquetWriter(
+            self._file,
+            schema,
+            compression=compression if compression != "none" else "NONE",
+            use_dictionary=[name for name in _DICTIONARY if name.split(".")[0] in schema.names],
+            write_statistics=[name for name in _STATISTICS if name in schema.names],
+            store_decimal_as_integer=False,
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._parts: dict[Queue, Part] = {}
+        self._first_us = 1 << 62
+        self._last_us = -(1 << 62)
+        self.rows = 0
+        self.buffered = 0
+
+    def add(self, queue: Queue, batch: pa.RecordBatch) -> int:
+        """By how much what waits in memory has grown; less than nothing when it was written."""
+        before = self.buffered
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        self.rows += batch.num_rows
+        self.buffered += batch.get_total_buffer_size()
+        self._note(queue, batch)
+        if self._waiting_rows >= ROW_GROUP_ROWS or self.buffered >= ROW_GROUP_BYTES:
+            self.flush()
+        return self.buffered - before
+
+    def _note(self, queue: Queue, batch: pa.RecordBatch) -> None:
+        offsets = batch.column(self._schema.get_field_index("queue_offset"))
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        known = self._parts.get(queue)
+        if known is None:
+            self._parts[queue] = Part(queue.broker, queue.queue_id, first, last, batch.num_rows)
+        else:
+            first = min(known.first, first)
+            rows = known.rows + batch.num_rows
+            self._parts[queue] = Part(queue.broker, queue.queue_id, first, max(known.last, last), rows)
+        times = batch.column(self._schema.get_field_index("store_timestamp")).view(pa.int64())
+        least = pc.min_max(times)
+        self._first_us = min(self._first_us, least["min"].as_py())
+        self._last_us = max(self._last_us, least["max"].as_py())
+
+    def flush(self) -> int:
+        """Write what waits as a row group; how many bytes of memory that frees."""
+        freed = self.buffered
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema))
+            self._waiting.clear()
+        self._waiting_rows = self.buffered = 0
+        return freed
+
+    def size(self) -> int:
+        """What of it is in the file so far."""
+        return self._file.tell()
+
+    def close(self) -> Written:
+        self.flush()
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        size = self._file.tell()
+        self._file.close()
+        return Written(
+            path=self._path,
+            staged=self._staged,
+            topic=self._work.topic,
+            date=self._date,
+            hour=self._hour,
+            rows=self.rows,
+            bytes=size,
+            first_ms=self._first_us // 1000,
+            last_ms=self._last_us // 1000,
+            parts=tuple(self._parts.values()),
+            values=self._values,
+        )
+
+    def discard(self) -> None:
+        self._waiting.clear()
+        try:
+            self._writer.close()
+        except (OSError, pa.ArrowException):
+            pass  # the disk may be why
+        self._file.close()
+        _remove(self._place)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

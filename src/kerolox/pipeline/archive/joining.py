@@ -1,0 +1,119 @@
+"""Small files of hours that are over, joined to large ones.
+
+A run that follows writes a file per topic and interval: sixty an hour, if the interval is a minute. Readers
+like few large files better. Only hours that are over are touched, so that readers of what is recent are not
+disturbed; a reader of such an hour that has looked just before may find a file gone, and has to look again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kerolox.client.messages import Queue
+from kerolox.errors import KeroloxError
+from kerolox.pipeline.archive.files import Done, Format, HourFile, Part, Work, Written, write
+from kerolox.pipeline.archive.folders import WHOLE_DAY, Place
+
+FILES_MIN = 8  # fewer in an hour are left as they are
+OVER_FOR_MS = 300_000  # brokers' clocks differ, and the last messages of an hour are written a round later
+BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class Join:
+    """A task: one file out of several of the same hour."""
+
+    topic: str
+    files: tuple[Written, ...]
+    root: str
+    staging: str
+    stem: str
+    format: Format
+
+    @property
+    def place(self) -> Place:
+        """Where all of them lie."""
+        date, hour, values = self.files[0].date, self.files[0].hour, self.files[0].values
+        return Place(begin_ms(date, hour) // 3_600_000, values)
+
+
+def carry_out(work: Work | Join) -> Done:
+    """A task of either kind."""
+    return write(work) if isinstance(work, Work) else join(work)
+
+
+def join(work: Join) -> Done:
+    schema = work.format.schema()
+    file = HourFile(work, schema, work.place, 1)
+    nobody = Queue("", "", 0)
+    try:
+        for small in work.files:
+            with pq.ParquetFile(os.path.join(work.root, small.path)) as source:
+                for batch in source.iter_batches(BATCH_ROWS):
+                    for fitting in pa.Table.from_batches([batch]).cast(schema).to_batches():
+                        file.add(nobody, fitting)
+        written = replace(file.close(), parts=_parts(work.files))
+        expected = sum(small.rows for small in work.files)
+        if written.rows != expected:
+            raise KeroloxError(f"{written.staged}: {written.rows} rows, where its parts have {expected}")
+    except (KeroloxError, OSError) as error:
+        file.discard()
+        return Done(error=" ".join(str(error).split()))
+    except BaseException:
+        file.discard()
+        raise
+    return Done(files=[written])
+
+
+def small_files(files: Iterable[Written], now_ms: int, format: Format) -> list[list[Written]]:
+    """Which files are to be joined with which."""
+    folders: dict[str, list[Written]] = {}
+    for file in files:
+        small = file.rows * 2 <= format.rows_max and file.bytes * 2 <= format.bytes_max
+        if small and end_ms(file.date, file.hour) + OVER_FOR_MS <= now_ms:
+            folders.setdefault(os.path.dirname(file.path), []).append(file)
+    sets: list[list[Written]] = []
+    for found in folders.values():
+        if len(found) >= FILES_MIN:
+            sets += [each for each in _packed(found, format) if len(each) > 1]
+    return sets
+
+
+def _packed(files: Sequence[Written], format: Format) -> list[list[Written]]:
+    sets: list[list[Written]] = [[]]
+    rows = size = 0
+    for file in sorted(files, key=lambda file: file.path):
+        rows += file.rows
+        size += file.bytes
+        if sets[-1] and (rows > format.rows_max or size > format.bytes_max):
+            sets.append([])
+            rows, size = file.rows, file.bytes
+        sets[-1].append(file)
+    return sets
+
+
+def _parts(files: Iterable[Written]) -> tuple[Part, ...]:
+    found: dict[tuple[str, int], Part] = {}
+    for part in (part for file in files for part in file.parts):
+        known = found.get((part.broker, part.queue_id), part)
+        rows = part.rows if known is part else known.rows + part.rows
+        found[part.broker, part.queue_id] = replace(
+            part, first=min(known.first, part.first), last=max(known.last, part.last), rows=rows
+        )
+    return tuple(found.values())
+
+
+def begin_ms(date: str, hour: int) -> int:
+    began = datetime.fromisoformat(date).replace(hour=max(hour, 0), tzinfo=UTC)
+    return round(began.timestamp()) * 1000
+
+
+def end_ms(date: str, hour: int) -> int:
+    """When an hour, or the whole day, is over."""
+    return begin_ms(date, hour) + 3_600_000 * (24 if hour == WHOLE_DAY else 1)

@@ -1,0 +1,445 @@
+"""Is everything that was sent still there, once, and where it should be? The audit of whole stores, on Spark.
+
+Tasks go through parts of the commit logs (:mod:`audit_checks`) and leave small files, which are compared and
+added up (:mod:`audit_keys`, :mod:`audit_numbers`, :mod:`audit_sql`). What is wrong becomes findings
+(:mod:`audit_judge`), a page for people (:mod:`audit_report`) and tables for programs. Only reading: a broker
+may be at work on the stores meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import json
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline.audit import keys, numbers, sql
+from kerolox.pipeline.audit.blocks import Span
+from kerolox.pipeline.audit.checks import TABLES, PartAudit
+from kerolox.pipeline.audit.judge import Judge, Where
+from kerolox.pipeline.audit.kinds import KINDS, Findings
+from kerolox.pipeline.audit.plan import SPAN_BYTES, StorePlan, check_topics, plan_stores, spans
+from kerolox.pipeline.audit.queues import Cover, Lonely, lonely_entries
+from kerolox.store.disk.files import Files
+from kerolox.store.disk.lock import StoreLock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+FORM = "kerolox audit 1"  # by which a directory is known to be a report, and may be replaced
+ROWS_MAX = 1_000_000  # of one kind of finding, in its table
+TOPICS_SHOWN = 8
+JUST_MADE_MS = 60_000  # a folder this young may be about to be locked
+_QUEUE_TASKS = 8
+_QUEUES_ALONE = 64  # so few are looked at at once
+Row = dict[str, Any]
+Progress = Callable[[int, int], None]
+
+
+class Audit(msgspec.Struct):
+    """What was looked at, and what was found. The numbers are those of the page."""
+
+    stores: list[StorePlan]
+    findings: Findings
+    made_ms: int
+    topics_wanted: list[str] = []
+    since_ms: int | None = None
+    until_ms: int | None = None
+    seconds: float = 0.0
+    messages: int = 0
+    bytes_read: int = 0
+    bodies: int = 0  # checksums compared
+    entries: int = 0  # queue entries that are right
+    queues: int = 0
+    halves: int = 0  # half messages
+    halves_young: int = 0  # open, but only just sent
+    under_way: int = 0  # in the log, and not yet in their queue
+    first_ms: int = 0
+    last_ms: int = 0
+    topics: list[Row] = []
+    tags: list[Row] = []
+    minutes: list[Row] = []
+    latency: list[Row] = []
+    latency_minutes: list[Row] = []
+    latency_steps: list[Row] = []
+    sizes: list[Row] = []
+    size_steps: list[Row] = []
+    volume: Any = None  # a pa.Table
+
+    @property
+    def problems(self) -> int:
+        return self.findings.problem_count
+
+    @property
+    def headline(self) -> str:
+        count = (
+            f"{self.problems:,} problem{'s' if self.problems != 1 else ''}"
+            if self.problems
+            else "No problems"
+        )
+        return f"{count} in {self.messages:,} message{'s' if self.messages != 1 else ''}"
+
+
+def audit(
+    spark: SparkSession,
+    roots: Sequence[str | os.PathLike[str]],
+    to: str | os.PathLike[str],
+    *,
+    topics: Sequence[str] = (),
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    progress: Progress | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Audit:
+    """Look at the stores and put the report in the directory ``to``, in place of one that is there."""
+    began_s = clock.monotonic_s()
+    target = Path(os.path.abspath(to))
+    check_request(roots, to, topics=topics, since_ms=since_ms, until_ms=until_ms)
+    stores = plan_stores(roots, since_ms=since_ms, until_ms=until_ms)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left(target, clock.wall_ms())
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".work", dir=target.parent))
+    lock = StoreLock(Files(), work)
+    try:
+        lock.take()
+        made = Audit(stores, Findings(ROWS_MAX), clock.wall_ms(), sorted(topics), since_ms, until_ms)
+        scratch = sql.Scratch(spark, work)
+        summary = _go_through(scratch, stores, topics, progress)
+        _judge(scratch, made, summary, topics)
+        _count(scratch, made)
+        made.seconds = clock.monotonic_s() - began_s
+        _write(made, work / "report")
+        _replace(work / "report", target)
+    finally:
+        lock.release()
+        shutil.rmtree(work, ignore_errors=True)
+    return made
+
+
+def _remove_left(target: Path, now_ms: int) -> None:
+    """Remove what killed audits have left beside the report: what nobody has locked, and is not just made."""
+    for folder in target.parent.glob(f".{glob.escape(target.name)}.*.work"):
+        lock = StoreLock(Files(), folder)
+        try:
+            if now_ms - folder.stat().st_mtime * 1000 < JUST_MADE_MS:
+                continue
+            lock.take()
+        except (OSError, KeroloxError):  # somebody's, or gone meanwhile
+            continue
+        lock.release()
+        shutil.rmtree(folder, ignore_errors=True)
+        log.info("left_by_a_killed_audit folder=%s removed=true", folder)
+
+
+def check_request(
+    roots: Sequence[str | os.PathLike[str]],
+    to: str | os.PathLike[str],
+    *,
+    topics: Sequence[str] = (),
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+) -> None:
+    """Refuse what is no store, topics it does not have, and to put the report where something else is."""
+    check_topics(plan_stores(roots), topics)
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise OptionError("--until", until_ms, f"a time later than --since, which is {since_ms}")
+    target = Path(os.path.abspath(to))
+    parent = next(path for path in target.parents if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise OptionError("--to", str(target), f"a place for a folder; {parent} cannot be written to")
+    if not target.exists():
+        return
+    if target.is_dir():
+        if not any(target.iterdir()):
+            return
+        try:
+            if json.loads((target / "report.json").read_text(encoding="utf-8"))["form"] == FORM:
+                return
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+    raise KeroloxError(f"{target} is there and is no report of an audit. Give a new directory with --to.")
+
+
+# --- on Spark ----------------------------------------------------------------------------------------
+
+
+def _spread(spark: SparkSession, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """One task for each item; what they give."""
+    if not items:
+        return []
+    # Not by way of tables: the start of Spark's SQL engine takes longer than the audit of a small store.
+    return spark.sparkContext.parallelize(items, len(items)).map(work).collect()
+
+
+def _examine(
+    stores: Sequence[StorePlan], directory: str, topics: Collection[str], some: Sequence[Span]
+) -> list[Row]:
+    rows: list[Row] = []
+    for span in some:
+        rows += PartAudit(stores[span.store], span, Path(directory), topics).run().to_pylist()
+        (Path(directory) / f"done-{span.store}-{span.start}-{span.end}").touch()
+    return rows
+
+
+def _shares(parts: Sequence[Span], size_bytes: int = SPAN_BYTES) -> list[list[Span]]:
+    """Parts of small files together, so that each task is worth starting."""
+    shares: list[list[Span]] = []
+    size = size_bytes
+    for span in parts:
+        if size >= size_bytes // 2:
+            shares.append([])
+            size = 0
+        shares[-1].append(span)
+        size += span.end - span.start
+    return shares
+
+
+def _go_through(
+    scratch: sql.Scratch, stores: Sequence[StorePlan], topics: Sequence[str], progress: Progress | None
+) -> list[Row]:
+    parts = [span for store in stores for span in spans(store)]
+    total = sum(span.end - span.start for span in parts)
+    finished = threading.Event()
+
+    def watch() -> None:
+        while not finished.wait(0.5):
+            done = [name.name.split("-") for name in scratch.directory.glob("done-*")]
+            assert progress is not None
+            progress(sum(int(words[3]) - int(words[2]) for words in done), total)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    if progress is not None:
+        watcher.start()
+    try:
+        work = partial(_examine, stores, str(scratch.directory), frozenset(topics))
+        return [row for rows in _spread(scratch.spark, work, _shares(parts)) for row in rows]
+    finally:
+        finished.set()
+        if progress is not None:
+            watcher.join()
+            progress(total, total)
+
+
+def _look_at_queues(
+    stores: Sequence[StorePlan], ends: Sequence[int], some: Sequence[tuple[Where, Cover | None]]
+) -> dict[Where, list[Lonely]]:
+    found = {
+        where: lonely_entries(stores[where[0]], where[1:], cover, ends[where[0]]) for where, cover in some
+    }
+    return {where: entries for where, entries in found.items() if entries}
+
+
+def _lonely(
+    scratch: sql.Scratch, made: Audit, covers: dict[Where, Cover], summary: Sequence[Row]
+) -> dict[Where, list[Lonely]]:
+    wanted = set(made.topics_wanted)
+    keys = [
+        (store.number, topic, queue_id)
+        for store in made.stores
+        for topic, queue_id in store.queues
+        if not wanted or topic in wanted
+    ]
+    made.queues = len(keys)
+    ends = [
+        max((row["end"] for row in summary if row["store"] == store.number), default=store.low)
+        for store in made.stores
+    ]
+    share = -(-len(keys) // _QUEUE_TASKS)
+    some = [
+        [(key, covers.get(key)) for key in keys[at : at + share]] for at in range(0, len(keys), share or 1)
+    ]
+    found: dict[Where, list[Lonely]] = {}
+    look = partial(_look_at_queues, made.stores, ends)
+    alone = len(keys) <= _QUEUES_ALONE
+    for each in map(look, some) if alone else _spread(scratch.spark, look, some):
+        found |= each
+    return found
+
+
+def _judge(scratch: sql.Scratch, made: Audit, summary: list[Row], topics: Sequence[str]) -> None:
+    made.messages = sum(row["messages"] for row in summary)
+    made.bytes_read = sum(row["end"] - row["start"] for row in summary)
+    made.bodies = sum(row["bodies"] for row in summary)
+    made.entries = sum(row["entries"] for row in summary)
+    made.halves = sum(row["halves"] for row in summary)
+    made.first_ms = min((row["first_ms"] for row in summary if row["first_ms"]), default=0)
+    made.last_ms = max((row["last_ms"] for row in summary), default=0)
+    judge = Judge(made.stores, made.findings)
+    judge.log(_small(scratch, "faults").to_pylist(), summary)
+    covers = judge.covers(_small(scratch, "runs").to_pylist())
+    made.under_way = judge.entries(_small(scratch, "wrong_entries").to_pylist(), covers)
+    judge.gaps(covers, _lonely(scratch, made, covers, summary))
+    judge.copies(_small(scratch, "copies").to_pylist())
+    judge.duplicates(*_duplicates(scratch, made.bytes_read))
+    rows = sql.open_halves(scratch, made.stores, topics, ROWS_MAX)
+    made.halves_young = judge.halves(rows, made.made_ms)
+
+
+def _small(scratch: sql.Scratch, name: str) -> pa.Table:
+    """A table that is small whatever the size of the store, read without the help of Spark."""
+    return pa.concat_tables(_tables(scratch, name))
+
+
+def _tables(scratch: sql.Scratch, name: str) -> Iterator[pa.Table]:
+    """What each task left of it, and first an empty table."""
+    yield TABLES[name].empty_table()
+    for path in sorted((scratch.directory / name).glob("*.parquet")):
+        yield pq.read_table(path, schema=TABLES[name], partitioning=None)
+
+
+def _duplicates(scratch: sql.Scratch, log_bytes: int) -> tuple[list[Row], int]:
+    """Messages that are in a topic more than once, and how many there are."""
+    look = partial(keys.find_repeated, str(scratch.directory), ROWS_MAX)
+    shares = keys.shares(log_bytes)
+    found = [look(shares[0])] if len(shares) == 1 else _spread(scratch.spark, look, shares)
+    rows = [row for some, _ in found for row in some]
+    rows.sort(key=lambda row: (row["topic"], row["places"][0]["stored_ms"], row["msg_id"]))
+    return rows[:ROWS_MAX], sum(count for _, count in found)
+
+
+def _volume(scratch: sql.Scratch) -> pa.Table:
+    """Messages and bytes by store, topic, tag and minute."""
+    by = ["minute", "store", "topic", "tag"]
+    whole = numbers.added(_tables(scratch, "volume"), by)
+    return whole.sort_by([(name, "ascending") for name in by])
+
+
+def _count(scratch: sql.Scratch, made: Audit) -> None:
+    made.volume = _volume(scratch)
+    made.topics = numbers.sums(made.volume, "topic")
+    made.tags = numbers.sums(made.volume, "topic", "tag")
+    made.minutes = numbers.by_minute(made.volume, [row["topic"] for row in made.topics[:TOPICS_SHOWN]])
+    latency, sizes = _small(scratch, "latency"), _small(scratch, "sizes")
+    made.latency = numbers.spread(latency, "latency_ms", "topic")
+    made.latency_steps = numbers.histogram(latency, "latency_ms")
+    made.latency_minutes = numbers.spread(_small(scratch, "latency_by_minute"), "latency_ms", "minute")
+    made.sizes = numbers.spread(sizes, "body_bytes", "topic")
+    made.size_steps = numbers.histogram(sizes, "body_bytes")
+    judge = Judge(made.stores, made.findings)
+    judge.clocks(made.latency)
+    totals = {row["topic"]: row["messages"] for row in made.topics}
+    hot_spots = numbers.hot_spots(_small(scratch, "retries").to_pylist())
+    judge.hot_spots(hot_spots, totals, numbers.resent(_small(scratch, "dead"), _small(scratch, "resent")))
+
+
+# --- the report --------------------------------------------------------------------------------------
+
+
+def document(made: Audit) -> Row:
+    """The report for programs."""
+    return {
+        "form": FORM,
+        "headline": made.headline,
+        "problems": made.problems,
+        "clean": not made.problems,
+        "messages": made.messages,
+        "stores": [
+            {
+                "broker": store.label,
+                "path": store.root,
+                "from": store.low,
+                "to": store.high,
+                "inUse": store.unsettled,
+            }
+            for store in made.stores
+        ],
+        "topicsWanted": made.topics_wanted,
+        "sinceMs": made.since_ms,
+        "untilMs": made.until_ms,
+        "firstStoreTimestamp": made.first_ms,
+        "lastStoreTimestamp": made.last_ms,
+        "bytesRead": made.bytes_read,
+        "checksums": made.bodies,
+        "queueEntries": made.entries,
+        "queues": made.queues,
+        "halfMessages": made.halves,
+        "halfMessagesJustSent": made.halves_young,
+        "notYetInTheirQueue": made.under_way,
+        "seconds": round(made.seconds, 3),
+        "findings": {
+            kind.name: {
+                "problems": made.findings.count(kind),
+                "notes": len(made.findings.notes(kind)),
+                "first": [_plain(row) for row in made.findings.rows[kind.name][:20]],
+            }
+            for kind in KINDS
+        },
+        "topics": made.topics,
+        "latency": made.latency,
+        "sizes": made.sizes,
+    }
+
+
+def _plain(row: Row) -> Row:
+    return {
+        name: value if isinstance(value, str | int | float | list | bool | None) else value.isoformat()
+        for name, value in row.items()
+    }
+
+
+def _write(made: Audit, directory: Path) -> None:
+    from kerolox.pipeline.audit.report import page
+
+    tables = directory / "tables"
+    tables.mkdir(parents=True)
+    for kind in KINDS:
+        pq.write_table(made.findings.table(kind), tables / f"{kind.name}.parquet", compression="zstd")
+    pq.write_table(_labelled(made), tables / "volume.parquet", compression="zstd")
+    for name, rows in (
+        ("latency", made.latency),
+        ("sizes", made.sizes),
+        ("latency_by_minute", made.latency_minutes),
+    ):
+        pq.write_table(pa.Table.from_pylist(rows), tables / f"{name}.parquet", compression="zstd")
+    (directory / "report.html").write_text(page(made), encoding="utf-8")
+    text = json.dumps(document(made), ensure_ascii=False, indent=1)
+    (directory / "report.json").write_text(text, encoding="utf-8")
+
+
+def _labelled(made: Audit) -> pa.Table:
+    """The rates with the names of brokers and with times, for whoever has only the table."""
+    labels = pa.array([store.label for store in made.stores], pa.string())
+    table = made.volume
+    minute = pc.multiply(table["minute"], 60_000).cast(pa.timestamp("ms", tz="UTC"))
+    return pa.table({
+        "minute": minute, "broker": labels.take(table["store"].combine_chunks()), "topic": table["topic"],
+        "tag": table["tag"], "messages": table["messages"], "bytes": table["bytes"],
+        "body_bytes": table["body_bytes"],
+    })  # fmt: skip
+
+
+def _replace(made: Path, target: Path) -> None:
+    """Put the new report in the place of the old: whoever opens it finds one or the other, whole."""
+    if not target.exists():
+        os.rename(made, target)
+    elif not _exchange(made, target):
+        os.rename(target, made.with_name("old"))
+        os.rename(made, target)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two directories change their names in one step, where the system can do that (Linux)."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    done: int = renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange)
+    return done == 0

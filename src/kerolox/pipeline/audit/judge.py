@@ -1,0 +1,325 @@
+"""From what was found to findings: with file and place, what it means, and whether it is a problem."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from kerolox.pipeline.audit import kinds
+from kerolox.pipeline.audit.kinds import Findings
+from kerolox.pipeline.audit.plan import StorePlan
+from kerolox.pipeline.audit.queues import MISSING, NO_QUEUE, Cover, Key, Lonely, cover
+from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from kerolox.spark.store.files import Run
+from kerolox.store.queue.consume_queue import ENTRY_SIZE
+
+# A hot spot is a group that gave up so many messages of a topic, or this share of all there are of it.
+DEAD_LETTERS_HOT = 10
+DEAD_LETTERS_SHARE_HOT = 0.01
+HALF_OPEN_MS = 60_000  # younger half messages are simply under way
+
+Row = Mapping[str, Any]
+Where = tuple[int, str, int]  # store, topic, queue
+
+
+class Judge:
+    """Turns rows into findings."""
+
+    def __init__(self, stores: Sequence[StorePlan], findings: Findings) -> None:
+        self._stores = stores
+        self._findings = findings
+        self._runs: dict[str, Run] = {}
+
+    # --- the log ------------------------------------------------------------------------------------
+
+    def log(self, faults: Iterable[Row], summary: Iterable[Row]) -> None:
+        for row in faults:
+            store = self._stores[row["store"]]
+            if row["kind"] == "damaged log":
+                size = row["valid_from"] - row["physical_offset"]
+                what = f"{row['what']}; {size} bytes are no record, others follow at {row['valid_from']}"
+                self._findings.add(
+                    kinds.DAMAGED_LOG, **self._in_log(store, row["physical_offset"]), what=what
+                )
+            else:
+                self._findings.add(
+                    kinds.BODY_CHECKSUM, **self._in_log(store, row["physical_offset"]), topic=row["topic"],
+                    queue_id=row["queue_id"], queue_offset=row["queue_offset"], msg_id=row["msg_id"],
+                    what=row["what"],
+                )  # fmt: skip
+        for store in self._stores:
+            for low, high in _holes(store):
+                self._findings.add(
+                    kinds.DAMAGED_LOG, **self._in_log(store, low),
+                    what=f"the file is missing: {high - low} bytes from {low} to {high}",
+                )  # fmt: skip
+        for row in summary:
+            store = self._stores[row["store"]]
+            if row["stop"] and not row["stop"].startswith("zeros") and not store.unsettled:
+                self._findings.add(
+                    kinds.OTHER, note=True, **self._in_log(store, row["end"]),
+                    what=f"the log ends here in bytes that are no record: {row['stop']}. The next start cuts "
+                    "them off",
+                )  # fmt: skip
+        for store in self._stores:
+            back = sum(row["went_back"] for row in summary if row["store"] == store.number)
+            if back:
+                self._findings.add(
+                    kinds.OTHER, note=True, messages=back, broker=store.label, file=store.root,
+                    what=f"{back} messages have an earlier store time than one before them: the clock was "
+                    "set back. Looking up messages by time may miss some",
+                )  # fmt: skip
+
+    # --- queues -------------------------------------------------------------------------------------
+
+    def covers(self, runs: Iterable[Row]) -> dict[Where, Cover]:
+        """What the log has of each queue; its gaps and the numbers given twice are findings."""
+        by_queue: dict[Where, list[tuple[int, int, int, int]]] = defaultdict(list)
+        for row in runs:
+            key = (row["store"], row["topic"], row["queue_id"])
+            by_queue[key].append((row["first"], row["last"], row["first_place"], row["last_place"]))
+        found = {key: cover(each) for key, each in by_queue.items()}
+        for (number, topic, queue_id), each in sorted(found.items()):
+            store = self._stores[number]
+            about: dict[str, Any] = {"topic": topic, "queue_id": queue_id}
+            for gap in each.taken:
+                count = gap.last - gap.first
+                self._findings.add(
+                    kinds.TAKEN, **self._in_log(store, gap.place), **about, queue_offset=gap.first,
+                    messages=count, what=f"{_numbers(gap.first, gap.last)} an earlier message's already",
+                )  # fmt: skip
+            if each.replaced:
+                self._findings.add(
+                    kinds.OTHER, note=True, **about, broker=store.label, messages=each.replaced,
+                    file=store.queue_directory(topic, queue_id),
+                    what=f"{each.replaced} older messages in the log are in no queue: the topic was deleted "
+                    "and made anew",
+                )  # fmt: skip
+        return found
+
+    def entries(self, wrong: Iterable[Row], covers: Mapping[Where, Cover]) -> int:
+        """Entries that differ from their message. Gives the number of messages still on their way."""
+        under_way = 0
+        for row in _joined(wrong):
+            store = self._stores[row["store"]]
+            topic, queue_id, first, last = row["topic"], row["queue_id"], row["first"], row["last"]
+            if row["physical_offset"] < covers[row["store"], topic, queue_id].begin_place:
+                continue
+            count = last - first
+            about: dict[str, Any] = {
+                **self._in_queue(store, (topic, queue_id), first), "physical_offset": row["physical_offset"],
+                "messages": count,
+            }  # fmt: skip
+            if row["kind"] in (MISSING, NO_QUEUE):
+                if store.unsettled and row["physical_offset"] >= store.dispatched:
+                    under_way += count  # only in memory yet
+                    continue
+                if row["kind"] == NO_QUEUE:
+                    deleted = store.topics is not None and topic not in store.topics
+                    what = f"{count} messages have no queue" + (": the topic was deleted" if deleted else "")
+                    kind = kinds.OTHER if deleted else kinds.MISSING_ENTRIES
+                    self._findings.add(kind, note=deleted, **about, what=what)
+                else:
+                    what = f"{_numbers(first, last)} missing in the queue"
+                    self._findings.add(kinds.MISSING_ENTRIES, **about, what=what)
+                continue
+            fault = row["kind"].removeprefix("wrong ")
+            what = (
+                f"{_numbers(first, last)} wrong: the entry says {fault} {row['found']}, the message's is "
+                f"{row['wanted']}"
+            )
+            self._findings.add(
+                kinds.WRONG_ENTRIES, **about, fault=row["kind"], expected=row["wanted"], found=row["found"],
+                what=what,
+            )  # fmt: skip
+        return under_way
+
+    def gaps(self, covers: Mapping[Where, Cover], lonely: Mapping[Where, Sequence[Lonely]]) -> None:
+        """Numbers without a message, and entries without one: often the same, then told once."""
+        for key in sorted({*covers, *lonely}):
+            number, topic, queue_id = key
+            store = self._stores[number]
+            about = {"topic": topic, "queue_id": queue_id}
+            entries = list(lonely.get(key, ()))
+            for gap in covers[key].gaps if key in covers else ():
+                inside = [each for each in entries if gap.first <= each.first and each.last <= gap.last]
+                entries = [each for each in entries if each not in inside]
+                count = gap.last - gap.first
+                marked = sum(each.last - each.first for each in inside if each.is_hole) == count
+                what = f"{_numbers(gap.first, gap.last)} in no message of the log"
+                if marked:
+                    what += "; an earlier repair marked them as lost"
+                elif inside:
+                    what += f"; the queue says they lie from {inside[0].place} on"
+                self._findings.add(
+                    kinds.OTHER if marked else kinds.GAPS, note=marked,
+                    **self._in_log(store, gap.place), **about, queue_offset=gap.first, messages=count,
+                    what=what,
+                )  # fmt: skip
+            for each in entries:
+                if each.is_hole:
+                    continue
+                self._findings.add(
+                    kinds.LONELY_ENTRIES, **self._in_queue(store, (topic, queue_id), each.first),
+                    physical_offset=each.place, messages=each.last - each.first, points_at=each.place,
+                    what=f"{_numbers(each.first, each.last)} listed, but no message of this queue lies at "
+                    f"{each.place}",
+                )  # fmt: skip
+
+    # --- messages -----------------------------------------------------------------------------------
+
+    def duplicates(self, rows: Sequence[Row], count: int) -> None:
+        for row in rows:
+            first, *others = row["places"]
+            store = self._stores[first["store"]]
+            places = [self._place(place) for place in row["places"]]
+            self._findings.add(
+                kinds.DUPLICATES, **self._in_log(store, first["physical_offset"]), topic=row["topic"],
+                queue_id=first["queue_id"], queue_offset=first["queue_offset"], messages=row["copies"],
+                msg_id=row["msg_id"], copies=row["copies"], places=places, stored=_time(first["stored_ms"]),
+                what=f"message {row['msg_id']} is there {row['copies']} times; again at "
+                + ", ".join(self._place(place) for place in others[:3]),
+            )  # fmt: skip
+        self._findings.not_kept[kinds.DUPLICATES.name] += count - len(rows)
+
+    def copies(self, rows: Iterable[Row]) -> None:
+        """Copies that were made on purpose are told of, by who made them."""
+        by: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        for row in rows:
+            by[row["topic"], row["made_by"]].append(row)
+        for (topic, made_by), each in sorted(by.items()):
+            count = sum(row["messages"] for row in each)
+            first = min(each, key=lambda row: (row["store"], row["physical_offset"]))
+            store = self._stores[first["store"]]
+            self._findings.add(
+                kinds.OTHER, note=True, **self._in_log(store, first["physical_offset"]), topic=topic,
+                messages=count,
+                what=f"{count} messages are copies made by kerolox {made_by}, on purpose: no duplicates, "
+                "though they have the unique keys of what they are copies of",
+            )  # fmt: skip
+
+    def _place(self, place: Row) -> str:
+        label = f"{self._stores[place['store']].label} " if len(self._stores) > 1 else ""
+        where = f"queue {place['queue_id']} offset {place['queue_offset']}"
+        return f"{label}{where} (log {place['physical_offset']})"
+
+    def halves(self, rows: Iterable[Row], now_ms: int) -> int:
+        """Gives the number of those too young to be a finding."""
+        young = 0
+        for row in rows:
+            age_ms = now_ms - row["stored_ms"]
+            if age_ms < HALF_OPEN_MS:
+                young += 1
+                continue
+            store = self._stores[row["store"]]
+            checks = int(row["checks"]) if (row["checks"] or "").isdigit() else 0
+            self._findings.add(
+                kinds.OPEN_HALVES, **self._in_log(store, row["physical_offset"]), topic=row["real_topic"],
+                queue_offset=row["queue_offset"], msg_id=row["msg_id"], producer_group=row["producer_group"],
+                age_s=age_ms // 1000, checks=checks, born=_time(row["born_ms"]),
+                stored=_time(row["stored_ms"]),
+                what=f"of producer group {row['producer_group']}, open for {duration(age_ms)}, "
+                f"asked for {checks} times",
+            )  # fmt: skip
+        return young
+
+    def hot_spots(
+        self, rows: Iterable[Row], totals: Mapping[str, int], resent: Mapping[tuple[str, str], int]
+    ) -> None:
+        """``resent``: by group and topic, how many dead letters were sent again."""
+        for row in rows:
+            dead = row["kind"] == "dead letters"
+            kind = kinds.DEAD_LETTERS if dead else kinds.RETRIES
+            prefix = DEAD_LETTER_PREFIX if dead else RETRY_PREFIX
+            count, total = row["messages"], totals.get(row["topic"], 0)
+            share = count / total if total and not row["topic"].startswith(prefix) else None
+            again = resent.get((row["group"], row["topic"]), 0) if dead else 0
+            left = count - again
+            hot = left >= DEAD_LETTERS_HOT or (
+                share is not None and left > 0 and left / total >= DEAD_LETTERS_SHARE_HOT
+            )
+            store = self._stores[row["first"]["store"]]
+            done = f"; {'all' if not left else again} sent again since" if again else ""
+            of = "" if share is None else f" ({share:.2%} of the topic's messages)"
+            peak = _time(row["peak_minute"] * 60_000)
+            self._findings.add(
+                kind, note=not (dead and hot), **self._in_log(store, row["first"]["physical_offset"]),
+                topic=row["topic"], messages=count, consumer_group=row["group"], tag=row["tag"], share=share,
+                reconsume_times_max=row["reconsume_times_max"],
+                first_minute=_time(row["first_minute"] * 60_000),
+                last_minute=_time(row["last_minute"] * 60_000), peak_minute=peak,
+                peak_messages=row["peak_messages"], resent=again if dead else None,
+                what=f"group {row['group']}: {count} {row['kind']}{of}, the most at {peak:%Y-%m-%d %H:%M} "
+                f"({row['peak_messages']} in that minute){done}",
+            )  # fmt: skip
+
+    def clocks(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            if row["negative"]:
+                self._findings.add(
+                    kinds.OTHER, note=True, topic=row["topic"], messages=row["negative"],
+                    what=f"{row['negative']} messages were born after they were stored, by up to "
+                    f"{-row['least']} ms: a producer's clock is ahead of the broker's",
+                )  # fmt: skip
+
+    # --- places -------------------------------------------------------------------------------------
+
+    def _in_log(self, store: StorePlan, place: int) -> dict[str, Any]:
+        path, at = store.log.where(place)
+        return {"broker": store.label, "file": path, "file_offset": at, "physical_offset": place}
+
+    def _in_queue(self, store: StorePlan, key: Key, offset: int) -> dict[str, Any]:
+        directory = store.queue_directory(*key)
+        run = self._runs.get(directory)
+        if run is None:
+            run = self._runs[directory] = store.queue_files(*key)
+        path, at = run.where(offset * ENTRY_SIZE) if run.pieces else (run.directory, None)
+        return {
+            "broker": store.label, "topic": key[0], "queue_id": key[1], "queue_offset": offset, "file": path,
+            "file_offset": at,
+        }  # fmt: skip
+
+
+def _joined(wrong: Iterable[Row]) -> list[dict[str, Any]]:
+    """Ranges of wrong entries that go on in the next part of the log, as one."""
+    joined: list[dict[str, Any]] = []
+    same = ("store", "topic", "queue_id", "kind")
+    for row in sorted(wrong, key=lambda row: (row["store"], row["topic"], row["queue_id"], row["first"])):
+        last = joined[-1] if joined else None
+        if last is not None and last["last"] == row["first"] and all(last[n] == row[n] for n in same):
+            last["last"] = row["last"]
+        else:
+            joined.append(dict(row))
+    return joined
+
+
+def _holes(store: StorePlan) -> list[tuple[int, int]]:
+    """Files of the log that are missing between others."""
+    ends = [each.end for each in store.log.pieces]
+    starts = [each.start for each in store.log.pieces]
+    return [(end, start) for end, start in zip(ends, starts[1:], strict=False) if end < start]
+
+
+def _numbers(first: int, last: int) -> str:
+    return f"queue offset {first} is" if last - first == 1 else f"queue offsets {first} to {last - 1} are"
+
+
+def _time(ms: int) -> datetime:
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+def duration(ms: float) -> str:
+    """12 ms, 3.4 s, 5 min, 2.5 h, 3 days."""
+    units: tuple[tuple[float, str, Callable[[float], str]], ...] = (
+        (86_400_000, "days", lambda n: f"{n:.1f}"), (3_600_000, "h", lambda n: f"{n:.1f}"),
+        (60_000, "min", lambda n: f"{n:.0f}"), (1000, "s", lambda n: f"{n:.3g}"),
+    )  # fmt: skip
+    for size, unit, text in units:
+        if abs(ms) >= size:
+            return f"{text(ms / size)} {unit}"
+    return f"{ms:g} ms"

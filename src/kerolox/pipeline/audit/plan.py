@@ -1,0 +1,194 @@
+"""What an audit looks at: the stores, what they are like, and their logs in parts that tasks can share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from kerolox.errors import KeroloxError, OptionError, ProtocolError
+from kerolox.pipeline.audit.blocks import Blocks, Span
+from kerolox.protocol import json_dialect
+from kerolox.protocol.reserved import (
+    BENCHMARK_TOPIC,
+    DEAD_LETTER_PREFIX,
+    HALF_GROUP,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPICS,
+)
+from kerolox.spark.store.files import Log, Run, find_run
+from kerolox.store.disk.progress_notes import NAME as MARKS_NAME
+from kerolox.store.disk.progress_notes import MarksFile
+from kerolox.store.errors import DiskError
+from kerolox.store.log.cursors import fit_for_directory
+from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, find_layout
+
+SPAN_BYTES = 64 << 20
+NAME_BYTES_MAX = 255  # of a directory, on Linux
+
+
+def is_users(topic: str) -> bool:
+    """Whether a topic holds what producers sent to it, and not what the broker keeps for itself."""
+    return (topic not in SYSTEM_TOPICS or topic == BENCHMARK_TOPIC) and not topic.startswith(
+        (RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX)
+    )
+
+
+class StorePlan(msgspec.Struct, frozen=True):
+    """One store. ``unsettled``: in use, or not stopped cleanly, so its newest part may be on its way."""
+
+    number: int
+    root: str
+    label: str
+    log: Run
+    unsettled: bool
+    dispatched: int  # queues hold everything before this offset; -1: not known
+    is_ours: bool  # kerolox wrote it last
+    queue_file_bytes: int
+    delay_levels: tuple[int, ...]
+    light_queues: bool
+    batch_topics: frozenset[str]
+    topics: frozenset[str] | None  # by configuration; None: not known
+    half_progress: int  # half messages before this offset are done with
+    queues: tuple[tuple[str, int], ...]
+    low: int  # the part of the log that is looked at
+    high: int
+
+    def queue_directory(self, topic: str, queue_id: int) -> str:
+        return os.path.join(self.root, QUEUES, topic, str(queue_id))
+
+    def queue_files(self, topic: str, queue_id: int) -> Run:
+        """None of a queue that cannot be a directory: a damaged message may say any name."""
+        directory = self.queue_directory(topic, queue_id)
+        if (
+            not fit_for_directory(topic, queue_id)
+            or len(topic.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX
+        ):
+            return Run(directory, (), 0)
+        return find_run([directory])
+
+
+def plan_stores(
+    roots: Sequence[str | os.PathLike[str]], *, since_ms: int | None = None, until_ms: int | None = None
+) -> list[StorePlan]:
+    """What there is. With times, the part of each log that was stored between them."""
+    if not roots:
+        raise OptionError("STORE_DIR", "nothing", "at least one directory of a store (storePathRootDir)")
+    paths = list(dict.fromkeys(os.path.abspath(root) for root in roots))
+    return [
+        _plan(number, path, label, since_ms, until_ms)
+        for number, (path, label) in enumerate(zip(paths, _labels(paths), strict=True))
+    ]
+
+
+def _labels(paths: Sequence[str]) -> list[str]:
+    """The shortest ends of the paths that tell them apart."""
+    for depth in range(1, 20):
+        labels = ["/".join(Path(path).parts[-depth:]) for path in paths]
+        if len(set(labels)) == len(labels):
+            return labels
+    return list(paths)
+
+
+def _plan(number: int, root: str, label: str, since_ms: int | None, until_ms: int | None) -> StorePlan:
+    files = OnlyReading()
+    layout = find_layout(root)
+    run = find_run(list(dict.fromkeys(layout.log_paths + layout.read_only_paths)))
+    queues = [
+        (topic, int(name))
+        for topic in files.list_dir(layout.path(QUEUES))
+        for name in files.list_dir(os.path.join(layout.path(QUEUES), topic))
+        if name.isascii() and name.isdigit()
+    ]
+    low, high = run.start, run.end
+    if since_ms is not None:
+        low = _place_of_time(run, since_ms)
+    if until_ms is not None:
+        high = _place_of_time(run, until_ms)
+    return StorePlan(
+        number=number,
+        root=layout.root,
+        label=label,
+        log=run,
+        unsettled=files.exists(layout.path("abort")),
+        dispatched=MarksFile(files, layout.root).load().dispatched,
+        is_ours=files.exists(layout.path(MARKS_NAME)),
+        queue_file_bytes=layout.queue_file_bytes,
+        delay_levels=layout.delay_levels,
+        light_queues=layout.light_queues,
+        batch_topics=frozenset(files.list_dir(layout.path(BATCH_QUEUES))),
+        topics=_topics(files, layout.path("config/topics.json")),
+        half_progress=_half_progress(files, layout.path("config/consumerOffset.json")),
+        queues=tuple(sorted(queues)),
+        low=low,
+        high=max(low, high),
+    )
+
+
+def spans(store: StorePlan, span_bytes: int = SPAN_BYTES) -> list[Span]:
+    """The log in parts. Each begins with a file, or with a record that was found."""
+    found: list[Span] = []
+    with Log(store.log) as log:
+        for piece in store.log.pieces:
+            begin, end = max(piece.start, store.low), min(piece.end, store.high)
+            while begin < end:
+                # A part that would be small is not worth a task of its own.
+                target = begin + span_bytes
+                next_begin = log.next_record(target, end) if target + span_bytes // 2 < end else end
+                found.append(Span(store.number, begin, next_begin))
+                begin = next_begin
+    return found
+
+
+def _place_of_time(run: Run, wanted_ms: int) -> int:
+    """Where the first message lies that was stored at a time or later; the end when there is none."""
+    with Log(run) as log:
+        begin = 0
+        for number, piece in enumerate(run.pieces):
+            stored_ms = log.stored_ms(piece.start)
+            if stored_ms >= wanted_ms:
+                break
+            if stored_ms > 0:
+                begin = number
+    for piece in run.pieces[begin:]:
+        for block in Blocks(Span(0, piece.start, piece.end), run):
+            late = np.flatnonzero(block.heads.stored_ms >= wanted_ms)
+            if len(late):
+                return block.base + int(block.heads.positions[late[0]])
+    return run.end
+
+
+def _topics(files: OnlyReading, path: str) -> frozenset[str] | None:
+    try:
+        table = json_dialect.loads(files.read(path))
+        return frozenset(table["topicConfigTable"])
+    except (DiskError, ProtocolError, KeyError, TypeError):
+        return None
+
+
+def _half_progress(files: OnlyReading, path: str) -> int:
+    try:
+        table = json_dialect.loads(files.read(path))["offsetTable"]
+        return int(table[f"{HALF_TOPIC}@{HALF_GROUP}"]["0"])
+    except (DiskError, ProtocolError, KeyError, TypeError, ValueError):
+        return 0
+
+
+def known_topics(stores: Sequence[StorePlan]) -> frozenset[str]:
+    """All topics that stores have heard of."""
+    queues = (topic for store in stores for topic, _ in store.queues)
+    return frozenset(queues).union(*(store.topics or () for store in stores))
+
+
+def check_topics(stores: Sequence[StorePlan], topics: Sequence[str]) -> None:
+    """Refuse a topic no store has heard of: its audit would be clean, and mean nothing."""
+    known = known_topics(stores)
+    for topic in topics:
+        if topic not in known:
+            near = ", ".join(sorted(name for name in known if is_users(name))[:8]) or "none"
+            raise KeroloxError(f"no store given has a topic {topic!r}. There are: {near}")

@@ -1,0 +1,376 @@
+"""The part of a replay that runs in tasks: messages of some queues, in order, sent to other queues.
+
+What is sent carries the replay's id and the place it came from. A task that begins looks for these marks
+behind the place where the target ended when the replay was planned, and goes on behind the last it finds; and
+it looks again when an answer does not come, before it sends anything a second time. One request is under way
+at a time, and a broker stores a request whole or not at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from kerolox.client.admin.dead_letters import OF_THE_WAY
+from kerolox.client.errors import failure
+from kerolox.client.messages import Queue
+from kerolox.client.options import ClientOptions
+from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.clock import SYSTEM_CLOCK
+from kerolox.errors import KeroloxError
+from kerolox.pipeline.replay.plan import ReplayError, Source
+from kerolox.pipeline.replay.watch import Watched
+from kerolox.protocol import properties as names
+from kerolox.protocol.batch import encode_batch, unwrap
+from kerolox.protocol.codes import STORED_CODES, RequestCode
+from kerolox.protocol.compression import compress
+from kerolox.protocol.flags import COMPRESSED, COMPRESSION_ZLIB
+from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
+from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
+from kerolox.protocol.properties import pack, unpack
+from kerolox.protocol.record import decode_record
+from kerolox.protocol.reserved import TEMPLATE_TOPIC, TOOLS_GROUP
+from kerolox.spark.records import positions_of
+
+# Marks of a copy: which replay made it, of what message, and when that one was born.
+REPLAY_ID = "KEROLOX_REPLAY"
+REPLAY_FROM = "KEROLOX_REPLAY_FROM"
+REPLAY_BORN = "KEROLOX_REPLAY_BORN"
+MARKS = frozenset({REPLAY_ID, REPLAY_FROM, REPLAY_BORN})
+AT_REPLAY_ID = names.marker(REPLAY_ID)
+AT_REPLAY_FROM = names.marker(REPLAY_FROM)
+
+# Sent anew to a topic of its own: it is no retry, and should it fail, it tells of this copy.
+NOT_CARRIED = OF_THE_WAY | MARKS | {names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.REDIRECT}
+
+PRODUCER_GROUP = "KEROLOX_REPLAY"
+BATCH_BYTES = 1 << 19
+BATCH_COUNT = 1000
+ITEM_BYTES = 22
+PATIENCE_S = 60.0  # with a broker that does not answer: it may be restarting
+SETTLE_S = 1.0  # what a dead sender has sent last is stored by then, and can be found
+PAUSE_S_MAX = 2.0
+SLICE_S = 0.2
+
+COLUMNS = (
+    "lane int, source int, queue_offset bigint, body binary, properties map<string,string>, keys string, "
+    "tags string, born_ms bigint, flag int"
+)
+RESULT = pa.schema(
+    [
+        ("source", pa.int32()),
+        ("sent", pa.int64()),
+        ("before", pa.int64()),
+        ("repeated", pa.int64()),
+        ("error", pa.string()),
+    ]
+)
+RESULT_COLUMNS = "source int, sent bigint, before bigint, repeated bigint, error string"
+
+Pairs: TypeAlias = Iterable[tuple[str, str]]
+
+
+@dataclass
+class Copy:
+    """A message made ready."""
+
+    offset: int  # of the original
+    flag: int
+    body: bytes
+    properties: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return ITEM_BYTES + len(self.body) + len(self.properties)
+
+
+@dataclass
+class Done:
+    """What came of one queue."""
+
+    sent: int = 0
+    before: int = 0  # was there already
+    repeated: int = 0  # more than once in the source: sent once
+    error: str | None = None
+
+
+class Pace:
+    """So many messages a second."""
+
+    def __init__(self, rate: float, check: Callable[[], None]) -> None:
+        self._rate = rate
+        self._check = check
+        self._next_s = time.monotonic()
+
+    @property
+    def count_max(self) -> int:
+        return max(1, min(BATCH_COUNT, int(self._rate * SLICE_S))) if self._rate else BATCH_COUNT
+
+    def wait(self, count: int) -> None:
+        if not self._rate:
+            return
+        while (left_s := self._next_s - time.monotonic()) > 0:
+            time.sleep(min(SLICE_S, left_s))
+            self._check()
+        self._next_s = max(self._next_s, time.monotonic() - SLICE_S) + count / self._rate
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """What tasks are told: travels to each of them, which finds its lane by its number."""
+
+    id: str
+    options: ClientOptions
+    lanes: Sequence[Sequence[tuple[int, Source]]]  # with its number in the plan
+    rate: float  # of all lanes together
+    resumed: bool
+    host: str
+    port: int
+    token: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For ``mapInArrow``: rows are in the order of source and offset."""
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None
+        lane = task.partitionId()
+        mine = dict(self.lanes[lane])
+        total = sum(source.count for _, source in (pair for part in self.lanes for pair in part))
+        # Lanes that get their share of the rate end together, and the rate is what was asked for.
+        share = self.rate * sum(source.count for source in mine.values()) / max(1, total)
+        watched = Watched(self.host, self.port, self.token, lane)
+        try:
+            with PlainCluster(self.options) as cluster:
+                unsure = self.resumed or task.attemptNumber() > 0
+                done = Lane(cluster, self.id, mine, watched, share, unsure=unsure).run(batches)
+        finally:
+            watched.close()
+        rows = [(number, each.sent, each.before, each.repeated, each.error) for number, each in done.items()]
+        columns = zip(*rows, strict=True) if rows else [()] * len(RESULT)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, RESULT, strict=True)],
+            schema=RESULT,
+        )
+
+
+class Lane:
+    """Sends the messages of some queues, one queue after the other."""
+
+    def __init__(
+        self,
+        cluster: PlainCluster,
+        id: str,
+        sources: dict[int, Source],
+        watched: Watched,
+        rate: float,
+        *,
+        unsure: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._id = id
+        self._sources = sources
+        self._watched = watched
+        self._pace = Pace(rate, watched.check)
+        self._unsure = unsure
+        self._done: dict[int, Done] = {}
+        self._looked: dict[Queue, int] = {}  # target → where the next look begins
+        self._last: dict[str, int] = {}  # source → the last offset that is there
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> dict[int, Done]:
+        part: list[Copy] = []
+        number, size_bytes = -1, 0
+        behind, known = -1, None  # the message before, to see repetitions
+        try:
+            for batch in batches:
+                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    _, following, offset, body, pairs, keys, tags, born_ms, flag = row
+                    if following != number:
+                        self._flush(number, part)
+                        number, part, size_bytes, behind = following, [], 0, -1
+                        self._begin(number)
+                    source = self._sources[number]
+                    if offset == behind:
+                        if (body, born_ms) != known:
+                            raise ReplayError(
+                                f"{source.name}/{offset} is the place of two messages: the topic was made "
+                                "anew in between. Replay one after the other, by --since and --until"
+                            )
+                        self._done[number].repeated += 1
+                        continue
+                    behind, known = offset, (body, born_ms)
+                    if offset <= self._last.get(source.name, -1):
+                        self._done[number].before += 1
+                        continue
+                    packed = self.properties(source, offset, pairs, keys, tags, born_ms)
+                    copy = Copy(offset, flag or 0, body or b"", packed)
+                    if part and (
+                        size_bytes + copy.size_bytes > BATCH_BYTES or len(part) >= self._pace.count_max
+                    ):
+                        self._flush(number, part)
+                        part, size_bytes = [], 0
+                    part.append(copy)
+                    size_bytes += copy.size_bytes
+            self._flush(number, part)
+        except ReplayError as error:  # no other attempt would do better
+            self._done.setdefault(number, Done()).error = " ".join(str(error).split())
+        return self._done
+
+    def properties(
+        self,
+        source: Source,
+        offset: int,
+        pairs: Pairs | str | None,
+        keys: str | None,
+        tags: str | None,
+        born_ms: int | None,
+    ) -> bytes:
+        """What the copy carries: all that is the message's own, and the marks."""
+        own = unpack(pairs.encode()) if isinstance(pairs, str) else dict(pairs or ())
+        kept: dict[str, str | None] = {
+            name: value
+            for name, value in own.items()
+            if name not in NOT_CARRIED and not name.startswith(names.TRANSIENT_PREFIX)
+        }
+        if keys:
+            kept.setdefault(names.KEYS, keys)
+        if tags:
+            kept.setdefault(names.TAGS, tags)
+        kept[REPLAY_ID] = self._id
+        kept[REPLAY_FROM] = f"{source.name}/{offset}"
+        if born_ms is not None:
+            kept[REPLAY_BORN] = str(born_ms)
+        packed = pack(kept)
+        if len(packed) > PROPERTIES_BYTES_MAX:
+            raise ReplayError(
+                f"message {source.name}/{offset}: with the marks its properties take {len(packed)} bytes; at "
+                f"most {PROPERTIES_BYTES_MAX} fit. Leave it out: --where"
+            )
+        return packed
+
+    # --- what is there already ------------------------------------------------------------------------
+
+    def _begin(self, number: int) -> None:
+        source = self._sources[number]
+        self._done.setdefault(number, Done())
+        if source.target not in self._looked:
+            if self._unsure:
+                time.sleep(SETTLE_S)
+            self._tried(source, lambda: self._look(source.target, source.since))
+        if not self._unsure or source.name in self._last:
+            return
+        first = self._cluster.min_offset(source.target)
+        if first > source.since:
+            raise ReplayError(
+                f"what replay {self._id} had sent to {source.target} may have been deleted since: the queue "
+                f"began at or before {source.since} and begins at {first} now. Replay what is missing with a "
+                "new --id"
+            )
+
+    def _look(self, target: Queue, start: int) -> None:
+        """Find the marks of this replay in a queue."""
+        cluster = self._cluster
+        end = cluster.max_offset(target)
+        start = max(start, cluster.min_offset(target))
+        for pulled in cluster.blocks(target, start, end, group=TOOLS_GROUP):
+            self._watched.check()
+            for at in positions_of(pulled.block):
+                for message in unwrap(decode_record(pulled.block, int(at))):
+                    packed = message.packed_properties
+                    if names.find(packed, AT_REPLAY_ID) == self._id.encode():
+                        place = names.find(packed, AT_REPLAY_FROM) or b""
+                        name, _, offset = place.decode("utf-8", "replace").rpartition("/")
+                        self._last[name] = max(self._last.get(name, -1), int(offset))
+        self._looked[target] = max(start, end)
+
+    # --- sending ------------------------------------------------------------------------------------------
+
+    def _flush(self, number: int, part: list[Copy]) -> None:
+        if not part:
+            return
+        source = self._sources[number]
+        self._pace.wait(len(part))
+        self._watched.check()
+        done = self._done[number]
+
+        def send() -> None:
+            last = self._last.get(source.name, -1)
+            missing = [copy for copy in part if copy.offset > last]
+            if missing:
+                self._send(source, missing)
+
+        def look() -> None:
+            self._look(source.target, self._looked[source.target])
+
+        self._tried(source, send, look)
+        self._last[source.name] = part[-1].offset
+        done.sent += len(part)
+        self._watched.tell(sum(each.sent + each.before for each in self._done.values()))
+
+    def _tried(
+        self, source: Source, work: Callable[[], None], look: Callable[[], None] | None = None
+    ) -> None:
+        """Do it, again and again while another try may help. What may have been done is looked for first."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        pause_s = SETTLE_S
+        in_doubt = False
+        while True:
+            try:
+                if in_doubt and look is not None:
+                    look()
+                work()
+                return
+            except KeroloxError as error:
+                if isinstance(error, ReplayError):
+                    raise
+                if not error.retriable or time.monotonic() > deadline_s:
+                    last = self._last.get(source.name)
+                    where = f"behind offset {last}" if last is not None else "at its begin"
+                    raise ReplayError(f"{source.name} to {source.target}, {where}: {error}") from error
+                in_doubt = True
+            until_s = time.monotonic() + pause_s
+            while time.monotonic() < until_s:
+                time.sleep(SLICE_S)
+                self._watched.check()
+            pause_s = min(PAUSE_S_MAX, pause_s * 2)
+            try:
+                self._cluster.route(source.target.topic, fresh=True)
+            except KeroloxError:
+                pass  # the next try tells
+
+    def _send(self, source: Source, part: Sequence[Copy]) -> None:
+        target = source.target
+        batch = len(part) > 1
+        body, sys_flag = part[0].body, 0
+        if batch:
+            body = encode_batch([(copy.flag, copy.body, copy.properties) for copy in part])
+        elif len(body) > BATCH_BYTES:  # as it was sent once, or brokers may find it too large
+            smaller = compress(body)
+            if len(smaller) < len(body):
+                body, sys_flag = smaller, COMPRESSED | COMPRESSION_ZLIB
+        wait = pack({names.WAIT: "true"})
+        header = SendRequestV2(
+            producer_group=PRODUCER_GROUP,
+            topic=target.topic,
+            default_topic=TEMPLATE_TOPIC,
+            default_topic_queue_nums=4,
+            queue_id=target.queue_id,
+            sys_flag=sys_flag,
+            born_timestamp=SYSTEM_CLOCK.wall_ms(),
+            flag=0 if batch else part[0].flag,
+            properties=(wait if batch else part[0].properties + wait).decode(),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=batch,
+            broker_name=target.broker,
+        )
+        code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
+        address = self._cluster.address(target)
+        answer = self._cluster.line(address).ask(code, header, body)
+        if answer.code not in STORED_CODES:
+            raise failure(answer, address=address, code=code)
+        self._looked[target] = max(self._looked[target], answer.header(SendAnswer).queue_offset)

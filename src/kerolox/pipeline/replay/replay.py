@@ -1,0 +1,308 @@
+"""Messages of an archive, or of a broker's files, sent to topics again.
+
+Order is kept within each queue the messages come from, and each of these goes to one queue. Copies carry the
+properties of the originals, and marks: the replay's id and the place each came from. By these marks a replay
+that was killed goes on where it was (``replay_lane``), and so nothing is sent twice. The window that remains:
+a request that a dead sender has sent, and that its broker stores only after the next run has looked for it,
+more than ``SETTLE_S`` later. And the source must stay what it was: what is added to a queue below the offsets
+already sent is not noticed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kerolox.client.errors import NoPermission
+from kerolox.client.messages import Queue
+from kerolox.client.names import check_topic_for_sending, is_system
+from kerolox.client.options import ClientOptions
+from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.errors import OptionError
+from kerolox.pipeline.replay.lane import COLUMNS, RESULT_COLUMNS, Lanes
+from kerolox.pipeline.replay.plan import (
+    Choice,
+    Plan,
+    PlanFile,
+    Source,
+    check_same,
+    lanes_of,
+    target_of,
+)
+from kerolox.pipeline.replay.source import check_topics, chosen, find_source
+from kerolox.pipeline.replay.watch import Watch
+from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+@dataclass
+class Replayed:
+    """What came of a replay. In a dry run: what would be sent."""
+
+    id: str
+    dry_run: bool = False
+    planned: int = 0
+    sent: int = 0  # by this run
+    before: int = 0  # by earlier runs of the same id
+    repeated: int = 0  # more than once in the source
+    queues: list[dict[str, Any]] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)  # why it is not complete
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.stopped and (self.dry_run or self.sent + self.before >= self.planned)
+
+
+def new_id(now_ms: int) -> str:
+    from datetime import UTC, datetime
+
+    return f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+def replay(
+    spark: SparkSession,
+    source: str,
+    cluster: ClientOptions | str,
+    *,
+    choice: Choice = Choice(),  # noqa: B008
+    id: str = "",
+    state: Path,
+    rate: float = 0.0,
+    dry_run: bool = False,
+    on_plan: Callable[[Plan], object] = lambda plan: None,
+    on_progress: Callable[[int], object] = lambda done: None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Replayed:
+    """Send the chosen messages of a source. With the id of a replay that was begun before: go on with it.
+
+    Raises ReplayError when it cannot begin; when it cannot be completed the result says why.
+    """
+    options = cluster if isinstance(cluster, ClientOptions) else ClientOptions(cluster)
+    id = id or new_id(clock.wall_ms())
+    where = str(Path(source).resolve()) if "://" not in source else source
+    found = find_source(source)
+    check_topics(found, choice)
+    table = found.table(spark, choice)
+    if dry_run:
+        messages = chosen(table, choice)
+        with PlainCluster(options) as plain:
+            plan = make_plan(id, where, choice, messages, plain, clock.wall_ms())
+        on_plan(plan)
+        return _told(plan, {}, dry_run=True)
+    with PlanFile(state, id) as file:
+        plan_before = file.read()
+        if plan_before is None:
+            messages = chosen(table, choice)
+            with PlainCluster(options) as plain:
+                plan = make_plan(id, where, choice, messages, plain, clock.wall_ms())
+            file.write(plan)
+        else:
+            plan = plan_before
+            check_same(plan, where, choice)
+            messages = chosen(table, plan.choice)
+        on_plan(plan)
+        if plan.finished_ms is not None:
+            return _told(plan, {}, before=plan.count)
+        rows = send(
+            spark,
+            messages,
+            plan,
+            options,
+            rate=rate,
+            resumed=plan_before is not None,
+            on_progress=on_progress,
+        )
+        result = _told(plan, rows)
+        if result.is_complete:
+            plan.finished_ms = clock.wall_ms()
+            file.write(plan)
+        return result
+
+
+def check(
+    source: str,
+    options: ClientOptions,
+    *,
+    choice: Choice,
+    id: str,
+    state: Path,
+    dry_run: bool = False,
+    **_: object,
+) -> None:
+    """All that can be seen to be wrong without Spark, which takes seconds to start: asked for once.
+
+    A condition of ``where`` is not among it: it is Spark that knows SQL.
+    """
+    found = find_source(source)
+    check_topics(found, choice)
+    if not dry_run:
+        with PlanFile(state, id) as file:
+            plan = file.read()
+        if plan is not None:
+            check_same(plan, str(Path(source).resolve()) if "://" not in source else source, choice)
+    if choice.to_topic:
+        targets = {choice.to_topic}
+    else:
+        topics = choice.topics or [topic for topic in found.topics or () if not _is_internal(topic)]
+        targets = {choice.target(topic) for topic in topics} or set(choice.topic_map.values())
+    with PlainCluster(options) as plain, plain.once():
+        if not targets:
+            plain.topics()  # the name servers must answer all the same
+        for topic in sorted(targets):
+            check_topic_for_sending(topic)
+            if not plain.route(topic).writable:
+                raise NoPermission(topic, "written")
+
+
+# --- what is to be sent -----------------------------------------------------------------------------------
+
+
+def make_plan(
+    id: str, source: str, choice: Choice, messages: DataFrame, cluster: PlainCluster, now_ms: int
+) -> Plan:
+    """Count the messages of each queue, and find where they go."""
+    from pyspark.sql import functions as f
+
+    found = (
+        messages.groupBy("topic", f.coalesce("broker", f.lit("")).alias("broker"), "queue_id")
+        .agg(
+            f.min("queue_offset").alias("first"),
+            f.max("queue_offset").alias("last"),
+            f.count("*").alias("count"),
+        )
+        .collect()
+    )
+    ends: dict[Queue, int] = {}
+    queues = []
+    for row in sorted(found, key=lambda each: (each["topic"], each["broker"], each["queue_id"])):
+        if not choice.topics and _is_internal(row["topic"]):
+            continue
+        topic = choice.target(row["topic"])
+        check_topic_for_sending(topic)
+        writable = cluster.route(topic).writable
+        if not writable:
+            raise NoPermission(topic, "written")
+        queue = Queue(row["topic"], row["broker"], row["queue_id"])
+        target = target_of(queue, writable)
+        if target not in ends:
+            ends[target] = cluster.max_offset(target)
+        queues.append(Source(queue, row["first"], row["last"], row["count"], target, ends[target]))
+    return Plan(id=id, begun_ms=now_ms, source=source, choice=choice, queues=queues)
+
+
+def _is_internal(topic: str) -> bool:
+    return is_system(topic) or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+
+
+# --- sending ------------------------------------------------------------------------------------------------
+
+
+def send(
+    spark: SparkSession,
+    messages: DataFrame,
+    plan: Plan,
+    options: ClientOptions,
+    *,
+    rate: float = 0.0,
+    resumed: bool = False,
+    on_progress: Callable[[int], object] = lambda done: None,
+) -> dict[int, dict[str, Any]]:
+    """Send what the plan says. Returns a row for each of its queues that had any messages."""
+    from pyspark.sql import functions as f
+
+    if not plan.queues:
+        return {}
+    context = spark.sparkContext
+    numbered = {source: number for number, source in enumerate(plan.queues)}
+    lanes = [
+        sorted((numbered[source], source) for source in lane)
+        for lane in lanes_of(plan.queues, context.defaultParallelism)
+    ]
+    places = [
+        (*source.queue, source.first, source.last, lane, number)
+        for lane, part in enumerate(lanes)
+        for number, source in part
+    ]
+    table = spark.createDataFrame(
+        places,
+        "topic string, broker string, queue_id int, first bigint, last bigint, lane int, source int",
+    )
+    rows = messages.withColumn("broker", f.coalesce("broker", f.lit("")))
+    rows = rows.join(f.broadcast(table), ["topic", "broker", "queue_id"])
+    rows = rows.filter("queue_offset BETWEEN first AND last").select(*_columns(rows))
+    # A lane is a task, all of them run at once, and each has its rows in order.
+    rows = rows.repartitionById(len(lanes), "lane").sortWithinPartitions("source", "queue_offset")
+    host = context.getConf().get("spark.driver.host") or "127.0.0.1"
+    with Watch(host, on_progress) as watch:
+        work = Lanes(plan.id, options, lanes, rate, resumed, host, watch.port, watch.token)
+        found = rows.mapInArrow(work, RESULT_COLUMNS).collect()
+    return {row["source"]: row.asDict() for row in found}
+
+
+def _columns(rows: DataFrame) -> list[Column]:
+    """What tasks take, made of what the source has."""
+    from pyspark.sql import functions as f
+
+    made: dict[str, Column] = {}
+    if "born_timestamp" in rows.columns:
+        made["born_ms"] = f.unix_millis("born_timestamp")
+    if "properties" in rows.columns and dict(rows.dtypes)["properties"] == "string":
+        text = f.regexp_replace("properties", "\x02$", "")
+        made["properties"] = f.str_to_map(text, f.lit("\x02"), f.lit("\x01"))
+    columns = []
+    for column in COLUMNS.split(", "):
+        name, kind = column.split(" ", 1)
+        value = made.get(name, f.col(name) if name in rows.columns else f.lit(None))
+        columns.append(value.cast(kind).alias(name))
+    return columns
+
+
+def _told(plan: Plan, rows: dict[int, dict[str, Any]], *, dry_run: bool = False, before: int = 0) -> Replayed:
+    result = Replayed(plan.id, dry_run=dry_run, planned=plan.count, before=before)
+    for number, source in enumerate(plan.queues):
+        row = rows.get(number, {})
+        queue = {
+            "from": source.name,
+            "to": "/".join(map(str, source.target)),
+            "first": source.first,
+            "last": source.last,
+            "messages": source.count,
+            "sent": row.get("sent", 0),
+            "sentBefore": row.get("before", 0),
+        }
+        result.queues.append(queue)
+        result.sent += row.get("sent", 0)
+        result.before += row.get("before", 0)
+        result.repeated += row.get("repeated", 0)
+        if row.get("error"):
+            result.stopped.append(row["error"])
+    result.planned -= result.repeated
+    return result
+
+
+def parse_map(pairs: Sequence[str]) -> dict[str, str]:
+    """``["orders=orders-copy"]`` as a table."""
+    table: dict[str, str] = {}
+    for pair in pairs:
+        old, equals, new = pair.partition("=")
+        if not (old and equals and new):
+            raise OptionError("--topic-map", pair, "OLD=NEW")
+        table[old] = new
+    return table
+
+
+def parse_rate(text: str) -> float:
+    """``500`` or ``500/s``, a second; 0 is as fast as it goes."""
+    try:
+        rate = float(text.strip().removesuffix("/s"))
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < float("inf"):
+        raise OptionError("--rate", text, "messages a second: 500, 500/s, or 0 for as fast as it goes")
+    return rate

@@ -1,0 +1,318 @@
+"""Sends that nobody has anything to say about: from frames to records, entries and answers in one call.
+
+Nearly all messages are plain: sent with one-letter fields, to a queue that is known, with a unique key,
+without transaction. A run of such frames needs no objects for its requests and answers. Of a message that is
+to come later somebody else says where it waits until then. What is not plain is left to the handlers, which
+decide everything once more: taking less than could be taken is never wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from kerolox.compiled import compiled
+from kerolox.errors import InvalidRequest, ProtocolError
+from kerolox.protocol import properties as names
+from kerolox.protocol.batch import split_batch
+from kerolox.protocol.codes import VERSION, Language, RequestCode
+from kerolox.protocol.command import ANSWER, ONE_WAY, Command, decode_command, encode_answer
+from kerolox.protocol.frame import Frame
+from kerolox.protocol.header_binary import encode_run
+from kerolox.protocol.header_json import quoted
+from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
+from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
+from kerolox.protocol.record import encode_record
+from kerolox.protocol.record_scan import Entry
+
+_SIMPLE = re.compile(rb"[0-9A-Za-z_-]+")  # a unique key that needs no escapes
+QUEUES_MAX: Final = 64  # different queues in one run
+BLANK_BYTES: Final = 8
+SYS_FLAGS_PLAIN: Final = 0x703  # compressed, many tags, which compression: nothing that changes the way
+
+# How the headers begin that may be plain, JSON and binary.
+PLAIN_STARTS: Final = (
+    b'{"code":310,',
+    b'{"code":320,',
+    RequestCode.SEND_MESSAGE_V2.to_bytes(2),
+    RequestCode.SEND_BATCH_MESSAGE.to_bytes(2),
+)
+
+
+# Of a topic: its name as bytes, its field in records, and the queues messages may go to, by their number. A
+# queue is anything with a next_offset.
+Target: TypeAlias = "tuple[bytes, bytes, dict[int, Any]]"
+
+
+# Where a message waits that is to come later: topic as bytes, its field in records, number of the queue, the
+# queue, the message's properties there, and the handle by which it can be taken back (may be empty).
+Parked: TypeAlias = "tuple[bytes, bytes, int, Any, bytes, bytes]"
+# Asked with topic, queue and properties; None when others have to look at it. Must not change anything.
+Park = Callable[[bytes, int, bytes], "Parked | None"]
+
+
+class SendSetting(NamedTuple):
+    """What is the same for all sends of a broker. Made by :func:`send_setting`."""
+
+    store_host: bytes
+    added: bytes  # properties the broker adds to every message
+    id_prefix: bytes  # of offset ids
+    json_after: bytes  # of an answer, from behind the unique key up to the opaque
+    json_end: bytes
+    binary_head: bytes  # of an answer, before the opaque
+    binary_tail: bytes  # of an answer, behind the unique key
+    stops: tuple[bytes, ...]  # words in properties that make a message not plain
+    wait_matters: bool  # leave out those that ask not to wait for the flush
+    region_id: str
+    trace_on: bool
+    park: Park | None  # asked about messages with such words
+
+
+class Taken(NamedTuple):
+    """What became of a run of frames."""
+
+    frames: int  # how many of them were taken
+    records: bytes
+    entries: list[Entry]
+    answers: bytes  # one frame for each request that wants one
+    queues: list[tuple[Any, int]]  # the queues that got messages, and their next offset before
+    messages: int
+
+
+def send_setting(
+    store_host: bytes,
+    added: bytes,
+    region_id: str,
+    *,
+    trace_on: bool,
+    stops: tuple[bytes, ...],
+    wait_matters: bool,
+    park: Park | None = None,
+) -> SendSetting:
+    trace = "true" if trace_on else "false"
+    return SendSetting(
+        store_host,
+        added,
+        store_host.hex().upper().encode(),
+        f'","MSG_REGION":{quoted(region_id)},"TRACE_ON":"{trace}"}},"flag":1,"language":"PYTHON","opaque":'.encode(),
+        f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'.encode(),
+        b"\x00\x00" + Language.PYTHON.to_bytes(1) + VERSION.to_bytes(2),
+        encode_run({"MSG_REGION": region_id, "TRACE_ON": trace}),
+        stops,
+        wait_matters,
+        region_id,
+        trace_on,
+        park,
+    )
+
+
+def _take_sends(
+    frames: list[Frame],
+    at: int,
+    targets: dict[bytes, Target],
+    setting: SendSetting,
+    born_host: bytes,
+    bytes_max: int,
+    end: int,
+    file_end: int,
+    now_ms: int,
+) -> Taken | None:
+    """Take plain sends of one topic from ``frames[at:]``, as long as they come; None when the first is none.
+
+    Their records go to ``end`` and following, up to ``file_end``; each has at most ``bytes_max`` bytes. The
+    queues' ``next_offset`` is moved on.
+    """
+    run = _Run(targets, setting, born_host, bytes_max, end, file_end, now_ms)
+    count = 0
+    for encoding, header, body in frames[at:]:
+        try:
+            if not run.take(encoding, header, body):
+                break
+        except (ProtocolError, InvalidRequest):
+            break
+        count += 1
+    if not count:
+        return None
+    run.move_queues()
+    return Taken(
+        count,
+        b"".join(run.records),
+        run.entries,
+        b"".join(run.answers),
+        [(queue, first) for queue, (first, _) in run.queues.items()],
+        len(run.entries),
+    )
+
+
+class _Run:
+    def __init__(
+        self,
+        targets: dict[bytes, Target],
+        setting: SendSetting,
+        born_host: bytes,
+        bytes_max: int,
+        end: int,
+        file_end: int,
+        now_ms: int,
+    ) -> None:
+        self._targets = targets
+        self._setting = setting
+        self._born_host = born_host
+        self._bytes_max = bytes_max
+        self._end = end
+        self._file_end = file_end
+        self._now_ms = now_ms
+        self._target: Target | None = None
+        self._stored_name: bytes | None = None
+        self.records: list[bytes] = []
+        self.entries: list[Entry] = []
+        self.answers: list[bytes] = []
+        self.queues: dict[Any, tuple[int, int]] = {}  # first and next offset
+
+    def take(self, encoding: int, header: bytes, body: bytes) -> bool:
+        command = decode_command(encoding, header, body)
+        batch = command.code == RequestCode.SEND_BATCH_MESSAGE
+        if (not batch and command.code != RequestCode.SEND_MESSAGE_V2) or command.flag & ANSWER:
+            return False
+        said = command.header(SendRequestV2)
+        if said.queue_id < 0 or said.sys_flag & ~SYS_FLAGS_PLAIN or (said.batch and not batch):
+            return False
+        topic = said.topic.encode()
+        target = self._targets.get(topic) if self._target is None else self._target
+        if target is None or target[0] != topic:
+            return False
+        setting = self._setting
+        properties = (said.properties or "").encode()
+        unique = names.find(properties, names.AT_UNIQUE_KEY)
+        if (
+            (unique is None and not batch)  # a batch need not have a key of its own, and ours have none
+            or (unique is not None and not _SIMPLE.fullmatch(unique))
+            or (setting.wait_matters and names.find(properties, names.AT_WAIT) == b"false")
+        ):
+            return False
+        if any(word in properties for word in setting.stops):
+            if unique is None or batch:
+                return False
+            return self._take_later(command, said, target, names.append(properties, setting.added), unique)
+        items = split_batch(body) if batch else [(said.flag, body, names.append(properties, setting.added))]
+        beside = 74 + len(self._born_host) + len(setting.store_host) + len(target[1])
+        total = sum([beside + len(content) + len(own) for _, content, own in items])
+        queue = target[2].get(said.queue_id)
+        if (
+            not body
+            or queue is None
+            or any(len(own) > PROPERTIES_BYTES_MAX for _, _, own in items)
+            or total > self._bytes_max
+            or self._end + total + BLANK_BYTES > self._file_end
+            or (queue not in self.queues and len(self.queues) == QUEUES_MAX)
+            or not self._goes_on(topic)
+        ):
+            return False
+        self._put(command, said, items, (topic, target[1], said.queue_id), queue, unique)
+        self._target = target
+        return True
+
+    def _take_later(
+        self, command: Command, said: SendRequestV2, target: Target, properties: bytes, unique: bytes
+    ) -> bool:
+        """A message that is to come later, or something else for others."""
+        park = self._setting.park
+        if park is None or not command.body or said.queue_id not in target[2]:
+            return False
+        parked = park(target[0], said.queue_id, properties)
+        if parked is None:
+            return False
+        topic, field, queue_id, queue, properties, handle = parked
+        hosts = len(self._born_host) + len(self._setting.store_host)
+        total = 74 + hosts + len(field) + len(command.body) + len(properties)
+        if (
+            len(properties) > PROPERTIES_BYTES_MAX
+            or total > self._bytes_max
+            or self._end + total + BLANK_BYTES > self._file_end
+            or (queue not in self.queues and len(self.queues) == QUEUES_MAX)
+            or not self._goes_on(topic)
+        ):
+            return False
+        items = [(said.flag, command.body, properties)]
+        self._put(command, said, items, (topic, field, queue_id), queue, unique, handle.decode() or None)
+        self._target = target
+        return True
+
+    def move_queues(self) -> None:
+        """Tell the queues how far they have come; if one cannot be told, none was."""
+        moved: list[tuple[Any, int]] = []
+        try:
+            for queue, (first, next_offset) in self.queues.items():
+                queue.next_offset = next_offset
+                moved.append((queue, first))
+        except BaseException:
+            for queue, first in moved:
+                queue.next_offset = first
+            raise
+
+    def _goes_on(self, topic: bytes) -> bool:
+        """All of a run are stored under one topic."""
+        if self._stored_name is None:
+            self._stored_name = topic
+        return self._stored_name == topic
+
+    def _put(
+        self,
+        command: Command,
+        said: SendRequestV2,
+        items: list[tuple[int, bytes, bytes]],
+        where: tuple[bytes, bytes, int],
+        queue: Any,
+        unique: bytes | None,
+        handle: str | None = None,
+    ) -> None:
+        setting = self._setting
+        topic, field, queue_id = where
+        first, offset = self.queues.get(queue, (queue.next_offset, queue.next_offset))
+        begin = offset
+        end = self._end
+        records: list[bytes] = []
+        entries: list[Entry] = []
+        for flag, content, own in items:
+            record = encode_record(
+                queue_id,
+                flag,
+                offset,
+                end,
+                said.sys_flag,
+                said.born_timestamp,
+                self._born_host,
+                self._now_ms,
+                setting.store_host,
+                said.reconsume_times or 0,
+                0,
+                content,
+                field,
+                own,
+            )
+            records.append(record)
+            entries.append((len(record), 0, queue_id, offset, end, said.sys_flag, self._now_ms, topic, own))
+            offset += 1
+            end += len(record)
+        # Nothing can fail any more.
+        self._end = end
+        self.queues[queue] = (first, offset)
+        self.records += records
+        self.entries += entries
+        if command.flag & ONE_WAY:
+            return
+        prefix = setting.id_prefix.decode()
+        answer = SendAnswer(
+            msg_id=",".join([f"{prefix}{entry[4]:016X}" for entry in entries]),
+            queue_id=said.queue_id,
+            queue_offset=begin,
+            transaction_id=None if unique is None else unique.decode(),
+            region_id=setting.region_id,
+            trace_on=setting.trace_on,
+            recall_handle=handle,
+        )
+        self.answers.append(encode_answer(command.encoding, command.opaque, 0, answer))
+
+
+take_sends = compiled("take_sends", _take_sends)

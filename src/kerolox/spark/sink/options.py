@@ -1,0 +1,212 @@
+"""What a writing query may be told, and the columns it may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import types as kinds
+
+from kerolox.client.names import check_group, check_topic_for_sending, with_namespace
+from kerolox.client.options import ClientOptions
+from kerolox.client.sockets.sending import IN_FLIGHT, RETRIES
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.spark.option_table import (
+    CLUSTER,
+    SPAN,
+    YES_NO,
+    Option,
+    OptionTable,
+    cluster_options,
+    flag,
+    number,
+    one_of,
+    size,
+    span,
+    text,
+)
+from kerolox.spark.sink.packing import BATCH_BYTES, BATCH_BYTES_MAX, BATCH_COUNT
+
+GROUP: Final = "spark_writer"
+AT_LEAST_ONCE: Final = "at-least-once"
+EFFECTIVELY_ONCE: Final = "effectively-once"
+
+SINK: Final = OptionTable(
+    "the rocketmq sink",
+    *CLUSTER,
+    Option("topic", text, "a name", "where all rows go; the column topic counts only without it"),
+    Option("group", text, "a name", "the producer group; rights go by it", default=GROUP),
+    Option("deliveryGuarantee", one_of(AT_LEAST_ONCE, EFFECTIVELY_ONCE),
+           f"{AT_LEAST_ONCE} or {EFFECTIVELY_ONCE}",
+           "whether a repeated task or batch sends its rows again, or only those that are missing",
+           default=AT_LEAST_ONCE),
+    Option("batchBytes", size, f"bytes, or 256k; at most {BATCH_BYTES_MAX}",
+           "of a request with many messages", default=BATCH_BYTES),
+    Option("batchRows", number(1, 65_536), "a number of messages", "in a request at most",
+           default=BATCH_COUNT),
+    Option("inFlight", number(1, 256), "a number",
+           "requests on a connection that wait for answers; one per queue where the order counts",
+           default=IN_FLIGHT),
+    Option("retries", number(0), "a number",
+           "further tries after an error or no answer: at other brokers where the queue may be chosen",
+           default=RETRIES),
+    Option("sendTimeoutMs", span(1), SPAN, "for a request over all its tries", default=120_000),
+    Option("compressFromBytes", number(0), "bytes; 0: never",
+           "bodies at least this long are compressed (zlib), and sent one by one", default=0),
+    Option("createTopics", flag, YES_NO, "topics that do not exist are made, if the brokers allow it",
+           default=True),
+    Option("settleMs", span(0), SPAN,
+           "how long a repeated task waits for messages of the attempt before that are still on their way",
+           default=2_000),
+)  # fmt: skip
+# Given to the writer by Spark, or meant for it.
+SPARKS_OWN: Final = ("checkpointlocation", "queryname")
+
+
+@dataclass(frozen=True)
+class SinkSettings:
+    """How a query writes. It travels to the tasks."""
+
+    cluster: ClientOptions
+    patience_s: float
+    topic: str | None
+    group: str
+    once: bool
+    batch_bytes: int
+    batch_rows: int
+    in_flight: int
+    retries: int
+    give_up_s: float
+    compress_from: int
+    create_topics: bool
+    settle_s: float
+
+
+def read_settings(given: Mapping[str, str]) -> SinkSettings:
+    """From Spark's options. Raises OptionError for what is unknown, wrong or contradictory."""
+    values = SINK.parse(given, ignore=SPARKS_OWN)
+    cluster = cluster_options(values)
+    topic = values["topic"]
+    if topic is not None:
+        try:
+            check_topic_for_sending(topic)
+        except KeroloxError as error:
+            raise OptionError("topic", topic, str(error)) from None
+    check_group(values["group"])
+    if values["batchBytes"] > BATCH_BYTES_MAX:
+        raise OptionError(
+            "batchBytes",
+            values["batchBytes"],
+            f"at most {BATCH_BYTES_MAX}: brokers take requests up to 4 MiB, "
+            "and count more bytes for a message than are sent",
+        )
+    once = values["deliveryGuarantee"] == EFFECTIVELY_ONCE
+    if values.has("settleMs") and not once:
+        raise OptionError("settleMs", values["settleMs"], f"deliveryGuarantee = {EFFECTIVELY_ONCE} as well")
+    return SinkSettings(
+        cluster=cluster,
+        patience_s=values["retryForMs"] / 1000,
+        topic=topic,
+        group=with_namespace(cluster.namespace, values["group"]),
+        once=once,
+        batch_bytes=values["batchBytes"],
+        batch_rows=values["batchRows"],
+        in_flight=values["inFlight"],
+        retries=values["retries"],
+        give_up_s=values["sendTimeoutMs"] / 1000,
+        compress_from=values["compressFromBytes"],
+        create_topics=values["createTopics"],
+        settle_s=values["settleMs"] / 1000,
+    )
+
+
+# --- columns ------------------------------------------------------------------------------------------
+
+Check = Callable[[kinds.DataType], bool]
+
+# Whether a column, an element or a value may be null is never asked: a table has both kinds. A NULL without a
+# type is void; so are the elements of array().
+
+
+def _is_text(kind: kinds.DataType) -> bool:
+    return isinstance(kind, kinds.StringType | kinds.NullType)
+
+
+def _is_number(kind: kinds.DataType) -> bool:
+    return isinstance(
+        kind, kinds.ByteType | kinds.ShortType | kinds.IntegerType | kinds.LongType | kinds.NullType
+    )
+
+
+def _is_keys(kind: kinds.DataType) -> bool:
+    return _is_text(kind) or (isinstance(kind, kinds.ArrayType) and _is_text(kind.elementType))
+
+
+def _is_properties(kind: kinds.DataType) -> bool:
+    return _is_text(kind) or (
+        isinstance(kind, kinds.MapType) and _is_text(kind.keyType) and _is_text(kind.valueType)
+    )
+
+
+def _is_moment(kind: kinds.DataType) -> bool:
+    return isinstance(kind, kinds.TimestampType | kinds.NullType)
+
+
+COLUMNS: Final[dict[str, tuple[Check, str]]] = {
+    "body": (lambda kind: isinstance(kind, kinds.StringType | kinds.BinaryType), "binary or string"),
+    "topic": (_is_text, "string"),
+    "tags": (_is_text, "string"),
+    "keys": (_is_keys, "string or array<string>"),
+    "properties": (_is_properties, "map<string,string>, or a packed string"),
+    "ordering_key": (_is_text, "string"),
+    "queue_id": (_is_number, "int"),
+    "broker": (_is_text, "string"),
+    "delay_level": (_is_number, "int"),
+    "deliver_at": (_is_moment, "timestamp"),
+    "flag": (_is_number, "int"),
+}
+
+
+NO_ZONE: Final = (
+    ". A time without a zone is no moment: cast(deliver_at as timestamp) takes it to be in the session's zone"
+)
+
+
+class WrongColumns(KeroloxError):
+    """A table that cannot be made messages of."""
+
+
+def check_columns(schema: kinds.StructType, settings: SinkSettings) -> None:
+    """Raises WrongColumns, which names the columns there can be."""
+    shown = ", ".join(f"{name} ({what})" for name, (_, what) in COLUMNS.items())
+    given = schema.fieldNames()
+    if "body" not in given:
+        raise WrongColumns(
+            f"there is no column body, which every message has; given are {', '.join(given)}. For a whole "
+            "row as JSON: to_json(struct(*)) as body"
+        )
+    unknown = [name for name in given if name not in COLUMNS]
+    if unknown:
+        raise WrongColumns(
+            f"column {', '.join(unknown)} is not one of a message: {shown}. Drop it, rename it, or put it "
+            "into the body (to_json(struct(*)) as body)"
+        )
+    for field in schema.fields:
+        fits, what = COLUMNS[field.name]
+        if not fits(field.dataType):
+            raise WrongColumns(
+                f"column {field.name} is {field.dataType.simpleString()}; it has to be {what}. Nothing was "
+                f"sent{NO_ZONE if isinstance(field.dataType, kinds.TimestampNTZType) else ''}"
+            )
+    if "topic" not in given and settings.topic is None:
+        raise WrongColumns("no topic: give the option topic, or a column of that name")
+    if "broker" in given and "queue_id" not in given:
+        raise WrongColumns("column broker says which queue_id is meant; give that column too, or drop broker")
+    if settings.once:
+        delays = [name for name in ("delay_level", "deliver_at") if name in given]
+        if delays:
+            raise WrongColumns(
+                f"column {', '.join(delays)}: a delayed message is not in its queue before its time, so "
+                f"nobody can tell whether it was sent. Write it {AT_LEAST_ONCE}, in a query of its own"
+            )

@@ -1,0 +1,229 @@
+"""What a reading query may be told, and what it is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kerolox.client.names import check_group, with_namespace
+from kerolox.client.options import ClientOptions
+from kerolox.errors import InvalidRequest, OptionError
+from kerolox.protocol.filters.lexer import FilterError
+from kerolox.protocol.filters.sql import compile_filter
+from kerolox.protocol.subscription import SQL92, TAG, subscription
+from kerolox.spark.offsets import Places, in_namespace, read_offsets
+from kerolox.spark.option_table import (
+    CLUSTER,
+    MOMENT,
+    SPAN,
+    YES_NO,
+    Option,
+    OptionTable,
+    cluster_options,
+    flag,
+    moment,
+    number,
+    numbers,
+    one_of,
+    size,
+    span,
+    text,
+    words,
+)
+from kerolox.spark.times import Times, read_times
+
+GROUP: Final = "spark_reader"
+_OFFSETS: Final = (
+    'earliest, latest, group, or {"topic": {"broker": {"0": 23, "1": -2}}} (-2 earliest, -1 latest)'
+)
+_TIMES: Final = '{"topic": TIME} or {"topic": {"broker": {"0": TIME}}}, each as in startingTimestamp'
+
+SOURCE: Final = OptionTable(
+    "the rocketmq source",
+    *CLUSTER,
+    # --- what
+    Option("topic", words, "a name, or several with commas", "what is read", aliases=("topics",)),
+    Option("topicPattern", text, "a regular expression", "read all topics it matches, also later ones"),
+    Option("queueIds", numbers, "numbers with commas", "read these queues of each topic and broker only"),
+    Option("tags", text, "a || b", "only messages with one of these tags; the broker leaves out the others",
+           aliases=("subExpression",)),
+    Option("sql92", text, "a condition", "only messages whose properties it is true of; the broker chooses"),
+    Option("properties", one_of("map", "string", "none"), "map, string or none",
+           "the column of that name: a map, the text as it is stored, or no such column", default="map"),
+    # --- from where to where
+    Option("startingOffsets", read_offsets, _OFFSETS,
+           "where a new query begins (streaming: latest, batch: earliest, unless told otherwise)"),
+    Option("startingTimestamp", moment, MOMENT, "begin with the first message stored then or later"),
+    Option("startingOffsetsByTimestamp", read_times, _TIMES,
+           "the same with a time for each topic or queue; those that are not named from the earliest on"),
+    Option("startingOffsetsByTimestampStrategy", one_of("latest", "error"), "latest or error",
+           "what to do about a queue without a message stored then or later: begin at its end, or fail",
+           default="latest"),
+    Option("endingOffsets", read_offsets, _OFFSETS, "where a batch query ends; that offset is not read",
+           default="latest", only="batch"),
+    Option("endingTimestamp", moment, MOMENT, "end before the first message stored then or later",
+           only="batch"),
+    Option("endingOffsetsByTimestamp", read_times, _TIMES,
+           "the same with a time for each topic or queue; those that are not named to the latest",
+           only="batch"),
+    Option("failOnDataLoss", flag, YES_NO,
+           "fail when messages that should be read are gone; false: warn, and go on with the first there is",
+           default=True),
+    # --- how much at a time
+    Option("maxOffsetsPerTrigger", number(1), "a number of messages", "at most so many in a batch",
+           only="streaming"),
+    Option("maxBytesPerTrigger", size, "bytes, or 64m",
+           "at most about so much in a batch, by the sizes of the first messages of each queue in it",
+           only="streaming"),
+    Option("minOffsetsPerTrigger", number(1), "a number of messages", "wait until there are so many",
+           only="streaming"),
+    Option("maxTriggerDelayMs", span(0), SPAN, "but no longer than this", default=900_000,
+           aliases=("maxTriggerDelay",), only="streaming"),
+    Option("minPartitions", number(1), "a number", "cut long ranges until there are so many tasks"),
+    Option("maxRowsPerPartition", number(1), "a number of messages", "cut ranges that have more"),
+    # --- how
+    Option("group", text, "a name",
+           "who reads: rights, lag and progress go by it. A streaming query without one tells its progress "
+           f"under a group of its own, {GROUP}- and eight letters, which is kept in the checkpoint",
+           default=GROUP),
+    Option("readFromSlave", flag, YES_NO, "read from replicas where there are some", default=False),
+    Option("pullBatchSize", number(1, 1 << 20), "a number of messages",
+           "asked for in one pull; brokers give 32 at most unless told otherwise", default=1024),
+    Option("pullsAhead", number(1, 256), "a number", "pulls on their way at once, per task", default=8),
+    Option("discoveryIntervalMs", span(1), SPAN, "how often new queues and topics are looked for",
+           default=10_000, only="streaming"),
+    Option("idleWaitMs", span(0, 5_000), f"{SPAN}; at most 5s",
+           "how long an idle query waits for messages before Spark asks again", default=500,
+           only="streaming"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Start:
+    """A place to begin or end at: a word, offsets, or times. ``option`` is what said so."""
+
+    word: str = ""
+    offsets: Places | None = None
+    times: Times | None = None
+    option: str = ""
+    must_match: bool = False  # a queue without a message at its time is an error
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a query reads, and how. It travels to the tasks."""
+
+    cluster: ClientOptions
+    patience_s: float
+    topics: tuple[str, ...]  # as they travel; empty: by the pattern
+    pattern: str
+    queue_ids: frozenset[int]
+    expression: str
+    expression_kind: str
+    tags: frozenset[str]  # brokers compare hashes of tags: they are compared again
+    start: Start
+    end: Start
+    fail_on_data_loss: bool
+    rows_max: int | None
+    bytes_max: int | None
+    rows_min: int | None
+    trigger_delay_s: float
+    pieces_min: int | None
+    piece_rows_max: int | None
+    group: str
+    has_own_group: bool  # none was given: each query tells its progress under another
+    from_slave: bool
+    pull_count: int
+    pulls_ahead: int
+    discovery_s: float
+    idle_wait_s: float
+
+    @property
+    def nameserver(self) -> str:
+        return ";".join(self.cluster.addresses())
+
+
+def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
+    """From Spark's options. Raises OptionError for what is unknown, wrong or contradictory."""
+    values = SOURCE.parse(given, mode)
+    values.exactly_one("topic", "topicPattern")
+    values.at_most_one("tags", "sql92")
+    if mode == "streaming":
+        values.need("maxTriggerDelayMs", "minOffsetsPerTrigger")
+    cluster = cluster_options(values)
+    group = values["group"]
+    check_group(group)
+    pattern = values["topicPattern"] or ""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise OptionError("topicPattern", pattern, f"a regular expression of Python ({error})") from None
+    if values["sql92"]:
+        try:
+            compile_filter(values["sql92"])
+        except FilterError as error:
+            raise OptionError("sql92", values["sql92"], f"a condition ({error})") from None
+    starting = values.at_most_one("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+    ending = values.at_most_one("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+    if starting in (None, "startingOffsets"):
+        values.need("startingOffsetsByTimestampStrategy", "startingTimestamp")
+    start = replace(
+        _place(starting or "", values[starting] if starting else _FIRST[mode], cluster),
+        must_match=values["startingOffsetsByTimestampStrategy"] == "error",
+    )
+    end = _place(ending or "", values[ending or "endingOffsets"], cluster)
+    if end.word in ("earliest", "group"):
+        raise OptionError("endingOffsets", end.word, "latest, or offsets: nothing lies before that")
+    if start.word == "group" and not values.has("group"):
+        raise OptionError(starting or "", "group", "group to be given as well: a new query has none before")
+    rows_min, rows_max = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
+    if rows_min and rows_max and rows_min > rows_max:
+        raise OptionError("minOffsetsPerTrigger", rows_min, f"at most maxOffsetsPerTrigger = {rows_max}")
+    return Wanted(
+        cluster=cluster,
+        patience_s=values["retryForMs"] / 1000,
+        topics=tuple(with_namespace(cluster.namespace, topic) for topic in values["topic"] or ()),
+        pattern=pattern,
+        queue_ids=frozenset(values["queueIds"] or ()),
+        expression=values["sql92"] or values["tags"] or "*",
+        expression_kind=SQL92 if values["sql92"] else TAG,
+        tags=_tags(values["tags"]),
+        start=start,
+        end=end,
+        fail_on_data_loss=values["failOnDataLoss"],
+        rows_max=rows_max,
+        bytes_max=values["maxBytesPerTrigger"],
+        rows_min=rows_min,
+        trigger_delay_s=values["maxTriggerDelayMs"] / 1000,
+        pieces_min=values["minPartitions"],
+        piece_rows_max=values["maxRowsPerPartition"],
+        group=with_namespace(cluster.namespace, group),
+        has_own_group=not values.has("group"),
+        from_slave=values["readFromSlave"],
+        pull_count=values["pullBatchSize"],
+        pulls_ahead=values["pullsAhead"],
+        discovery_s=values["discoveryIntervalMs"] / 1000,
+        idle_wait_s=values["idleWaitMs"] / 1000,
+    )
+
+
+def _tags(expression: str | None) -> frozenset[str]:
+    try:
+        return subscription("", expression, 0).tags_set
+    except InvalidRequest:
+        raise OptionError("tags", expression, "tags with || between them; leave it out for all") from None
+
+
+_FIRST: Final = {"batch": "earliest", "streaming": "latest"}
+
+
+def _place(option: str, value: str | int | Places | Times, cluster: ClientOptions) -> Start:
+    if isinstance(value, str):
+        return Start(word=value, option=option)
+    if isinstance(value, int):
+        return Start(times=Times(value), option=option)
+    if isinstance(value, Times):
+        return Start(times=value.in_namespace(cluster.namespace), option=option)
+    return Start(offsets=in_namespace(value, cluster.namespace), option=option)

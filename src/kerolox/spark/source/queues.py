@@ -1,0 +1,181 @@
+"""Which queues a query reads, what they hold, and where in them it begins and ends."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from kerolox.client.messages import Queue
+from kerolox.client.names import is_system, without_namespace
+from kerolox.client.sockets.socket_cluster import Edges, PlainCluster
+from kerolox.errors import KeroloxError, OptionError, sentences
+from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
+from kerolox.spark.offsets import EARLIEST, LATEST, Places, queue_text
+from kerolox.spark.source.options import Start, Wanted
+from kerolox.spark.times import Times
+
+log = logging.getLogger(__name__)
+
+
+class DataLoss(KeroloxError):
+    """Messages that should be read are not there any more."""
+
+    next_step = (
+        "set failOnDataLoss to false to go on with the first message there is; to lose none, read sooner "
+        "than the broker deletes (its fileReservedTime)"
+    )
+
+    def __init__(self, queue: Queue, asked: int, what: str) -> None:
+        self.queue, self.asked = queue, asked
+        super().__init__(
+            sentences(
+                f"queue {queue_text(queue)}: offset {asked} was to be read next, but {what}", self.next_step
+            )
+        )
+
+    @classmethod
+    def outside(cls, queue: Queue, asked: int, edges: Edges) -> DataLoss:
+        if asked < edges.first:
+            return cls(queue, asked, f"the first there is is {edges.first}")
+        return cls(queue, asked, f"it ends at {edges.end}: was the topic deleted and made again?")
+
+    @classmethod
+    def gone(cls, queue: Queue, asked: int, patience_s: float) -> DataLoss:
+        return cls(queue, asked, f"its broker is gone or does not answer (for {patience_s:g} s)")
+
+
+class ClusterQueues:
+    """The queues of a query, as the cluster tells."""
+
+    def __init__(self, cluster: PlainCluster, wanted: Wanted) -> None:
+        self.cluster = cluster
+        self._wanted = wanted
+        self._matches = re.compile(wanted.pattern).fullmatch
+        self._topics: Sequence[str] = wanted.topics
+        self._warned: set[tuple[Queue, int]] = set()
+
+    def find(self, expected: Collection[str] = ()) -> list[Queue]:
+        """All of them, asked for now. Raises a kind of NoRoute for a topic that is named but not there.
+
+        ``expected``: topics that were there when the query ran before.
+        """
+        if self._wanted.pattern:
+            self._topics = self._matching()
+        return self._of(
+            [
+                self.cluster.route(topic, fresh=True, expected=topic in expected).readable
+                for topic in self._topics
+            ]
+        )
+
+    def look_again(self) -> list[Queue]:
+        """The same for a query that runs: what cannot be asked now stays as it was known."""
+        if self._wanted.pattern:
+            try:
+                self._topics = sorted({*self._topics, *self._matching()})
+            except KeroloxError as error:
+                log.warning("topics_not_listed error=%r", str(error))
+        found = []
+        for topic in self._topics:
+            self.cluster.refresh(topic)
+            try:
+                found.append(self.cluster.route(topic).readable)
+            except KeroloxError as error:
+                log.warning("route_unknown topic=%s error=%r", topic, str(error))
+        return self._of(found)
+
+    def _of(self, routes: Sequence[Sequence[Queue]]) -> list[Queue]:
+        ids = self._wanted.queue_ids
+        return sorted(queue for route in routes for queue in route if not ids or queue.queue_id in ids)
+
+    def _matching(self) -> list[str]:
+        namespace = self._wanted.cluster.namespace
+        return [
+            topic
+            for topic in self.cluster.topics()
+            if not is_internal(topic)
+            and topic.startswith(f"{namespace}%" if namespace else "")
+            and self._matches(without_namespace(namespace, topic))
+        ]
+
+    def places(self, start: Start, edges: Mapping[Queue, Edges], *, ending: bool = False) -> Places:
+        """Where the queues are to be begun, or ended."""
+        if start.times is not None:
+            return self._at_times(start, start.times, edges, ending=ending)
+        if start.offsets is not None:
+            return self._given(start.offsets, edges, ending=ending)
+        if start.word == "latest":
+            return {queue: edge.end for queue, edge in edges.items()}
+        first = {queue: edge.first for queue, edge in edges.items()}
+        if start.word == "group":
+            first.update(self._checked(self.cluster.all_committed(list(edges), self._wanted.group), edges))
+        return first
+
+    def _at_times(self, start: Start, times: Times, edges: Mapping[Queue, Edges], *, ending: bool) -> Places:
+        topics = {queue.topic for queue in edges}
+        self._refuse_strange(
+            start.option,
+            [topic for topic in times.topics if topic not in topics]
+            + [queue_text(queue) for queue in times.queues if queue not in edges],
+            edges,
+        )
+        found = {}
+        for queue, edge in edges.items():
+            time_ms = times.of(queue)
+            if time_ms is None:  # not named, and so read completely
+                found[queue] = edge.end if ending else edge.first
+                continue
+            at = self.cluster.offset_at(queue, time_ms)
+            if at >= edge.end and start.must_match:
+                raise OptionError(
+                    start.option,
+                    time_ms,
+                    f"a message stored then or later in queue {queue_text(queue)}, which ends at {edge.end}. "
+                    "startingOffsetsByTimestampStrategy = latest begins there",
+                )
+            found[queue] = min(max(at, edge.first), edge.end)
+        return found
+
+    def _refuse_strange(self, option: str, strange: Sequence[str], edges: Mapping[Queue, Edges]) -> None:
+        if strange:
+            known = ", ".join(queue_text(queue) for queue in edges)
+            raise OptionError(option, ", ".join(strange), f"queues that are there: {known}")
+
+    def _given(self, given: Places, edges: Mapping[Queue, Edges], *, ending: bool) -> Places:
+        option = "endingOffsets" if ending else "startingOffsets"
+        self._refuse_strange(option, [queue_text(queue) for queue in given if queue not in edges], edges)
+        words = {EARLIEST: 0, LATEST: 1}
+        # A queue that is not named is read completely.
+        found = {queue: edge.end if ending else edge.first for queue, edge in edges.items()}
+        exact = {}
+        for queue, at in given.items():
+            if at in words:
+                found[queue] = edges[queue][words[at]]
+            else:
+                exact[queue] = at
+        return found | self._checked(exact, edges)
+
+    def _checked(self, places: Places, edges: Mapping[Queue, Edges]) -> Places:
+        return {queue: self.within(queue, at, edges[queue]) for queue, at in places.items()}
+
+    def within(self, queue: Queue, at: int, edges: Edges) -> int:
+        """The place itself if it is there; if not, the first there is, or an error."""
+        if edges.first <= at <= edges.end:
+            return at
+        loss = DataLoss.outside(queue, at, edges)
+        if self._wanted.fail_on_data_loss:
+            raise loss
+        if (queue, at) not in self._warned:  # a place is asked about again until it is left
+            self._warned.add((queue, at))
+            log.warning("data_lost queue=%s asked=%d first=%d end=%d", queue_text(queue), at, *edges)
+        return edges.first
+
+
+def is_internal(topic: str) -> bool:
+    """Topics of the servers, and of groups: read when named, not matched by patterns."""
+    return (
+        is_system(topic)
+        or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        or topic.endswith(REPLY_SUFFIX)
+    )

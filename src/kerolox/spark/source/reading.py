@@ -1,0 +1,177 @@
+"""What tasks do: pull a range of a queue from its broker, and hand it over as Arrow columns."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import MapType, StructType
+
+from kerolox.client.cluster.routes import MASTER
+from kerolox.client.messages import Queue
+from kerolox.client.names import without_namespace
+from kerolox.client.options import ClientOptions
+from kerolox.client.sockets.socket_cluster import Edges, OffsetGone, PlainCluster
+from kerolox.errors import OptionError
+from kerolox.protocol.subscription import ALL
+from kerolox.spark.columns import COLUMNS, SPARK_TYPES, arrow_schema
+from kerolox.spark.records import Positions, decode, positions_of
+from kerolox.spark.source.options import Wanted
+from kerolox.spark.source.queues import DataLoss
+from kerolox.spark.source.ranges import Range
+
+# A piece handed to Spark: small enough for the processor's cache, and for its memory when messages are large.
+BATCH_BYTES: Final = 2 << 20
+BATCH_ROWS_MAX: Final = 16_384
+SLAVE: Final = 1
+SAMPLE: Final = 32  # messages, to guess the size of others
+QUEUE_OFFSET_AT: Final = 20  # in a record
+
+# Workers live on from task to task, and so do their connections.
+_clusters: dict[tuple[int, ClientOptions, float], PlainCluster] = {}
+
+
+def cluster_of(wanted: Wanted) -> PlainCluster:
+    """The cluster, as this process knows it already."""
+    key = (os.getpid(), wanted.cluster, wanted.patience_s)  # a forked process must not share connections
+    found = _clusters.get(key)
+    if found is None:
+        found = _clusters[key] = PlainCluster(wanted.cluster, patience_s=wanted.patience_s)
+    return found
+
+
+@atexit.register
+def close_clusters() -> None:
+    """End the connections of this process."""
+    for cluster in _clusters.values():
+        cluster.close()
+    _clusters.clear()
+
+
+def chosen_columns(schema: StructType) -> pa.Schema:
+    """The columns a user's schema asks for. Raises OptionError for one there is not, or of another type."""
+    table = {name: SPARK_TYPES[kind] for name, kind in COLUMNS.items()}
+    text = False
+    for field in schema.fields:
+        found = field.dataType.simpleString()
+        expected = table.get(field.name)
+        if expected is None:
+            columns = ", ".join(f"{name} {kind}" for name, kind in table.items())
+            raise OptionError("schema", field.name, f"columns of: {columns}")
+        if field.name == "properties" and found == "string":
+            text = True
+        elif found != expected:
+            wanted = f"{expected} or string" if field.name == "properties" else expected
+            raise OptionError("schema", f"{field.name} {found}", f"{field.name} {wanted}")
+        if not field.nullable:
+            raise OptionError("schema", f"{field.name} NOT NULL", f"{field.name} {found}, which may be null")
+        if isinstance(field.dataType, MapType) and not field.dataType.valueContainsNull:
+            raise OptionError("schema", f"{field.name} {found} without nulls", "its values to be nullable")
+    return arrow_schema(schema.fieldNames(), properties="string" if text else "map")
+
+
+def read_range(wanted: Wanted, columns: pa.Schema, task: Range) -> Iterator[pa.RecordBatch]:
+    """The messages of a range, in pieces of about as many rows as asked for."""
+    cluster = cluster_of(wanted)
+    queue = task.queue
+    needed = columns
+    if wanted.tags and "tags" not in columns.names:
+        needed = columns.append(pa.field("tags", COLUMNS["tags"]))
+    start = task.start
+    broker_id = SLAVE if wanted.from_slave else MASTER
+    while start < task.end:
+        try:
+            for block, positions in _gathered(cluster, wanted, task, start, broker_id):
+                batch = decode(block, positions, needed, queue.broker)
+                batch = _without_namespace(_tagged(batch, wanted.tags), wanted.cluster.namespace)
+                yield batch if needed is columns else batch.select(columns.names)
+            return
+        except OffsetGone as gone:
+            edges = Edges(gone.first, gone.end)
+            if broker_id != MASTER:  # a replica that is behind, or was not asked to keep as much
+                start, broker_id = gone.asked, MASTER
+                continue
+            if wanted.fail_on_data_loss:
+                raise DataLoss.outside(queue, gone.asked, edges) from None
+            if gone.asked >= gone.first:
+                return  # the queue ends before the range does
+            start = gone.first
+
+
+def _tagged(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
+    """Those with one of the tags; another tag may have the same hash."""
+    if not tags:
+        return batch
+    return batch.filter(pc.is_in(batch.column("tags"), pa.array(sorted(tags), pa.string())))
+
+
+def _without_namespace(batch: pa.RecordBatch, namespace: str) -> pa.RecordBatch:
+    """The topic as its users know it."""
+    at = batch.schema.get_field_index("topic")
+    if not namespace or at < 0 or not batch.num_rows:
+        return batch
+    # One queue, one topic.
+    topic = pa.scalar(without_namespace(namespace, batch.column(at)[0].as_py()), pa.string())
+    return batch.set_column(at, batch.schema.field(at), pa.repeat(topic, batch.num_rows))
+
+
+def _gathered(
+    cluster: PlainCluster, wanted: Wanted, task: Range, start: int, broker_id: int
+) -> Iterator[tuple[bytes, Positions]]:
+    """Several pulls in one piece: columns are made for thousands of rows at once, or they cost too much."""
+    blocks: list[bytes] = []
+    size = 0
+    gone: OffsetGone | None = None
+    pulls = cluster.blocks(
+        task.queue,
+        start,
+        task.end,
+        group=wanted.group,
+        count=wanted.pull_count,
+        expression=wanted.expression,
+        kind=wanted.expression_kind,
+        ahead=wanted.pulls_ahead,
+        broker_id=broker_id,
+    )
+    while gone is None:
+        try:
+            pulled = next(pulls, None)
+        except OffsetGone as error:  # what came before it is handed over first
+            pulled, gone = None, error
+        if pulled is not None and pulled.block:
+            blocks.append(pulled.block)
+            size += len(pulled.block)
+        if blocks and (pulled is None or size >= BATCH_BYTES):
+            block = b"".join(blocks)
+            positions = positions_of(block)
+            if wanted.expression != ALL:  # a filtered pull does not know where the range ends
+                positions = positions[queue_offsets(block, positions) < task.end]
+            for low in range(0, len(positions), BATCH_ROWS_MAX):
+                yield block, positions[low : low + BATCH_ROWS_MAX]
+            blocks, size = [], 0
+        if pulled is None:
+            break
+    if gone is not None:
+        raise gone
+
+
+def queue_offsets(block: bytes, positions: Positions) -> Positions:
+    every: npt.NDArray[np.int64] = np.ndarray((len(block) - 7,), ">i8", block, strides=(1,))
+    return every[positions + QUEUE_OFFSET_AT]
+
+
+def mean_size(cluster: PlainCluster, wanted: Wanted, queue: Queue, start: int) -> float | None:
+    """Bytes of a message in a queue, by those of one pull from this offset on."""
+    try:
+        for pulled in cluster.blocks(queue, start, start + SAMPLE, group=wanted.group, count=SAMPLE, ahead=1):
+            if pulled.block:
+                return len(pulled.block) / len(positions_of(pulled.block))
+    except OffsetGone:
+        pass
+    return None

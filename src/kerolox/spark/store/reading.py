@@ -1,0 +1,424 @@
+"""One piece of a store to Arrow batches.
+
+Blocks of the log are read into one buffer, some thousand records at a time. Every record is checked before
+it is decoded, without a Python step per record: its magic number, that its lengths add up, that it says it
+lies where it lies. What does not pass is a region of damage: an error, or a warning and a row of the report.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kerolox.errors import ProtocolError
+from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE, scan
+from kerolox.spark.records import FIXED, FIXED_BYTES, IPV6_HOSTS, MAGIC, Columns, Positions, decode
+from kerolox.spark.store.files import MISSING, Log, QueueFiles, Run
+from kerolox.spark.store.options import Choice
+from kerolox.spark.store.plan import QueueRange, Split
+from kerolox.store.errors import CorruptRecord
+from kerolox.store.log.readable_log import store_timestamp_of
+from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY_SIZE, HOLE_TAGS
+from kerolox.store.recovery import FILLER_TOPIC
+
+logger = logging.getLogger(__name__)
+
+BLOCK_BYTES: Final = 2 << 20
+ROWS: Final = 8192  # of a batch at most
+ROWS_READ: Final = 4 * ROWS
+# Messages closer than this are read together with what lies between them: copying it costs less than a call.
+NEAR_BYTES: Final = 16 << 10
+RECORD_BYTES_MIN: Final = 91
+WARNINGS_MAX: Final = 100  # of a task
+NO_ENTRY: Final = "there is no entry"
+
+REPORT: Final = pa.schema([
+    ("broker", pa.string()), ("path", pa.string()), ("offset", pa.int64()), ("bytes", pa.int64()),
+    ("reason", pa.string()),
+])  # fmt: skip
+REPORT_SCHEMA: Final = "broker string, path string, offset bigint, bytes bigint, reason string"
+
+Mask = npt.NDArray[np.bool_]
+_size_at = struct.Struct(">i").unpack_from
+
+
+class Region(NamedTuple):
+    """Bytes of a file that are not what they must be."""
+
+    path: str
+    offset: int
+    bytes: int
+    reason: str
+
+
+def read_split(split: Split, choice: Choice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The messages of a piece; with ``choice.report`` its damage instead."""
+    reading = Reading(split, choice, schema)
+    with Log(split.log) as log:
+        walk = reading.by_log(log) if split.queues is None else reading.by_queues(log, split.queues)
+        try:
+            yield from walk  # nothing, with a report
+        finally:
+            if not choice.report:
+                reading.warn()
+    if choice.report and reading.regions:
+        rows = [(split.broker, *region) for region in reading.regions]
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array(column, field.type)
+                for column, field in zip(zip(*rows, strict=True), REPORT, strict=True)
+            ],
+            schema=REPORT,
+        )
+
+
+class Reading:
+    """Reads one piece, and knows what was wrong in it."""
+
+    def __init__(self, split: Split, choice: Choice, schema: pa.Schema) -> None:
+        self.regions: list[Region] = []
+        self._split = split
+        self._choice = choice
+        self._schema = schema
+        self._kind = ""  # of the last region
+        self._buffer = bytearray(BLOCK_BYTES)
+        # Whether lengths may be left to the decoder, which adds them up as well. Not where it comes late:
+        # the log is walked by them, and its topics are read before.
+        self._decoding_checks = split.queues is not None and not choice.report and not choice.verify_crc
+
+    # --- along the log ---------------------------------------------------------------------------
+
+    def by_log(self, log: Log) -> Iterator[pa.RecordBatch]:
+        """All records that begin in the piece. It begins with one, unless there is damage."""
+        place, end = self._split.start, self._split.end
+        while place < end:
+            piece = log.run.piece_at(place)
+            if piece is None:
+                following = min(log.run.next_start(place), end)
+                self._damaged(log.run, place, following if following > place else end, MISSING)
+                place = following if following > place else end
+                continue
+            limit = min(piece.end, end)
+            block = self._read(log, place, min(limit - place, len(self._buffer)))
+            positions = _chain(block)
+            fixed = _fixed_of(block, positions)
+            sizes = fixed["size"].astype(np.int64)
+            bad = self._faults(block, positions, fixed, sizes, place)
+            if len(hits := np.flatnonzero(bad)):
+                positions, fixed = positions[: hits[0]], fixed[: hits[0]]
+            done = int(positions[-1]) + int(fixed["size"][-1]) if len(positions) else 0
+            if done:
+                yield from self._rows(block, positions, fixed, place, log.run)
+            place += done
+            if place >= limit or (done and not len(hits)):
+                continue
+            place = self._pass_over(log, place, piece.end, len(block))
+
+    def _pass_over(self, log: Log, place: int, file_end: int, seen_bytes: int) -> int:
+        """What begins here is no record that was read: a blank one, a large one, or damage."""
+        limit = min(file_end, self._split.end)
+        head = log.read(place, 8)
+        if log.is_blank(place):
+            return limit
+        reason = log.fault_at(place, check=self._check)
+        (size,) = _size_at(head) if len(head) >= 4 else (0,)
+        if not reason and place + size <= limit:
+            if size > seen_bytes:  # larger than the block
+                self._buffer = bytearray(size)
+                return place
+            reason = "no record"
+        elif not reason:
+            reason = f"a record of {size} bytes reaches into the next one"
+        following = log.next_record(place + 1, self._split.end)
+        self._damaged(log.run, place, following, reason)
+        return following
+
+    # --- by queues -------------------------------------------------------------------------------
+
+    def by_queues(self, log: Log, queues: tuple[QueueRange, ...]) -> Iterator[pa.RecordBatch]:
+        """The messages the entries point at, in the order of the log, each once."""
+        places, sizes = self._entries(log, queues)
+        ends = places + sizes
+        starts = np.array([piece.start for piece in log.run.pieces], np.int64)
+        file = np.searchsorted(starts, places, "right")
+        # Where reading begins anew: in another file, or far behind the message before.
+        apart = np.ones(len(places), bool)
+        apart[1:] = (places[1:] - np.maximum.accumulate(ends)[:-1] > NEAR_BYTES) | (file[1:] != file[:-1])
+        costs = np.where(apart, sizes, np.diff(np.maximum.accumulate(ends), prepend=0))
+        done = np.cumsum(costs)
+        first = 0
+        while first < len(places):
+            before = int(done[first - 1]) if first else 0
+            last = int(np.searchsorted(done, before + BLOCK_BYTES, "right"))
+            last = max(first + 1, min(last, first + ROWS_READ))
+            yield from self._pointed_at(log, places[first:last], sizes[first:last], apart[first:last])
+            first = last
+
+    def _entries(self, log: Log, queues: tuple[QueueRange, ...]) -> tuple[Positions, Positions]:
+        """Places and sizes of the messages, ascending."""
+        parts = []
+        for queue in queues:
+            with QueueFiles(queue.run) as files:
+                entries = files.entries(queue.first, queue.end)
+            places = entries["place"].astype(np.int64)
+            sizes = entries["size"].astype(np.int64)
+            real = (sizes != BLANK_SIZE) & (entries["code"] != HOLE_TAGS)
+            good = (sizes >= RECORD_BYTES_MIN) & (places >= self._split.start) & (places < self._split.end)
+            good &= places + sizes <= log.run.end
+            for place in np.flatnonzero(good & (sizes > BLOCK_BYTES)).tolist():
+                good[place] = log.read(int(places[place]), 4) == int(sizes[place]).to_bytes(4, "big")
+            for number in np.flatnonzero(real & ~good).tolist():
+                at = (queue.first + number) * ENTRY_SIZE
+                if not sizes[number]:
+                    what = NO_ENTRY
+                else:
+                    what = f"the entry points at {sizes[number]} bytes at {places[number]} of the log"
+                reason = f"{what}: {queue.topic} queue {queue.queue_id} offset {queue.first + number}"
+                kind = reason if sizes[number] else NO_ENTRY
+                self._damaged(queue.run, at, at + ENTRY_SIZE, reason, kind)
+            parts.append((places[real & good], sizes[real & good]))
+        places = np.concatenate([part[0] for part in parts])
+        sizes = np.concatenate([part[1] for part in parts])
+        # Where a message is lost, the entry points at the next one; and light queues share messages.
+        places, once = np.unique(places, return_index=True)
+        return places, sizes[once]
+
+    def _pointed_at(
+        self, log: Log, places: Positions, sizes: Positions, apart: Mask
+    ) -> Iterator[pa.RecordBatch]:
+        firsts = np.flatnonzero(apart)
+        if not len(firsts) or firsts[0]:
+            firsts = np.insert(firsts, 0, 0)
+        ends = np.maximum.accumulate(places + sizes)
+        lasts = np.append(firsts[1:], len(places)) - 1
+        lengths = ends[lasts] - places[firsts]
+        fills = np.cumsum(lengths) - lengths
+        total = int(lengths.sum())
+        if total > len(self._buffer):
+            self._buffer = bytearray(total)
+        view = memoryview(self._buffer)
+        for fill, length, place in zip(
+            fills.tolist(), lengths.tolist(), places[firsts].tolist(), strict=True
+        ):
+            got = log.read_into(view[fill : fill + length], place)
+            if got < length:  # the file was deleted, or is cut off
+                view[fill + got : fill + length] = bytes(length - got)
+        shift = np.repeat(fills - places[firsts], np.diff(np.append(firsts, len(places))))
+        positions = places + shift
+        block = view[:total]
+        fixed = _fixed_of(block, positions)
+        bad = self._faults(block, positions, fixed, sizes, -shift)
+        if bad.any():
+            for number in np.flatnonzero(bad).tolist():
+                place = int(places[number])
+                reason = log.fault_at(place, check=self._check) or "its queue entry says another size"
+                self._damaged(log.run, place, place + int(sizes[number]), reason)
+            positions, fixed, shift = positions[~bad], fixed[~bad], shift[~bad]
+        if len(positions):
+            yield from self._rows(block, positions, fixed, -shift, log.run)
+
+    # --- both ------------------------------------------------------------------------------------
+
+    @property
+    def _check(self) -> int:
+        return CHECK_BODY if self._choice.verify_crc else CHECK_NONE
+
+    def _read(self, log: Log, place: int, size: int) -> memoryview:
+        view = memoryview(self._buffer)[:size]
+        return view[: log.read_into(view, place)]
+
+    def _faults(
+        self,
+        block: memoryview,
+        positions: Positions,
+        fixed: npt.NDArray[np.void],
+        sizes: Positions,
+        base: int | Positions,
+    ) -> Mask:
+        """Which records are none. ``base``: what to add to a position for a place in the log."""
+        bad: Mask = (fixed["size"] != sizes) | (fixed["physical_offset"] != positions + base)
+        usual = _usual(fixed)
+        if not len(positions) or (self._decoding_checks and usual.all() and not bad.any()):
+            return bad
+        bytes_ = np.frombuffer(block, np.uint8)
+        last = len(block) - 1
+        body_length = fixed["body_length"].astype(np.int64)
+        bad |= (body_length < 0) | (body_length > sizes - RECORD_BYTES_MIN)
+        body_end = np.minimum(positions + FIXED_BYTES + np.where(bad, 0, body_length), last)
+        topic_end = np.minimum(body_end + 1 + bytes_[body_end], last - 1)
+        packed_length = bytes_[topic_end].astype(np.int64) << 8 | bytes_[topic_end + 1]
+        bad |= topic_end + 2 + packed_length != positions + sizes
+        for number in np.flatnonzero(~usual).tolist():
+            at = int(positions[number])
+            # Edges lie elsewhere: ask the reader that knows all kinds.
+            record = bytes(block[at : at + int(sizes[number])])
+            bad[number] = not scan(record, count_max=1).entries or (
+                fixed["size"][number] != sizes[number]
+                or fixed["physical_offset"][number] != at + (base if isinstance(base, int) else base[number])
+            )
+        if self._choice.verify_crc:
+            self._check_bodies(block, positions, fixed, usual, bad)
+        return bad
+
+    def _check_bodies(
+        self, block: memoryview, positions: Positions, fixed: npt.NDArray[np.void], usual: Mask, bad: Mask
+    ) -> None:
+        crc32 = zlib.crc32
+        good = np.flatnonzero(~bad)
+        starts = positions[good] + FIXED_BYTES
+        ends = starts + fixed["body_length"][good]
+        crcs = fixed["body_crc"][good]
+        columns = [column.tolist() for column in (good, starts, ends, crcs, usual[good])]
+        for number, start, end, crc, plain in zip(*columns, strict=True):
+            if plain:
+                if start < end and crc32(block[start:end]) & 0x7FFF_FFFF != crc:
+                    bad[number] = True
+            else:
+                at = start - FIXED_BYTES
+                record = bytes(block[at : at + int(fixed["size"][number])])
+                bad[number] = not scan(record, check=CHECK_BODY, count_max=1).entries
+
+    def _rows(
+        self,
+        block: memoryview,
+        positions: Positions,
+        fixed: npt.NDArray[np.void],
+        base: int | Positions,
+        run: Run,
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of the records that are wanted. All of them were checked."""
+        wanted = self._wanted(block, positions, fixed)
+        bases = np.broadcast_to(np.asarray(base, np.int64), positions.shape)
+        if wanted is not None:
+            positions, fixed, bases = positions[wanted], fixed[wanted], bases[wanted]
+        count = len(positions)
+        parts = -(-count // ROWS)
+        edges = [count * part // parts for part in range(parts + 1)] if parts else [0]
+        for low, high in pairwise(edges):
+            places = positions[low:high] + bases[low:high]
+            yield from self._decoded(block, positions[low:high], fixed[low:high], places, run)
+
+    def _decoded(
+        self,
+        block: memoryview,
+        positions: Positions,
+        fixed: npt.NDArray[np.void],
+        places: Positions,
+        run: Run,
+    ) -> Iterator[pa.RecordBatch]:
+        if self._choice.report:
+            return
+        broker = self._split.broker
+        try:
+            if _usual(fixed).all():
+                batch = Columns(block, positions, fixed).batch(self._schema, broker)
+            else:
+                batch = decode(block, positions, self._schema, broker)
+        except ProtocolError as error:  # lengths, or a body that does not decompress: of which?
+            if len(positions) == 1:
+                place = int(places[0])
+                with Log(run) as log:
+                    reason = log.fault_at(place, check=self._check) or error.what
+                self._damaged(run, place, place + int(fixed["size"][0]), reason)
+                return
+            half = len(positions) // 2
+            for part in (slice(0, half), slice(half, None)):
+                yield from self._decoded(block, positions[part], fixed[part], places[part], run)
+            return
+        yield batch
+
+    def _wanted(self, block: memoryview, positions: Positions, fixed: npt.NDArray[np.void]) -> Mask | None:
+        choice = self._choice
+        mask: Mask | None = None
+        if choice.after_ms is not None or choice.before_ms is not None:
+            stored = fixed["store_timestamp"].astype(np.int64)
+            for number in np.flatnonzero(~_usual(fixed)).tolist():
+                at = int(positions[number])
+                stored[number] = store_timestamp_of(bytes(block[at : at + 76]))
+            mask = np.ones(len(positions), bool)
+            if choice.after_ms is not None:
+                mask &= stored >= choice.after_ms
+            if choice.before_ms is not None:
+                mask &= stored < choice.before_ms
+        if self._split.queues is not None:
+            return mask
+        # Queues hold only what was chosen. The log holds all, and what a repair put in place of damage.
+        rolled_back = fixed["sys_flag"] & 0xC == 0xC
+        if not choice.chooses_topics and not rolled_back.any():
+            return mask
+        schema = pa.schema([("topic", pa.string())])
+        topics = decode(block, positions, schema).column(0)
+        known = pc.dictionary_encode(topics)
+        texts: list[str] = known.dictionary.to_pylist()
+        codes = np.asarray(known.indices)
+        filler = FILLER_TOPIC.decode()
+        named = np.array([choice.has(topic) for topic in texts], bool)[codes]
+        fill = np.array([filler.startswith(topic) for topic in texts], bool)[codes] & rolled_back
+        keep: Mask = named & ~fill if mask is None else mask & named & ~fill
+        return keep
+
+    def _damaged(self, run: Run, start: int, end: int, reason: str, kind: str = "") -> None:
+        path, offset = run.where(start)
+        if not self._choice.skip:
+            raise CorruptRecord(
+                f"{path} at byte {offset}: {reason} ({end - start} bytes). To read around it: "
+                "onCorrupt = skip. To see all of it: report = corrupt. To mend it: kerolox store repair.",
+                path=path,
+                offset=offset,
+            )
+        kind = kind or reason
+        if self.regions:
+            last = self.regions[-1]
+            near = kind == MISSING or last.offset + last.bytes == offset
+            if last.path == path and self._kind == kind and near:
+                self.regions[-1] = last._replace(bytes=offset + end - start - last.offset)
+                return
+        self._kind = kind
+        self.regions.append(Region(path, offset, end - start, reason))
+
+    def warn(self) -> None:
+        """Say what was skipped."""
+        for region in self.regions[:WARNINGS_MAX]:
+            logger.warning(
+                "corrupt_region_skipped path=%s offset=%d bytes=%d reason=%r next='kerolox store verify'",
+                *region,
+            )
+        if (more := len(self.regions) - WARNINGS_MAX) > 0:
+            logger.warning("corrupt_regions_skipped more=%d next='read with report=corrupt'", more)
+
+
+def _usual(fixed: npt.NDArray[np.void]) -> Mask:
+    return np.asarray((fixed["magic"] == MAGIC) & (fixed["sys_flag"] & IPV6_HOSTS == 0))
+
+
+def _fixed_of(block: memoryview, positions: Positions) -> npt.NDArray[np.void]:
+    if not len(positions):
+        return np.zeros(0, FIXED)
+    every_byte = np.ndarray((len(block) - FIXED_BYTES + 1,), f"V{FIXED_BYTES}", block, strides=(1,))
+    fixed: npt.NDArray[np.void] = every_byte[positions].view(FIXED)
+    return fixed
+
+
+def _chain(block: memoryview) -> Positions:
+    """Where records begin, by their sizes alone, as far as they are wholly in the block."""
+    found: list[int] = []
+    append = found.append
+    read: Callable[[memoryview, int], tuple[int]] = _size_at
+    at, end = 0, len(block)
+    last = end - RECORD_BYTES_MIN
+    while at <= last:
+        (size,) = read(block, at)
+        if size < RECORD_BYTES_MIN or size > end - at:
+            break
+        append(at)
+        at += size
+    return np.array(found, np.int64)

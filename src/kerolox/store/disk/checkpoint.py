@@ -1,0 +1,113 @@
+"""What is known to be safe: the file ``checkpoint``.
+
+Five numbers at the start of 4096 bytes. Crash recovery starts from the newest commit-log file that
+begins before :attr:`Checkpoint.min_timestamp_ms`, so a value too small costs time, a value too large
+costs messages. Hence anything doubtful is read as 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import threading
+
+from kerolox.store.disk.files import PAGE, File, Files, PathLike
+from kerolox.store.errors import DiskError
+
+logger = logging.getLogger(__name__)
+
+# See FORMAT.md, "checkpoint".
+_FIELDS = struct.Struct(
+    ">q"  # store time of the last message known to be flushed in the commit log
+    "q"  # store time of the last message dispatched to a consume queue
+    "q"  # end time of the last full and flushed index file
+    "q"  # how far the master had flushed (5.0 on)
+    "q"  # how far the log is confirmed (5.1 on)
+)
+SIZE = PAGE
+_SLACK_MS = 3000  # store times of one moment may differ by this much between log and queues
+_FUTURE_MS = 24 * 3600 * 1000
+
+
+class Checkpoint:
+    """The numbers, to be set as things become safe, and written by :meth:`save`."""
+
+    def __init__(self, files: Files, path: PathLike) -> None:
+        self._files = files
+        self.path = os.fspath(path)
+        self._file: File | None = None
+        self._lock = threading.Lock()  # saves come from more than one thread
+        self.commit_log_ms = 0
+        self.queues_ms = 0
+        self.index_ms = 0
+        self.master_flushed_offset = 0
+        self.confirmed_offset = 0
+
+    @property
+    def min_timestamp_ms(self) -> int:
+        """Messages stored before this are in the log and in the queues."""
+        return max(0, min(self.commit_log_ms, self.queues_ms) - _SLACK_MS)
+
+    @property
+    def min_timestamp_with_index_ms(self) -> int:
+        """Messages stored before this are also in the key index."""
+        return min(self.min_timestamp_ms, self.index_ms)
+
+    def load(self, now_ms: int | None = None) -> bool:
+        """Read the file; False when there is none. A missing, short or senseless field becomes 0.
+
+        With ``now_ms`` a time more than a day ahead counts as senseless.
+        """
+        try:
+            data = self._files.read_if_exists(self.path)
+        except DiskError as error:
+            logger.warning(
+                "checkpoint_unreadable path=%s error=%r next='all files are scanned'", self.path, error
+            )
+            data = b""
+        if data is None:
+            return False
+        times = _FIELDS.unpack(data[: _FIELDS.size].ljust(_FIELDS.size, b"\0"))
+        latest_ms = (1 << 63) - 1 if now_ms is None else now_ms + _FUTURE_MS
+        for name, value in zip(("commit_log_ms", "queues_ms", "index_ms"), times[:3], strict=True):
+            if not 0 <= value <= latest_ms:
+                logger.warning("checkpoint_time_ignored path=%s field=%r value=%d", self.path, name, value)
+                value = 0
+            setattr(self, name, value)
+        # The original stores -1 for "never told".
+        self.master_flushed_offset = times[3] if times[3] >= -1 else 0
+        self.confirmed_offset = times[4] if times[4] >= -1 else 0
+        return True
+
+    def save(self) -> None:
+        """Write and flush; waits for the disk, so call it in a thread."""
+        data = _FIELDS.pack(
+            self.commit_log_ms,
+            self.queues_ms,
+            self.index_ms,
+            self.master_flushed_offset,
+            self.confirmed_offset,
+        )
+        with self._lock:
+            if self._file is None:
+                self._file = self._open()
+            # Forty bytes at the start of a file are one sector: written whole or not at all.
+            self._file.pwrite(data, 0)
+            self._file.sync()
+
+    def close(self) -> None:
+        with self._lock:
+            file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _open(self) -> File:
+        if not self._files.exists(self.path):
+            file = self._files.create(self.path, SIZE)
+            self._files.sync_dir(os.path.dirname(self.path))
+            return file
+        file = self._files.open(self.path)
+        if file.size < SIZE:
+            file.allocate(SIZE)
+        return file

@@ -1,0 +1,492 @@
+"""The one door to the disk.
+
+Every file of the store, and every question about the disk, goes through a :class:`Files`, so that a
+test can put a disk that lies in its place (:mod:`kerolox.testing.faults`).
+
+Nothing is memory mapped. A page fault on a map holds the interpreter for as long as the disk takes
+and a full disk kills the process (SIGBUS); ``pwrite`` and ``pread`` let other threads run and answer
+with an error. Written once per pass they are also faster than a map. Blocks are really allocated when
+a file is created, or in steps before they are written, so that a write does not find the disk full.
+
+Linux is what this is made for. Elsewhere it works, with these differences: without ``RWF_NOWAIT``
+nobody can tell whether a read would block, so :meth:`File.pread_hot` just reads; without
+``posix_fallocate`` zeros are written; without ``pread`` (Windows) all reads and writes of the process
+take turns.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Final, Self, TypeAlias
+
+from kerolox.compiled import compiled
+from kerolox.store.disk.usage import DiskUsage
+from kerolox.store.errors import DiskError, FileMissing, disk_error, sync_error
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+PathLike: TypeAlias = str | os.PathLike[str]
+
+PAGE = 4096
+_ZEROS = bytes(1 << 20)
+_PARTS_MAX = 1000  # IOV_MAX is 1024 on Linux and macOS
+
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+_O_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+# Old kernels and some file systems refuse the flag; what they refuse it with.
+_NO_NOWAIT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+_turns = threading.Lock()
+
+
+def _pread(fd: int, size: int, offset: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(fd, size, offset)
+    with _turns:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, size)
+
+
+def _pwrite(fd: int, data: Buffer, offset: int) -> int:
+    if hasattr(os, "pwrite"):
+        return os.pwrite(fd, data, offset)
+    with _turns:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.write(fd, data)
+
+
+def _read_now(fd: int, size: int, offset: int) -> bytes | None:
+    """The bytes if all of them are in memory. None: part of it is cold, or behind the end of the file."""
+    buffer = bytearray(size)
+    try:
+        got = os.preadv(fd, [buffer], offset, _NOWAIT)  # type: ignore[arg-type]
+    except BlockingIOError:
+        return None
+    return bytes(buffer) if got == size else None
+
+
+read_now: Final = compiled("read_now", _read_now)
+
+
+def _sync_data(fd: int) -> None:
+    if sys.platform == "darwin":
+        # fsync on macOS stops at the drive's cache; only this one reaches the medium.
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    elif hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:
+        os.fsync(fd)
+
+
+class File:
+    """An open file. Reads and writes name their place, so threads may share it."""
+
+    __slots__ = ("_fd", "_hot_known", "path", "read_only", "size")
+
+    def __init__(self, path: str, fd: int, size: int, *, read_only: bool = False) -> None:
+        self.path = path
+        self.size = size
+        self.read_only = read_only
+        self._fd = fd
+        self._hot_known = _NOWAIT is not None
+
+    @property
+    def closed(self) -> bool:
+        return self._fd < 0
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        """Write all of ``data`` at ``offset``."""
+        try:
+            wrote = _pwrite(self._fd, data, offset)
+            while wrote < len(data):
+                # A short write: the disk filled half-way (the next try says so), or a signal came.
+                wrote += _pwrite(self._fd, memoryview(data)[wrote:], offset + wrote)
+        except OSError as error:
+            raise disk_error(error, "write", self.path, offset) from error
+        if offset + len(data) > self.size:
+            self.size = offset + len(data)
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
+        """Write the parts one after the other, in one system call where there is one for it."""
+        if len(parts) > _PARTS_MAX or not hasattr(os, "pwritev"):
+            self.pwrite(b"".join(parts), offset)
+            return
+        try:
+            wrote = os.pwritev(self._fd, parts, offset)
+        except OSError as error:
+            raise disk_error(error, "write", self.path, offset) from error
+        total = sum(map(len, parts))
+        if wrote < total:
+            self.pwrite(memoryview(b"".join(parts))[wrote:], offset + wrote)
+        elif offset + total > self.size:
+            self.size = offset + total
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes, fewer only at the end of the file. May wait for the disk."""
+        try:
+            data = _pread(self._fd, size, offset)
+            if len(data) == size or not data:
+                return data
+            parts = [data]
+            got = len(data)
+            while got < size:
+                data = _pread(self._fd, size - got, offset + got)
+                if not data:
+                    break
+                parts.append(data)
+                got += len(data)
+        except OSError as error:
+            raise disk_error(error, "read", self.path, offset) from error
+        return b"".join(parts)
+
+    def pread_hot_parts(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        """The bytes between each two places, all read at once with what lies between them; None when cold."""
+        offset = ranges[0][0]
+        data = self.pread_hot(ranges[-1][1] - offset, offset)
+        return None if data is None else [data[a - offset : b - offset] for a, b in ranges]
+
+    def pread_hot(self, size: int, offset: int) -> bytes | None:
+        """The bytes if all of them are in memory, else None: then ``pread`` in a thread.
+
+        Where the system cannot tell (not Linux; a file system that refuses the question) it reads.
+        """
+        if not self._hot_known:
+            return self.pread(size, offset)
+        try:
+            return read_now(self._fd, size, offset)
+        except OSError as error:
+            if error.errno in _NO_NOWAIT:
+                self._hot_known = False
+                return self.pread(size, offset)
+            raise disk_error(error, "read", self.path, offset) from error
+
+    def sync(self) -> None:
+        """Wait until what was written is on the medium. Never try again after a failure."""
+        try:
+            _sync_data(self._fd)
+        except OSError as error:
+            raise sync_error(error, self.path) from error
+
+    def allocate(self, size: int, *, write_zeros: bool = False) -> None:
+        """Give the file this length, with blocks behind all of it.
+
+        The length is set first and in one step, so that a crash leaves it old or new. With
+        ``write_zeros`` the blocks are also written, which makes the first flush of each cheaper.
+        """
+        start = self.size
+        try:
+            if size > start:
+                os.ftruncate(self._fd, size)
+                self.size = size
+            if not write_zeros and hasattr(os, "posix_fallocate") and size > 0:
+                try:
+                    os.posix_fallocate(self._fd, 0, size)
+                    return
+                except OSError as error:
+                    if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                        raise
+        except OSError as error:
+            raise disk_error(error, "allocate", self.path, size) from error
+        for offset in range(start, size, len(_ZEROS)):
+            self.pwrite(memoryview(_ZEROS)[: size - offset], offset)
+
+    def reserve(self, offset: int, end: int) -> None:
+        """Put blocks behind ``[offset, end)`` of the file as long as it is; what is there stays.
+
+        Where the file system cannot do that, nothing happens: the writes themselves then find the room.
+        """
+        if not hasattr(os, "posix_fallocate"):
+            return
+        try:
+            os.posix_fallocate(self._fd, offset, end - offset)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise disk_error(error, "allocate", self.path, end) from error
+
+    def zero(self, offset: int, end: int) -> bool:
+        """Make ``[offset, end)`` read as zeros, keeping its blocks. True if anything was not zero.
+
+        Parts never written are skipped by asking the file system for the written ones, so the
+        unused rest of a large file costs nothing.
+        """
+        changed = False
+        # All ranges before the first read: a read makes the system read ahead, and what is in memory then
+        # counts as written, so that asking again would lead through all of the file.
+        for low, high in list(self.written_ranges(offset, end)):
+            offset = low
+            while offset < high:
+                # To the next page first: a written page is reported whole, its tail is mostly zeros.
+                stop = min(high, offset + len(_ZEROS), (offset // PAGE + 1) * PAGE if offset % PAGE else high)
+                if not _ZEROS.startswith(self.pread(stop - offset, offset)):
+                    self.pwrite(memoryview(_ZEROS)[: stop - offset], offset)
+                    changed = True
+                offset = stop
+        return changed
+
+    def written_ranges(self, offset: int, end: int) -> Iterator[tuple[int, int]]:
+        """The parts of ``[offset, end)`` that were ever written; all of it if the file system cannot say."""
+        while offset < end:
+            offset = self._next_data(offset, end)
+            if offset >= end:
+                return
+            stop = min(end, self._next_hole(offset, end))
+            yield offset, stop
+            offset = stop
+
+    def _next_hole(self, offset: int, end: int) -> int:
+        if not hasattr(os, "SEEK_HOLE"):
+            return end
+        try:
+            return max(offset + 1, os.lseek(self._fd, offset, os.SEEK_HOLE))
+        except OSError:
+            return end
+
+    def _next_data(self, offset: int, end: int) -> int:
+        if not hasattr(os, "SEEK_DATA"):
+            return offset
+        try:
+            return os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            return end if error.errno == errno.ENXIO else offset
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise disk_error(error, "truncate", self.path, size) from error
+        self.size = size
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            try:
+                os.close(fd)
+            except OSError as error:
+                raise disk_error(error, "close", self.path) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Files:
+    """The file system as it is."""
+
+    def open(self, path: PathLike, *, read_only: bool = False) -> File:
+        """Open an existing file."""
+        name = os.fspath(path)
+        flags = (os.O_RDONLY if read_only else os.O_RDWR) | _O_FLAGS
+        try:
+            fd = os.open(name, flags)
+            try:
+                return self._file(name, fd, os.fstat(fd).st_size, read_only)
+            except BaseException:
+                os.close(fd)
+                raise
+        except OSError as error:
+            raise disk_error(error, "open", name) from error
+
+    def create(
+        self, path: PathLike, size: int = 0, *, write_zeros: bool = False, sparse: bool = False
+    ) -> File:
+        """Create a file that must not exist yet, of ``size`` zeros with blocks behind them.
+
+        ``sparse``: without blocks, until :meth:`File.reserve` or a write puts them there.
+
+        When there is no room for it, no part of it stays behind. Its name is on the medium only after
+        :meth:`sync_dir`.
+        """
+        name = os.fspath(path)
+        try:
+            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _O_FLAGS, 0o644)
+        except OSError as error:
+            raise disk_error(error, "create", name) from error
+        file = self._file(name, fd, 0, False)
+        try:
+            if size and sparse:
+                file.truncate(size)
+            elif size:
+                file.allocate(size, write_zeros=write_zeros)
+        except DiskError:
+            file.close()
+            self.remove(name)
+            raise
+        return file
+
+    def _file(self, path: str, fd: int, size: int, read_only: bool) -> File:
+        return File(path, fd, size, read_only=read_only)
+
+    def list_dir(self, path: PathLike) -> list[str]:
+        """The names in a directory, sorted; none when there is no such directory."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise disk_error(error, "list", os.fspath(path)) from error
+
+    def exists(self, path: PathLike) -> bool:
+        return os.path.exists(path)
+
+    def is_dir(self, path: PathLike) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: PathLike) -> int:
+        return self._stat(path).st_size
+
+    def mtime_s(self, path: PathLike) -> float:
+        """When the file was last written, in seconds since 1970."""
+        return self._stat(path).st_mtime
+
+    def _stat(self, path: PathLike) -> os.stat_result:
+        try:
+            return os.stat(path)
+        except OSError as error:
+            raise disk_error(error, "look at", os.fspath(path)) from error
+
+    def set_mtime(self, path: PathLike, mtime_s: float) -> None:
+        try:
+            os.utime(path, (mtime_s, mtime_s))
+        except OSError as error:
+            raise disk_error(error, "set the time of", os.fspath(path)) from error
+
+    def make_dirs(self, path: PathLike) -> list[str]:
+        """Make the directory and those above it; the ones that were missing, outermost first.
+
+        They are on the medium once :meth:`sync_dir` was called for the parent of each.
+        """
+        missing: list[str] = []
+        name = os.path.abspath(path)
+        while not os.path.isdir(name):
+            missing.append(name)
+            parent = os.path.dirname(name)
+            if parent == name:
+                break
+            name = parent
+        missing.reverse()
+        for name in missing:
+            self._make_dir(name)
+        return missing
+
+    def _make_dir(self, path: str) -> None:
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise disk_error(
+                    OSError(errno.EEXIST, "a file has that name"), "make directory", path
+                ) from None
+        except OSError as error:
+            raise disk_error(error, "make directory", path) from error
+
+    def remove(self, path: PathLike) -> bool:
+        """Remove a file; False when it was not there. Open handles of it go on working (not on Windows)."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise disk_error(error, "remove", os.fspath(path)) from error
+        return True
+
+    def remove_tree(self, path: PathLike) -> bool:
+        """Remove a directory and all in it; False when it was not there."""
+        name = os.fspath(path)
+        if not os.path.isdir(name):
+            return False
+        for entry in self.list_dir(name):
+            child = os.path.join(name, entry)
+            if os.path.isdir(child) and not os.path.islink(child):
+                self.remove_tree(child)
+            else:
+                self.remove(child)
+        try:
+            os.rmdir(name)
+        except OSError as error:
+            raise disk_error(error, "remove directory", name) from error
+        return True
+
+    def rename(self, source: PathLike, target: PathLike) -> None:
+        """Rename, replacing what has that name; readers see the old or the new file, never none."""
+        try:
+            os.replace(source, target)
+        except OSError as error:
+            raise disk_error(error, f"rename to {os.fspath(target)}", os.fspath(source)) from error
+
+    def sync_dir(self, path: PathLike) -> None:
+        """Wait until the names in a directory (created, renamed, removed) are on the medium."""
+        if os.name == "nt":
+            return  # directories cannot be opened there; the file system journals its names
+        name = os.fspath(path) or "."
+        try:
+            fd = os.open(name, os.O_RDONLY | _O_FLAGS)
+        except OSError as error:
+            raise disk_error(error, "open directory", name) from error
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EBADF):  # file systems that cannot
+                raise sync_error(error, name) from error
+        finally:
+            os.close(fd)
+
+    def read(self, path: PathLike) -> bytes:
+        """All of a file."""
+        file = self.open(path, read_only=True)
+        try:
+            return file.pread(file.size, 0) if file.size else b""
+        finally:
+            file.close()
+
+    def read_if_exists(self, path: PathLike) -> bytes | None:
+        try:
+            return self.read(path)
+        except FileMissing:
+            return None
+
+    def write_atomic(self, path: PathLike, data: Buffer, *, keep_backup: bool = False) -> None:
+        """Replace a file as a whole: after a crash it has the old content or the new one.
+
+        With ``keep_backup`` the old content is first put, by the same steps, in ``<path>.bak``.
+        """
+        name = os.fspath(path)
+        if keep_backup and (old := self.read_if_exists(name)) is not None:
+            self.write_atomic(name + ".bak", old)
+        fresh = name + ".tmp"
+        self.remove(fresh)  # left by a crash
+        file = self.create(fresh)
+        try:
+            file.pwrite(data, 0)
+            file.sync()
+        finally:
+            file.close()
+        self.rename(fresh, name)
+        self.sync_dir(os.path.dirname(name))
+
+    def disk_usage(self, path: PathLike) -> DiskUsage:
+        """Space on the file system that holds ``path``."""
+        name = os.fspath(path)
+        try:
+            if hasattr(os, "statvfs"):
+                stat = os.statvfs(name)
+                unit = stat.f_frsize
+                return DiskUsage(stat.f_blocks * unit, stat.f_bfree * unit, stat.f_bavail * unit)
+            usage = shutil.disk_usage(name)
+            return DiskUsage(usage.total, usage.free, usage.free)
+        except OSError as error:
+            raise disk_error(error, "ask the space of", name) from error
+
+    def used_ratio(self, path: PathLike, enough: int = 0) -> float:
+        """The used share of the disk of ``path``, 0 with ``enough`` bytes free; -1 without such a path."""
+        return self.disk_usage(path).ratio_unless(enough) if self.exists(path) else -1.0

@@ -1,0 +1,166 @@
+"""One process per store directory.
+
+The lock is the one Apache RocketMQ takes: an exclusive POSIX record lock on the first byte of the
+file ``lock``, which then holds the four letters ``lock``. So neither broker starts on a directory the
+other one has open.
+
+Two traps of such locks, and what is done about them. They never conflict inside one process: a
+registry refuses the second store. And closing *any* descriptor of the file, also one opened only to
+read it, drops the lock: the registry is asked before the file is opened, and nothing else in the
+process may open it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import sys
+import threading
+
+from kerolox.store.disk.files import File, Files, PathLike
+from kerolox.store.errors import FileExists, StoreLocked, disk_error
+
+_MARK = b"lock"
+
+_registry_lock = threading.Lock()
+_held: dict[tuple[int, int], File] = {}  # by device and inode, as the kernel tells files apart
+
+
+class StoreLock:
+    """The lock of a store directory, held from :meth:`take` to :meth:`release`."""
+
+    def __init__(self, files: Files, directory: PathLike) -> None:
+        self._files = files
+        self.directory = os.fspath(directory)
+        self.path = os.path.join(self.directory, "lock")
+        self._file: File | None = None
+
+    @property
+    def held(self) -> bool:
+        return self._file is not None and not self._file.closed
+
+    def take(self) -> None:
+        """Take it or raise :class:`StoreLocked` with who has it. Never waits."""
+        if self.held:
+            return
+        with _registry_lock:
+            key = _identity(self.path)
+            if key is not None and (holder := _held.get(key)) is not None:
+                if not holder.closed:
+                    raise StoreLocked(
+                        self.path, f"this process ({os.getpid()}), in another store", os.getpid()
+                    )
+                del _held[key]  # closed behind our back: the kernel dropped that lock as well
+            file = self._open()
+            try:
+                if not _try_lock(file.fileno()):
+                    raise self._locked(file.fileno())
+                file.pwrite(_MARK, 0)
+                file.sync()
+                key = _identity(self.path)
+                assert key is not None
+            except BaseException:
+                file.close()
+                raise
+            _held[key] = file
+            self._file = file
+
+    def release(self) -> None:
+        """Let go. The file stays, as the original leaves it."""
+        with _registry_lock:
+            file, self._file = self._file, None
+            if file is None:
+                return
+            for key, holder in list(_held.items()):
+                if holder is file:
+                    del _held[key]
+            file.close()
+
+    def __enter__(self) -> StoreLock:
+        self.take()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _open(self) -> File:
+        self._files.make_dirs(self.directory)
+        if not self._files.exists(self.path):
+            try:
+                return self._files.create(self.path)
+            except FileExists:
+                pass  # another process was faster
+        return self._files.open(self.path)
+
+    def _locked(self, fd: int) -> StoreLocked:
+        pid = _holder_pid(fd)
+        if pid is not None:
+            return StoreLocked(self.path, _describe(pid), pid)
+        # No pid to be had: another pid namespace, host or system. The store's own note may help.
+        noted = (self._files.read_if_exists(os.path.join(self.directory, "abort")) or b"").strip()
+        if noted.isdigit():
+            return StoreLocked(
+                self.path, f"another process, probably {noted.decode()} (from the file abort)", int(noted)
+            )
+        return StoreLocked(self.path, "another process")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    # stat, not open: see the module's note on closing descriptors.
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(fd, 0, os.SEEK_SET)
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+            return False
+        raise disk_error(error, "lock", "the file lock") from error
+    return True
+
+
+def _holder_pid(fd: int) -> int | None:
+    """Who holds the lock, from the kernel; None when it does not say."""
+    if sys.platform == "linux":
+        layout = struct.Struct("hhqqi4x")  # type, whence, start, length, pid
+    elif sys.platform == "darwin":
+        layout = struct.Struct("qqihh")  # start, length, pid, type, whence
+    else:
+        return None
+    import fcntl
+
+    try:
+        if sys.platform == "linux":
+            asked = layout.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            pid = layout.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))[4]
+        else:
+            asked = layout.pack(0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
+            pid = layout.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))[2]
+    except (OSError, struct.error):
+        return None
+    return pid if pid > 0 else None
+
+
+def _describe(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = " ".join(file.read(4096).replace(b"\0", b" ").decode(errors="replace").split())
+    except OSError:
+        command = ""
+    if len(command) > 120:
+        command = command[:117] + "..."
+    return f"process {pid}" + (f" ({command})" if command else "")

@@ -1,0 +1,511 @@
+"""A run of fixed-size files as one long address space.
+
+Three offsets, each at most the one before: ``wrote`` (appended), ``committed`` (in the file: what
+readers may see), ``flushed`` (on the medium). ``wrote`` and ``committed`` differ only with the
+transient buffer.
+
+One thread appends, rolls and truncates (the event loop). Any thread may read, flush, commit, prepare
+the next file or delete old ones at the same time.
+
+The length of a file says nothing about how much of it is used: the rest is zeros, and recovery finds
+the end by parsing. So after :meth:`Segments.load` everything counts as written, until
+:meth:`Segments.truncate_to` says otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from itertools import pairwise
+
+from kerolox.store.disk.files import PAGE, Buffer, File, Files, PathLike
+from kerolox.store.disk.segment import OpenFiles, Segment, SegmentGone, remove_segment
+from kerolox.store.disk.segment_files import Places
+from kerolox.store.errors import FsyncFailed, OffsetOutOfRange, StoreError, WrongFileSize
+
+logger = logging.getLogger(__name__)
+
+_BUFFERS = (bytes, bytearray, memoryview)
+_STEP_MAX = 1 << 20  # the most a file that grows gets at once
+
+
+class Segments:
+    """The files of one log or one queue.
+
+    ``directories`` may be several: a new file goes to the directory its number selects among those
+    neither in ``read_only_directories`` nor (set it as disks fill) in ``full_directories``.
+
+    ``warm`` writes the zeros of a new file instead of only allocating its blocks, in the thread that
+    prepares it: flushes of a file never written before are then steadier. Locking pages in memory, the
+    original's other half of warming up, has no counterpart: nothing is mapped.
+
+    ``grows`` gives a file its length at once, for RocketMQ refuses others, but its blocks in steps, each as
+    large as all before it and at most a megabyte: a store has thousands of queues with one message.
+
+    ``transient`` collects appends in memory until :meth:`commit`: fewer and larger writes, at the
+    price that a killed process loses what was not committed.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directories: PathLike | Sequence[PathLike],
+        size: int,
+        *,
+        open_files: OpenFiles | None = None,
+        read_only_directories: Sequence[PathLike] = (),
+        transient: bool = False,
+        warm: bool = False,
+        grows: bool = False,
+    ) -> None:
+        if size <= 0:
+            raise ValueError(f"segment size is {size}, expected more than 0")
+        self.files = files
+        self.size = size
+        self.transient = transient
+        self.open_files = OpenFiles(files) if open_files is None else open_files
+        self._places = Places(
+            self.open_files, directories, size, read_only=read_only_directories, warm=warm, grows=grows
+        )
+        self.directories = self._places.directories
+        self.full_directories = self._places.full
+        self.wrote = 0
+        self.committed = 0
+        self.flushed = 0
+        self._segments: list[Segment] = []  # replaced, never changed: readers hold the old one
+        self._change = threading.Lock()  # for replacing it
+        self._flushing = threading.Lock()
+        self._pending: list[tuple[int, Buffer]] = []  # transient: what to write where, in order
+        self._committing = threading.Lock()
+
+    # What there is
+
+    @property
+    def all(self) -> tuple[Segment, ...]:
+        return tuple(self._segments)
+
+    @property
+    def first(self) -> Segment | None:
+        segments = self._segments
+        return segments[0] if segments else None
+
+    @property
+    def last(self) -> Segment | None:
+        segments = self._segments
+        return segments[-1] if segments else None
+
+    @property
+    def min_offset(self) -> int:
+        """Where the oldest file starts; -1 when there is none."""
+        segments = self._segments
+        return segments[0].start if segments else -1
+
+    @property
+    def max_offset(self) -> int:
+        """The end of what readers may see; 0 when there is no file."""
+        return self.committed
+
+    @property
+    def room(self) -> int:
+        """Bytes left in the file being written; 0 means roll first."""
+        segments = self._segments
+        return segments[-1].end - self.wrote if segments else 0
+
+    @property
+    def broken(self) -> FsyncFailed | None:
+        """The first flush that failed. From then on what the log holds is in doubt, for good."""
+        return self._places.broken
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """Ranges missing between files. Reads inside them fail; the rest works."""
+        segments = self._segments
+        return [(a.end, b.start) for a, b in pairwise(segments) if a.end != b.start]
+
+    def segment_at(self, offset: int) -> Segment | None:
+        """The file that holds this offset, written so far or not."""
+        segments = self._segments
+        if not segments:
+            return None
+        i = (offset - segments[0].start) // self.size
+        if i < 0:
+            return None
+        if i < len(segments) and segments[i].start <= offset < segments[i].end:
+            return segments[i]
+        i = bisect_right(segments, offset, key=_start_of) - 1  # there are gaps
+        return segments[i] if i >= 0 and offset < segments[i].end else None
+
+    def load(self) -> None:
+        """Find the files. A wrong length or a stray file is refused; empty last files are removed.
+
+        Power loss soon after the creation of a file can leave it without length; nothing of it was
+        flushed. The original removes one such file, and refuses when there are two.
+        """
+        segments = self._places.find()
+        self._segments = segments
+        self._set_positions(segments[-1].end if segments else 0)
+        for low, high in self.gaps:
+            logger.warning(
+                "log_gap directory=%s missing=%d..%d next='restore the missing files; reads there fail'",
+                self.directories[0],
+                low,
+                high,
+            )
+
+    def _set_positions(self, offset: int) -> None:
+        self.wrote = self.committed = self.flushed = offset
+
+    # Growing
+
+    def start_at(self, offset: int) -> None:
+        """Begin an empty log at this offset; the file starts at the multiple of its size below."""
+        if self._segments:
+            raise ValueError(f"{self.directories[0]} already holds {self.min_offset} to {self.max_offset}")
+        self._grow(offset - offset % self.size)
+        self._set_positions(offset)
+
+    def append(self, data: Buffer | Sequence[Buffer]) -> int:
+        """Write at the end, in one system call, and say where. It must fit in :attr:`room`."""
+        offset = self.wrote
+        whole = data if isinstance(data, _BUFFERS) else b"".join(data)
+        length = len(whole)
+        segments = self._segments
+        if not segments or offset + length > segments[-1].end:
+            raise OffsetOutOfRange(
+                f"{length} bytes do not fit in the {self.room} left: roll first",
+                path=self.directories[0],
+                offset=offset,
+                low=self.min_offset,
+                high=self.max_offset,
+            )
+        if self.transient:
+            # First the bytes, then the offset: commit() reads them the other way round.
+            self._pending.append((offset, whole))
+            self.wrote = offset + length
+            return offset
+        segment = segments[-1]
+        at = offset - segment.start
+        file = self.open_files.acquire(segment)
+        try:
+            if at + length > segment.reserved:
+                _reserve(file, segment, at + length)
+            segment.dirty = True
+            try:
+                file.pwrite(whole, at)
+            except StoreError:
+                _undo(file, at, length)
+                raise
+        finally:
+            self.open_files.release(segment)
+        self.wrote = self.committed = offset + length
+        return offset
+
+    def commit(self) -> int:
+        """Write what the transient buffer holds to the files; how far that is. For a thread."""
+        with self._committing:
+            # The appender only adds at the end, so what is counted here stays in place, and all
+            # below the offset read first is among it.
+            wrote = self.wrote
+            count = len(self._pending)
+            done = 0
+            while done < count:
+                start, _ = self._pending[done]
+                segment = self.segment_at(start)
+                if segment is None:  # deleted or truncated away meanwhile
+                    done += 1
+                    continue
+                upto = done
+                end = start
+                while upto < count and self._pending[upto][0] == end and end < segment.end:
+                    end += len(self._pending[upto][1])
+                    upto += 1
+                parts = [data for _, data in self._pending[done:upto]]
+                file = self.open_files.acquire(segment)
+                try:
+                    segment.dirty = True
+                    file.pwritev(parts, start - segment.start)
+                except StoreError:
+                    del self._pending[:done]
+                    raise
+                finally:
+                    self.open_files.release(segment)
+                self.committed = max(self.committed, end)
+                done = upto
+            del self._pending[:count]
+            # A roll past an unused tail leaves nothing to write there, yet readers may pass it.
+            self.committed = max(self.committed, wrote)
+            return self.committed
+
+    def roll(self) -> int:
+        """Go on in a new file, whatever room was left; its start. Uses the prepared one if there is one.
+
+        Waits for the preparation when it is still under way. When that failed, its error is raised
+        here, once, and the next roll tries again.
+        """
+        last = self.last
+        start = last.end if last is not None else 0
+        self._grow(start)
+        self._skip_to(start)
+        return start
+
+    def _skip_to(self, offset: int) -> None:
+        skipped = offset > self.wrote
+        self.wrote = offset
+        if not self.transient or (skipped and not self._pending):
+            self.committed = offset
+
+    def _grow(self, start: int) -> None:
+        segment = self._places.take(start)
+        with self._change:
+            self._segments = [*self._segments, segment]
+
+    def ensure_next(self) -> None:
+        """Have the next file, waiting or making it now. The :meth:`roll` that follows cannot fail."""
+        last = self.last
+        self._places.ensure(last.end if last is not None else 0)
+
+    def prepare_next(self, executor: Executor) -> Future[Segment] | None:
+        """Create the file after the last one in a thread, so that the roll to it need not wait.
+
+        None when it is already prepared or under way. A failure is kept for the roll.
+        """
+        last = self.last
+        return self._places.prepare(last.end if last is not None else 0, executor)
+
+    @property
+    def next_ready(self) -> bool:
+        """Whether a roll now would neither wait nor create a file itself."""
+        return self._places.prepared
+
+    def discard_next(self) -> None:
+        """Remove the prepared file, if any: at shutdown, or when the log goes on elsewhere."""
+        self._places.discard()
+
+    # Reading
+
+    def readable(self, offset: int) -> int:
+        """How many bytes one read from ``offset`` can give: to the end of its file or of the log."""
+        segment = self.segment_at(offset)
+        return max(0, min(segment.end, self.committed) - offset) if segment is not None else 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Exactly these bytes, all in one file. May wait for the disk."""
+        segment = self._segment_with(offset, size)
+        try:
+            file = self.open_files.acquire(segment)
+        except SegmentGone:
+            raise self._out_of_range(offset, size) from None
+        try:
+            data = file.pread(size, offset - segment.start)
+        finally:
+            self.open_files.release(segment)
+        if len(data) != size:
+            raise WrongFileSize(segment.path, offset - segment.start + len(data), self.size)
+        return data
+
+    def read_hot(self, offset: int, size: int) -> bytes | None:
+        """These bytes if they are in memory and their file is open, else None: then ``read`` in a thread."""
+        segment = self._segment_with(offset, size)
+        file = self.open_files.acquire_if_open(segment)
+        if file is None:
+            return None
+        try:
+            return file.pread_hot(size, offset - segment.start)
+        finally:
+            self.open_files.release(segment)
+
+    def read_hot_parts(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        """The bytes between each two places in one file, if in memory; None as with :meth:`read_hot`."""
+        offset = ranges[0][0]
+        segment = self._segment_with(offset, ranges[-1][1] - offset)
+        file = self.open_files.acquire_if_open(segment)
+        if file is None:
+            return None
+        start = segment.start
+        try:
+            return file.pread_hot_parts([(low - start, high - start) for low, high in ranges])
+        finally:
+            self.open_files.release(segment)
+
+    def written_ranges(self, segment: Segment, start: int) -> list[tuple[int, int]]:
+        """The parts of a file from ``start`` on that were ever written, as offsets. May wait for the disk."""
+        file = self.open_files.acquire(segment)
+        try:
+            return [
+                (segment.start + low, segment.start + high)
+                for low, high in file.written_ranges(start - segment.start, segment.size)
+            ]
+        finally:
+            self.open_files.release(segment)
+
+    def _segment_with(self, offset: int, size: int) -> Segment:
+        segment = self.segment_at(offset)
+        if segment is None or offset + size > segment.end or offset + size > self.committed or size < 0:
+            raise self._out_of_range(offset, size)
+        return segment
+
+    def _out_of_range(self, offset: int, size: int) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"no {size} bytes at {offset} in one file",
+            path=self.directories[0],
+            offset=offset,
+            low=self.min_offset,
+            high=self.max_offset,
+        )
+
+    # Flushing
+
+    def flush_targets(self) -> list[Segment]:
+        """The files with bytes that are committed and not flushed, oldest first."""
+        flushed, committed = self.flushed, self.committed
+        return (
+            [s for s in self._segments if s.end > flushed and s.start < committed]
+            if flushed < committed
+            else []
+        )
+
+    def flush(self, up_to: int | None = None) -> int:
+        """Flush what is committed, file by file, at least to ``up_to``; how far it is flushed now.
+
+        Waits for the disk: call it in a thread. After a failure it raises the same error for ever,
+        because a repeated flush would claim what it cannot know (see :class:`FsyncFailed`).
+        """
+        with self._flushing:
+            if self._places.broken is not None:
+                raise self._places.broken
+            target = self.committed  # read before the sync: what is written meanwhile is not covered
+            for segment in self.flush_targets():
+                if up_to is not None and self.flushed >= up_to:
+                    break
+                try:
+                    self._places.sync(segment)
+                except SegmentGone:
+                    pass
+                except FsyncFailed as error:
+                    self._places.broken = error
+                    raise
+                self.flushed = max(self.flushed, min(target, segment.end))
+            return self.flushed
+
+    # Shrinking
+
+    def truncate_to(self, offset: int) -> None:
+        """Make ``offset`` the end. Files beyond it are removed, what follows it in its file is zeroed.
+
+        The original leaves the old bytes after the end, where a later crash can find a record that was
+        cut off and still parses; zeros cannot be taken for one. An offset below the first file
+        removes them all. Waits for the disk.
+        """
+        if self.transient:
+            self.commit()
+        with self._flushing, self._committing:
+            self.discard_next()
+            last = self.last
+            if last is None:
+                return
+            if offset > last.end:
+                raise self._out_of_range(offset, 0)
+            with self._change:
+                kept = [s for s in self._segments if s.start <= offset]
+                removed = self._segments[len(kept) :]
+                self._segments = kept
+            if kept:
+                self.wrote = self.committed = min(offset, kept[-1].end)
+                self.flushed = min(self.flushed, self.wrote)
+            else:
+                self._set_positions(0)
+            # Newest first, so that a crash in between leaves a log without gaps.
+            for segment in reversed(removed):
+                remove_segment(self.open_files, segment)
+            for directory in {os.path.dirname(segment.path) for segment in removed}:
+                self.files.sync_dir(directory)
+            if kept and offset < kept[-1].end:
+                self._zero_tail(kept[-1], offset)
+
+    def _zero_tail(self, segment: Segment, offset: int) -> None:
+        if segment.read_only:
+            raise StoreError(
+                f"the log ends at {offset} inside {segment.path}, which lies in a read-only directory. "
+                "Move the file to a writable one and start again.",
+                path=segment.path,
+                offset=offset,
+            )
+        file = self.open_files.acquire(segment)
+        try:
+            if file.zero(offset - segment.start, self.size):
+                # Now, not with the next flush: new records must not reach the disk before the zeros.
+                self._places.sync(segment)
+        except FsyncFailed as error:
+            self._places.broken = error
+            raise
+        finally:
+            self.open_files.release(segment)
+
+    def delete_before(self, offset: int) -> int:
+        """Remove files that end at or before ``offset``, never the last one; how many.
+
+        Readers that hold one finish their read.
+        """
+        with self._change:
+            segments = self._segments
+            count = 0
+            while count < len(segments) - 1 and segments[count].end <= offset:
+                count += 1
+            removed, self._segments = segments[:count], segments[count:]
+        for done, segment in enumerate(removed):
+            try:
+                remove_segment(self.open_files, segment)
+            except StoreError:
+                with self._change:  # still there: keep it in the log, to be tried again
+                    self._segments = [*removed[done:], *self._segments]
+                raise
+        if self._segments:
+            self.flushed = max(self.flushed, self._segments[0].start)  # nothing before it is left to flush
+        return count
+
+    def delete_all(self) -> None:
+        """Remove every file, as when a topic is deleted. The directories stay."""
+        with self._flushing, self._committing:
+            self.discard_next()
+            with self._change:
+                removed, self._segments = self._segments, []
+            self._pending.clear()
+            self._set_positions(0)
+            for segment in reversed(removed):
+                remove_segment(self.open_files, segment)
+
+    def close(self) -> None:
+        """Give back the descriptors and remove the prepared file. Commits, but does not flush."""
+        if self.transient:
+            self.commit()
+        self.discard_next()
+        for segment in self._segments:
+            self.open_files.close_idle(segment)
+
+
+def _start_of(segment: Segment) -> int:
+    return segment.start
+
+
+def _reserve(file: File, segment: Segment, end: int) -> None:
+    """Put blocks behind the file up to ``end`` at least: to the next power of two, or whole megabyte."""
+    if end < _STEP_MAX:
+        upto = max(PAGE, 1 << (end - 1).bit_length())
+    else:
+        upto = -(-end // _STEP_MAX) * _STEP_MAX
+    upto = min(upto, segment.size)
+    file.reserve(segment.reserved, upto)
+    segment.reserved = upto
+
+
+def _undo(file: File, offset: int, length: int) -> None:
+    # Part of a failed append may be in the file. Were it left, a record of it could later be found
+    # behind a shorter one written over its start, and be taken for a message.
+    try:
+        file.zero(offset, offset + length)
+    except StoreError as error:
+        logger.warning("failed_append_not_undone path=%s offset=%d error=%r", file.path, offset, error)

@@ -1,0 +1,106 @@
+"""Hold consume queues against the log, without changing them: where does a queue say anything else?
+
+For queues that no sum vouches for: another broker wrote them, or the note of the sums is lost.
+"""
+
+from __future__ import annotations
+
+from kerolox.protocol.record_scan import QUEUE_ID, QUEUE_OFFSET, SIZE, TOPIC, scan
+from kerolox.store.dispatch.queues import QueueFiller
+from kerolox.store.errors import StoreError
+from kerolox.store.log.readable_log import ReadableLog
+from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from kerolox.store.queue.consume_queues import ConsumeQueues
+from kerolox.store.queue.extended_queue import ExtendedQueue
+from kerolox.store.queue.extension import is_address
+
+
+class _Compared(ConsumeQueue):
+    """Takes the entries a queue should have, and finds the first that it has not."""
+
+    __slots__ = ("begins", "queue", "unlike")
+
+    def __init__(self, queue: ConsumeQueue, begins: int) -> None:
+        super().__init__(queue.topic, queue.queue_id, queue._segments, [])
+        self.queue = queue
+        self.begins = begins  # messages before this place in the log are of a topic that was deleted
+        self.unlike: tuple[int, int] | None = None  # queue offset, and where its message lies
+
+    def append(self, physical: int, size: int, tags_code: int, queue_offset: int) -> bool:
+        return bool(self.extend(ENTRY.pack(physical, size, tags_code), queue_offset))
+
+    def extend(self, entries: bytes, first_offset: int) -> int:
+        count = len(entries) // ENTRY_SIZE
+        physical, size, _ = ENTRY.unpack_from(entries, len(entries) - ENTRY_SIZE)
+        self.next_offset = first_offset + count
+        self.max_physical = physical + size
+        if self.unlike is None and ENTRY.unpack_from(entries)[0] >= self.begins:
+            there = ConsumeQueue.read(self.queue, first_offset, count)
+            if there != entries:
+                self._find(entries, there, first_offset)
+        return count
+
+    def _find(self, entries: bytes, there: bytes, first_offset: int) -> None:
+        for number, expected in enumerate(ENTRY.iter_unpack(entries)):
+            entry = there[number * ENTRY_SIZE : (number + 1) * ENTRY_SIZE]
+            if not entry or not self._alike(expected, ENTRY.unpack(entry)):
+                self.unlike = (first_offset + number, expected[0])
+                return
+
+    def _alike(self, expected: tuple[int, int, int], entry: tuple[int, int, int]) -> bool:
+        code = entry[2]
+        if is_address(code) and isinstance(self.queue, ExtendedQueue):
+            unit = self.queue.extension.units([code]).get(code)
+            code = expected[2] if unit is None else unit.tags_code
+        return (entry[0], entry[1], code) == expected
+
+
+class _Comparer(QueueFiller):
+    """Passes over messages of queues that are not there: they were deleted, or are made again anyway."""
+
+    def _queue(self, topic: bytes, queue_id: int, physical: int) -> ConsumeQueue | None:
+        try:
+            return self._queues.queue(topic.decode(), queue_id)
+        except (UnicodeDecodeError, StoreError):
+            return None
+
+
+class Comparison(ConsumeQueues):
+    """Shadows of all queues of a store, to be filled as they were."""
+
+    def __init__(self, queues: ConsumeQueues, log: ReadableLog) -> None:
+        self.by_topic = {}
+        self._real = queues
+        self._log = log
+        self._shadows: dict[tuple[str, int], _Compared] = {}
+
+    def filler(self, delay_levels: tuple[int, ...], *, multi_dispatch: bool) -> QueueFiller:
+        filler = _Comparer(self, delay_levels, multi_dispatch=multi_dispatch)
+        filler.fill_gaps = True
+        return filler
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        shadow = self._shadows.get((topic, queue_id))
+        if shadow is None:
+            real = self._real.find(topic, queue_id)
+            if real is None:
+                raise StoreError(f"topic {topic!r} has no queue {queue_id}: it was deleted")
+            shadow = self._shadows[topic, queue_id] = _Compared(real, self._begins(real))
+        return shadow
+
+    @property
+    def unlike(self) -> list[tuple[ConsumeQueue, int, int]]:
+        """The queues the log contradicts: from which offset on, and where its message lies."""
+        return [(of.queue, *of.unlike) for of in self._shadows.values() if of.unlike is not None]
+
+    def _begins(self, queue: ConsumeQueue) -> int:
+        """Where the first message of a queue lies, if the log says so too; else 0."""
+        entry = queue.entry(queue.min_offset)
+        if entry is None or entry[1] == BLANK_SIZE:
+            return 0
+        try:
+            found = scan(self._log.record_at(entry[0]), count_max=1).entries[0]
+        except StoreError:
+            return 0
+        says = (found[TOPIC], found[QUEUE_ID], found[QUEUE_OFFSET], found[SIZE])
+        return entry[0] if says == (queue.topic.encode(), queue.queue_id, queue.min_offset, entry[1]) else 0

@@ -1,0 +1,70 @@
+"""Follow the commit log: every confirmed record, in order, once.
+
+The log hands over what it has just written, so nothing is read back. Who follows gets whole batches:
+first the consume queues (so that messages can be found), then the key index, then everyone else
+(waiting pulls, delayed messages, transactions).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, Entry
+from kerolox.store.errors import DiskFull, StoreError
+from kerolox.store.log.commit_log import CommitLog
+from kerolox.store.state import Obstacle, StoreState
+
+log = logging.getLogger(__name__)
+
+Follower = Callable[[list[Entry]], None]
+
+
+class Dispatcher:
+    """Calls the followers with what became confirmed."""
+
+    def __init__(self, log: CommitLog, state: StoreState) -> None:
+        self._log = log
+        self._state = state
+        self.followers: list[Follower] = []
+        self.dispatched = 0  # every record before this offset was given to all followers
+        self.dispatched_ms = 0  # store time of the last one
+        log.progress.followers.append(self.run)
+
+    def run(self) -> None:
+        """Dispatch what is confirmed and not yet dispatched. Woken by the log; never polls."""
+        waiting = self._log.undispatched
+        confirmed = self._log.progress.confirmed
+        entries: list[Entry] = []
+        if waiting and waiting[-1][PHYSICAL_OFFSET] + waiting[-1][SIZE] <= confirmed:
+            entries = list(waiting)  # nearly always: all that was written
+            waiting.clear()
+        else:
+            take = waiting.popleft
+            while waiting:
+                entry = waiting[0]
+                if entry[PHYSICAL_OFFSET] + entry[SIZE] > confirmed:
+                    break
+                entries.append(take())
+        if entries:
+            try:
+                self.give(entries)
+            except StoreError as error:
+                # The messages are stored, so who appended them hears nothing of this. They wait here: for
+                # space, or for the next start.
+                waiting.extendleft(reversed(entries))
+                full = isinstance(error, DiskFull)
+                self._state.set(
+                    Obstacle.DISK_FULL if full else Obstacle.FENCED, f"messages cannot be dispatched: {error}"
+                )
+        if not waiting:
+            # Behind the last record there may be a blank one; on a replica also half a record.
+            self.dispatched = max(self.dispatched, min(confirmed, self._log.whole_end))
+
+    def give(self, entries: list[Entry]) -> None:
+        """Hand a batch to all followers. Also used to rebuild: followers know what they have already."""
+        for follower in self.followers:
+            follower(entries)
+        last = entries[-1]
+        self.dispatched = last[PHYSICAL_OFFSET] + last[SIZE]
+        self.dispatched_ms = last[STORE_TIMESTAMP]

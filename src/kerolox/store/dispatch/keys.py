@@ -1,0 +1,108 @@
+"""Fill the key index, behind everything else.
+
+A message can be found by its unique key and by each of its keys. Nobody waits for that, so entries
+collect and are put into the index a few hundred at a time, at the latest a moment later.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kerolox.clock import Clock, TimerHandle
+from kerolox.compiled import compiled
+from kerolox.protocol import properties as names
+from kerolox.protocol.record_scan import Entry
+from kerolox.store.errors import StoreError
+from kerolox.store.index.key_index import KeyHasher, KeyIndex
+
+log = logging.getLogger(__name__)
+
+BATCH = 512
+DELAY_S = 0.02
+_TRANSACTION_BITS = 0xC
+_ROLLED_BACK = 0xC
+
+
+_HASHER = KeyHasher()
+
+
+def _key_items(entries: list[Entry]) -> list[tuple[int, int, int]]:
+    """What the index has to know of log entries: hash, physical offset and store time of each key."""
+    wanted: list[tuple[int, int, int]] = []
+    find = names.find
+    hasher = _HASHER
+    last_topic = b""
+    heads = hasher.heads(last_topic)
+    for _, _, _, _, physical, sys_flag, stored_ms, topic, properties in entries:
+        if sys_flag & _TRANSACTION_BITS == _ROLLED_BACK:
+            continue
+        if topic is not last_topic:
+            last_topic, heads = topic, hasher.heads(topic)
+        # Nearly always the unique key is the first property, has 32 characters of which the first 28
+        # were there before, and nothing behind it is a key: then the rest of its hash is a sum.
+        head = heads.get(properties[:37])
+        if head is not None and properties.find(b"\x02", 37) == 41 and properties.find(b"KEY", 41) < 0:
+            tail = properties[37:41]
+            if tail.isascii():
+                a, b, c, d = tail
+                code = (head + a * 29791 + b * 961 + c * 31 + d) & 0xFFFF_FFFF
+                if code >= 0x8000_0000:
+                    code = 0x1_0000_0000 - code if code != 0x8000_0000 else 0
+                wanted.append((code, physical, stored_ms))
+                continue
+        unique = find(properties, names.AT_UNIQUE_KEY)
+        keys = find(properties, names.AT_KEYS)
+        if keys is not None:
+            wanted += [(code, physical, stored_ms) for code in hasher.keys(topic, unique, keys)]
+        elif unique is not None:
+            wanted.append((hasher.unique_key(topic, unique), physical, stored_ms))
+            if properties.startswith(b"UNIQ_KEY\x01" + unique):
+                hasher.learn(topic, unique)
+    return wanted
+
+
+key_items = compiled("key_items", _key_items)
+
+
+class KeyFiller:
+    """Makes index entries of log entries."""
+
+    def __init__(self, index: KeyIndex, clock: Clock) -> None:
+        self._index = index
+        self._clock = clock
+        self._pending: list[Entry] = []
+        self._timer: TimerHandle | None = None
+        self.on_loop = False  # without a running loop (recovery, repair) everything is put at once
+
+    def fill(self, entries: list[Entry]) -> None:
+        self._pending += entries
+        if not self.on_loop:
+            self.put_pending()
+        elif len(self._pending) >= BATCH:
+            self._put_if_possible()
+        elif self._timer is None:
+            self._timer = self._clock.call_later(DELAY_S, self._late)
+
+    def put_pending(self) -> None:
+        """Put everything collected so far into the index: now is when somebody asks, or the end."""
+        if not self._pending:
+            return
+        self._index.put_many(key_items(self._pending))
+        self._pending = []  # only now: a failed put is repeated, and what is there is passed over
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.put_pending()
+
+    def _late(self) -> None:
+        self._timer = None
+        self._put_if_possible()
+
+    def _put_if_possible(self) -> None:
+        try:
+            self.put_pending()
+        except StoreError as error:
+            # Nobody waits for it. The next flush round tries again, and says aloud what stands in the way.
+            log.warning("keys_not_entered count=%d error=%r", len(self._pending), str(error))

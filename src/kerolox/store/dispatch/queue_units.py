@@ -1,0 +1,31 @@
+"""Fill consume queues that have an extension: with each entry goes what filters say of its message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kerolox.protocol.record_scan import PROPERTIES, STORE_TIMESTAMP, TOPIC, Entry
+from kerolox.store.dispatch.queues import QueueFiller
+from kerolox.store.queue.consume_queues import ConsumeQueues
+
+# Topic and properties → the bits of the filters that take the message; b"" when there are none.
+BitsOf = Callable[[bytes, bytes], bytes]
+
+
+class UnitFiller(QueueFiller):
+    """Message by message, for each has its own unit. Slower than without: it is an option."""
+
+    def __init__(
+        self, queues: ConsumeQueues, delay_levels: tuple[int, ...], *, multi_dispatch: bool = False
+    ) -> None:
+        super().__init__(queues, delay_levels, multi_dispatch=multi_dispatch)
+        self._noted = queues.noted
+        self.bits_of: BitsOf | None = None
+
+    def fill(self, entries: list[Entry]) -> None:
+        noted = self._noted
+        bits_of = self.bits_of
+        for entry in entries:
+            noted.stored_ms = entry[STORE_TIMESTAMP]
+            noted.bits = b"" if bits_of is None else bits_of(entry[TOPIC], entry[PROPERTIES])
+            super().fill([entry])

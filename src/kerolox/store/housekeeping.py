@@ -1,0 +1,279 @@
+"""What a store does beside serving: make queues and index safe, note how far, delete what is too old."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from heapq import nlargest
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from kerolox.clock import TimerHandle
+from kerolox.store.disk.progress_notes import UNKNOWN, Marks
+from kerolox.store.disk.sums import CHECKED_BYTES, STEP_BYTES, Sums
+from kerolox.store.errors import DiskFull, StoreError
+from kerolox.store.queue.consume_queues import flush
+from kerolox.store.retention import MANUAL_ROUNDS, LogFile, Verdict, judge
+from kerolox.store.state import Obstacle
+
+if TYPE_CHECKING:
+    from kerolox.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+LOOKED_AT = 16  # queues that are asked where a record begins
+CLEAN_FIRST_S = 60.0  # let a start settle before the first look at age and disk
+
+
+class Housekeeper:
+    """The rounds of one store. What waits for the disk runs in the store's keeper thread."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._flush_timer: TimerHandle | None = None
+        self._clean_timer: TimerHandle | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._flushing = asyncio.Lock()  # one round at a time
+        self._cleaning = False
+        self._closing = asyncio.Event()
+        self._ordered_rounds = 0
+        self._summed = 0  # sums vouch for messages before this place
+
+    def start(self) -> None:
+        self._schedule_flush()
+        self._clean_timer = self._store.clock.beat(CLEAN_FIRST_S, self._clean_tick)
+
+    async def close(self) -> None:
+        for timer in (self._flush_timer, self._clean_timer):
+            if timer is not None:
+                timer.cancel()
+        self._flush_timer = self._clean_timer = None
+        self._closing.set()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def order_deletion(self) -> None:
+        """Delete expired files in the coming rounds, whatever the hour."""
+        self._ordered_rounds = MANUAL_ROUNDS
+
+    async def delete_topic(self, topic: str) -> bool:
+        """Remove a topic's queues; False when it had none. Raises StoreError when that could not be noted."""
+        store = self._store
+        # The marks count queues: they are not saved in between, so a kill finds some missing and reads the
+        # whole log.
+        async with self._flushing:
+            noted = UNKNOWN
+            if topic in store.queues.by_topic:
+                noted = await self._note_deleted(topic)
+                # A start must not take a queue for lost that was deleted: nothing vouches for it any more.
+                await self._flush_round(sums=True, without=topic)
+            # What is on its way must not come into queues that begin anew, now or after a crash.
+            await store.flusher.flush_all()
+            store.log.forget_cursors(topic)
+            store.queue_filler.forget(topic)
+            end = store.progress.appended
+            deleted = store.queues.delete_topic(topic)
+            if deleted and noted < end:  # somebody sent to it meanwhile
+                await self._note_deleted(topic)
+            await self._flush_round()
+        return deleted
+
+    async def _note_deleted(self, topic: str) -> int:
+        """Note that messages of the topic up to here are deleted; up to where that is."""
+        store = self._store
+        end = store.progress.appended
+        await store.flusher.flush_all()  # the log never ends before what is noted
+        note = partial(store.deleted.note, topic, end, store.log.min_offset)
+        await asyncio.get_running_loop().run_in_executor(store.keeper, note)
+        return end
+
+    # --- queues and index ------------------------------------------------------------------------
+
+    def _schedule_flush(self) -> None:
+        interval_s = self._store.options.queue_flush_interval_ms / 1000
+        self._flush_timer = self._store.clock.beat(interval_s, self._flush_tick)
+
+    def _flush_tick(self) -> None:
+        self._schedule_flush()
+        if not self._flushing.locked():
+            self._spawn(self.flush())
+
+    async def flush(self, *, sums: bool = False, without: str | None = None) -> None:
+        """Write queue and index tails, flush them in a thread, and note how far that is safe.
+
+        ``sums``: note these too. ``without`` a topic that is about to be deleted: nothing vouches for its
+        queues from then on.
+        """
+        async with self._flushing:
+            await self._flush_round(sums, without)
+
+    async def _flush_round(self, sums: bool = False, without: str | None = None) -> None:
+        store = self._store
+        store.dispatcher.run()  # what waited for space
+        try:
+            store.key_filler.put_pending()
+            # Noted before the flush, and never past what is flushed of the log itself.
+            noted = self.note()
+            queues_ms = self.queues_ms()
+            written = store.queues.write()
+            index_written = store.index.write()
+            grown = noted.dispatched - self._summed >= STEP_BYTES
+            summing = self._summing(noted.dispatched, without) if grown or sums else None
+
+            def make_safe() -> None:
+                flush(written)
+                store.index.sync(index_written)
+                if summing is not None:
+                    summing()
+                self.save_marks(noted, queues_ms)
+
+            await asyncio.get_running_loop().run_in_executor(store.keeper, make_safe)
+        except DiskFull as error:
+            store.state.set(Obstacle.DISK_FULL, f"consume queues or index cannot be written: {error}")
+        except StoreError as error:
+            store.state.set(Obstacle.FENCED, f"consume queues or index cannot be written: {error}")
+
+    def note(self) -> Marks:
+        """What may be called safe once queues and index are flushed as they are now."""
+        store = self._store
+        return Marks(
+            boot=store.boot,
+            dispatched=min(store.dispatcher.dispatched, store.progress.flushed),
+            flushed=store.progress.flushed,
+            queues=len(store.queues),
+            index_files=len(store.index),
+        )
+
+    def save_sums(self, end: int, *, whole: bool = False) -> None:
+        """Sum up what was written and flushed of messages before ``end``. Waits for the disk."""
+        self._summing(end, None, whole=whole)()
+
+    def _summing(self, end: int, without: str | None, *, whole: bool = False) -> Callable[[], None]:
+        """What a thread has to do to sum up queues and index as they are written now."""
+        store = self._store
+        ends = [(queue, queue.written_bytes) for queue in store.queues if queue.topic != without]
+        headers = store.index.headers()
+        self._summed = end
+
+        def sum_up() -> None:
+            queues = [queue.sum_up(end_bytes) for queue, end_bytes in ends]
+            index = store.index.sum_up(headers, whole=whole)
+            store.sums.save(Sums(end, self._place_before(end - CHECKED_BYTES), queues, index))
+
+        return sum_up
+
+    def _place_before(self, physical: int) -> int:
+        """Where a record begins, not far before a place in the log: one that a queue knows."""
+        store = self._store
+        log_min = store.log.min_offset
+        if physical <= log_min:
+            return log_min
+        newest = nlargest(LOOKED_AT, store.queues, key=attrgetter("max_physical"))
+        return max((queue.place_before(physical) for queue in newest), default=log_min)
+
+    def queues_ms(self) -> int:
+        """Messages stored before this time are in the log for good, and in the queues as they are now.
+
+        Dispatch may be behind the log: when replicas are, or when the queues found the disk full.
+        """
+        store = self._store
+        return min(store.dispatcher.dispatched_ms, store.flusher.flushed_store_timestamp)
+
+    def save_marks(self, marks: Marks, queues_ms: int) -> None:
+        """Note what is safe, in RocketMQ's file and in ours. Waits for the disk."""
+        store = self._store
+        flushed_ms = store.flusher.flushed_store_timestamp
+        checkpoint = store.checkpoint
+        checkpoint.commit_log_ms = max(checkpoint.commit_log_ms, flushed_ms)
+        checkpoint.queues_ms = max(checkpoint.queues_ms, queues_ms)
+        # This one may fall: a full file that was cut is no longer full.
+        checkpoint.index_ms = store.index.full_files_end_ms
+        checkpoint.save()
+        store.marks.save(marks)
+
+    # --- age and disk ----------------------------------------------------------------------------
+
+    def _clean_tick(self) -> None:
+        interval_s = self._store.options.clean_interval_ms / 1000
+        self._clean_timer = self._store.clock.beat(interval_s, self._clean_tick)
+        self._spawn(self.clean())
+
+    async def clean(self) -> Verdict:
+        """One look at age and disk, and what follows from it."""
+        store = self._store
+        verdict = await asyncio.get_running_loop().run_in_executor(store.keeper, self._judge)
+        if verdict.disk_full:
+            store.state.set(
+                Obstacle.DISK_FULL,
+                f"{verdict.reason}; free space, shorten fileReservedTime or set diskSpaceFreeEnough",
+            )
+        elif Obstacle.DISK_FULL in store.state.obstacles:
+            store.state.clear(Obstacle.DISK_FULL)
+        self._ordered_rounds = max(0, self._ordered_rounds - 1)
+        if verdict.delete_before is not None and not self._cleaning:
+            before = store.log.min_offset
+            self._cleaning = True
+            try:
+                await self._delete_log_before(verdict.delete_before)
+            finally:
+                self._cleaning = False
+            log.info("log_deleted from=%d to=%d reason=%r", before, store.log.min_offset, verdict.reason)
+        return verdict
+
+    def _judge(self) -> Verdict:
+        store = self._store
+        files = [
+            LogFile(segment.start, segment.end, int(store.files.mtime_s(segment.path) * 1000))
+            for segment in store.segments.all
+        ]
+        enough = store.options.disk_free_enough
+        ratios = {path: store.files.used_ratio(path, enough) for path in store.segments.directories}
+        # New files go where there is room, as long as there is.
+        full = {path for path, ratio in ratios.items() if ratio > store.options.disk_percent_force / 100}
+        store.segments.full_directories.difference_update(set(ratios) - full)
+        store.segments.full_directories.update(full)
+        return judge(
+            files,
+            min(ratios.values()),
+            store.clock.wall_ms(),
+            store.options,
+            ordered=self._ordered_rounds > 0,
+            queue_disk_ratio=store.files.used_ratio(store.root, enough),
+            was_full=Obstacle.DISK_FULL in store.state.obstacles,
+        )
+
+    async def _delete_log_before(self, offset: int) -> None:
+        store = self._store
+        loop = asyncio.get_running_loop()
+        for segment in store.segments.all[:-1]:
+            if segment.end > offset or self._closing.is_set():
+                break
+            # One file at a time, with a pause: deleting a large file keeps the disk busy.
+            await loop.run_in_executor(store.keeper, store.segments.delete_before, segment.end)
+            await self._pause(store.options.delete_pause_ms / 1000)
+        log_min = store.log.min_offset
+        await loop.run_in_executor(store.keeper, store.queues.delete_before, log_min)
+        await loop.run_in_executor(store.keeper, store.index.delete_before, log_min)
+        await self.flush(sums=True)  # marks and sums tell of the files there are
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, but not into the closing of the store."""
+        if seconds <= 0:
+            return
+        pause = asyncio.ensure_future(self._store.clock.sleep(seconds))
+        closing = asyncio.ensure_future(self._closing.wait())
+        await asyncio.wait([pause, closing], return_when=asyncio.FIRST_COMPLETED)
+        pause.cancel()
+        closing.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("housekeeping_failed", exc_info=task.exception())

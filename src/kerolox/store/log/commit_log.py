@@ -1,0 +1,520 @@
+"""The commit log: every message of every topic, one after the other. See FORMAT.md.
+
+One event loop owns it. :meth:`CommitLog.append` gives a message its offsets and keeps its record;
+:meth:`CommitLog.write` hands all records kept since to the operating system in one call. A read pass of
+the broker appends many messages and writes once. Until written, nothing counts: when the write fails,
+the offsets are taken back and nobody is told they existed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+
+from kerolox.clock import Clock, StoreTime
+from kerolox.protocol import properties as names
+from kerolox.protocol.batch import Item
+from kerolox.protocol.frame import Frame
+from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
+from kerolox.protocol.record import (
+    encode_blank,
+    encode_record,
+    record_size,
+    seal_properties,
+    seal_record,
+)
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, Entry
+from kerolox.protocol.send_runs import SendSetting, Taken, Target, take_sends
+from kerolox.store.disk.segments import Segments
+from kerolox.store.errors import DiskFull, StoreError
+from kerolox.store.log.cursors import MessageRefused, PropertiesTooLong, QueueCursor, check_queue
+from kerolox.store.log.progress import Progress
+from kerolox.store.log.readable_log import ReadableLog
+from kerolox.store.log.record_stream import RecordStream
+from kerolox.store.options import StoreOptions
+from kerolox.store.state import Obstacle, StoreState
+
+log = logging.getLogger(__name__)
+
+__all__ = [
+    "CommitLog",
+    "MessageRefused",
+    "Place",
+    "PropertiesTooLong",
+    "QueueCursor",
+]
+
+BLANK_BYTES = 8  # what the end of a file needs to say that it is one
+RECORD_OVERHEAD_MAX = 65_536  # a record may exceed the largest body by this much
+LIGHT_QUEUE_PREFIX = b"%LMQ%"
+TRANSACTION_BITS = 0xC
+TRANSACTION_COMMIT = 0x8
+BATCH_ITEM_BYTES = 22  # what a batch needs for a message beside body and properties
+
+# Where a message came to lie: physical offset, queue offset, size of its record.
+Place = tuple[int, int, int]
+
+
+class CommitLog(ReadableLog):
+    """Append and read messages by physical offset."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        options: StoreOptions,
+        progress: Progress,
+        state: StoreState,
+        *,
+        clock: Clock,
+        store_host: bytes,
+        executor: Executor,
+    ) -> None:
+        super().__init__(segments)
+        self.progress = progress
+        self.store_time = StoreTime(clock)
+        self.store_host = store_host
+        self.last_store_timestamp = 0  # of what was written last
+        self.undispatched: deque[Entry] = deque()  # written, waiting to be confirmed
+        self.whole_end = 0  # what lies before this is whole records; less than the end on a replica
+        self.on_written: list[Callable[[], None]] = []
+        self.next_offset_of: Callable[[str, int], int] = lambda topic, queue_id: 0
+        self._options = options
+        self._state = state
+        self._executor = executor
+        self._cursors: dict[tuple[str, int], QueueCursor] = {}
+        self._end = 0  # offset of the next record
+        self._file_end = 0  # end of the file being appended to
+        self._now_ms = 0  # store time of this pass
+        self._parts: list[bytes] = []
+        self._entries: list[Entry] = []
+        # To give offsets back when the write fails: number of the part from 1, cursor, its offset before.
+        self._taken: list[tuple[int, QueueCursor, int]] = []
+        self._lost: BaseException | None = None  # why messages appended before a roll were not written
+        self._raw = RecordStream(0)
+
+    # --- queues ----------------------------------------------------------------------------------
+
+    def cursor(self, topic: str, queue_id: int) -> QueueCursor:
+        """The queue to append to. Callers on the hot path keep it."""
+        cursor = self._cursors.get((topic, queue_id))
+        if cursor is None:
+            check_queue(topic, queue_id)
+            cursor = QueueCursor(topic, queue_id, self.next_offset_of(topic, queue_id))
+            self._cursors[topic, queue_id] = cursor
+        return cursor
+
+    def forget_cursors(self, topic: str | None = None) -> None:
+        """Offsets are asked for anew: the topic was deleted, or the log was truncated."""
+        if topic is None:
+            self._cursors.clear()
+        else:
+            for key in [key for key in self._cursors if key[0] == topic]:
+                del self._cursors[key]
+
+    def begin(self) -> None:
+        """Go on at the end of the segments: after recovery."""
+        self._end = self.whole_end = self.segments.wrote
+        last = self.segments.last
+        self._file_end = last.end if last is not None else 0
+        self._raw = RecordStream(self._end)
+
+    def renew_time(self) -> None:
+        """What is appended next is stored now, not when its pass began: delays count from that."""
+        self._now_ms = self.store_time.now_ms()
+
+    def check_writable(self) -> None:
+        """Raise NotWritable, with the reasons, when the store takes no messages."""
+        self._state.check_writable()
+
+    # --- appending -------------------------------------------------------------------------------
+
+    def append(
+        self,
+        cursor: QueueCursor,
+        body: bytes,
+        properties: bytes = b"",
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+        count: int = 1,
+        light_queues: bool = True,
+        store_host: bytes | None = None,
+    ) -> Place:
+        """Give a message its place. It counts once :meth:`write` has returned.
+
+        ``count`` is how many queue offsets it takes: more than one for an inner batch. Without
+        ``light_queues`` those it names do not get it. ``store_host`` is another broker's when the message
+        was stored there, or here under another topic, before.
+        """
+        options = self._options
+        # Half and rolled-back messages of old brokers lie in no queue.
+        queued = not sys_flag & TRANSACTION_BITS or sys_flag & TRANSACTION_BITS == TRANSACTION_COMMIT
+        light: list[QueueCursor] | None = None
+        if options.multi_dispatch and cursor.light and queued and light_queues:
+            properties, light = self._number_light_queues(properties, cursor)
+        if options.record_crc:
+            properties = seal_properties(properties)
+        field = cursor.field
+        if store_host is None:
+            store_host = self.store_host
+        # record_size, written out: this and the limits are a tenth of an append.
+        size = 74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
+        if (
+            len(properties) > PROPERTIES_BYTES_MAX
+            or size > options.body_bytes_max
+            or size + BLANK_BYTES > self.segments.size
+        ):
+            self._check_limits(len(body), len(properties), size)
+        end = self._end
+        if end + size + BLANK_BYTES > self._file_end:
+            self._next_file(size)
+            end = self._end
+        parts = self._parts
+        if not parts:
+            self._now_ms = self.store_time.now_ms()
+        now_ms = self._now_ms
+        queue_id = cursor.queue_id
+        queue_offset = cursor.next_offset if queued else 0
+        record = encode_record(
+            queue_id,
+            flag,
+            queue_offset,
+            end,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            now_ms,
+            store_host,
+            reconsume_times,
+            prepared_offset,
+            body,
+            field,
+            properties,
+        )
+        if options.record_crc:
+            record = seal_record(record)
+        parts.append(record)
+        self._entries.append(
+            (size, 0, queue_id, queue_offset, end, sys_flag, now_ms, cursor.topic_name, properties)
+        )
+        if queued:
+            self._taken.append((len(parts), cursor, queue_offset))
+            cursor.next_offset = queue_offset + count
+        if light:
+            for other in light:
+                self._taken.append((len(parts), other, other.next_offset))
+                other.next_offset += 1
+        self._end = end + size
+        return end, queue_offset, size
+
+    def append_batch(
+        self,
+        cursor: QueueCursor,
+        items: Iterable[Item],
+        batch_properties: bytes = b"",
+        *,
+        sys_flag: int = 0,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+    ) -> list[Place]:
+        """Many messages of one request: all in one file, with consecutive offsets, or none.
+
+        They go into no light queues, as in the original.
+        """
+        items = list(items)
+        options = self._options
+        whole = BATCH_ITEM_BYTES * len(items) + sum([len(body) + len(own) for _, body, own in items])
+        if whole > options.body_bytes_max:
+            raise MessageRefused(
+                f"batch of {whole} bytes, the limit is {options.body_bytes_max} (maxMessageSize)"
+            )
+        if batch_properties:
+            append = names.append
+            items = [
+                (flag, body, own + batch_properties if own[-1:] == b"\x02" else append(own, batch_properties))
+                for flag, body, own in items
+            ]
+        # What a record has beside body and properties.
+        beside = record_size(0, cursor.field, 0, len(born_host) + len(self.store_host))
+        total = beside * len(items) + sum([len(body) + len(own) for _, body, own in items])
+        longest = max([len(own) for _, _, own in items], default=0)
+        if options.record_crc or longest > PROPERTIES_BYTES_MAX or total > options.body_bytes_max:
+            total = 0
+            for _, body, own in items:
+                length = len(seal_properties(own)) if options.record_crc else len(own)
+                self._check_limits(len(body), length, beside + len(body) + length)
+                total += beside + len(body) + length
+        if self._end + total + BLANK_BYTES > self._file_end:
+            self._next_file(total)
+        if not sys_flag & TRANSACTION_BITS and not options.record_crc:
+            return self._append_items(cursor, items, sys_flag, born_timestamp, born_host, reconsume_times)
+        before = len(self._parts), len(self._entries)
+        try:
+            return [
+                self.append(
+                    cursor,
+                    body,
+                    own,
+                    flag=flag,
+                    sys_flag=sys_flag,
+                    born_timestamp=born_timestamp,
+                    born_host=born_host,
+                    reconsume_times=reconsume_times,
+                    light_queues=False,
+                )
+                for flag, body, own in items
+            ]
+        except BaseException:
+            self._take_back_from(*before)
+            raise
+
+    def _append_items(
+        self,
+        cursor: QueueCursor,
+        items: list[Item],
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+    ) -> list[Place]:
+        """The messages of a batch that was found to fit, with nothing to seal."""
+        if not self._parts:
+            self._now_ms = self.store_time.now_ms()
+        now_ms = self._now_ms
+        store_host = self.store_host
+        queue_id, field, topic = cursor.queue_id, cursor.field, cursor.topic_name
+        first = queue_offset = cursor.next_offset
+        at = self._end
+        # Kept apart until all are made: a number that does not fit its field must leave nothing behind.
+        records: list[bytes] = []
+        entries: list[Entry] = []
+        places: list[Place] = []
+        for flag, body, properties in items:
+            record = encode_record(
+                queue_id,
+                flag,
+                queue_offset,
+                at,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                now_ms,
+                store_host,
+                reconsume_times,
+                0,
+                body,
+                field,
+                properties,
+            )
+            size = len(record)
+            records.append(record)
+            entries.append((size, 0, queue_id, queue_offset, at, sys_flag, now_ms, topic, properties))
+            places.append((at, queue_offset, size))
+            queue_offset += 1
+            at += size
+        if records:
+            self._taken.append((len(self._parts) + 1, cursor, first))
+        self._parts += records
+        self._entries += entries
+        cursor.next_offset = queue_offset
+        self._end = at
+        return places
+
+    def append_sends(
+        self,
+        frames: list[Frame],
+        at: int,
+        targets: dict[bytes, Target],
+        setting: SendSetting,
+        born_host: bytes,
+    ) -> Taken | None:
+        """Give a run of plain sends their places; None when the frame at ``at`` is none. See plain_sends.
+
+        Targets are of cursors of this log. For a log whose records are not sealed.
+        """
+        if not self._parts:
+            self._now_ms = self.store_time.now_ms()
+        taken = take_sends(
+            frames,
+            at,
+            targets,
+            setting,
+            born_host,
+            self._options.body_bytes_max,
+            self._end,
+            self._file_end,
+            self._now_ms,
+        )
+        if taken is None:
+            return None
+        _, records, entries, _, queues, _ = taken
+        self._parts.append(records)
+        number = len(self._parts)
+        self._taken += [(number, cursor, first) for cursor, first in queues]
+        self._entries += entries
+        self._end += len(records)
+        return taken
+
+    def write(self) -> None:
+        """Hand over everything appended since the last write. Raises, with all of it taken back.
+
+        When a file became full in between and could not be written, that is raised here too: the
+        messages appended before were taken back as well.
+        """
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            self.take_back()
+            raise lost
+        if not self._parts:
+            return
+        parts, entries = self._parts, self._entries
+        try:
+            self._state.check_writable()
+            self._append(parts[0] if len(parts) == 1 else b"".join(parts))
+        except BaseException:
+            self.take_back()
+            raise
+        self._parts = []
+        self._entries = []
+        self._taken = []
+        self.undispatched.extend(entries)
+        self.last_store_timestamp = self._now_ms
+        self.whole_end = self._end
+        self._tell_written()
+
+    def append_raw(self, data: bytes) -> None:
+        """Append bytes exactly as another broker wrote them, for replicas. Pieces may end anywhere.
+
+        A record is dispatched when its last byte has come; what follows the blank record of a file is
+        passed over. Bytes that cannot be records are refused before they are written.
+        """
+        self._state.check_writable(besides=Obstacle.FOLLOWER)
+        self.write()
+        if self._raw.end != self._end:
+            self._raw = RecordStream(self._end)  # the broker wrote messages of its own in between
+        at = 0
+        try:
+            while at < len(data):
+                if self._end >= self._file_end:
+                    self._roll()
+                piece = data[at : at + self._file_end - self._end]
+                entries = self._raw.check(piece, self._file_end)
+                self._append(piece)
+                self._raw.take(piece)
+                self._end += len(piece)
+                at += len(piece)
+                self.whole_end = min(self._raw.whole_end, self._end)
+                self.undispatched.extend(entries)
+                if entries:
+                    self.last_store_timestamp = entries[-1][STORE_TIMESTAMP]
+                    self.store_time.not_before(self.last_store_timestamp)
+        finally:
+            if at:
+                self._tell_written()
+
+    def _append(self, data: bytes | list[bytes]) -> None:
+        """Hand bytes over; a failure fences the store, unless it may pass (a full disk)."""
+        try:
+            self.segments.append(data)
+        except StoreError as error:
+            if not error.retriable:
+                self._state.set(Obstacle.FENCED, f"an append failed: {error}")
+            raise
+
+    def _tell_written(self) -> None:
+        progress = self.progress
+        progress.appended = self._end
+        progress.committed = self.segments.committed
+        for callback in self.on_written:
+            callback()
+        progress.advance()
+
+    def _check_limits(self, body: int, properties: int, size: int) -> None:
+        limit = self._options.body_bytes_max
+        if properties > PROPERTIES_BYTES_MAX:
+            raise PropertiesTooLong(f"properties of {properties} bytes, the limit is {PROPERTIES_BYTES_MAX}")
+        if body > limit:
+            raise MessageRefused(f"body of {body} bytes, the limit is {limit} (maxMessageSize)")
+        if size > limit + RECORD_OVERHEAD_MAX:
+            raise MessageRefused(f"record of {size} bytes, the limit is {limit + RECORD_OVERHEAD_MAX}")
+        if size + BLANK_BYTES > self.segments.size:
+            raise MessageRefused(
+                f"record of {size} bytes does not fit into a log file of {self.segments.size} bytes"
+            )
+
+    def _next_file(self, size: int) -> None:
+        """Close the file being written with a blank record and go on in the next."""
+        if size + BLANK_BYTES > self.segments.size:
+            raise MessageRefused(
+                f"{size} bytes of one batch do not fit into a log file of {self.segments.size} bytes"
+            )
+        self._state.check_writable()
+        if self._lost is not None:
+            raise self._lost
+        had_parts = bool(self._parts)
+        try:
+            self.write()
+        except BaseException as error:
+            if had_parts:
+                self._lost = error  # whoever appended those learns it from the write() at the end
+            raise
+        self._roll()
+        self.progress.appended = self._end
+        self.progress.committed = self.segments.committed
+
+    def _roll(self) -> None:
+        try:
+            # First the new file, then the blank: a disk without room for it must leave the old one
+            # open, or messages written behind the blank would never be found again.
+            try:
+                self.segments.ensure_next()
+            except StoreError:
+                self.segments.ensure_next()  # it was to be made ahead, maybe long ago: now may be better
+        except DiskFull as error:
+            self._state.set(Obstacle.DISK_FULL, str(error))
+            raise
+        free = self._file_end - self._end
+        if free:
+            self._append(encode_blank(free))
+        self.segments.roll()
+        self.segments.prepare_next(self._executor)
+        self.begin()
+
+    def take_back(self) -> None:
+        """Forget what was appended and not written, as if it had never come."""
+        self._take_back_from(0, 0)
+
+    def _take_back_from(self, parts: int, entries: int) -> None:
+        while self._taken and self._taken[-1][0] > parts:
+            _, cursor, queue_offset = self._taken.pop()
+            cursor.next_offset = queue_offset
+        if len(self._entries) > entries:
+            self._end = self._entries[entries][PHYSICAL_OFFSET]
+            del self._parts[parts:]
+            del self._entries[entries:]
+
+    def _number_light_queues(self, properties: bytes, own: QueueCursor) -> tuple[bytes, list[QueueCursor]]:
+        """The properties with the offset in each light queue the message names, and those queues."""
+        wanted = names.find(properties, names.AT_INNER_MULTI_DISPATCH)
+        if wanted is None:
+            return properties, []
+        offsets: list[str] = []
+        cursors: dict[QueueCursor, None] = {}  # in their order
+        for name in wanted.split(b","):
+            if not name.startswith(LIGHT_QUEUE_PREFIX):
+                offsets.append("")  # as the original: only light queues are numbered here
+                continue
+            cursor = self.cursor(name.decode("utf-8", "replace"), 0)
+            offsets.append(str(cursor.next_offset))
+            # A queue takes a message once. The original counts on, and leaves a hole in the queue.
+            if cursor is not own:
+                cursors[cursor] = None
+        properties = names.remove(properties, names.AT_WAIT)
+        return names.replace(properties, names.INNER_MULTI_QUEUE_OFFSET, ",".join(offsets)), list(cursors)

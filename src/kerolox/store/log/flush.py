@@ -1,0 +1,275 @@
+"""When a write counts as safe.
+
+The log is flushed by ``fdatasync`` in a thread, never on the event loop: a disk that stalls must not
+stop the broker from answering. One flush serves all who wait for it (group commit). A flush that fails
+fences the store: nothing more is acknowledged, because a repeated flush would lie (see FsyncFailed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+
+from kerolox.clock import Clock, TimerHandle
+from kerolox.store.errors import StoreError
+from kerolox.store.log.commit_log import CommitLog
+from kerolox.store.options import FlushMode, StoreOptions
+from kerolox.store.state import Obstacle, StoreState
+
+log = logging.getLogger(__name__)
+
+PAGE_BYTES = 4096
+
+
+class Safe(Enum):
+    """How waiting for a flush ended."""
+
+    YES = "flushed"
+    TIMEOUT = "FLUSH_DISK_TIMEOUT"  # stored; not known to be on the medium in time
+    FAILED = "the store is fenced"
+
+
+OnSafe = Callable[[Safe], None]
+Work = Callable[[], bool]
+
+
+class FlushThread:
+    """Runs one function, over and over, whenever it is asked to.
+
+    Less than an executor can do, and a third of its cost for each flush: no queue, no futures.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work  # true: once more, without being asked
+        self._asked = threading.Lock()
+        self._asked.acquire()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def ask(self) -> None:
+        """Run it. Not to be asked again before it said that it will not go on by itself."""
+        if self._thread is None:
+            # A daemon: a process that ends without closing its store must not hang on it.
+            self._thread = threading.Thread(target=self._run, name="kerolox-flush", daemon=True)
+            self._thread.start()
+        self._asked.release()
+
+    def shutdown(self) -> None:
+        """Wait for what runs, and end."""
+        self._stopping = True
+        if self._thread is not None:
+            if self._asked.locked():
+                self._asked.release()
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while True:
+            self._asked.acquire()
+            if self._stopping:
+                return
+            while self._work() and not self._stopping:
+                pass
+
+
+class LogFlusher:
+    """Flushes the commit log: for those who wait (synchronous), and by interval."""
+
+    def __init__(
+        self, commit_log: CommitLog, options: StoreOptions, state: StoreState, *, clock: Clock
+    ) -> None:
+        self._log = commit_log
+        self._options = options
+        self._state = state
+        self._clock = clock
+        self._thread = FlushThread(self._flush_once)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: deque[tuple[int, float, OnSafe]] = deque()  # end offset, deadline, callback; in order
+        self._wanted = 0  # the highest offset somebody waits for
+        self._running = False
+        self._rounds: list[asyncio.Future[None]] = []  # who waits for the end of a flush, whatever it is
+        self._closed = False
+        self._timer: TimerHandle | None = None
+        self._commit_timer: TimerHandle | None = None
+        self._deadline_timer: TimerHandle | None = None
+        self._thorough_s = 0.0
+        state.on_change.append(self._on_state)
+        self.flushed_store_timestamp = 0  # every message with an earlier store time is on the medium
+        self.flushes = 0
+        self.on_flushed: list[Callable[[int], None]] = []  # hear up to where the log is on the medium
+        self._running_since_s = 0.0
+
+    def stalled_s(self) -> float:
+        """How long the flush under way has taken so far; 0 without one."""
+        return self._clock.monotonic_s() - self._running_since_s if self._running else 0.0
+
+    def start(self) -> None:
+        self._thorough_s = self._clock.monotonic_s()
+        self._schedule()
+        if self._options.transient:
+            self._schedule_commit()
+
+    def wait_safe(self, end_offset: int, on_safe: OnSafe) -> None:
+        """Call back once everything before this offset is on the medium, or when that took too long."""
+        if self._state.fenced or self._closed:
+            on_safe(Safe.FAILED)
+            return
+        if self._log.progress.flushed >= end_offset:
+            on_safe(Safe.YES)
+            return
+        deadline_s = self._clock.monotonic_s() + self._options.flush_timeout_ms / 1000
+        self._waiting.append((end_offset, deadline_s, on_safe))
+        self._wanted = end_offset
+        if self._deadline_timer is None:
+            self._deadline_timer = self._clock.call_later(
+                self._options.flush_timeout_ms / 1000, self._give_up_late
+            )
+        self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Start a flush unless one runs; that one is followed by another if it leaves anything."""
+        if not self._running and not self._state.fenced and not self._closed:
+            self._loop = asyncio.get_running_loop()
+            self._running_since_s = self._clock.monotonic_s()
+            self._running = True
+            self._thread.ask()
+
+    async def flush_all(self) -> None:
+        """Everything appended so far, on the medium. Raises when the store is fenced."""
+        end = self._log.progress.appended
+        while self._log.progress.flushed < end:
+            self._state_must_not_be_fenced()
+            self.flush_soon()
+            await self._round()
+        self._state_must_not_be_fenced()
+
+    async def close(self) -> None:
+        for timer in (self._timer, self._commit_timer, self._deadline_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._commit_timer = self._deadline_timer = None
+        self._closed = True
+        while self._running:
+            await self._round()
+        self._end_waiting(Safe.FAILED)
+        self._thread.shutdown()
+
+    async def _round(self) -> None:
+        """Wait until the flush under way has ended."""
+        if self._running:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._rounds.append(done)
+            await done
+
+    # --- by interval -----------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        self._timer = self._clock.beat(self._options.flush_interval_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._schedule()
+        progress = self._log.progress
+        unflushed_pages = progress.committed // PAGE_BYTES - progress.flushed // PAGE_BYTES
+        now_s = self._clock.monotonic_s()
+        thorough = now_s - self._thorough_s >= self._options.flush_thorough_interval_ms / 1000
+        if progress.flushed < progress.committed and (
+            thorough or unflushed_pages >= self._options.flush_pages_min
+        ):
+            self.flush_soon()
+        if thorough:
+            self._thorough_s = now_s
+
+    def _schedule_commit(self) -> None:
+        self._commit_timer = self._clock.beat(self._options.commit_interval_ms / 1000, self._commit_tick)
+
+    def _commit_tick(self) -> None:
+        self._schedule_commit()
+        progress = self._log.progress
+        if progress.committed < progress.appended:
+            # Committing is one pwrite into page cache; the flush that follows is the slow part.
+            try:
+                progress.committed = self._log.segments.commit()
+            except StoreError as error:
+                self._fence(error)
+                return
+            progress.advance()
+            if self._options.flush_mode is FlushMode.SYNC:
+                self.flush_soon()
+
+    # --- in the thread, and back on the loop -------------------------------------------------------
+
+    def _flush_once(self) -> bool:
+        """One flush, in the thread. True when there will be another at once: somebody already waits for it,
+        and need not wait until the loop has heard of this one."""
+        timestamp = self._log.last_store_timestamp
+        flushed = 0
+        failed: BaseException | None = None
+        try:
+            if self._options.transient:
+                self._log.segments.commit()
+            flushed = self._log.segments.flush()
+        except BaseException as error:
+            failed = error
+        left = flushed < self._wanted and flushed < self._log.segments.wrote
+        more = left and failed is None and not self._closed
+        if more:
+            self._running_since_s = self._clock.monotonic_s()
+        try:
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._flushed, flushed, timestamp, failed, more)
+        except RuntimeError:
+            return False  # the loop was closed, and nobody is there any more
+        return more
+
+    def _flushed(self, flushed: int, timestamp: int, failed: BaseException | None, more: bool) -> None:
+        self._running = more
+        rounds, self._rounds = self._rounds, []
+        for done in rounds:
+            if not done.done():
+                done.set_result(None)
+        if failed is not None:
+            self._fence(failed)
+            return
+        self.flushes += 1
+        progress = self._log.progress
+        progress.committed = max(progress.committed, self._log.segments.committed)
+        progress.flushed = max(progress.flushed, flushed)
+        self.flushed_store_timestamp = max(self.flushed_store_timestamp, timestamp)
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= progress.flushed:
+            waiting.popleft()[2](Safe.YES)
+        progress.advance()
+        for told in self.on_flushed:
+            told(progress.flushed)
+        if waiting:
+            self.flush_soon()
+
+    def _fence(self, error: BaseException) -> None:
+        self._state.set(Obstacle.FENCED, f"a flush failed: {error}")
+
+    def _on_state(self) -> None:
+        # Whatever fenced the store: nothing will be flushed any more.
+        if self._state.fenced:
+            self._wanted = 0
+            self._end_waiting(Safe.FAILED)
+
+    def _give_up_late(self) -> None:
+        self._deadline_timer = None
+        now_s = self._clock.monotonic_s()
+        while self._waiting and self._waiting[0][1] <= now_s:
+            self._waiting.popleft()[2](Safe.TIMEOUT)
+        if self._waiting:
+            self._deadline_timer = self._clock.call_later(self._waiting[0][1] - now_s, self._give_up_late)
+
+    def _end_waiting(self, how: Safe) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for _, _, on_safe in waiting:
+            on_safe(how)
+
+    def _state_must_not_be_fenced(self) -> None:
+        if self._state.fenced:
+            self._state.check_writable()

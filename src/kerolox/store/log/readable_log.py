@@ -1,0 +1,125 @@
+"""A log as readers see it: records by physical offset."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from kerolox.protocol.record_scan import Entry, Stop, scan
+from kerolox.store.disk.segments import Segments
+from kerolox.store.errors import CorruptRecord, StoreError
+
+_SIZE = struct.Struct(">i")
+_HEAD_BYTES = 36
+_MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+
+
+class ReadableLog:
+    """Reads records. What may wait for the disk is meant for threads."""
+
+    def __init__(self, segments: Segments) -> None:
+        self.segments = segments
+
+    @property
+    def min_offset(self) -> int:
+        return max(0, self.segments.min_offset)
+
+    @property
+    def max_offset(self) -> int:
+        """The end of what was handed over; consumers see up to what is confirmed."""
+        return self.segments.wrote
+
+    def read_hot(self, offset: int, size: int) -> bytes | None:
+        """A record if it is in memory; None means: ask :meth:`read` in a thread."""
+        return self.segments.read_hot(offset, size)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A record of known size. May wait for the disk: for threads."""
+        return self.segments.read(offset, size)
+
+    def record_at(self, offset: int) -> bytes:
+        """The record that starts here. Raises CorruptRecord when none does. For threads."""
+        size = self._size_at(offset)
+        data = self.segments.read(offset, size)
+        found = scan(data, count_max=1)
+        if not found.entries or found.entries[0][4] != offset:
+            raise CorruptRecord(
+                f"no record starts at {offset}: {found.what or 'other offset inside'}", offset=offset
+            )
+        return data
+
+    def has_record(self, offset: int, size: int) -> bool:
+        """Whether a record of this size starts here, or what did was deleted. For threads."""
+        if offset < self.min_offset:
+            return True
+        if self.segments.readable(offset) < max(size, _HEAD_BYTES):
+            return False
+        head = self.segments.read(offset, _HEAD_BYTES)
+        return (
+            int.from_bytes(head[:4], "big") == size
+            and head[4:8] in _MAGICS
+            and int.from_bytes(head[28:36], "big") == offset
+        )
+
+    def store_timestamp_at(self, offset: int) -> int:
+        """Store time of the record that starts here, or -1 when there is none. For threads."""
+        if not self.min_offset <= offset < self.segments.committed:
+            return -1
+        try:
+            head = self.segments.read(offset, min(76, self.segments.readable(offset)))
+        except StoreError:
+            return -1
+        return store_timestamp_of(head)
+
+    def entries_from(
+        self, offset: int, end: int, piece_bytes: int = 4 << 20
+    ) -> Iterable[tuple[list[Entry], int]]:
+        """What lies between two offsets, read piece by piece: entries, and where the next one starts.
+
+        Stops early at what is not a whole record below ``end``. For threads.
+        """
+        while offset < end:
+            readable = min(self.segments.readable(offset), end - offset)
+            if readable <= 0:
+                return
+            data = self.segments.read(offset, min(readable, piece_bytes))
+            found = scan(data)
+            offset += found.position
+            if found.entries:
+                yield found.entries, offset
+            if found.stop is Stop.BLANK:
+                segment = self.segments.segment_at(offset)
+                if segment is None:
+                    return
+                offset = segment.end
+                yield [], offset
+            elif found.stop is Stop.INCOMPLETE and len(data) == piece_bytes and found.position:
+                continue
+            elif found.stop is Stop.INCOMPLETE and len(data) == piece_bytes:
+                piece_bytes = max(piece_bytes * 2, _SIZE.unpack_from(data)[0])
+            elif found.stop is not Stop.END:
+                return
+
+    def _size_at(self, offset: int) -> int:
+        readable = self.segments.readable(offset)
+        if offset < self.min_offset or readable < 8:
+            raise CorruptRecord(
+                f"no record at {offset}: the log holds {self.min_offset} to {self.max_offset}", offset=offset
+            )
+        head = self.segments.read(offset, 8)
+        (size,) = _SIZE.unpack_from(head)
+        # The offset may come from anywhere: without the magic, the size could be any bytes of a body.
+        if not 0 < size <= readable or head[4:] not in _MAGICS:
+            raise CorruptRecord(f"no record starts at {offset}: its size would be {size}", offset=offset)
+        return int(size)
+
+
+def store_timestamp_of(head: bytes) -> int:
+    """The store time in the first 76 bytes of a record; -1 when they are not one's."""
+    if len(head) < 64:
+        return -1
+    sys_flag = int.from_bytes(head[36:40], "big")
+    at = 68 if sys_flag & 0x10 else 56
+    if len(head) < at + 8 or head[4:8] not in _MAGICS:
+        return -1
+    return int.from_bytes(head[at : at + 8], "big", signed=True)

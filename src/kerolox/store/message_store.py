@@ -1,0 +1,373 @@
+"""The message store: a commit log, all that follows it, and how they start and stop together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, Unpack
+
+import msgspec
+
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.protocol.hosts import host_bytes
+from kerolox.store.delay_table import parse_levels
+from kerolox.store.disk.checkpoint import Checkpoint
+from kerolox.store.disk.files import Files
+from kerolox.store.disk.lock import StoreLock
+from kerolox.store.disk.progress_notes import MarksFile, boot_identity
+from kerolox.store.disk.segment import OpenFiles
+from kerolox.store.disk.segments import Segments
+from kerolox.store.disk.sums import SumsFile
+from kerolox.store.dispatch.dispatcher import Dispatcher
+from kerolox.store.dispatch.keys import KeyFiller
+from kerolox.store.dispatch.queue_units import UnitFiller
+from kerolox.store.dispatch.queues import QueueFiller
+from kerolox.store.errors import StoreError
+from kerolox.store.housekeeping import Housekeeper
+from kerolox.store.index.key_index import KeyIndex
+from kerolox.store.log.acks import Acks
+from kerolox.store.log.commit_log import CommitLog, Place
+from kerolox.store.log.flush import LogFlusher
+from kerolox.store.log.progress import Progress
+from kerolox.store.opening import Opening
+from kerolox.store.options import FlushMode, StoreOptions
+from kerolox.store.queue.consume_queues import ConsumeQueues, flush
+from kerolox.store.queue.deleted_topics import DeletedTopics
+from kerolox.store.queue.reading import PULL_BYTES_MAX, Cold, QueueRead, QueueReader, ReadFilters
+from kerolox.store.recovery import Recovered
+from kerolox.store.state import Obstacle, StoreState
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LOCAL_HOST = host_bytes("127.0.0.1:10911")
+
+
+class MessageStore:
+    """Everything a broker keeps on disk about messages. One event loop owns it."""
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        *,
+        files: Files | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        store_host: bytes = LOCAL_HOST,
+        boot: str | None = None,
+    ) -> None:
+        self.options = options
+        self.root = os.path.abspath(options.store_path)
+        self.files = files or Files()
+        self.clock = clock
+        self.state = StoreState()
+        self.progress = Progress(wait_for_flush=options.flush_mode is FlushMode.SYNC)
+        self.recovered: Recovered | None = None
+        self.boot = boot_identity() if boot is None else boot
+        self._lock = StoreLock(self.files, self.root)
+        self._ahead = ThreadPoolExecutor(1, thread_name_prefix="kerolox-ahead")  # allocates the next file
+        self._readers = ThreadPoolExecutor(4, thread_name_prefix="kerolox-read")  # cold reads
+        self.keeper = ThreadPoolExecutor(1, thread_name_prefix="kerolox-keep")  # queue flushes, deletion
+        self._open_files = open_files = OpenFiles(self.files)
+        self.segments = Segments(
+            self.files,
+            _paths(options.commit_log_paths) or [self.path("commitlog")],
+            options.commit_log_file_bytes,
+            open_files=open_files,
+            read_only_directories=_paths(options.read_only_paths),
+            transient=options.transient,
+            warm=options.warm,
+        )
+        self.log = CommitLog(
+            self.segments,
+            options,
+            self.progress,
+            self.state,
+            clock=clock,
+            store_host=store_host,
+            executor=self._ahead,
+        )
+        self.queues = ConsumeQueues(
+            self.files,
+            self.path("consumequeue"),
+            entries_per_file=options.queue_file_size // 20,
+            open_files=open_files,
+            extension_directory=self.path("consumequeue_ext"),
+            extension_file_bytes=options.queue_extension_file_bytes,
+            extended=options.queue_extension,
+        )
+        self.index = KeyIndex(
+            self.files,
+            self.path("index"),
+            slots=options.index_slots,
+            entries=options.index_entries,
+            clock=clock,
+        )
+        self.checkpoint = Checkpoint(self.files, self.path("checkpoint"))
+        self.marks = MarksFile(self.files, self.root)
+        self.sums = SumsFile(self.files, self.root)
+        self.deleted = DeletedTopics(self.files, self.root)
+        self.flusher = LogFlusher(self.log, options, self.state, clock=clock)
+        self.acks = Acks(self.flusher, options, self.state)
+        self.reader = QueueReader(self.log, options, _memory_bytes())
+        self.log.next_offset_of = self._next_offset_of
+
+        # In this order: a message is in its queue before anyone is told of it.
+        self.dispatcher = Dispatcher(self.log, self.state)
+        filler = UnitFiller if options.queue_extension else QueueFiller
+        self.queue_filler: QueueFiller = filler(
+            self.queues, parse_levels(options.delay_levels), multi_dispatch=options.multi_dispatch
+        )
+        self.key_filler = KeyFiller(self.index, clock)
+        self.dispatcher.followers.append(self.queue_filler.fill)
+        if options.index_enabled:
+            self.dispatcher.followers.append(self.key_filler.fill)
+
+        self.housekeeper = Housekeeper(self)
+        self._opened = False
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.root, name)
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def open(self, progress: Callable[[int], None] | None = None) -> Recovered:
+        """Take the directory, recover, and be ready. Raises without having changed a damaged store."""
+        loop = asyncio.get_running_loop()
+        try:
+            self.recovered = await loop.run_in_executor(self.keeper, self._recover, progress)
+        except BaseException:
+            self._stop_threads()
+            self._open_files.close_all_idle()
+            self.index.abandon()
+            self.checkpoint.close()
+            self.marks.close()
+            self._lock.release()
+            raise
+        self.key_filler.on_loop = True
+        self.segments.prepare_next(self._ahead)
+        self.flusher.start()
+        self.housekeeper.start()
+        self._opened = True
+        found = self.recovered
+        log.info(
+            "store_open root=%s log=%d..%d read=%d seconds=%.2f crashed=%s",
+            self.root, self.log.min_offset, found.end, found.bytes_read, found.seconds, found.crashed,
+        )  # fmt: skip
+        return found
+
+    async def close(self) -> None:
+        """Write and flush everything, and leave the sign of a clean stop, if it was one."""
+        if not self._opened:
+            return
+        self._opened = False
+        try:
+            self.log.write()
+            if not self.state.fenced:
+                await self.flusher.flush_all()
+        except StoreError as error:
+            log.error("close_flush_failed error=%r next='the next start recovers'", str(error))
+        await self.flusher.close()
+        self.state.set(Obstacle.CLOSED, "the store was closed")
+        try:
+            self.key_filler.close()
+        except StoreError as error:
+            self.state.set(Obstacle.FENCED, f"the last keys could not be entered: {error}")
+        await self.housekeeper.close()
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self.keeper, self._close_files)
+        finally:
+            self._stop_threads()
+            self._lock.release()
+
+    async def __aenter__(self) -> MessageStore:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # --- messages in -------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes = b"",
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp: int | None = None,
+        born_host: bytes = LOCAL_HOST,
+    ) -> Place:
+        """Store one message and wait until it is as safe as the store promises. For single messages;
+        who has many appends them to ``log``, writes once, and waits once."""
+        self.state.check_writable()
+        place = self.log.append(
+            self.log.cursor(topic, queue_id),
+            body,
+            properties,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp=self.clock.wall_ms() if born_timestamp is None else born_timestamp,
+            born_host=born_host,
+        )
+        self.log.write()
+        await self.acks.safe(place[0] + place[2])
+        return place
+
+    # --- messages out ------------------------------------------------------------------------------
+
+    async def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int = 32,
+        *,
+        bytes_max: int = PULL_BYTES_MAX,
+        **filters: Unpack[ReadFilters],
+    ) -> QueueRead:
+        """Messages of a queue from an offset on; in a thread only when they are not in memory."""
+        queue = self.queues.find(topic, queue_id)
+
+        def attempt(may_wait: bool) -> QueueRead:
+            return self.reader.read(
+                queue,
+                offset,
+                count_max,
+                bytes_max=bytes_max,
+                may_wait=may_wait,
+                **filters,
+            )
+
+        try:
+            return attempt(False)
+        except Cold:
+            return await self.in_reader(lambda: attempt(True))
+
+    async def message_at(self, physical_offset: int) -> bytes:
+        """The record at a place in the log. Raises CorruptRecord when none starts there."""
+        return await self.in_reader(lambda: self.log.record_at(physical_offset))
+
+    async def find_by_key(
+        self, topic: str, key: str, count_max: int = 32, begin_ms: int = 0, end_ms: int = (1 << 63) - 1
+    ) -> list[bytes]:
+        """Records with this key or unique key, oldest first. The index knows hashes only: callers compare."""
+        self.key_filler.put_pending()
+        count = min(count_max, self.options.query_count_max)
+
+        def look() -> list[bytes]:
+            records = []
+            for physical in sorted(self.index.query(topic, key, count, begin_ms, end_ms)):
+                try:
+                    records.append(self.log.record_at(physical))
+                except StoreError:
+                    continue  # deleted meanwhile
+            return records
+
+        return await self.in_reader(look)
+
+    async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
+        """The first offset stored at this time or later; ``upper``: the last at or before it."""
+        queue = self.queues.find(topic, queue_id)
+        if queue is None:
+            return 0
+        return await self.in_reader(
+            lambda: queue.offset_by_time(
+                time_ms, self.log.store_timestamp_at, log_min=self.log.min_offset, upper=upper
+            )
+        )
+
+    async def earliest_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the oldest message of a queue; -1 without any."""
+        queue = self.queues.find(topic, queue_id)
+        if queue is None:
+            return -1
+
+        def look() -> int:
+            entry = queue.entry(queue.min_offset)
+            return -1 if entry is None else self.log.store_timestamp_at(entry[0])
+
+        return await self.in_reader(look)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self.queues.find(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self.queues.find(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    async def delete_topic(self, topic: str) -> bool:
+        """Forget a topic's queues. Its messages leave the log with their files."""
+        return await self.housekeeper.delete_topic(topic)
+
+    # --- start and stop, in threads ------------------------------------------------------------------
+
+    def _recover(self, progress: Callable[[int], None] | None) -> Recovered:
+        return Opening(self).recover(progress)
+
+    def _close_files(self) -> None:
+        clean = not self.state.fenced
+        try:
+            self.key_filler.put_pending()  # fails again if it did: the marks must not claim those keys
+            flush(self.queues.write())
+            self.index.flush()
+            noted = self.housekeeper.note()  # no more than is flushed of the log
+            self.housekeeper.save_sums(noted.dispatched, whole=True)
+            clean = clean and noted.dispatched >= self.progress.appended
+            if clean:
+                noted = msgspec.structs.replace(
+                    noted,
+                    log_end=self.progress.appended,
+                    queue_files=sum(queue.file_count for queue in self.queues),
+                )
+            self.housekeeper.save_marks(noted, self.housekeeper.queues_ms())
+        except StoreError as error:
+            clean = False
+            log.error("close_failed error=%r next='the next start recovers'", str(error))
+        for part in (self.queues, self.index, self.segments, self.checkpoint, self.marks):
+            try:
+                part.close()
+            except StoreError as error:
+                clean = False
+                log.error("close_failed part=%s error=%r", type(part).__name__, str(error))
+        if clean:
+            try:
+                self.files.remove(self.path("abort"))
+                self.files.sync_dir(self.root)
+            except StoreError as error:
+                log.error("abort_not_removed error=%r", str(error))
+        else:
+            log.warning("abort_kept next='the next start recovers as after a crash'")
+
+    def _stop_threads(self) -> None:
+        for pool in (self._ahead, self._readers, self.keeper):
+            pool.shutdown(wait=True)
+
+    # --- small things --------------------------------------------------------------------------------
+
+    def _next_offset_of(self, topic: str, queue_id: int) -> int:
+        queue = self.queues.find(topic, queue_id)
+        return 0 if queue is None else queue.next_offset
+
+    async def in_reader(self, look: Callable[[], T]) -> T:
+        """Run what may wait for the disk in one of the reading threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, look)
+
+
+def _paths(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 24 << 30  # what the original assumes when it cannot tell

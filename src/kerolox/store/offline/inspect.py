@@ -1,0 +1,439 @@
+"""Show what is in any file of a store, row by row. Reads only, takes no lock, and survives damage."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, TypeAlias
+
+from kerolox.errors import KeroloxError, ProtocolError
+from kerolox.protocol import json_dialect
+from kerolox.protocol.message import StoredMessage
+from kerolox.protocol.record import MAGIC_V1, MAGIC_V2, decode_record
+from kerolox.protocol.record_scan import CHECK_BODY, PHYSICAL_OFFSET, SIZE, Stop, scan
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.store.disk.checkpoint import Checkpoint
+from kerolox.store.disk.files import File
+from kerolox.store.disk.progress_notes import MarksFile
+from kerolox.store.disk.sums import SumsFile
+from kerolox.store.index import index_file
+from kerolox.store.index.key_index import ENTRIES, SLOTS
+from kerolox.store.offline.layout import OnlyReading
+from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
+from kerolox.store.recovery import FILLER_TOPIC
+
+Row: TypeAlias = dict[str, Any]
+
+BODY_TEXT_MAX = 200
+BODY_HEX_BYTES = 32
+_PIECE = 1 << 20
+_QUEUE_PIECE = 4096
+_SECRET_WORDS = ("secret", "password", "passwd", "token", "credential")
+_MAGICS = (MAGIC_V1, MAGIC_V2)
+_WHEEL_SLOT = struct.Struct(">qqqii")
+_TIMER_UNIT = struct.Struct(">iqiqiqiiq")
+_TIMER_CHECK = struct.Struct(">7q")
+assert (_WHEEL_SLOT.size, _TIMER_UNIT.size) == (32, 52)
+_BLANK_MAGIC = 0xCBD43194 - (1 << 32)
+
+
+class Kind(Enum):
+    """What a file is."""
+
+    LOG = "log"
+    QUEUE = "queue"
+    INDEX = "index"
+    CHECKPOINT = "checkpoint"
+    MARKS = "marks"
+    SUMS = "sums"
+    ABORT = "abort"
+    LOCK = "lock"
+    TABLE = "table"
+    TIMER_WHEEL = "timerwheel"
+    TIMER_LOG = "timerlog"
+    TIMER_CHECK = "timercheck"
+
+
+class UnknownKind(KeroloxError):
+    """It cannot be told what a file is."""
+
+
+def kind_of(path: str) -> Kind:
+    """Told by place and name; where these do not say, by the first bytes."""
+    path = os.path.abspath(path)
+    name = os.path.basename(path)
+    parent = os.path.basename(os.path.dirname(path))
+    plain = name.removesuffix(".bak")
+    by_name = {
+        "checkpoint": Kind.CHECKPOINT,
+        "kerolox.marks": Kind.MARKS,
+        "kerolox.sums": Kind.SUMS,
+        "abort": Kind.ABORT,
+        "lock": Kind.LOCK,
+        "timerwheel": Kind.TIMER_WHEEL,
+        "timercheck": Kind.TIMER_CHECK,
+        "timermetrics": Kind.TABLE,
+        "transactionMetrics": Kind.TABLE,
+    }
+    if plain in by_name:
+        return by_name[plain]
+    if plain.endswith(".json"):
+        return Kind.TABLE
+    if name.isascii() and name.isdigit():
+        if len(name) == 17:
+            return Kind.INDEX
+        if parent == "timerlog":
+            return Kind.TIMER_LOG
+        if len(name) == 20:
+            with OnlyReading().open(path) as file:
+                head = file.pread(8, 0)
+            if int.from_bytes(head[4:8], "big") in (*_MAGICS, 0xCBD43194) or "commitlog" in parent:
+                return Kind.LOG
+            return Kind.QUEUE
+    kinds = ", ".join(kind.value for kind in Kind)
+    raise UnknownKind(
+        f"{path}: neither its name nor its place says what it is. Say it: --kind, one of {kinds}."
+    )
+
+
+def rows(
+    path: str, kind: Kind | None = None, start: int | None = None, slots: int | None = None
+) -> Iterator[Row]:
+    """What is in a file, from ``start`` on: a log offset, a queue offset, or a number of an entry."""
+    kind = kind or kind_of(path)
+    if kind is Kind.INDEX:
+        return _index_rows(path, start, slots)
+    return _READERS[kind](path, start)
+
+
+# The commit log
+
+
+def _log_rows(path: str, start: int | None) -> Iterator[Row]:
+    with OnlyReading().open(path) as file:
+        name = os.path.basename(path)
+        base = int(name) if name.isascii() and name.isdigit() else 0
+        position = 0
+        if start is not None:
+            position = start - base if start >= base else start
+            if not _record_at(file, position, base):
+                position = _next_record(file, position, base)
+        while 0 <= position < file.size:
+            row, position = _log_row(file, position, base)
+            yield row
+
+
+def _log_row(file: File, at: int, base: int) -> tuple[Row, int]:
+    data = file.pread(_PIECE, at)
+    result = scan(data, check=CHECK_BODY, count_max=1)
+    if result.stop is Stop.INCOMPLETE and at + len(data) < file.size:
+        data = file.pread(file.size - at, at)
+        result = scan(data, check=CHECK_BODY, count_max=1)
+    place: Row = {"offset": base + at, "inFile": at}
+    if result.entries:
+        entry = result.entries[0]
+        row = place | message_row(decode_record(data))
+        if base and entry[PHYSICAL_OFFSET] != base + at:
+            row["problem"] = f"says it lies at {entry[PHYSICAL_OFFSET]}"
+        return row, at + entry[SIZE]
+    if result.stop is Stop.BLANK:
+        return place | {"record": "blank", "size": int.from_bytes(data[:4], "big")}, file.size
+    behind = _next_record(file, at + 1, base)
+    if behind < 0:
+        free = file.size - at
+        if not data.strip(b"\0"):
+            return place | {"record": "unwritten", "size": free}, -1
+        return place | {"record": "damaged", "size": free, "problem": result.what}, -1
+    return place | {"record": "damaged", "size": behind - at, "problem": result.what}, behind
+
+
+def _record_at(file: File, at: int, base: int) -> bool:
+    data = file.pread(_PIECE, at)
+    result = scan(data, count_max=1)
+    return result.stop is Stop.BLANK or (
+        bool(result.entries) and (not base or result.entries[0][PHYSICAL_OFFSET] == base + at)
+    )
+
+
+def _next_record(file: File, at: int, base: int) -> int:
+    """The place of the next whole record in the file, -1 when there is none."""
+    for low, high in file.written_ranges(at, file.size):
+        position = low
+        while position < high:
+            data = file.pread(min(_PIECE, high - position), position)
+            found = -1
+            while True:
+                places = [data.find(magic.to_bytes(4, "big"), found + 1) for magic in _MAGICS]
+                found = min((place for place in places if place >= 0), default=-1)
+                if found < 0:
+                    break
+                candidate = position + found - 4
+                if candidate < at:
+                    continue
+                size = int.from_bytes(file.pread(4, candidate), "big", signed=True)
+                if not 0 < size <= file.size - candidate:
+                    continue
+                result = scan(file.pread(size, candidate), check=CHECK_BODY, count_max=1)
+                if result.entries and (not base or result.entries[0][PHYSICAL_OFFSET] == base + candidate):
+                    return candidate
+            position += len(data) if position + len(data) >= high else max(1, len(data) - 3)
+    return -1
+
+
+def message_row(message: StoredMessage) -> Row:
+    """A record for eyes and programs."""
+    topic = message.topic
+    row: Row = {
+        "record": "message",
+        "size": message.size,
+        "topic": topic,
+        "queueId": message.queue_id,
+        "queueOffset": message.queue_offset,
+        "storeTimestamp": message.store_timestamp,
+        "bornTimestamp": message.born_timestamp,
+        "bornHost": message.born_address,
+        "id": message.offset_id,
+        "flag": message.flag,
+        "sysFlag": message.sys_flag,
+        "reconsumeTimes": message.reconsume_times,
+        "preparedOffset": message.prepared_offset,
+        "properties": {
+            name: "(not shown)" if _is_secret(name) else value for name, value in message.properties.items()
+        },
+        "bodyBytes": len(message.body),
+        "body": body_text(message.body),
+    }
+    if topic.encode() == FILLER_TOPIC[: len(topic)] and message.sys_flag & 0xC == 0xC:
+        row["record"] = "repaired"
+    return row
+
+
+def body_text(body: bytes) -> str:
+    """Text if it is printable, else the first bytes as hex."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if all(letter.isprintable() or letter in "\r\n\t" for letter in text):
+        return text if len(text) <= BODY_TEXT_MAX else text[:BODY_TEXT_MAX] + "..."
+    return "0x" + body[:BODY_HEX_BYTES].hex() + ("..." if len(body) > BODY_HEX_BYTES else "")
+
+
+# Queues and index
+
+
+def _queue_rows(path: str, start: int | None) -> Iterator[Row]:
+    name = os.path.basename(path)
+    base = int(name) // ENTRY_SIZE if name.isascii() and name.isdigit() else 0
+    delayed = SCHEDULE_TOPIC in path.split(os.sep)
+    with OnlyReading().open(path) as file:
+        number = 0 if start is None else (start - base if start >= base else start)
+        while number * ENTRY_SIZE < file.size:
+            data = file.pread(_QUEUE_PIECE * ENTRY_SIZE, number * ENTRY_SIZE)
+            data = data[: len(data) - len(data) % ENTRY_SIZE]
+            if not data:
+                return
+            for physical, size, code in ENTRY.iter_unpack(data):
+                row: Row = {"queueOffset": base + number}
+                number += 1
+                if size == BLANK_SIZE:
+                    yield row | {"entry": "blank"}
+                elif size <= 0 or physical < 0:
+                    yield row | {"entry": "unwritten" if not (physical or size or code) else "damaged"}
+                    if not (physical or size or code):
+                        return
+                else:
+                    kind = "lost" if code == HOLE_TAGS else "message"
+                    meaning = "dueMs" if delayed and code > 0x7FFF_FFFF else "tagsCode"
+                    yield row | {"entry": kind, "offset": physical, "size": size, meaning: code}
+
+
+def _index_rows(path: str, start: int | None, slots: int | None) -> Iterator[Row]:
+    with OnlyReading().open(path) as file:
+        begin, end, first, last, used, count = index_file.HEADER.unpack(
+            file.pread(index_file.HEADER.size, 0).ljust(index_file.HEADER.size, b"\0")
+        )
+        yield {
+            "index": "header",
+            "beginTimestamp": begin,
+            "endTimestamp": end,
+            "beginOffset": first,
+            "endOffset": last,
+            "slotsUsed": used,
+            "entries": max(0, count - 1),
+        }
+        if slots is None:
+            if file.size != index_file.file_size(SLOTS, ENTRIES):
+                raise UnknownKind(
+                    f"{path} is {file.size} bytes long, not {index_file.file_size(SLOTS, ENTRIES)}: it was "
+                    "written with other sizes. Say how many slots it has: --slots (maxHashSlotNum)."
+                )
+            slots = SLOTS
+        at = index_file.HEADER.size + slots * index_file.SLOT_SIZE
+        number = max(1, start or 1)
+        while number < count:
+            data = file.pread(min(4096, count - number) * index_file.ENTRY.size, at + number * 20)
+            if len(data) < index_file.ENTRY.size:
+                return
+            for key_hash, physical, seconds, previous in index_file.ENTRY.iter_unpack(
+                data[: len(data) // 20 * 20]
+            ):
+                yield {
+                    "index": number,
+                    "slot": key_hash % slots,
+                    "hash": key_hash,
+                    "offset": physical,
+                    "storeTimestamp": begin + seconds * 1000,
+                    "previous": previous,
+                }
+                number += 1
+
+
+# Small files
+
+
+def _checkpoint_rows(path: str, start: int | None) -> Iterator[Row]:
+    checkpoint = Checkpoint(OnlyReading(), path)
+    checkpoint.load()
+    for name, field in (
+        ("logFlushed", "commit_log_ms"),
+        ("queuesFlushed", "queues_ms"),
+        ("indexFull", "index_ms"),
+        ("masterFlushedOffset", "master_flushed_offset"),
+        ("confirmedOffset", "confirmed_offset"),
+    ):
+        yield {"field": name, "value": getattr(checkpoint, field)}
+
+
+def _marks_rows(path: str, start: int | None) -> Iterator[Row]:
+    marks = MarksFile(OnlyReading(), os.path.dirname(path)).load()
+    for name in marks.__struct_fields__:
+        yield {"field": name, "value": getattr(marks, name)}
+
+
+def _sums_rows(path: str, start: int | None) -> Iterator[Row]:
+    sums = SumsFile(OnlyReading(), os.path.dirname(path)).load()
+    if sums is None:
+        return
+    yield {"of": "log", "end": sums.end, "checkedFrom": sums.before}
+    for queue in sums.queues:
+        for name, files in (("queue", queue.files), ("extension", queue.extension)):
+            for file in files:
+                yield {"of": name, "topic": queue.topic, "queueId": queue.queue_id, **file._asdict()}
+    for known in sums.index:
+        yield {"of": "index", **known._asdict()}
+
+
+def _text_rows(path: str, start: int | None) -> Iterator[Row]:
+    yield {"field": "content", "value": body_text(OnlyReading().read(path))}
+
+
+def _table_rows(path: str, start: int | None) -> Iterator[Row]:
+    """One row for each entry of each table, whatever the dialect it is written in."""
+    data = OnlyReading().read(path)
+    try:
+        document = json_dialect.loads(data) if data.strip() else {}
+    except ProtocolError as error:
+        raise UnknownKind(f"{path} does not read as JSON, not even as Java writes it: {error}") from error
+    if not isinstance(document, dict):
+        document = {"": document}
+    skip = start or 0
+    for table, content in document.items():
+        entries = content.items() if isinstance(content, dict) else [("", content)]
+        for key, value in entries:
+            if skip:
+                skip -= 1
+                continue
+            name = str(table) if _is_secret(str(table)) else str(key)
+            yield {"table": str(table), "key": _plain(key), "value": _plain(value, name)}
+
+
+def _plain(value: Any, name: str = "") -> Any:
+    """A value without secrets, as JSON can have it."""
+    if _is_secret(name):
+        return "(not shown)"
+    if isinstance(value, json_dialect.ObjectKey):
+        return str(dict(value))
+    if isinstance(value, dict):
+        return {str(key): _plain(item, str(key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name.lower() for word in _SECRET_WORDS)
+
+
+# The timer of Apache's broker
+
+
+def _wheel_rows(path: str, start: int | None) -> Iterator[Row]:
+    with OnlyReading().open(path) as file:
+        number = start or 0
+        while (number + 1) * _WHEEL_SLOT.size <= file.size:
+            data = file.pread(_QUEUE_PIECE * _WHEEL_SLOT.size, number * _WHEEL_SLOT.size)
+            for slot in _WHEEL_SLOT.iter_unpack(data[: len(data) // 32 * 32]):
+                if slot[0]:
+                    names = ("time", "firstPosition", "lastPosition", "messages", "magic")
+                    yield {"slot": number} | dict(zip(names, slot, strict=True))
+                number += 1
+
+
+def _timer_log_rows(path: str, start: int | None) -> Iterator[Row]:
+    name = os.path.basename(path)
+    base = int(name) if name.isdigit() else 0
+    with OnlyReading().open(path) as file:
+        at = 0 if start is None else (start - base if start >= base else start)
+        while at + _TIMER_UNIT.size <= file.size:
+            size, previous, magic, written_ms, delay_ms, physical, length, topic_hash, _ = _TIMER_UNIT.unpack(
+                file.pread(_TIMER_UNIT.size, at)
+            )
+            if size != _TIMER_UNIT.size:
+                kind = "blank" if magic == _BLANK_MAGIC else "unwritten" if not size else "damaged"
+                yield {"position": base + at, "unit": kind, "size": size}
+                return
+            words = [word for bit, word in ((2, "roll"), (4, "delete")) if magic & bit]
+            yield {
+                "position": base + at,
+                "unit": " ".join(words) or "message",
+                "previous": previous,
+                "writtenMs": written_ms,
+                "dueMs": written_ms + delay_ms,
+                "offset": physical,
+                "size": length,
+                "topicHash": topic_hash,
+            }
+            at += _TIMER_UNIT.size
+
+
+def _timer_check_rows(path: str, start: int | None) -> Iterator[Row]:
+    data = OnlyReading().read(path)[: _TIMER_CHECK.size].ljust(_TIMER_CHECK.size, b"\0")
+    names = (
+        "lastReadTimeMs",
+        "lastTimerLogFlushPos",
+        "lastTimerQueueOffset",
+        "masterTimerQueueOffset",
+        "stateVersion",
+        "timestamp",
+        "counter",
+    )
+    for name, value in zip(names, _TIMER_CHECK.unpack(data), strict=True):
+        yield {"field": name, "value": value}
+
+
+_READERS: dict[Kind, Callable[[str, int | None], Iterator[Row]]] = {
+    Kind.LOG: _log_rows,
+    Kind.QUEUE: _queue_rows,
+    Kind.CHECKPOINT: _checkpoint_rows,
+    Kind.MARKS: _marks_rows,
+    Kind.SUMS: _sums_rows,
+    Kind.ABORT: _text_rows,
+    Kind.LOCK: _text_rows,
+    Kind.TABLE: _table_rows,
+    Kind.TIMER_WHEEL: _wheel_rows,
+    Kind.TIMER_LOG: _timer_log_rows,
+    Kind.TIMER_CHECK: _timer_check_rows,
+}

@@ -1,0 +1,379 @@
+"""Open a store: find out what its files hold, and bring queues and index in step with the log.
+
+What sums vouch for is believed. What they do not, and what the log contradicts, is made again from the log;
+nothing of that is silent. Where the log itself is damaged the start is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, QUEUE_ID, TOPIC, Entry
+from kerolox.store.delay_table import parse_levels
+from kerolox.store.disk.progress_notes import UNKNOWN, Marks
+from kerolox.store.disk.sums import Sums
+from kerolox.store.dispatch.comparing import Comparison
+from kerolox.store.errors import QueueGap, StoreError
+from kerolox.store.offline.index_check import IndexCheck
+from kerolox.store.offline.layout import Finding, OnlyReading, find_layout
+from kerolox.store.queue.consume_queue import ENTRY_SIZE, ConsumeQueue
+from kerolox.store.queue.consume_queues import flush
+from kerolox.store.recovery import (
+    Circumstances,
+    Recovered,
+    choose_start,
+    cut_behind,
+    dispatch_found,
+    find_end,
+    record_starts,
+    refuse_early_end,
+    refuse_gaps,
+)
+
+if TYPE_CHECKING:
+    from kerolox.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+# Queues without sums are compared with the whole log if it is no larger: some seconds, once.
+COMPARED_BYTES_MAX = 2 << 30
+SUMMED_BESIDE = 4
+_LIGHT_QUEUE_PREFIX = "%LMQ%"
+
+
+class Opening:
+    """One start of one store. Blocking: for a thread, before anything else uses the store."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._sums: Sums | None = None
+        # Queues of which something comes again from the log, and from where on.
+        self._floors: dict[tuple[str, int], int] = {}
+        self._counts: dict[tuple[str, int], int] = {}  # the offsets these had reached
+        self._vouched: dict[ConsumeQueue, int] = {}  # sums vouch for entries before these offsets only
+
+    def recover(self, progress: Callable[[int], None] | None) -> Recovered:
+        store = self._store
+        store.files.make_dirs(store.root)
+        store._lock.take()
+        marks = store.marks.load()
+        crashed = store.files.exists(store.path("abort"))
+        store.checkpoint.load(store.clock.wall_ms())
+        store.segments.load()
+        sums = self._sums = store.sums.load()
+        store.queues.load()
+        if sums is None:
+            safe = marks.dispatched if crashed and marks.dispatched != UNKNOWN else None
+            store.queues.recover(crashed=crashed, safe_physical=safe)
+        else:
+            self._judge_queues(sums, crashed)
+        store.queue_filler.deleted = store.deleted.load()
+        store.index.load(
+            after_crash=crashed,
+            checkpoint_ms=store.checkpoint.index_ms,
+            sums=None if sums is None else sums.index,
+        )
+        if store.segments.first is None:
+            if len(store.queues):
+                log.warning("queues_without_log_removed count=%d", len(store.queues))
+            store.queues.delete_all()
+            store.index.delete_all()
+            store.segments.roll()
+            found = Recovered(crashed=crashed, start=0, end=0, stop="a new log")
+        else:
+            found = self._recover_all(marks, crashed, progress)
+        store.queues.correct_min_offsets(store.log.min_offset)
+        store.progress.reset(found.end)
+        store.dispatcher.dispatched = found.end
+        store.log.begin()
+        store.log.last_store_timestamp = found.last_store_timestamp
+        known_ms = max(found.last_store_timestamp, store.checkpoint.commit_log_ms)
+        store.log.store_time.not_before(known_ms)
+        store.flusher.flushed_store_timestamp = known_ms
+        store.reader.checked_from = found.start
+        store.housekeeper.save_sums(found.end)
+        store.marks.save(store.housekeeper.note())
+        self._write_abort()
+        return found
+
+    def circumstances(self, marks: Marks, crashed: bool) -> Circumstances:
+        """What is known before the log is read."""
+        store = self._store
+        queues_end = store.queues.max_physical if self._sums is None else self._sums.end
+        # Ours was the last hand on the store if its end is where we noted it: then what is missing
+        # now has vanished, and is made again from the log.
+        # Sums know better which queues and files there were.
+        ours = self._sums is None and (crashed or (marks.log_end != UNKNOWN and queues_end <= marks.log_end))
+        queue_files = sum(queue.file_count for queue in store.queues)
+        queues_vanished = ours and (len(store.queues) < marks.queues or queue_files < marks.queue_files)
+        index_vanished = store.options.index_enabled and (
+            (
+                self._sums is None
+                and not len(store.index)
+                and (marks.index_files > 0 or (not crashed and marks.index_files != 0))
+            )
+            or (ours and not crashed and len(store.index) < marks.index_files)
+        )
+        if queues_vanished or index_vanished:
+            log.warning(
+                "rebuilding queues=%d of %d queue_files=%d of %d index_files=%d of %d "
+                "reason='files have vanished' next='the whole log is read'",
+                len(store.queues),
+                marks.queues,
+                queue_files,
+                marks.queue_files,
+                len(store.index),
+                marks.index_files,
+            )
+        if store.options.index_enabled and store.index.damage:
+            log.warning(
+                "index_damaged reason=%r next='it is made again: the whole log is read'", store.index.damage
+            )
+            index_vanished = True
+        elif self._compares_all and crashed and store.options.index_enabled and len(store.index):
+            log.info("index_made_again reason='no sums vouch for it'")
+            index_vanished = True
+        return Circumstances(
+            crashed=crashed,
+            power_lost=not marks.boot or not store.boot or marks.boot != store.boot,
+            marks=marks,
+            queues_end=queues_end,
+            queues_vanished=queues_vanished,
+            index_vanished=index_vanished,
+            vouched_to=UNKNOWN if self._sums is None else self._sums.end,
+        )
+
+    # --- queues --------------------------------------------------------------------------------------
+
+    def _judge_queues(self, sums: Sums, crashed: bool) -> None:
+        """Find out what of every queue its sums vouch for. Changes nothing."""
+        store = self._store
+        log_min = max(0, store.segments.min_offset)
+        known = {(queue.topic, queue.queue_id): queue for queue in sums.queues}
+        queues = [(queue, known.get((queue.topic, queue.queue_id))) for queue in store.queues]
+        # All entries are read, twenty bytes for each message: side by side, as sums let other threads run.
+        with ThreadPoolExecutor(SUMMED_BESIDE, thread_name_prefix="kerolox-sums") as pool:
+            judged = list(
+                pool.map(lambda pair: None if pair[1] is None else pair[0].vouched(pair[1]), queues)
+            )
+        for (queue, of_queue), unlike in zip(queues, judged, strict=True):
+            key = queue.topic, queue.queue_id
+            if unlike is not None and of_queue is not None:
+                self._refuse_light(queue)
+                log.warning(
+                    "queue_damaged topic=%r queue=%d path=%s first=%d end=%d reason='not the bytes that were "
+                    "written' next='entries from there on are made again from the log'",
+                    *key,
+                    queue.path,
+                    unlike,
+                    of_queue.end // ENTRY_SIZE,
+                )
+                self._vouched[queue] = unlike
+                self._counts[key] = of_queue.end // ENTRY_SIZE
+                self._floors[key] = max(log_min, queue.physical_before(unlike))
+            elif crashed and not self._is_light(queue):
+                # What came later has no sum, and its messages are read again anyway.
+                self._vouched[queue] = 0 if of_queue is None else of_queue.end // ENTRY_SIZE
+        for key, of_queue in known.items():
+            if store.queues.find(*key) is None:
+                log.warning("queue_missing topic=%r queue=%d next='it is made again from the log'", *key)
+                self._counts[key] = of_queue.end // ENTRY_SIZE
+                self._floors[key] = log_min
+
+    def _recover_queues(self, sums: Sums, crashed: bool) -> None:
+        """Find the end of every queue; cut off what sums do not vouch for."""
+        store = self._store
+        known = {(queue.topic, queue.queue_id): queue for queue in sums.queues}
+        store.queues.recover(crashed=crashed, vouched=self._vouched)
+        for queue in store.queues:
+            key = queue.topic, queue.queue_id
+            if key in self._floors:
+                if queue.max_physical < store.log.min_offset:
+                    queue.delete()  # what is left of it has no message in the log
+            elif key in known:
+                queue.adopt(known[key])
+
+    def _is_light(self, queue: ConsumeQueue) -> bool:
+        return queue.topic.startswith(_LIGHT_QUEUE_PREFIX) and not self._store.options.multi_dispatch
+
+    def _refuse_light(self, queue: ConsumeQueue) -> None:
+        if self._is_light(queue):
+            raise StoreError(
+                f"{queue.path} is damaged, and light queues are made again from the log only with "
+                "enableMultiDispatch=true and enableLmq=true. Set both and start again.",
+                path=queue.path,
+            )
+
+    @property
+    def _compares_all(self) -> bool:
+        """Whether nothing vouches for queues and index, and the log is small enough to do it."""
+        segments = self._store.segments
+        return self._sums is None and segments.wrote - max(0, segments.min_offset) <= COMPARED_BYTES_MAX
+
+    def _wanted(self, trusted: int) -> Callable[[Entry], bool]:
+        """Which messages may be missing in their queue: those from ``trusted`` on, and more of some queues.
+
+        Older ones of queues that are not there belong to topics that were deleted.
+        """
+        floors = {(topic.encode(), queue_id): floor for (topic, queue_id), floor in self._floors.items()}
+        light = [floor for (topic, _), floor in self._floors.items() if topic.startswith(_LIGHT_QUEUE_PREFIX)]
+        all_from = min([trusted, *light])
+
+        def wanted(entry: Entry) -> bool:
+            physical = entry[PHYSICAL_OFFSET]
+            floor = floors.get((entry[TOPIC], entry[QUEUE_ID]), all_from)
+            return physical >= all_from or physical >= floor
+
+        return wanted
+
+    # --- the log -------------------------------------------------------------------------------------
+
+    def _recover_all(self, marks: Marks, crashed: bool, progress: Callable[[int], None] | None) -> Recovered:
+        store = self._store
+        known = self.circumstances(marks, crashed)
+        try:
+            found = self._recover_log(known, progress)
+        except QueueGap as gap:
+            log.warning("rebuilding reason=%r next='the whole log is read'", str(gap))
+            found = self._recover_log(msgspec.structs.replace(known, queues_vanished=True), progress)
+        store.queue_filler.deleted = {}
+        store.deleted.fit(found.end)
+        store.queues.truncate_to_physical(found.end)
+        store.index.truncate_to(found.end)
+        for key, count in self._counts.items():
+            queue = store.queues.queue(*key)
+            if queue.next_offset < count:
+                queue.count_from(count)
+        store.deleted.finish(store.queues)
+        if crashed:
+            # What was read may still be only in memory: from here on it counts as safe.
+            store.segments.flushed = found.start
+            for segment in store.segments.all:
+                segment.named = False
+            store.segments.flush()
+        # The marks below say that queues and index hold all of it, so the next start may skip it.
+        flush(store.queues.write())
+        store.index.sync(store.index.write())
+        return found
+
+    def _recover_log(self, known: Circumstances, progress: Callable[[int], None] | None) -> Recovered:
+        store, sums = self._store, self._sums
+        segments = store.segments
+        # The queues have all before this, whatever has to be read for the index.
+        trusted = choose_start(
+            segments, store.checkpoint, msgspec.structs.replace(known, index_vanished=False)
+        )
+        start = min([trusted, *self._floors.values()])
+        if self._compares_all or known.rebuild:
+            start = store.log.min_offset
+        read_from = start
+        if sums is not None and store.log.min_offset <= sums.before < start:
+            # The last of the log is checked at every start: it is what a crash, or a copy, may have spoilt.
+            read_from = sums.before if record_starts(segments, sums.before) else start
+        refuse_gaps(segments, read_from, store.root)
+        found, kept = find_end(
+            segments,
+            read_from,
+            known,
+            store.checkpoint,
+            check_crc=store.options.check_crc,
+            root=store.root,
+            progress=progress,
+        )
+        noted = max(known.marks.dispatched, UNKNOWN if sums is None else sums.end)
+        refuse_early_end(segments, found, noted, store.root)
+        if (
+            self._compares_all
+            and not known.rebuild
+            and len(store.index)
+            and not self._index_agrees(found, kept)
+        ):
+            known = msgspec.structs.replace(known, index_vanished=True)
+        # The log is good. Only from here on anything is changed.
+        found.dispatched_from = start
+        store.index.settle()
+        if sums is not None:
+            self._recover_queues(sums, known.crashed)
+        if known.rebuild:
+            self._note_unfinished(0)
+        if known.queues_vanished:
+            for queue in store.queues:
+                # One whose messages all left the log keeps its files: they are what it counts by.
+                if queue.max_physical > store.log.min_offset:
+                    queue.delete()
+        elif sums is None or not known.crashed:
+            self._compare(found, kept, start if sums is None else trusted, trusted)
+        if known.index_vanished:
+            store.index.delete_all()
+        cut_behind(segments, found)
+        filler = store.queue_filler
+        filler.fill_gaps = start <= store.log.min_offset
+        filler.wanted = None if known.queues_vanished else self._wanted(trusted)
+        try:
+            dispatch_found(segments, found, kept, store.dispatcher.give, start)
+        finally:
+            filler.fill_gaps = False
+            filler.wanted = None
+        store.key_filler.put_pending()
+        return found
+
+    def _compare(self, found: Recovered, kept: list[Entry] | None, start: int, trusted: int) -> None:
+        """Cut queues where the log contradicts them: what was cut then comes from it."""
+        store = self._store
+        comparison = Comparison(store.queues, store.log)
+        levels = parse_levels(store.options.delay_levels)
+        filler = comparison.filler(levels, multi_dispatch=store.options.multi_dispatch)
+        filler.deleted = store.queue_filler.deleted
+        dispatch_found(store.segments, found, kept, filler.fill, start)
+        if comparison.unlike:
+            self._note_unfinished(start)
+        for queue, offset, physical in comparison.unlike:
+            key = queue.topic, queue.queue_id
+            if offset < queue.next_offset or physical < trusted or not found.crashed:
+                log.warning(
+                    "queue_damaged topic=%r queue=%d path=%s first=%d end=%d reason='the log says otherwise' "
+                    "next='entries from there on are made again from the log'",
+                    *key,
+                    queue.path,
+                    offset,
+                    queue.next_offset,
+                )
+                self._counts.setdefault(key, queue.next_offset)
+            queue.cut_at(offset)
+            self._floors[key] = min(self._floors.get(key, start), start)
+
+    def _index_agrees(self, found: Recovered, kept: list[Entry] | None) -> bool:
+        """Whether the index that another broker left has every key, and nothing else."""
+        store = self._store
+        findings: list[Finding] = []
+        layout = find_layout(store.root, store.options)
+        check = IndexCheck(layout, OnlyReading(), store.log.min_offset, findings, clean=True)
+        dispatch_found(store.segments, found, kept, check.check)
+        check.finish(found.end, crashed=False, dispatched=found.end)
+        for path, physical, time_ms in store.index.claims():
+            said_ms = store.log.store_timestamp_at(physical)
+            if physical >= store.log.min_offset and said_ms != time_ms:
+                what = f"its header has {time_ms} as the time of the message at {physical}, not {said_ms}"
+                findings.append(Finding("index header", path, what))
+        for finding in findings[:1]:
+            log.warning(
+                "index_damaged path=%s reason=%r next='it is made again from the log'",
+                finding.path,
+                finding.what,
+            )
+        return not findings
+
+    def _note_unfinished(self, dispatched: int) -> None:
+        """Should this be broken off, the next start must not take what there is by then for all."""
+        self._write_abort()
+        self._store.marks.save(Marks(boot=self._store.boot, dispatched=dispatched))
+
+    def _write_abort(self) -> None:
+        store = self._store
+        store.files.write_atomic(store.path("abort"), str(os.getpid()).encode())

@@ -1,0 +1,256 @@
+"""All queues of a store: ``consumequeue/<topic>/<queue id>/``.
+
+The event loop owns the table. A flush round is :meth:`ConsumeQueues.write` on the loop, then
+:func:`flush` of what it returned in a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+from kerolox.store.disk.files import Files, PathLike
+from kerolox.store.disk.segment import OpenFiles
+from kerolox.store.disk.segments import Segments
+from kerolox.store.errors import StoreError
+from kerolox.store.queue.consume_queue import ENTRIES_PER_FILE, ENTRY_SIZE, ConsumeQueue
+from kerolox.store.queue.extended_queue import ExtendedQueue, NotedMessage
+from kerolox.store.queue.extension import FILE_BYTES, QueueExtension
+
+logger = logging.getLogger(__name__)
+
+_NAME_BYTES_MAX = 255  # of a directory, on every file system in use
+
+
+class ConsumeQueues:
+    """The queues by topic and queue id.
+
+    ``by_topic`` may be read directly; queues are added by :meth:`queue` and removed by
+    :meth:`delete_topic`.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: PathLike,
+        *,
+        entries_per_file: int = ENTRIES_PER_FILE,
+        open_files: OpenFiles | None = None,
+        extension_directory: PathLike | None = None,
+        extension_file_bytes: int = FILE_BYTES,
+        extended: bool = False,
+    ) -> None:
+        self.directory = os.fspath(directory)
+        self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
+        self._files = files
+        self._file_size = entries_per_file * ENTRY_SIZE
+        self._open_files = OpenFiles(files) if open_files is None else open_files
+        self._extensions = None if extension_directory is None else os.fspath(extension_directory)
+        self._extension_file_bytes = extension_file_bytes
+        self._extended = extended  # also where there is no extension yet
+        self.noted = NotedMessage()  # set by whoever fills extended queues
+        self._waiting: list[ConsumeQueue] = []  # have something to write
+        self._warm: list[ConsumeQueue] = []  # had in the last round
+        self._unflushed: list[Segments] = []  # written in a round that failed half-way
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        for queues in list(self.by_topic.values()):
+            yield from list(queues.values())
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_topic.values()))
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        queues = self.by_topic.get(topic)
+        return None if queues is None else queues.get(queue_id)
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made if there is none yet. Its directory appears with its first entries."""
+        queue = self.find(topic, queue_id)
+        if queue is None:
+            queue = self._make(topic, queue_id)
+        return queue
+
+    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        if queue_id < 0:
+            raise StoreError(f"topic {topic!r}: queue id is {queue_id}, expected 0 or more")
+        path = os.path.join(self._topic_path(topic), str(queue_id))
+        segments = Segments(self._files, path, self._file_size, open_files=self._open_files, grows=True)
+        extension = self._extension(topic, queue_id)
+        queue = (
+            ConsumeQueue(topic, queue_id, segments, self._waiting)
+            if extension is None
+            else ExtendedQueue(
+                topic, queue_id, segments, self._waiting, extension, self.noted, writes=self._extended
+            )
+        )
+        self.by_topic.setdefault(topic, {})[queue_id] = queue
+        return queue
+
+    def _extension(self, topic: str, queue_id: int) -> QueueExtension | None:
+        if self._extensions is None:
+            return None
+        path = os.path.join(self._extensions, topic, str(queue_id))
+        if not self._extended and not self._files.is_dir(path):
+            return None
+        return QueueExtension(
+            Segments(self._files, path, self._extension_file_bytes, open_files=self._open_files, grows=True)
+        )
+
+    def _topic_path(self, topic: str) -> str:
+        # The name comes from the network and becomes a directory.
+        if (
+            not topic
+            or topic in (".", "..")
+            or any(bad in topic for bad in "/\\\0")
+            or len(topic.encode("utf-8", "replace")) > _NAME_BYTES_MAX
+        ):
+            raise StoreError(
+                f"topic {topic!r} cannot be the name of a directory: expected 1 to {_NAME_BYTES_MAX} bytes "
+                "without / and \\"
+            )
+        return os.path.join(self.directory, topic)
+
+    # Start
+
+    def load(self) -> None:
+        """Find the queues and their files; :meth:`recover` then finds out what is in them."""
+        for topic in self._files.list_dir(self.directory):
+            path = os.path.join(self.directory, topic)
+            if not self._files.is_dir(path):
+                logger.warning("stray_file_ignored path=%s next='move it away'", path)
+                continue
+            for name in self._files.list_dir(path):
+                if not (name.isascii() and name.isdigit() and self._files.is_dir(os.path.join(path, name))):
+                    logger.warning(
+                        "stray_name_ignored path=%s next='queues are directories named by a number'",
+                        os.path.join(path, name),
+                    )
+                    continue
+                if name != str(int(name)):
+                    raise StoreError(
+                        f"{os.path.join(path, name)} has leading zeros, so it is not where queue {int(name)} "
+                        "is kept. Rename or move it, then start again.",
+                        path=os.path.join(path, name),
+                    )
+                self._make(topic, int(name)).load()
+
+    def recover(
+        self,
+        *,
+        crashed: bool,
+        safe_physical: int | None = None,
+        vouched: Mapping[ConsumeQueue, int] = MappingProxyType({}),
+    ) -> None:
+        """Find the end of every queue. Waits for the disk. After a crash the next round flushes them all.
+
+        Entries of messages before ``safe_physical`` are known to have been flushed. Of queues in ``vouched``
+        entries from the offset there on are cut off: they come again from the log.
+        """
+        for queue in self:
+            queue.recover(crashed=crashed, safe_physical=safe_physical, vouched=vouched.get(queue))
+        if crashed and self._files.is_dir(self.directory):
+            self._files.sync_dir(self.directory)
+            self._files.sync_dir(os.path.dirname(self.directory))
+
+    @property
+    def max_physical(self) -> int:
+        """The end of the last message entered in any queue; -1 when there is none."""
+        return max((queue.max_physical for queue in self), default=-1)
+
+    # Flushing
+
+    def write(self) -> list[Segments]:
+        """Write all tails to their files; what to :func:`flush` in a thread.
+
+        A queue that cannot be written stays for the next round; the others are written, then the first
+        error is raised.
+        """
+        waiting = self._waiting[:]
+        self._waiting.clear()  # the queues hold this very list
+        written: list[Segments] = []
+        failed: list[ConsumeQueue] = []
+        first_error: StoreError | None = None
+        for queue in waiting:
+            try:
+                segments = queue.write()
+            except StoreError as error:
+                failed.append(queue)
+                first_error = first_error or error
+                continue
+            if isinstance(queue, ExtendedQueue) and queue.extension.segments.flush_targets():
+                written.append(queue.extension.segments)  # before the entries that point into it
+            if segments is not None:
+                written.append(segments)
+        self._waiting += failed
+        now_warm = set(waiting)
+        for queue in self._warm:
+            if queue not in now_warm:
+                queue.cool()
+        self._warm = waiting
+        self._unflushed += written
+        if first_error is not None:
+            raise first_error
+        result, self._unflushed = self._unflushed, []
+        return result
+
+    # Shrinking
+
+    def truncate_to_physical(self, physical: int) -> None:
+        """Remove the entries of messages at or beyond this place in the commit log. Waits for the disk."""
+        for queue in self:
+            queue.truncate_to_physical(physical)
+
+    def correct_min_offsets(self, log_min: int) -> None:
+        """Tell the queues where the commit log begins. May wait for the disk."""
+        for queue in self:
+            queue.correct_min_offset(log_min)
+
+    def delete_before(self, log_min: int) -> int:
+        """Remove files all of whose messages left the commit log; how many. For a thread."""
+        return sum(queue.delete_before(log_min) for queue in self)
+
+    def delete_topic(self, topic: str) -> bool:
+        """Remove the queues of a topic and their files; False when there are none. Waits for the disk."""
+        queues = self.by_topic.pop(topic, None)
+        if queues is None:
+            return False
+        gone = set(queues.values())
+        self._waiting[:] = [queue for queue in self._waiting if queue not in gone]
+        self._warm = [queue for queue in self._warm if queue not in gone]
+        for queue in queues.values():
+            queue.delete()
+        if self._files.remove_tree(self._topic_path(topic)):
+            self._files.sync_dir(self.directory)
+        if self._extensions is not None:
+            self._files.remove_tree(os.path.join(self._extensions, topic))
+        return True
+
+    def delete_all(self) -> None:
+        """Remove every queue: the commit log they point into is not there."""
+        for topic in list(self.by_topic):
+            self.delete_topic(topic)
+
+    def close(self) -> None:
+        """Write what is in memory and give back the descriptors. Flush before, if it matters."""
+        for queue in self:
+            queue.close()
+        self._waiting.clear()
+        self._warm.clear()
+
+
+def flush(written: Iterable[Segments]) -> None:
+    """Wait until what was written is on the medium: for a thread.
+
+    All are tried; the first error is raised after that.
+    """
+    first_error: StoreError | None = None
+    for segments in written:
+        try:
+            segments.flush()
+        except StoreError as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error

@@ -1,0 +1,211 @@
+"""A queue with an extension: entries have an address where others have a tag hash."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.store.disk.segments import Segments
+from kerolox.store.disk.sums import FileSum, QueueSums, first_unlike, sum_up
+from kerolox.store.queue.consume_queue import ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue
+from kerolox.store.queue.extension import NotInMemory, QueueExtension, Unit, is_address
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 4096  # entries looked at once
+_CHUNKS_MAX = 16  # how far back an address is looked for; behind that the units themselves are walked
+
+
+class NotedMessage:
+    """The message whose entries come next: what its unit needs and an entry does not say."""
+
+    __slots__ = ("bits", "stored_ms")
+
+    def __init__(self) -> None:
+        self.stored_ms = 0
+        self.bits = b""
+
+
+class ExtendedQueue(ConsumeQueue):
+    """Puts a unit for each new entry if ``writes``; reads units in any case.
+
+    Delayed messages have plain entries: whoever delivers them wants the time they are due, and is given it
+    also where the original has put an address.
+    """
+
+    __slots__ = ("_noted", "_writes", "extension", "unit_sums")
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        segments: Segments,
+        waiting: list[ConsumeQueue],
+        extension: QueueExtension,
+        noted: NotedMessage,
+        *,
+        writes: bool,
+    ) -> None:
+        super().__init__(topic, queue_id, segments, waiting)
+        self.extension = extension
+        self._noted = noted
+        self._writes = writes and topic != SCHEDULE_TOPIC
+        self.unit_sums: list[FileSum] = []
+
+    # Growing
+
+    def append(self, physical: int, size: int, tags_code: int, queue_offset: int) -> bool:
+        if (
+            self._writes
+            and physical + size > self.max_physical
+            and (queue_offset == self.next_offset or self.max_physical < 0)
+        ):
+            noted = self._noted
+            address = self.extension.put(tags_code, noted.stored_ms, noted.bits)
+            if address is not None:
+                tags_code = address
+        return super().append(physical, size, tags_code, queue_offset)
+
+    def extend(self, entries: bytes, first_offset: int) -> int:
+        if not self._writes:
+            return super().extend(entries, first_offset)
+        count = 0
+        for number, (physical, size, tags_code) in enumerate(ENTRY.iter_unpack(entries)):
+            offset = first_offset + number
+            if tags_code == HOLE_TAGS:
+                entry = entries[number * ENTRY_SIZE : (number + 1) * ENTRY_SIZE]
+                count += super().extend(entry, offset)
+            else:
+                count += self.append(physical, size, tags_code, offset)
+        return count
+
+    def write(self) -> Segments | None:
+        self.extension.write()
+        return super().write()
+
+    # What vouches for it
+
+    @property
+    def written_bytes(self) -> tuple[int, int]:
+        return super().written_bytes[0], self.extension.segments.wrote
+
+    def sum_up(self, ends: tuple[int, int]) -> QueueSums:
+        sums = super().sum_up(ends)
+        self.unit_sums = sums.extension = sum_up(self.extension.segments, self.unit_sums, ends[1])
+        return sums
+
+    def vouched(self, known: QueueSums) -> int | None:
+        """Without its units a queue is made again as a whole."""
+        if first_unlike(self.extension.segments, known.extension) is not None:
+            return 0
+        return super().vouched(known)
+
+    def adopt(self, known: QueueSums) -> None:
+        super().adopt(known)
+        last = known.extension[-1] if known.extension else FileSum(0, 0, 0)
+        self.unit_sums = known.extension if last.start + last.size <= self.extension.end else []
+
+    # Reading
+
+    def units(self, entries: bytes, *, may_wait: bool) -> dict[int, Unit]:
+        """The units of entries, by what the entries have for a tag hash."""
+        codes = [code for _, _, code in ENTRY.iter_unpack(entries)]
+        return self.extension.units(codes, may_wait=may_wait) if min(codes, default=0) < 0 else {}
+
+    def read(self, offset: int, count: int) -> bytes:
+        entries = super().read(offset, count)
+        return self._plain(entries, may_wait=True) if self.topic == SCHEDULE_TOPIC else entries
+
+    def read_hot(self, offset: int, count: int) -> bytes | None:
+        entries = super().read_hot(offset, count)
+        if entries is None or self.topic != SCHEDULE_TOPIC:
+            return entries
+        try:
+            return self._plain(entries, may_wait=False)
+        except NotInMemory:
+            return None
+
+    def _plain(self, entries: bytes, *, may_wait: bool) -> bytes:
+        units = self.units(entries, may_wait=may_wait)
+        if not units:
+            return entries
+        return b"".join(
+            ENTRY.pack(physical, size, units[code].tags_code if code in units else code)
+            for physical, size, code in ENTRY.iter_unpack(entries)
+        )
+
+    # Start, and shrinking
+
+    def load(self) -> None:
+        super().load()
+        self.extension.load()
+
+    def recover(
+        self, *, crashed: bool = True, safe_physical: int | None = None, vouched: int | None = None
+    ) -> None:
+        """As of any queue; then its units end with that of the last entry.
+
+        Entries at the end without their units, as power loss may leave them, are cut off: both come again
+        from the commit log.
+        """
+        super().recover(crashed=crashed, safe_physical=safe_physical, vouched=vouched)
+        extension = self.extension
+        last_valid: tuple[int, Unit] | None = None
+        last_address: int | None = None
+        without_unit = -1
+        upto = self.next_offset
+        for _ in range(_CHUNKS_MAX):
+            first = max(self._segments.min_offset // ENTRY_SIZE, upto - _CHUNK)
+            if first >= upto or last_valid is not None:
+                break
+            codes = [code for _, _, code in ENTRY.iter_unpack(ConsumeQueue.read(self, first, upto - first))]
+            units = extension.units(codes)
+            for number in range(len(codes) - 1, -1, -1):
+                code = codes[number]
+                if not is_address(code):
+                    continue
+                last_address = code if last_address is None else max(code, last_address)
+                if code in units:
+                    last_valid = (code, units[code])
+                    break
+                without_unit = first + number
+            upto = first
+        if last_valid is not None:
+            if without_unit >= 0:
+                logger.warning(
+                    "units_missing topic=%r queue=%d first=%d end=%d next='they come again from the log'",
+                    self.topic, self.queue_id, without_unit, self.next_offset,
+                )  # fmt: skip
+                self._cut(without_unit)
+            extension.end_behind(*last_valid)
+        elif last_address is not None:
+            logger.warning(
+                "units_lost topic=%r queue=%d path=%s next='filters look into the messages instead'",
+                self.topic, self.queue_id, extension.segments.directories[0],
+            )  # fmt: skip
+            extension.skip_past(last_address)
+        else:
+            extension.end_at(extension.find_end())
+        if crashed and extension.segments.last is not None:
+            extension.segments.flushed = extension.segments.min_offset
+            for segment in extension.segments.all:
+                segment.named = False
+            extension.segments.files.sync_dir(os.path.dirname(extension.segments.directories[0]))
+            self._waiting.append(self)
+
+    def delete_before(self, log_min: int) -> int:
+        count = super().delete_before(log_min)
+        entry = self.entry(self.min_offset)
+        if entry is not None:
+            self.extension.delete_before(entry[2])
+        return count
+
+    def delete(self) -> None:
+        super().delete()
+        self.extension.delete_all()
+        self.unit_sums = []
+
+    def close(self) -> None:
+        super().close()
+        self.extension.segments.close()

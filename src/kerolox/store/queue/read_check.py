@@ -1,0 +1,110 @@
+"""Look at what is read of a part of the log that no start has checked: is it what the queue says?
+
+A start checks the last of the log only, so damage before that shows when somebody reads it. Then the read
+fails with the place and the way to mend it: nobody would notice a message that is passed over, or another one
+in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from kerolox.protocol.record import record_crc_ok
+from kerolox.protocol.record_scan import (
+    CHECK_BODY,
+    PHYSICAL_OFFSET,
+    PROPERTIES,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    SIZE,
+    TOPIC,
+    scan,
+)
+from kerolox.store.errors import CorruptRecord
+from kerolox.store.log.readable_log import ReadableLog
+from kerolox.store.queue.consume_queue import ENTRY, HOLE_TAGS, ConsumeQueue
+
+log = logging.getLogger(__name__)
+
+_LIGHT_QUEUE_PREFIX = "%LMQ%"
+_CRC_MARK = b"__CRC32#\x01"
+_PHYSICAL_AT = 28  # in a record
+_TOLD_MAX = 1000
+
+
+class DamagedMessage(CorruptRecord):
+    """A message is not what was written, or not the one its queue means. Retrying does not help."""
+
+
+class ReadCheck:
+    """Checks reads of one log."""
+
+    def __init__(self, log: ReadableLog) -> None:
+        self._log = log
+        self._told: set[int] = set()
+
+    def check(self, queue: ConsumeQueue, first_offset: int, entries: bytes, count: int, data: bytes) -> None:
+        """Raise unless these bytes are messages that these entries of a queue name, ``count`` of them."""
+        places = [
+            (offset, physical, size)
+            for offset, (physical, size, code) in enumerate(ENTRY.iter_unpack(entries), first_offset)
+            if code != HOLE_TAGS
+        ]
+        if self._all_right(queue, places, data):
+            return
+        at = 0
+        for offset, physical, size in places:
+            says = int.from_bytes(data[at + _PHYSICAL_AT : at + _PHYSICAL_AT + 8], "big")
+            if says != physical and count < len(places):
+                continue  # a filter did not want it
+            why = self._what_is_wrong(queue, offset, physical, data[at : at + size])
+            if why:
+                raise self._damaged(queue, offset, physical, why)
+            at += size
+        if at != len(data):
+            raise self._damaged(queue, *places[0][:2], "it does not lead to the messages that lie there")
+
+    def _all_right(self, queue: ConsumeQueue, places: list[tuple[int, int, int]], data: bytes) -> bool:
+        """What nearly every read is: all of the messages, and each as it should be. Else they are looked at
+        one by one."""
+        topic, queue_id = queue.topic.encode(), queue.queue_id
+        found = scan(data, check=CHECK_BODY).entries
+        if [(entry[QUEUE_OFFSET], entry[PHYSICAL_OFFSET], entry[SIZE]) for entry in found] != places:
+            return False
+        return all(
+            entry[TOPIC] == topic and entry[QUEUE_ID] == queue_id and entry[PROPERTIES][-20:-11] != _CRC_MARK
+            for entry in found
+        )
+
+    def _what_is_wrong(self, queue: ConsumeQueue, offset: int, physical: int, record: bytes) -> str:
+        found = scan(record, check=CHECK_BODY, count_max=1)
+        if not found.entries or found.position != len(record):
+            return found.what or "no record of this size lies there"
+        entry = found.entries[0]
+        if entry[PHYSICAL_OFFSET] != physical:
+            return f"the record says it lies at {entry[PHYSICAL_OFFSET]}"
+        if entry[PROPERTIES][-20:-11] == _CRC_MARK and not record_crc_ok(record):
+            return "the record breaks its own CRC"
+        says = (entry[TOPIC].decode("utf-8", "replace"), entry[QUEUE_ID], entry[QUEUE_OFFSET])
+        if says != (queue.topic, queue.queue_id, offset) and not queue.topic.startswith(_LIGHT_QUEUE_PREFIX):
+            return f"the record says it is number {says[2]} in queue {says[1]} of {says[0]!r}"
+        return ""
+
+    def _damaged(self, queue: ConsumeQueue, offset: int, physical: int, what: str) -> DamagedMessage:
+        segments = self._log.segments
+        segment = segments.segment_at(physical)
+        root = os.path.dirname(segments.directories[0])
+        path, start = (root, 0) if segment is None else (segment.path, segment.start)
+        error = DamagedMessage(
+            f"message {offset} of queue {queue.queue_id} of {queue.topic!r} is damaged: {what}. It should "
+            f"lie in {path} at byte {physical - start} (log offset {physical}). Stop the broker; kerolox "
+            f"store verify {root} tells whether the log is damaged (kerolox store repair {root} --skip "
+            f"{physical} keeps what follows) or the queue (kerolox store repair {root} --queues).",
+            path=path,
+            offset=physical,
+        )
+        if physical not in self._told and len(self._told) < _TOLD_MAX:
+            self._told.add(physical)
+            log.error("message_damaged error=%r", str(error))
+        return error

@@ -1,0 +1,439 @@
+"""Reading a queue: which messages a pull gets, and what it is told when it gets none.
+
+The decision is made on the event loop from what is in memory. When something is cold, the same
+function runs once more in a thread with reads that may wait: the loop never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from operator import sub
+from typing import Final, TypedDict, cast
+
+import msgspec
+
+from kerolox.compiled import compiled
+from kerolox.protocol.limits import INT64_MAX
+from kerolox.store.errors import StoreError
+from kerolox.store.log.commit_log import CommitLog
+from kerolox.store.options import StoreOptions
+from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue
+from kerolox.store.queue.extended_queue import ExtendedQueue
+from kerolox.store.queue.extension import ADDRESS_MAX, NotInMemory, Unit
+from kerolox.store.queue.property_scan import Sieve, Stop, sift
+from kerolox.store.queue.read_check import ReadCheck
+
+PULL_BYTES_MAX = 128 << 20
+PULL_BYTES_MIN = 100
+# Records with a little of other queues' between them are still fetched by one read.
+GAP_BYTES_MAX = 16 << 10
+BLOCK_BYTES = 64 << 10  # read at once when every record is looked into
+LOOKED_AT_MAX = 4096  # entries, while filtering, however many messages are asked for
+# Bytes of records times the terms of the condition they were asked: one pull asks no more on the loop.
+FILTER_WORK_MAX = 4 << 20
+_HOLE = HOLE_TAGS.to_bytes(8)
+
+
+class Found(Enum):
+    """How a read ended. The names are the original's: they are the remark of the answer."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+
+
+class QueueRead(msgspec.Struct):
+    """What a read found. ``parts`` are records back to back, in as few pieces as they lay in the log."""
+
+    status: Found
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    parts: list[bytes] = []
+    count: int = 0
+    size_bytes: int = 0
+    behind_bytes: int = 0  # how far the last one looked at lies behind the end of the log
+    slow: bool = False  # further behind than memory reaches: a replica might be asked instead
+    filtered: int = 0
+
+
+class Cold(Exception):
+    """Something is not in memory: read again in a thread."""
+
+
+# (tags code) → may match; (bytes, where in them a record begins, its size) → does match. None: all do. A unit
+# is there only in queues with an extension, and then its tags code is asked about too.
+QueueFilter = Callable[[int], bool]
+UnitFilter = Callable[[Unit], bool]
+RecordFilter = Callable[[bytes, int, int], bool]
+
+
+class ReadFilters(TypedDict, total=False):
+    """What :meth:`QueueReader.read` may be told to leave out."""
+
+    queue_filter: QueueFilter | None
+    unit_filter: UnitFilter | None
+    record_filter: RecordFilter | None
+
+
+class _Asked(msgspec.Struct):
+    """What a read was asked for, and the queue it was asked of."""
+
+    offset: int
+    count_max: int
+    bytes_max: int
+    min_offset: int
+    max_offset: int
+    may_wait: bool
+
+
+class QueueReader:
+    """Reads messages by queue offset."""
+
+    def __init__(self, log: CommitLog, options: StoreOptions, memory_bytes: int) -> None:
+        self._log = log
+        self._options = options
+        self._memory_bytes = memory_bytes
+        self._read_check = ReadCheck(log)
+        self.checked_from = 0  # a start has looked at the log from here on
+
+    @property
+    def hot_from(self) -> int:
+        """Messages from this place in the log on count as being in memory."""
+        return self._log.progress.confirmed - self._memory_bytes * self._options.memory_percent // 100
+
+    def read(
+        self,
+        queue: ConsumeQueue | None,
+        offset: int,
+        count_max: int,
+        *,
+        bytes_max: int = PULL_BYTES_MAX,
+        queue_filter: QueueFilter | None = None,
+        unit_filter: UnitFilter | None = None,
+        record_filter: RecordFilter | None = None,
+        may_wait: bool = False,
+    ) -> QueueRead:
+        """The messages from ``offset`` on. Raises :class:`Cold` unless it ``may_wait`` for the disk."""
+        if queue is None:
+            return QueueRead(Found.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            return QueueRead(Found.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return QueueRead(Found.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return QueueRead(Found.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return QueueRead(Found.OFFSET_OVERFLOW_BADLY, high, low, high)
+        options = self._options
+        count_max = max(count_max, 1)  # the first message is given whatever the limits
+        if queue_filter is None and record_filter is None:
+            # Clients ask for more than they are given: what is over the limit need not be looked at.
+            wanted = min(count_max, max(options.batch_count_hot, options.batch_count_cold, 1))
+        else:
+            wanted = max(options.filter_bytes_max // ENTRY_SIZE, min(count_max, LOOKED_AT_MAX))
+        entries = self._entries(queue, offset, wanted, may_wait)
+        if not entries:
+            return QueueRead(Found.OFFSET_FOUND_NULL, queue.offset_after_file(offset), low, high)
+        if isinstance(queue, ExtendedQueue) and (queue_filter is not None or unit_filter is not None):
+            units = self._units(queue, entries, may_wait)
+            queue_filter = _with_units(units, queue_filter, unit_filter)
+        bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
+        asked = _Asked(offset, count_max, bytes_max, low, high, may_wait)
+        try:
+            found = self._collect(asked, entries, queue_filter, record_filter)
+        except StoreError:
+            # A file was deleted meanwhile, or is missing: one by one, what cannot be read is passed over.
+            found = self._collect(asked, entries, queue_filter, record_filter or _everything)
+        if found.count and ENTRY.unpack_from(entries)[0] < self.checked_from:
+            seen = entries[: (found.next_offset - offset) * ENTRY_SIZE]
+            self._read_check.check(queue, offset, seen, found.count, b"".join(found.parts))
+        return found
+
+    def _units(self, queue: ExtendedQueue, entries: bytes, may_wait: bool) -> dict[int, Unit]:
+        try:
+            return queue.units(entries, may_wait=may_wait)
+        except NotInMemory:
+            raise Cold from None
+        except StoreError:
+            return {}  # deleted meanwhile: then the messages themselves are looked into
+
+    def _entries(self, queue: ConsumeQueue, offset: int, count: int, may_wait: bool) -> bytes:
+        if may_wait:
+            return queue.read(offset, count)
+        entries = queue.read_hot(offset, count)
+        if entries is None:
+            raise Cold
+        return entries
+
+    def _collect(
+        self,
+        asked: _Asked,
+        entries: bytes,
+        queue_filter: QueueFilter | None,
+        record_filter: RecordFilter | None,
+    ) -> QueueRead:
+        at_once: QueueRead | None = None
+        if queue_filter is None and record_filter is None:
+            at_once = self._plain(asked, entries)
+        elif queue_filter is None and getattr(record_filter, "answers", None) is not None:
+            at_once = self._sifted(asked, entries, cast(Sieve, record_filter))
+        if at_once is not None:
+            return at_once
+        options = self._options
+        count_max, bytes_max = asked.count_max, asked.bytes_max
+        log_end = self._log.progress.confirmed
+        hot_from = self.hot_from
+        log_min = self._log.min_offset
+        status = Found.NO_MATCHED_MESSAGE
+        seen = 0
+        removed_before = 0  # entries before this place in the log are gone with their file
+        count = size_bytes = filtered = asked_bytes = 0
+        terms = getattr(record_filter, "terms", 1)
+        last_physical = log_end
+        ranges: list[tuple[int, int]] = []  # neighbours joined
+        taken: list[bytes] = []  # records looked into one by one
+        block, block_at = b"", 0  # what was read ahead for them
+        for physical, size, tags_code in ENTRY.iter_unpack(entries):
+            is_hot = physical >= hot_from
+            if count and (
+                count >= count_max
+                or size_bytes + size > bytes_max
+                or size_bytes + size > (options.batch_bytes_hot if is_hot else options.batch_bytes_cold)
+                or count >= (options.batch_count_hot if is_hot else options.batch_count_cold)
+            ):
+                break
+            if asked_bytes > FILTER_WORK_MAX:
+                break
+            seen += 1
+            last_physical = physical
+            if physical < removed_before or tags_code == HOLE_TAGS:
+                continue
+            if queue_filter is not None and not queue_filter(tags_code):
+                if not count:
+                    status = Found.NO_MATCHED_MESSAGE
+                continue
+            if size == BLANK_SIZE or physical < log_min:
+                # A blank entry, or a message whose file is deleted while its queue entry still stands.
+                if not count:
+                    status = Found.MESSAGE_WAS_REMOVING
+                    removed_before = log_min
+                continue
+            if record_filter is not None:
+                at = physical - block_at
+                if at < 0 or at + size > len(block):
+                    block, block_at, at = self._block(physical, size, log_end, asked.may_wait), physical, 0
+                if at >= len(block):
+                    if not count:
+                        status = Found.MESSAGE_WAS_REMOVING
+                    continue
+                asked_bytes += size * terms
+                if not record_filter(block, at, size):
+                    filtered += 1
+                    if not count:
+                        status = Found.NO_MATCHED_MESSAGE
+                    continue
+                taken.append(block[at : at + size])
+            elif ranges and ranges[-1][1] == physical:
+                ranges[-1] = (ranges[-1][0], physical + size)
+            else:
+                ranges.append((physical, physical + size))
+            count += 1
+            size_bytes += size
+            status = Found.FOUND
+        parts = taken if record_filter is not None else self.parts(ranges, asked.may_wait)
+        return self._ended(asked, status, seen, parts, count, size_bytes, log_end - last_physical, filtered)
+
+    def _ended(
+        self,
+        asked: _Asked,
+        status: Found,
+        seen: int,
+        parts: list[bytes],
+        count: int,
+        size_bytes: int,
+        behind: int,
+        filtered: int = 0,
+    ) -> QueueRead:
+        """After ``seen`` entries, the last of which lies so far ``behind`` the end of the log."""
+        return QueueRead(
+            status,
+            asked.offset + seen,
+            asked.min_offset,
+            asked.max_offset,
+            parts,
+            count,
+            size_bytes,
+            behind,
+            behind > self._memory_bytes * self._options.memory_percent // 100,
+            filtered,
+        )
+
+    def _plain(self, asked: _Asked, entries: bytes) -> QueueRead | None:
+        """What nearly every pull is: all entries are messages, all are hot, and all may be given.
+
+        None when it is not so: then every entry is judged on its own.
+        """
+        options = self._options
+        run = entry_run(entries)
+        if run is None:
+            return None
+        count, size_bytes, first, last, end, step_max = run
+        if (
+            count > asked.count_max
+            or count > options.batch_count_hot
+            or size_bytes > asked.bytes_max
+            or size_bytes > options.batch_bytes_hot
+            or first < self.hot_from
+            or first < self._log.min_offset
+            or not self._same_file(first, end)
+        ):
+            return None
+        log, may_wait = self._log, asked.may_wait
+        parts: list[bytes] | None
+        if end - first == size_bytes:
+            data = log.read(first, size_bytes) if may_wait else log.read_hot(first, size_bytes)
+            parts = None if data is None else [data]
+        elif may_wait or step_max > GAP_BYTES_MAX:
+            return None
+        else:
+            places = [(at, at + size) for at, size, _ in ENTRY.iter_unpack(entries)]
+            parts = log.segments.read_hot_parts(places)
+        if parts is None:
+            raise Cold
+        behind = log.progress.confirmed - last
+        return self._ended(asked, Found.FOUND, count, parts, count, size_bytes, behind)
+
+    def _sifted(self, asked: _Asked, entries: bytes, sieve: Sieve) -> QueueRead | None:
+        """Messages chosen by their properties, when all entries are messages and hot; else None, as above."""
+        if _HOLE in entries:
+            return None
+        options = self._options
+        log_end = self._log.progress.confirmed
+        count_max = min(asked.count_max, options.batch_count_hot)
+        bytes_max = min(asked.bytes_max, options.batch_bytes_hot)
+        floor = max(self.hot_from, self._log.min_offset)
+        taken: list[bytes] = []
+        number = count = size_bytes = filtered = asked_bytes = 0
+        block, block_at = b"", 0
+        while True:
+            number, count, size_bytes, left_out, why = sift(
+                entries, number, block, block_at, floor, sieve.keys, sieve.answers, taken,
+                count, count_max, size_bytes, bytes_max,
+            )  # fmt: skip
+            filtered += left_out
+            if why == Stop.DONE:
+                break
+            physical, size, _ = ENTRY.unpack_from(entries, number * ENTRY_SIZE)
+            if why == Stop.ODD or size == BLANK_SIZE:
+                return None
+            if why == Stop.ELSEWHERE:
+                block, block_at = self._block(physical, size, log_end, asked.may_wait), physical
+                if len(block) < size:
+                    return None
+                continue
+            at = physical - block_at  # a question it was not asked yet
+            asked_bytes += size * sieve.terms
+            if sieve(block, at, size):
+                taken.append(block[at : at + size])
+                count += 1
+                size_bytes += size
+            else:
+                filtered += 1
+            number += 1
+            if asked_bytes > FILTER_WORK_MAX:
+                break
+        behind = log_end - ENTRY.unpack_from(entries, (number - 1) * ENTRY_SIZE)[0]
+        status = Found.FOUND if count else Found.NO_MATCHED_MESSAGE
+        return self._ended(asked, status, number, taken, count, size_bytes, behind, filtered)
+
+    def _block(self, physical: int, size: int, log_end: int, may_wait: bool) -> bytes:
+        """A record and what follows it, which the next ones are likely in; nothing if it cannot be read."""
+        file_bytes = self._log.segments.size
+        upto = min(physical + BLOCK_BYTES, log_end, (physical // file_bytes + 1) * file_bytes)
+        longer = max(size, upto - physical)
+        try:
+            if may_wait:
+                return self._log.read(physical, longer)
+            block = self._log.read_hot(physical, longer)
+            if block is None and longer > size:
+                block = self._log.read_hot(physical, size)
+        except StoreError:
+            return b""
+        if block is None:
+            raise Cold
+        return block
+
+    def parts(self, ranges: list[tuple[int, int]], may_wait: bool) -> list[bytes]:
+        """The bytes of all ranges, neighbours with small gaps fetched by one read."""
+        parts: list[bytes] = []
+        number = 0
+        while number < len(ranges):
+            low, high = ranges[number]
+            upto = number + 1
+            while upto < len(ranges) and 0 <= ranges[upto][0] - high <= GAP_BYTES_MAX:
+                if not self._same_file(low, ranges[upto][1]):
+                    break
+                high = ranges[upto][1]
+                upto += 1
+            data = self._log.read(low, high - low) if may_wait else self._log.read_hot(low, high - low)
+            if data is None:
+                raise Cold
+            if upto == number + 1:
+                parts.append(data)
+            else:
+                parts += [data[a - low : b - low] for a, b in ranges[number:upto]]
+            number = upto
+        return parts
+
+    def _same_file(self, low: int, high: int) -> bool:
+        size = self._log.segments.size
+        return low // size == (high - 1) // size
+
+
+Run = tuple[int, int, int, int, int, int]  # count, bytes, first place, last place, its end, widest step
+
+
+def _entry_run(entries: bytes) -> Run | None:
+    """What entries have in common that name messages one behind the other in the log; None if some do not."""
+    if not entries:
+        return None
+    physicals, sizes, codes = zip(*ENTRY.iter_unpack(entries), strict=True)
+    steps = list(map(sub, physicals[1:], physicals)) or [0]
+    if HOLE_TAGS in codes or physicals[0] < 0 or min(sizes) < 0 or (len(physicals) > 1 and min(steps) <= 0):
+        return None
+    last = physicals[-1]
+    return len(sizes), sum(sizes), physicals[0], last, min(last + sizes[-1], INT64_MAX), max(steps)
+
+
+entry_run: Final = compiled("entry_run", _entry_run)
+
+
+def _everything(data: bytes, at: int, size: int) -> bool:
+    return True
+
+
+def _with_units(
+    units: dict[int, Unit], queue_filter: QueueFilter | None, unit_filter: UnitFilter | None
+) -> QueueFilter:
+    """A filter over entries that may have addresses. What has a unit that is lost may match."""
+
+    def matches(tags_code: int) -> bool:
+        if tags_code <= ADDRESS_MAX:
+            unit = units.get(tags_code)
+            if unit is None:
+                return True
+            if unit_filter is not None and not unit_filter(unit):
+                return False
+            tags_code = unit.tags_code
+        return queue_filter is None or queue_filter(tags_code)
+
+    return matches

@@ -1,0 +1,391 @@
+"""Make consume queues and key index again from the commit log.
+
+They are built in new directories beside the old ones, flushed, and swapped in at the end: whoever
+interrupts this has the old ones, or the new, or none, and none is made again at the next start.
+
+Messages that are lost leave holes in their queues. A hole is filled with entries that point at the next
+message of the queue, marked as such: see FORMAT.md, "Lost messages".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.errors import ProtocolError
+from kerolox.protocol import json_dialect
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, TOPIC, Entry
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.store.disk.checkpoint import Checkpoint
+from kerolox.store.disk.files import Files
+from kerolox.store.disk.progress_notes import UNKNOWN, Marks, MarksFile, boot_identity
+from kerolox.store.disk.segment import OpenFiles
+from kerolox.store.disk.segments import Segments
+from kerolox.store.disk.sums import SumsFile
+from kerolox.store.dispatch.keys import KeyFiller
+from kerolox.store.dispatch.queues import QueueFiller, begins_anew
+from kerolox.store.errors import DiskError, StoreError
+from kerolox.store.index.key_index import KeyIndex
+from kerolox.store.offline.layout import (
+    BATCH_QUEUES,
+    INDEX,
+    QUEUES,
+    UNFINISHED,
+    Layout,
+    OnlyReading,
+    open_run,
+)
+from kerolox.store.offline.mend import aside_name, open_log
+from kerolox.store.offline.walk import Walk
+from kerolox.store.queue.consume_queue import (
+    BLANK,
+    BLANK_SIZE,
+    ENTRY,
+    ENTRY_SIZE,
+    HOLE_TAGS,
+    ConsumeQueue,
+)
+from kerolox.store.queue.consume_queues import ConsumeQueues, flush
+from kerolox.store.queue.deleted_topics import DeletedTopics
+
+RECORD_BYTES_MIN = 91
+_WRITE_EVERY = 8  # batches of eight megabytes
+
+
+class DamagedLog(StoreError):
+    """The log cannot be read to its end, so nothing was rebuilt."""
+
+
+class Rebuilt(msgspec.Struct):
+    """What was made."""
+
+    log_end: int = 0
+    records: int = 0
+    queues: int = 0
+    holes: int = 0  # queue offsets whose messages are lost
+    kept_queues: int = 0  # without messages in the log, kept for the offset they have reached
+    restarted: int = 0  # queues whose numbers began again: the topic had been deleted
+    left_out: int = 0  # messages of deleted topics
+    index_files: int = 0
+    put_aside: list[str] = []
+    seconds: float = 0.0
+
+
+class MendingQueue(ConsumeQueue):
+    """A queue that begins anew where its topic did."""
+
+    __slots__ = ("of",)
+
+    of: MendingQueues
+
+    def append(self, physical: int, size: int, tags_code: int, queue_offset: int) -> bool:
+        if begins_anew(self, queue_offset, physical):
+            self.of.restarted += 1
+            self.delete()
+        return super().append(physical, size, tags_code, queue_offset)
+
+
+class MendingQueues(ConsumeQueues):
+    """Queues being rebuilt."""
+
+    def __init__(self, files: Files, directory: str, layout: Layout, log_min: int) -> None:
+        self.entries_per_file = layout.queue_file_bytes // ENTRY_SIZE
+        super().__init__(files, directory, entries_per_file=self.entries_per_file)
+        self.log_min = log_min
+        self.holes = 0
+        self.restarted = 0
+
+    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        plain = super()._make(topic, queue_id)
+        queue = MendingQueue(topic, queue_id, plain._segments, self._waiting)
+        queue.of = self
+        self.by_topic[topic][queue_id] = queue
+        return queue
+
+
+class MendingFiller(QueueFiller):
+    """Fills queues, and the holes in them."""
+
+    def __init__(self, queues: MendingQueues, layout: Layout) -> None:
+        super().__init__(queues, layout.delay_levels, multi_dispatch=layout.light_queues)
+        self._mending = queues
+
+    def _append_with_care(
+        self,
+        queue: ConsumeQueue,
+        physical: int,
+        size: int,
+        code: int,
+        queue_offset: int,
+        sys_flag: int,
+        properties: bytes,
+    ) -> None:
+        if queue.next_offset < queue_offset:
+            self._mend(queue, physical, size, code, queue_offset)
+        super()._append_with_care(queue, physical, size, code, queue_offset, sys_flag, properties)
+
+    def _mend(self, queue: ConsumeQueue, physical: int, size: int, code: int, queue_offset: int) -> None:
+        of = self._mending
+        if queue.max_physical < 0:
+            if of.log_min:
+                return  # those before were deleted with their log files
+            # The log is there from its beginning, so those before are lost. The original would leave
+            # blank entries, and later lose messages over them.
+            queue._set_end(queue_offset - queue_offset % of.entries_per_file)
+            queue.min_offset = queue.next_offset
+        missing = queue_offset - queue.next_offset
+        if not missing:
+            return
+        if missing * RECORD_BYTES_MIN > physical - of.log_min:
+            raise DamagedLog(
+                f"the message at {physical} of the log says it is number {queue_offset} in queue "
+                f"{queue.queue_id} of topic {queue.topic!r}, which has {queue.next_offset}: more are missing "
+                "than the log has room for. Look: kerolox store inspect (on the log file).",
+                offset=physical,
+            )
+        # Delayed messages carry the time they are due instead of a hash; it has to stay.
+        mark = code if queue.topic == SCHEDULE_TOPIC else HOLE_TAGS
+        queue.extend(ENTRY.pack(physical, size, mark) * missing, queue.next_offset)
+        queue.max_physical = physical  # the message itself is still to come
+        of.holes += missing
+
+
+def rebuild(
+    layout: Layout,
+    *,
+    queues: bool = True,
+    index: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+    files: Files | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Rebuilt:
+    """Build and swap. The caller holds the lock of the store. Raises with nothing changed."""
+    began_s = time.perf_counter()
+    files = files or Files()
+    made = Rebuilt()
+    segments = open_log(layout)
+    log_min = segments.min_offset
+    new_queues_path = layout.path(QUEUES) + UNFINISHED
+    new_index_path = layout.path(INDEX) + UNFINISHED
+    for path in (new_queues_path, new_index_path):
+        files.remove_tree(path)
+    new_queues = MendingQueues(files, new_queues_path, layout, log_min)
+    new_index = KeyIndex(
+        files, new_index_path, slots=layout.index_slots, entries=layout.index_entries, clock=clock
+    )
+    followers: list[Callable[[list[Entry]], None]] = []
+    if queues:
+        filler = MendingFiller(new_queues, layout)
+        left_out = _topics_left_out(layout)
+        filler.deleted = DeletedTopics(files, layout.root).load()  # it passes them over
+        followers.append(lambda records: _fill(filler, records, left_out, made))
+    if index:
+        followers.append(KeyFiller(new_index, clock).fill)
+    walk = Walk(segments, log_min)
+    last_ms = 0
+    for number, records in enumerate(walk, 1):
+        made.records += len(records)
+        for follower in followers:
+            follower(records)
+        last_ms = max(last_ms, records[-1][STORE_TIMESTAMP])
+        if number % _WRITE_EVERY == 0:
+            new_queues.write()
+        if progress is not None:
+            progress(walk.position - log_min, segments.max_offset - log_min)
+    if walk.damage is not None:
+        offset = walk.damage.offset
+        raise DamagedLog(
+            f"{walk.damage.path} is damaged at byte {walk.damage.in_file} (log offset {offset}): "
+            f"{walk.damage.what}; valid records follow from offset {walk.damage.valid_from}. Choose: "
+            f"kerolox store repair {layout.root} --skip {offset} (keep what follows) or --cut {offset} "
+            "(drop everything from there on).",
+            path=walk.damage.path,
+            offset=offset,
+        )
+    made.log_end = walk.position
+    if queues:
+        made.kept_queues = _keep_ends(layout, new_queues, log_min, made.log_end)
+    made.holes, made.restarted = new_queues.holes, new_queues.restarted
+    if queues:
+        made.queues = len(new_queues)
+    flush(new_queues.write())
+    new_index.flush()
+    made.index_files = len(new_index)
+    queue_files = sum(queue.file_count for queue in new_queues)
+    new_queues.close()
+    new_index.close()
+    _swap(layout, files, clock, made, queues=queues, index=index)
+    _note(layout, files, made, new_index, queue_files, queues=queues, index=index)
+    made.seconds = time.perf_counter() - began_s
+    return made
+
+
+def _fill(filler: QueueFiller, records: list[Entry], left_out: set[bytes], made: Rebuilt) -> None:
+    if left_out:
+        kept = [record for record in records if record[TOPIC] not in left_out]
+        made.left_out += len(records) - len(kept)
+        records = kept
+    if filler.deleted:
+        before = filler.deleted.get
+        made.left_out += sum(record[PHYSICAL_OFFSET] < before(record[TOPIC], 0) for record in records)
+    filler.fill(records)
+
+
+class _LeftOut(set[bytes]):
+    """Topics that get no queues: all that are neither configured nor had any."""
+
+    def __init__(self, known: set[bytes], batch: set[bytes]) -> None:
+        super().__init__(batch)
+        self._known = known
+
+    def __contains__(self, topic: object) -> bool:
+        return super().__contains__(topic) or topic not in self._known
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def _topics_left_out(layout: Layout) -> set[bytes]:
+    """Deleted topics, as far as that can be told, and those with batch queues, which are kept elsewhere."""
+    files = OnlyReading()
+    batch = {name.encode() for name in files.list_dir(layout.path(BATCH_QUEUES))}
+    had = {name.encode() for name in files.list_dir(layout.path(QUEUES))}
+    try:
+        table = json_dialect.loads(files.read(layout.path("config/topics.json")))
+        configured = {str(topic).encode() for topic in table["topicConfigTable"]}
+    except (DiskError, ProtocolError, KeyError, TypeError):
+        return batch
+    # Without any queues nobody can tell a deleted topic from a lost one.
+    return _LeftOut(configured | had, batch) if had else batch
+
+
+def _keep_ends(layout: Layout, new_queues: MendingQueues, log_min: int, log_end: int) -> int:
+    """No number is given twice: queues go on counting where they were.
+
+    So do those whose messages are all deleted, and those whose last messages are lost.
+    """
+    files = OnlyReading()
+    open_files = OpenFiles(files)
+    root = layout.path(QUEUES)
+    kept = 0
+    for topic in files.list_dir(root):
+        for name in files.list_dir(os.path.join(root, topic)):
+            if not (name.isascii() and name.isdigit()):
+                continue
+            path = os.path.join(root, topic, name)
+            old = open_run(files, open_files, [path], layout.queue_file_bytes, [])
+            queue = new_queues.find(topic, int(name))
+            if queue is not None:
+                if topic != SCHEDULE_TOPIC:
+                    new_queues.holes += _keep_last_numbers(old, queue, log_end)
+                continue
+            for segment in reversed(old.all):
+                good = _entries_below(old.read(segment.start, segment.size), log_min, log_end)
+                if good:
+                    queue = new_queues.queue(topic, int(name))
+                    first = segment.start // ENTRY_SIZE
+                    queue._set_end(first)
+                    queue.min_offset = first
+                    queue.extend(good, first)
+                    kept += 1
+                    break
+    return kept
+
+
+def _keep_last_numbers(old: Segments, queue: ConsumeQueue, log_end: int) -> int:
+    """Holes for lost messages at the end of a queue. They point at the one before, for want of a next."""
+    last = queue.entry(queue.next_offset - 1)
+    if last is None or last[1] == BLANK_SIZE:
+        return 0
+    offset = queue.next_offset
+    place = last[0]
+    while (size := min(old.readable(offset * ENTRY_SIZE) // ENTRY_SIZE, 4096)) > 0:
+        for physical, length, _ in ENTRY.iter_unpack(old.read(offset * ENTRY_SIZE, size * ENTRY_SIZE)):
+            if length <= 0 or not place <= physical < log_end:
+                size = 0
+                break
+            place = physical
+            offset += 1
+        if not size:
+            break
+    count = offset - queue.next_offset
+    if count:
+        queue._add(ENTRY.pack(last[0], last[1], HOLE_TAGS) * count, last[0] + last[1])
+    return count
+
+
+def _entries_below(data: bytes, log_min: int, log_end: int) -> bytes:
+    """The valid entries at the beginning, with those that point into the log made blank."""
+    end = 0
+    last = -1
+    into_log = False
+    for physical, size, _ in ENTRY.iter_unpack(data):
+        if physical < 0 or size <= 0 or physical >= log_end:
+            break
+        if size != BLANK_SIZE:
+            into_log = into_log or physical < last or physical >= log_min
+            last = physical
+        end += ENTRY_SIZE
+    return BLANK * (end // ENTRY_SIZE) if into_log else data[:end]
+
+
+def _swap(layout: Layout, files: Files, clock: Clock, made: Rebuilt, *, queues: bool, index: bool) -> None:
+    for name, wanted in ((QUEUES, queues), (INDEX, index)):
+        path = layout.path(name)
+        fresh = path + UNFINISHED
+        if not wanted:
+            files.remove_tree(fresh)
+            continue
+        files.make_dirs(fresh)  # without any message there is none yet
+        files.sync_dir(layout.root)
+        if files.exists(path):
+            aside = aside_name(files, path, clock)
+            files.rename(path, aside)
+            made.put_aside.append(aside)
+        files.rename(fresh, path)
+        files.sync_dir(layout.root)
+
+
+def _note(
+    layout: Layout,
+    files: Files,
+    made: Rebuilt,
+    new_index: KeyIndex,
+    queue_files: int,
+    *,
+    queues: bool,
+    index: bool,
+) -> None:
+    """Bring our marks and the checkpoint in line with what there is now; the sums are of what was before."""
+    SumsFile(files, layout.root).remove()
+    if index and files.exists(layout.path("checkpoint")):
+        checkpoint = Checkpoint(files, layout.path("checkpoint"))
+        checkpoint.load()
+        checkpoint.index_ms = min(checkpoint.index_ms, new_index.full_files_end_ms)
+        checkpoint.save()
+        checkpoint.close()
+    marks_file = MarksFile(files, layout.root)
+    if not files.exists(marks_file.path):
+        return  # the store of another broker
+    old = marks_file.load()
+    end = made.log_end
+    marks = Marks(
+        boot=old.boot,
+        dispatched=end if queues and index else min(old.dispatched, end),
+        flushed=min(old.flushed, end),
+        queues=made.queues if queues else old.queues,
+        index_files=made.index_files if index else old.index_files,
+        log_end=UNKNOWN,
+        queue_files=UNKNOWN,
+    )
+    if not files.exists(layout.path("abort")):
+        # After a crash the end of the log is still to be judged. After a clean stop it is as noted.
+        marks.boot = boot_identity()
+        marks.log_end = marks.flushed = end
+        marks.queue_files = queue_files if queues else old.queue_files
+    marks_file.save(marks)
+    marks_file.close()

@@ -1,0 +1,118 @@
+"""How far the timer has come: the file ``config/timercheck``. See FORMAT.md."""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+
+from kerolox.errors import ProtocolError
+from kerolox.protocol.bodies.topics import DataVersion
+from kerolox.store.disk.files import PAGE, File, Files, PathLike
+
+log = logging.getLogger(__name__)
+
+_FIELDS = struct.Struct(
+    ">q"  # messages due before this time were delivered
+    "q"  # the timer log is flushed up to here
+    "q"  # messages of the timer's queue before this offset are in the timer log, or delivered
+    "q"  # the same of the broker that leads
+    "q"  # version: epoch
+    "q"  # version: time
+    "q"  # version: number of changes
+)
+ENCODED_BYTES = _FIELDS.size
+_FUTURE_MS = 24 * 3600 * 1000
+_OLD_BYTES = 32  # before the version was added
+
+
+class TimerCheckpoint:
+    """The numbers, set by the timer, and written by :meth:`save`."""
+
+    def __init__(self, files: Files, path: PathLike) -> None:
+        self.path = os.fspath(path)
+        self.read_ms = 0
+        self.log_flushed = 0
+        self.queue_offset = 0
+        self.leader_queue_offset = 0
+        self.version = DataVersion()
+        self._files = files
+        self._file: File | None = None
+
+    def load(self, noted: bytes | None = None, now_ms: int | None = None) -> bool:
+        """False when there is no file; what is missing in it is 0. For a thread.
+
+        ``noted`` is what was saved last as far as we know: it counts when the file says anything else of the
+        same version, or of an older one. A time behind ``now_ms`` is senseless, and counts as unknown.
+        """
+        data = self._files.read_if_exists(self.path)
+        if data is None and noted is None:
+            return False
+        data = (data or b"")[:ENCODED_BYTES].ljust(ENCODED_BYTES, b"\0")
+        if noted is not None and data != noted and _FIELDS.unpack(data)[6] <= _FIELDS.unpack(noted)[6]:
+            log.warning("timer_checkpoint_damaged path=%s next='our own note of it counts'", self.path)
+            data = noted
+        self._take(data)
+        if now_ms is not None and self.read_ms > now_ms + _FUTURE_MS:
+            log.warning(
+                "timer_checkpoint_damaged path=%s read_ms=%d next='what fell due lately may come twice'",
+                self.path,
+                self.read_ms,
+            )
+            self.read_ms = 0
+        return True
+
+    def encode(self) -> bytes:
+        """As it is written, and as followers are told."""
+        version = self.version
+        return _FIELDS.pack(
+            self.read_ms,
+            self.log_flushed,
+            self.queue_offset,
+            self.leader_queue_offset,
+            version.state_version,
+            version.timestamp,
+            version.counter,
+        )
+
+    def _take(self, data: bytes) -> None:
+        numbers = _FIELDS.unpack(data)
+        self.read_ms, self.log_flushed, self.queue_offset, self.leader_queue_offset = (
+            max(0, number) for number in numbers[:4]
+        )
+        self.version = DataVersion(state_version=numbers[4], timestamp=numbers[5], counter=numbers[6])
+
+    def save(self, data: bytes) -> None:
+        """Write what :meth:`encode` gave, and flush. For a thread."""
+        if self._file is None:
+            self._file = self._open()
+        self._file.pwrite(data, 0)
+        self._file.sync()
+
+    def _open(self) -> File:
+        if self._files.exists(self.path):
+            file = self._files.open(self.path)
+            if file.size < PAGE:
+                file.allocate(PAGE)
+            return file
+        directory = os.path.dirname(self.path)
+        for made in self._files.make_dirs(directory):
+            self._files.sync_dir(os.path.dirname(made))
+        file = self._files.create(self.path, PAGE)
+        self._files.sync_dir(directory)
+        return file
+
+    def close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+def decode_leader(data: bytes) -> tuple[int, int]:
+    """From what a leader answers to GET_TIMER_CHECK_POINT: its read time and its queue offset."""
+    if len(data) < _OLD_BYTES:
+        raise ProtocolError(f"a timer checkpoint of {len(data)} bytes: it has {ENCODED_BYTES}", at=len(data))
+    read_ms, _, _, leader_queue_offset = struct.unpack_from(">4q", data)
+    if read_ms < 0 or leader_queue_offset < 0:
+        raise ProtocolError(f"a timer checkpoint with read time {read_ms} and offset {leader_queue_offset}")
+    return read_ms, leader_queue_offset

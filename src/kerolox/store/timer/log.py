@@ -1,0 +1,251 @@
+"""The timer log: one unit of 52 bytes for each timer message, chained backwards by moment. See FORMAT.md.
+
+A unit says where the message lies in the commit log and where the unit before it of the same moment lies
+here; the wheel knows the last one. Files are of a fixed size and end with a blank of 16 bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kerolox.store.disk.files import Files, PathLike
+from kerolox.store.disk.segment import OpenFiles
+from kerolox.store.disk.segments import Segments
+from kerolox.store.errors import OffsetOutOfRange, StoreError
+
+log = logging.getLogger(__name__)
+
+_UNIT = struct.Struct(
+    ">i"  # size of the unit: 52
+    "q"  # where the unit before it of the same moment lies; -1: it is the first
+    "i"  # magic: the bits below
+    "q"  # when it was entered, ms
+    "i"  # how much later it falls due, ms
+    "q"  # where the message lies in the commit log
+    "i"  # size of its record
+    "i"  # Java's hash of the topic it goes to
+    "q"  # always 0
+)
+UNIT_BYTES = _UNIT.size
+_PREVIOUS = struct.Struct(">q")
+_PREVIOUS_AT = 4
+_BLANK = struct.Struct(">iqI")
+BLANK_BYTES = _BLANK.size
+BLANK_MAGIC = 0xCBD43194
+
+PLAIN = 1  # in every unit
+ROLL = 2  # not due yet then: to be entered again
+DELETE = 4  # takes another message back
+_MAGIC_BITS = 0xF
+
+_WINDOW = UNIT_BYTES * 1260  # 64 KiB: chains are mostly short steps back
+_SCAN = UNIT_BYTES * 5040
+
+
+class Unit(NamedTuple):
+    previous: int
+    magic: int
+    entered_ms: int
+    delay_ms: int
+    physical: int
+    size: int
+    topic_hash: int
+
+    @property
+    def due_ms(self) -> int:
+        return self.entered_ms + self.delay_ms
+
+
+class Chain(NamedTuple):
+    """The places of a moment's units, newest first; those that take others back apart."""
+
+    places: array[int]
+    deletes: array[int]
+
+
+def encode_unit(unit: Unit | tuple[int, int, int, int, int, int, int]) -> bytes:
+    return _UNIT.pack(UNIT_BYTES, *unit, 0)
+
+
+def encode_blank(free_bytes: int) -> bytes:
+    """What ends a file with this many bytes left."""
+    return _BLANK.pack(free_bytes, 0, BLANK_MAGIC)
+
+
+class TimerLog:
+    """Units by their place. One thread appends; reading is for any."""
+
+    def __init__(
+        self, files: Files, directory: PathLike, file_bytes: int, open_files: OpenFiles | None = None
+    ) -> None:
+        self.segments = Segments(files, directory, file_bytes, open_files=open_files)
+
+    @property
+    def end(self) -> int:
+        return self.segments.wrote
+
+    @property
+    def start(self) -> int:
+        return max(0, self.segments.min_offset)
+
+    @property
+    def room(self) -> int:
+        """How many units fit in the file being written; with none, :meth:`roll` first."""
+        return max(0, self.segments.room - BLANK_BYTES) // UNIT_BYTES
+
+    def append(self, units: list[bytes]) -> int:
+        """Write units, no more than there is room for; where the first one lies."""
+        return self.segments.append(units)
+
+    def roll(self) -> None:
+        """Go on in a new file. Allocates it: for a thread, while nobody appends."""
+        self.segments.ensure_next()  # first: without room for it the old file stays open
+        free = self.segments.room
+        if free >= BLANK_BYTES:
+            self.segments.append(encode_blank(free))
+        self.segments.roll()
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def chain(self, last: int, behind: int = -1) -> Chain:
+        """The units of a moment, of those ``behind`` a place. Waits for the disk."""
+        places, deletes = array("q"), array("q")
+        reader = _Backwards(self.segments)
+        at = last
+        while at > behind and at >= self.start:  # what comes before left the commit log long ago
+            try:
+                unit = reader.unit(at)
+            except StoreError as error:
+                unit = None
+                why = str(error)
+            else:
+                why = "" if unit is not None else "no unit lies there"
+            if unit is None:
+                log.error(
+                    "timer_chain_broken last=%d at=%d reason=%r next='its older messages are lost'",
+                    last, at, why,
+                )  # fmt: skip
+                break
+            (deletes if unit.magic & (DELETE | ROLL) == DELETE else places).append(at)
+            if unit.previous >= at:
+                log.error("timer_chain_broken last=%d at=%d previous=%d", last, at, unit.previous)
+                break
+            at = unit.previous
+        return Chain(places, deletes)
+
+    def units(self, places: Sequence[int]) -> list[Unit]:
+        """The units at places given newest first. Waits for the disk."""
+        reader = _Backwards(self.segments)
+        found = (reader.unit(at) for at in places)
+        return [unit for unit in found if unit is not None]
+
+    def cut(self, place: int) -> None:
+        """Make this unit the first of its moment: those before it were delivered. For a thread."""
+        segments = self.segments
+        segment = segments.segment_at(place)
+        if segment is None:
+            return
+        file = segments.open_files.acquire(segment)
+        try:
+            file.pwrite(_PREVIOUS.pack(-1), place - segment.start + _PREVIOUS_AT)
+            file.sync()
+        finally:
+            segments.open_files.release(segment)
+
+    def unit_before(self, end: int) -> Unit | None:
+        """The unit that ends here, if there is one. Waits for the disk."""
+        segment = self.segments.segment_at(end - 1) if end > 0 else None
+        if segment is None:
+            return None
+        if end == segment.end:  # behind the blank
+            end = segment.start + (segment.size - BLANK_BYTES) // UNIT_BYTES * UNIT_BYTES
+        if (end - segment.start) % UNIT_BYTES or end - segment.start < UNIT_BYTES:
+            return None
+        return decode_unit(self.segments.read(end - UNIT_BYTES, UNIT_BYTES))
+
+    def scan(self, start: int) -> Iterator[tuple[int, Unit | None]]:
+        """Units from a place on, to the first that is none: then its place and None. For a thread."""
+        at = start
+        for segment in self.segments.all:
+            if segment.end <= start:
+                continue
+            at = max(at, segment.start)
+            at += -(at - segment.start) % UNIT_BYTES
+            stop = min(segment.end, self.segments.committed)
+            while at + BLANK_BYTES <= stop:
+                size = min(_SCAN, (stop - at) // UNIT_BYTES * UNIT_BYTES) or BLANK_BYTES
+                data = self.segments.read(at, size)
+                blank = False
+                for offset in range(0, size, UNIT_BYTES):
+                    unit = decode_unit(data[offset : offset + UNIT_BYTES])
+                    if unit is None:
+                        head = data[offset : offset + BLANK_BYTES].ljust(BLANK_BYTES, b"\0")
+                        blank = _BLANK.unpack(head)[2] == BLANK_MAGIC
+                        if not blank:
+                            yield at + offset, None
+                            return
+                        break
+                    yield at + offset, unit
+                if blank:
+                    break
+                at += size
+            at = stop
+        yield max(at, self.start), None
+
+    def delete_before(self, physical: int) -> int:
+        """Remove the oldest files, never the last, whose messages all lie before this place in the commit
+        log; how many. For a thread."""
+        keep = self.start
+        for segment in self.segments.all[:-1]:
+            try:
+                last = self.unit_before(segment.end)
+            except OffsetOutOfRange:
+                break
+            if last is None or last.physical >= physical:
+                break
+            keep = segment.end
+        return self.segments.delete_before(keep)
+
+
+class _Backwards:
+    """Reads units at falling places through a window that ends with the one asked for."""
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+        self._start = 0
+        self._data = b""
+
+    def unit(self, at: int) -> Unit | None:
+        offset = at - self._start
+        if not 0 <= offset <= len(self._data) - UNIT_BYTES:
+            segment = self._segments.segment_at(at)
+            if segment is None or at + UNIT_BYTES > self._segments.committed:
+                raise OffsetOutOfRange(
+                    "no unit there", path=self._segments.directories[0], offset=at,
+                    low=self._segments.min_offset, high=self._segments.committed,
+                )  # fmt: skip
+            self._start = max(segment.start, at + UNIT_BYTES - _WINDOW)
+            self._data = self._segments.read(self._start, at + UNIT_BYTES - self._start)
+            offset = at - self._start
+        return decode_unit(self._data[offset : offset + UNIT_BYTES])
+
+
+def decode_unit(data: bytes) -> Unit | None:
+    """None when these bytes are no unit."""
+    if len(data) != UNIT_BYTES:
+        return None
+    size, previous, magic, entered_ms, delay_ms, physical, record_size, topic_hash, _ = _UNIT.unpack(data)
+    if (
+        size != UNIT_BYTES
+        or not magic & PLAIN
+        or magic & ~_MAGIC_BITS
+        or previous < -1
+        or physical < 0
+        or record_size <= 0
+    ):
+        return None
+    return Unit(previous, magic, entered_ms, delay_ms, physical, record_size, topic_hash)
