@@ -23,7 +23,7 @@ from bench import machine
 from bench.results import Result, Table, number
 from kerolox.broker.broker import Broker
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.write.pending_message import Draft
+from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.clock import Clock
 from kerolox.net.loop import run
 from kerolox.protocol.hosts import host_bytes
@@ -95,7 +95,7 @@ async def park(broker: Broker, count: int, spread_s: int) -> None:
         for _ in range(min(BATCH, count - number)):
             due_ms = one_ms + (chance.randrange(spread_s * 1000) if spread_s else 0)
             properties = pack({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": f"{number:032X}"})
-            broker.drafts.put(Draft(TOPIC, 0, BODY, properties, now_ms, HOST))
+            broker.drafts.put(PendingMessage(TOPIC, 0, BODY, properties, now_ms, HOST))
             number += 1
         await broker.writes.written()
         await asyncio.sleep(0)

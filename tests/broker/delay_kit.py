@@ -11,7 +11,7 @@ from kerolox.broker.cluster.leadership import Leadership
 from kerolox.broker.later.delays import Delays
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Draft, Drafts
+from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack
@@ -52,12 +52,12 @@ class DelayRig:
         )
         Leadership(self.store.state, BrokerRole.SLAVE if follows else BrokerRole.ASYNC_MASTER)
         await self.store.open()
-        self.drafts = Drafts(self.store.log)
+        self.pending_messages = PendingMessages(self.store.log)
         self.writes = LogWrites(self.store.log)
         self.offsets = DelayOffsets(self.store.files, self.store.path("config"), clock=self.clock)
         self.offsets.load()
         self.delays = Delays(self.store, self.writes, self.offsets, options, self.clock)
-        self.drafts.rewrites.append(self.delays.park)
+        self.pending_messages.rewrites.append(self.delays.park)
         await self.delays.load()
         await self.delays.start()
         await self.clock.advance(0)
@@ -88,7 +88,7 @@ class DelayRig:
 
     # --- in --------------------------------------------------------------------------------------------
 
-    def draft(self, level: int | str | None, **changes: Any) -> Draft:
+    def pending(self, level: int | str | None, **changes: Any) -> PendingMessage:
         self.sent += 1
         properties = {"UNIQ_KEY": f"K{self.sent:06d}", "TAGS": "A", "WAIT": "true"}
         if level is not None:
@@ -103,15 +103,15 @@ class DelayRig:
             "born_host": BORN_HOST,
             **changes,
         }
-        return Draft(**values)
+        return PendingMessage(**values)
 
     async def send(self, *levels: int | str | None, **changes: Any) -> list[bytes]:
         """Messages of these levels, in one turn of the loop; their bodies."""
         bodies = []
         for level in levels:
-            draft = self.draft(level, **changes)
-            bodies.append(draft.body)
-            self.drafts.put(draft)
+            pending = self.pending(level, **changes)
+            bodies.append(pending.body)
+            self.pending_messages.put(pending)
         await self.writes.written()
         return bodies
 

@@ -108,9 +108,11 @@ async def test_no_timer_runs_while_nothing_waits(rig: DelayRig) -> None:
 
 async def test_what_is_parked_and_what_is_delivered(rig: DelayRig) -> None:
     properties = {"TIMER_DELAY_MS": "5", "TIMER_DELIVER_MS": "7", "TIMER_DELAY_SEC": "9", "colour": "grün"}
-    draft = rig.draft(2, flag=7, reconsume_times=3, sys_flag=0x8, properties=properties, prepared_offset=12)
-    sent = unpack(draft.properties)
-    rig.drafts.put(draft)
+    pending = rig.pending(
+        2, flag=7, reconsume_times=3, sys_flag=0x8, properties=properties, prepared_offset=12
+    )
+    sent = unpack(pending.properties)
+    rig.pending_messages.put(pending)
     await rig.writes.written()
     (parked,) = rig.parked(2)
     kept = {name: value for name, value in sent.items() if not name.startswith("TIMER_")}
@@ -150,16 +152,16 @@ async def test_a_name_that_ends_in_delay_is_no_level(rig: DelayRig) -> None:
 
 
 async def test_half_messages_are_not_parked(rig: DelayRig) -> None:
-    draft = rig.draft(3, sys_flag=0x4)
-    rig.drafts.put(draft)
-    assert draft.topic == "T"
+    pending = rig.pending(3, sys_flag=0x4)
+    rig.pending_messages.put(pending)
+    assert pending.topic == "T"
     await rig.writes.written()
 
 
 @pytest.mark.parametrize("text", ["x", "1.5", "1_0", " 1", "99999999999", "2147483648"])
 async def test_a_level_that_is_no_number_is_refused(rig: DelayRig, text: str) -> None:
     with pytest.raises(Refused) as caught:
-        rig.drafts.put(rig.draft(text))
+        rig.pending_messages.put(rig.pending(text))
     assert caught.value.code == 1
 
 
@@ -294,11 +296,11 @@ async def test_a_mark_that_the_log_does_not_prove_is_not_believed(tmp_path: Path
     places = [entry[0] for entry in ENTRY.iter_unpack(rig.store.queues.queue(SCHEDULE_TOPIC, 1).read(0, 2))]
     end = rig.store.log.max_offset
     await rig.die()
-    marks = delay_marks.DelayMarks(rig.store.files, tmp_path)
+    marks = delay_marks.DelayNotes(rig.store.files, tmp_path)
     marks.open()
     # As if the power failed: the mark reached the disk, the delivered copy did not.
     at = {"later": end, "other": places[1], "garbage": 17}.get(way, end)
-    marks.note(2, delay_marks.DelayMark(1, places[0], at))
+    marks.note(2, delay_marks.DelayNote(1, places[0], at))
     await marks.close()
     if way == "short":
         (tmp_path / delay_marks.NAME).write_bytes(b"\x01" * 50)

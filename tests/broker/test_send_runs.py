@@ -56,8 +56,8 @@ async def talking(encoding: int = JSON, **options: Any) -> AsyncIterator[Plain]:
     async with running_broker(**options) as running, Dialer(encoding=encoding) as dialer:
         talk = Plain(dialer, running)
         talk.runs = []
-        running.broker.plain_sends.add_to(running.broker._handlers, running.broker.lanes["send"])
-        running.broker.plain_sends.on_stored.append(lambda *run: talk.runs.append(run))
+        running.broker.send_runs.add_to(running.broker._handlers, running.broker.lanes["send"])
+        running.broker.send_runs.on_stored.append(lambda *run: talk.runs.append(run))
         running.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
         await running.broker.topics.unsaved.all_saved()
         yield talk

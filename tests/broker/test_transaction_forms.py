@@ -14,9 +14,9 @@ from kerolox.broker.transactions import recent_half_messages as fresh_module
 from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.finished_half_messages import op_bodies, read_op
 from kerolox.broker.transactions.half_messages import Fate, Open
-from kerolox.broker.transactions.recent_half_messages import Fresh
+from kerolox.broker.transactions.recent_half_messages import RecentHalfMessages
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Draft
+from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.errors import KeroloxError
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack, unpack
@@ -120,12 +120,12 @@ def test_a_copy_counts_and_remembers() -> None:
 
 def test_a_half_message_that_is_sent_again_says_anew_where_it_belongs() -> None:
     properties = pack({"REAL_TOPIC": "elsewhere", "REAL_QID": "9", "UNIQ_KEY": "U"})
-    draft = Draft("t", 1, b"x", properties, NOW_MS, HOST, sys_flag=4 | 1)
-    half_messages.park(draft)
-    assert unpack(draft.properties) == {
+    pending = PendingMessage("t", 1, b"x", properties, NOW_MS, HOST, sys_flag=4 | 1)
+    half_messages.park(pending)
+    assert unpack(pending.properties) == {
         "REAL_TOPIC": "t", "REAL_QID": "1", "UNIQ_KEY": "U", "__transactionId__": "U"
     }  # fmt: skip
-    assert (draft.topic, draft.queue_id, draft.sys_flag) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 1)
+    assert (pending.topic, pending.queue_id, pending.sys_flag) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 1)
 
 
 _WORDS = st.text("ab\x01=", max_size=4)
@@ -149,16 +149,16 @@ def test_what_is_remembered_of_a_half_message_is_what_it_says(
     properties = "".join(f"{name}\x01{value}\x02" for name, value in own).encode()
     if not ends:
         properties = properties.removesuffix(b"\x02")
-    draft = Draft("t", queue_id, b"body", properties, NOW_MS, HOST, 7, sys_flag, 3)
-    home = half_messages.park(draft)
+    pending = PendingMessage("t", queue_id, b"body", properties, NOW_MS, HOST, 7, sys_flag, 3)
+    home = half_messages.park(pending)
     stored = StoredMessage(
-        draft.topic, draft.body, draft.queue_id, 5, 500, draft.properties, flag=7, sys_flag=draft.sys_flag,
-        born_timestamp=NOW_MS, born_host=HOST, store_host=HOST, reconsume_times=3,
+        pending.topic, pending.body, pending.queue_id, 5, 500, pending.properties, flag=7,
+        sys_flag=pending.sys_flag, born_timestamp=NOW_MS, born_host=HOST, store_host=HOST, reconsume_times=3,
     )  # fmt: skip
     read = half_messages.opened(stored)
-    known = half_messages.just_parked(draft, home, (500, 5, 200))
-    assert known.draft is not None
-    known.draft.store_host = HOST  # this broker's own, if nothing is said
+    known = half_messages.just_parked(pending, home, (500, 5, 200))
+    assert known.pending is not None
+    known.pending.store_host = HOST  # this broker's own, if nothing is said
     assert known == read
 
 
@@ -172,11 +172,11 @@ class Log:
             raise self.failure
 
 
-def fresh(tmp_path: Path) -> tuple[Fresh, LogWrites, Log, Counts]:
+def fresh(tmp_path: Path) -> tuple[RecentHalfMessages, LogWrites, Log, Counts]:
     log = Log()
     writes = LogWrites(cast(CommitLog, log))
     counts = Counts(TransactionCounts(Files(), tmp_path, clock=ManualClock(NOW_MS)))
-    return Fresh(writes, counts), writes, log, counts
+    return RecentHalfMessages(writes, counts), writes, log, counts
 
 
 def remembered(place: int) -> Open:

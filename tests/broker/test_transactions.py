@@ -123,7 +123,7 @@ async def test_the_first_outcome_stands_and_only_the_latest_are_remembered(
             assert (await producer.end(half)).code == 0
             assert (await producer.end(half, ROLLBACK)).code == 0  # too late
         assert [order.body for order in await producer.orders()] == [b"0", b"1", b"2", b"3", b"4"]
-        known = s.broker.transactions.ended
+        known = s.broker.transactions.finished
         assert list(known._in_order) == sorted(known._lately) == [half.queue_offset for half in halves[-2:]]
 
 
@@ -201,7 +201,7 @@ async def test_half_messages_are_found_wherever_they_are(
                 patch.setattr(s.broker.store.log, "read_hot", not_read)
             else:
                 for half in halves:
-                    s.broker.transactions.fresh.forget(half.place)
+                    s.broker.transactions.recent.forget(half.place)
             if where == "on disk":
                 patch.setattr(s.broker.store.log, "read_hot", lambda offset, size: None)
             assert (await producer.end(first)).code == 0
@@ -223,7 +223,7 @@ async def test_what_is_committed_is_the_same_whether_its_half_message_was_known_
         for is_read in (False, True):
             half = await producer.prepare(b"pay", own, flag=9, sys_flag=4 | 1, reconsume_times=2)
             if is_read:
-                s.broker.transactions.fresh.forget(half.place)
+                s.broker.transactions.recent.forget(half.place)
             assert (await producer.end(half)).code == 0
         known, read = [
             msgspec.structs.replace(

@@ -26,7 +26,7 @@ from kerolox.blocking import Message, Producer
 from kerolox.client.errors import BrokerNotRegistered
 from kerolox.client.messages import Queue
 from kerolox.client.options import ProducerOptions
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import KeroloxError
 from tests.peers.ours import OurBroker, OurNameServer, OurServer
 
@@ -358,7 +358,7 @@ class Story:
         return twice
 
     def _bodies(self, topic: str) -> Iterator[bytes]:
-        with PlainCluster(self._nameserver.address) as cluster:
+        with SocketCluster(self._nameserver.address) as cluster:
             for queue_id in range(QUEUES):
                 place = Queue(topic, self._broker.name, queue_id)
                 end = cluster.max_offset(place)

@@ -8,7 +8,7 @@ import pytest
 
 from kerolox import Message, Producer, Queue
 from kerolox.client.errors import NameServerUnreachable, TopicNotFound
-from kerolox.client.sockets.socket_cluster import OffsetGone, PlainCluster
+from kerolox.client.sockets.socket_cluster import OffsetGone, SocketCluster
 from kerolox.testing.broker import running_broker
 from tests.client.kit import create
 
@@ -20,7 +20,7 @@ async def test_a_range_is_read_completely_and_exactly() -> None:
             await producer.send_batch([Message("orders", f"m{n}", tags="ab"[n % 2]) for n in range(500)])
 
         def read() -> None:
-            with PlainCluster(running.nameserver_address) as cluster:
+            with SocketCluster(running.nameserver_address) as cluster:
                 (queue,) = cluster.route("orders").readable
                 assert (cluster.min_offset(queue), cluster.max_offset(queue)) == (0, 500)
                 bodies = [message.text for message in cluster.read(queue, 3, 451, group="g")]
@@ -46,7 +46,7 @@ async def test_it_goes_on_after_the_broker_was_away() -> None:
             await producer.send_batch([Message("orders", f"m{n}") for n in range(300)])
 
         def read() -> None:
-            with PlainCluster(running.nameserver_address) as cluster:
+            with SocketCluster(running.nameserver_address) as cluster:
                 (queue,) = cluster.route("orders").readable
                 found = []
                 for number, message in enumerate(cluster.read(queue, 0, 300, group="g")):
@@ -63,10 +63,10 @@ async def test_errors_say_what_is_missing() -> None:
     async with running_broker() as running:
 
         def ask() -> None:
-            with PlainCluster(running.nameserver_address) as cluster, pytest.raises(TopicNotFound):
+            with SocketCluster(running.nameserver_address) as cluster, pytest.raises(TopicNotFound):
                 cluster.route("nothing")
             with (
-                PlainCluster("127.0.0.1:1", tries=2) as cluster,
+                SocketCluster("127.0.0.1:1", tries=2) as cluster,
                 pytest.raises(NameServerUnreachable, match=r"127\.0\.0\.1:1"),
             ):
                 cluster.min_offset(Queue("orders", "broker-a", 0))

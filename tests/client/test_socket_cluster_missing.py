@@ -12,8 +12,8 @@ from kerolox.client.errors import BrokerNotRegistered, TopicNotFound
 from kerolox.client.messages import Queue
 from kerolox.client.sockets import socket_cluster as plain
 from kerolox.client.sockets import targets as plain_targets
-from kerolox.client.sockets.sending import PlainSender
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.sending import SocketSender
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.testing.threads import BrokerThread, broker_in_thread
 
 
@@ -60,7 +60,7 @@ def test_a_name_server_that_knows_no_broker_is_asked_again(
 ) -> None:
     stop_all(two)
     at_first_pause(lambda: start_all(two))
-    with PlainCluster(two.nameserver_address, patience_s=60) as cluster:
+    with SocketCluster(two.nameserver_address, patience_s=60) as cluster:
         assert cluster.route("orders").readable
 
 
@@ -70,7 +70,7 @@ def test_a_list_of_topics_waits_for_a_broker(
     """Else a query by pattern would read nothing, and be done."""
     stop_all(two)
     at_first_pause(lambda: start_all(two))
-    with PlainCluster(two.nameserver_address, patience_s=60) as cluster:
+    with SocketCluster(two.nameserver_address, patience_s=60) as cluster:
         assert "orders" in cluster.topics()
 
 
@@ -79,14 +79,17 @@ def test_a_sender_waits_for_the_first_broker_too(
 ) -> None:
     stop_all(two)
     at_first_pause(lambda: start_all(two))
-    with PlainCluster(two.nameserver_address, patience_s=60) as cluster, PlainSender(cluster, "g") as sender:
+    with (
+        SocketCluster(two.nameserver_address, patience_s=60) as cluster,
+        SocketSender(cluster, "g") as sender,
+    ):
         assert sender.queues("orders")
 
 
 def test_it_is_said_that_no_broker_is_there(two: BrokerThread) -> None:
     stop_all(two)
     with (
-        PlainCluster(two.nameserver_address, tries=2) as cluster,
+        SocketCluster(two.nameserver_address, tries=2) as cluster,
         pytest.raises(BrokerNotRegistered, match="no broker at all is registered"),
     ):
         cluster.route("orders")
@@ -99,11 +102,11 @@ def test_a_topic_that_was_there_is_waited_for(
     mine = Queue("orders", "broker-b", 0)
     two.stop(1)
     at_first_pause(lambda: two.start(1))
-    with PlainCluster(two.nameserver_address, patience_s=60) as task:  # a new process, told of its queue
+    with SocketCluster(two.nameserver_address, patience_s=60) as task:  # a new process, told of its queue
         assert task.max_offset(mine) == 0
     two.stop(1)
     at_first_pause(lambda: two.start(1))
-    with PlainCluster(two.nameserver_address, patience_s=60) as query:
+    with SocketCluster(two.nameserver_address, patience_s=60) as query:
         assert query.route("orders", expected=True).readable == (mine,)
         two.stop(1)
         at_first_pause(lambda: two.start(1))
@@ -112,7 +115,7 @@ def test_a_topic_that_was_there_is_waited_for(
 
 def test_a_topic_nobody_has_seen_is_not_waited_for(two: BrokerThread) -> None:
     with (
-        PlainCluster(two.nameserver_address, patience_s=60) as cluster,
+        SocketCluster(two.nameserver_address, patience_s=60) as cluster,
         pytest.raises(TopicNotFound, match="'no-such-topic'"),
     ):
         cluster.route("no-such-topic")

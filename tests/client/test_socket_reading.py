@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kerolox import Queue
 from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.reading import Pace, Pulls
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command, decode_command
 from kerolox.protocol.frame import FrameSplitter
@@ -43,7 +43,7 @@ class Wire:
 def test_requests_made_from_a_template_are_requests(key: str) -> None:
     options = ClientOptions("127.0.0.1:9876", access_key=key, secret_key=key)
     queue = Queue('odd%"topic"7', "broker-ä", 1313131313 % 1000)
-    pulls = Pulls(PlainCluster(options), queue, "g", "a || b", "TAG")
+    pulls = Pulls(SocketCluster(options), queue, "g", "a || b", "TAG")
     wire = Wire()
     wanted = [(0, 1), (2**62, 32), (17, 1024)]
     assert pulls.send(wire, wanted) == [7, 8, 9]  # type: ignore[arg-type]

@@ -19,8 +19,8 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.send.outgoing import Target
 from kerolox.client.sockets import targets as plain_targets
 from kerolox.client.sockets.lines import Parcel, Sending, SendLine
-from kerolox.client.sockets.sending import NotAllSent, PlainSender
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.sending import NotAllSent, SocketSender
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import ConnectionLost
 from kerolox.net.tls import ClientTls
@@ -54,7 +54,7 @@ def batch(topic: str, bodies: Iterable[str]) -> Parcel:
     )
 
 
-def stored(cluster: PlainCluster, topic: str) -> list[Received]:
+def stored(cluster: SocketCluster, topic: str) -> list[Received]:
     found: list[Received] = []
     for queue in cluster.route(topic, fresh=True).readable:
         found += cluster.read(queue, 0, cluster.max_offset(queue), group="look")
@@ -63,7 +63,7 @@ def stored(cluster: PlainCluster, topic: str) -> list[Received]:
 
 def test_requests_overtake_no_answer_and_all_are_stored(broker: BrokerThread) -> None:
     broker.create_topic("many")
-    with PlainCluster(broker.nameserver_address) as cluster, PlainSender(cluster, "g") as sender:
+    with SocketCluster(broker.nameserver_address) as cluster, SocketSender(cluster, "g") as sender:
         for number in range(60):
             sender.send(single("many", f"single {number}"))
             sender.send(batch("many", [f"batch {number} {place}" for place in range(30)]))
@@ -76,7 +76,7 @@ def test_requests_overtake_no_answer_and_all_are_stored(broker: BrokerThread) ->
 
 def test_a_given_queue_keeps_the_order(broker: BrokerThread) -> None:
     broker.create_topic("ordered")
-    with PlainCluster(broker.nameserver_address) as cluster, PlainSender(cluster, "g") as sender:
+    with SocketCluster(broker.nameserver_address) as cluster, SocketSender(cluster, "g") as sender:
         first, second, *_ = sender.queues("ordered")
         for number in range(100):
             sender.send(batch("ordered", [f"{number:03} a", f"{number:03} b"]), first)
@@ -92,12 +92,12 @@ def test_a_given_queue_keeps_the_order(broker: BrokerThread) -> None:
 
 def test_a_topic_is_made_by_its_first_message(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_targets, "MISSING_PAUSES_S", (0.01,))
-    with PlainCluster(broker.nameserver_address) as cluster, PlainSender(cluster, "g") as sender:
+    with SocketCluster(broker.nameserver_address) as cluster, SocketSender(cluster, "g") as sender:
         assert sender.is_assumed("made-on-the-way")
         sender.send(batch("made-on-the-way", ["a", "b"]))
         sender.finish()
         assert {message.text for message in stored(cluster, "made-on-the-way")} == {"a", "b"}
-        with PlainSender(cluster, "g", template_topic="") as strict, pytest.raises(TopicNotFound):
+        with SocketSender(cluster, "g", template_topic="") as strict, pytest.raises(TopicNotFound):
             strict.send(single("never-made", "x"))
 
 
@@ -105,7 +105,7 @@ def test_a_dead_broker_is_gone_around_and_its_own_queues_are_waited_for() -> Non
     with broker_in_thread(2) as two:
         two.create_topic("shared")
         options = ClientOptions(two.nameserver_address, request_timeout_s=5.0, connect_timeout_s=1.0)
-        with PlainCluster(options) as cluster, PlainSender(cluster, "g") as sender:
+        with SocketCluster(options) as cluster, SocketSender(cluster, "g") as sender:
             queues = sender.queues("shared")
             names = sorted({queue.broker for queue in queues})
             assert len(names) == 2
@@ -132,7 +132,7 @@ def test_a_dead_broker_is_gone_around_and_its_own_queues_are_waited_for() -> Non
             assert set(found) == wanted
 
 
-def _addresses(cluster: PlainCluster, topic: str, name: str) -> list[str]:
+def _addresses(cluster: SocketCluster, topic: str, name: str) -> list[str]:
     return list(cluster.route(topic).brokers.get(name, {}).values())
 
 
@@ -154,7 +154,7 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 def test_a_lost_answer_means_a_second_copy(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.create_topic("twice", queues=1)
-    with PlainCluster(broker.nameserver_address) as cluster, PlainSender(cluster, "g") as sender:
+    with SocketCluster(broker.nameserver_address) as cluster, SocketSender(cluster, "g") as sender:
         lose_answers(monkeypatch, 1)
         sender.send(batch("twice", ["a", "b"]))
         sender.finish()
@@ -172,8 +172,8 @@ def test_a_doubt_is_asked_instead(broker: BrokerThread, monkeypatch: pytest.Monk
         asked.append((parcel.count, queue.queue_id))
         return {"all": None, "part": batch(topic, ["b"]), "none": parcel}[there]
 
-    with PlainCluster(broker.nameserver_address) as cluster:
-        with PlainSender(cluster, "g", doubt=doubt) as sender:
+    with SocketCluster(broker.nameserver_address) as cluster:
+        with SocketSender(cluster, "g", doubt=doubt) as sender:
             lose_answers(monkeypatch, 1)
             sender.send(batch(topic, ["a", "b"]))
             sender.finish()
@@ -185,7 +185,7 @@ def test_a_doubt_is_asked_instead(broker: BrokerThread, monkeypatch: pytest.Monk
 
 def test_what_nobody_takes_is_told(broker: BrokerThread) -> None:
     broker.create_topic("refusing", queues=1)
-    with PlainCluster(broker.nameserver_address) as cluster, PlainSender(cluster, "g") as sender:
+    with SocketCluster(broker.nameserver_address) as cluster, SocketSender(cluster, "g") as sender:
         sender.send(batch("refusing", ["good", "as well"]))
         broken = batch("refusing", ["x", "y", "z"])
         broken.body = broken.body[:-3]
@@ -201,7 +201,7 @@ def test_no_broker_in_time(broker: BrokerThread) -> None:
     with broker_in_thread() as lonely:
         lonely.create_topic("gone", queues=1)
         options = ClientOptions(lonely.nameserver_address, request_timeout_s=0.3)
-        with PlainCluster(options) as cluster, PlainSender(cluster, "g", give_up_s=0.5) as sender:
+        with SocketCluster(options) as cluster, SocketSender(cluster, "g", give_up_s=0.5) as sender:
             sender.queues("gone")
             lonely.stop()
             sender.send(batch("gone", "abcde"))
@@ -215,8 +215,8 @@ def test_a_peer_that_stops_reading_blocks_nobody_for_ever() -> None:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         options = ClientOptions("nobody:1", request_timeout_s=0.3, connect_timeout_s=0.3)
         with (
-            PlainCluster(options, tries=1) as cluster,
-            PlainSender(cluster, "g", give_up_s=0.6, retries=0) as sender,
+            SocketCluster(options, tries=1) as cluster,
+            SocketSender(cluster, "g", give_up_s=0.6, retries=0) as sender,
         ):
             queue = Queue("stuck", "b", 0)
             target = Target(queue, address, "g")
@@ -232,7 +232,7 @@ def test_a_peer_that_stops_reading_blocks_nobody_for_ever() -> None:
             assert 3 <= told.value.may_be_stored <= 9
 
 
-def send_many(sender: PlainSender, topic: str) -> None:
+def send_many(sender: SocketSender, topic: str) -> None:
     for number in range(40):
         sender.send(batch(topic, [f"{number} {place} " + "x" * 9_000 for place in range(20)]))
     sender.finish()
@@ -246,7 +246,7 @@ def test_other_ways_to_speak(broker: BrokerThread, how: str) -> None:
         "signed": ClientOptions(broker.nameserver_address, access_key="me", secret_key="12345678"),
         "binary": ClientOptions(broker.nameserver_address, encoding=BINARY),
     }[how]
-    with PlainCluster(options) as cluster, PlainSender(cluster, "g") as sender:
+    with SocketCluster(options) as cluster, SocketSender(cluster, "g") as sender:
         send_many(sender, f"spoken-{how}")
         assert len({message.text for message in stored(cluster, f"spoken-{how}")}) == 800
 
@@ -260,7 +260,7 @@ def test_over_tls(tmp_path: Path) -> None:
     files = {"tls_certificate": str(tmp_path / "chain.pem"), "tls_key": str(tmp_path / "key.pem")}
     with broker_in_thread(**files) as secured:
         secured.create_topic("secret")
-        with PlainCluster(secured.nameserver_address) as cluster, PlainSender(cluster, "g") as sender:
+        with SocketCluster(secured.nameserver_address) as cluster, SocketSender(cluster, "g") as sender:
             sender.queues("secret")  # the name server of this test speaks no TLS
             tls = ClientTls(ca=str(tmp_path / "ca.pem"), check_host=True)
             cluster.options = dataclasses.replace(cluster.options, tls=tls)

@@ -96,7 +96,7 @@ class Life(lives.Life):
             )
 
     async def wait_for_ends(self) -> None:
-        ended = self.broker.transactions.ended
+        ended = self.broker.transactions.finished
         while ended.pending:  # noqa: ASYNC110 — nobody would tell
             await asyncio.sleep(0.01)
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from kerolox.blocking import Producer
 from kerolox.cli.main import app
 from kerolox.client.messages import Message
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.spark import session as sessions
 from kerolox.spark.columns import COLUMNS
 from kerolox.spark.sink.options import COLUMNS as SINK_COLUMNS
@@ -72,7 +72,7 @@ def names(spark: SparkSession, broker: BrokerThread, folder: Path) -> dict[str, 
 
     def wait_drained(topic: str, group: str) -> None:
         deadline_s = time.monotonic() + 20
-        with PlainCluster(broker.nameserver_address) as cluster:
+        with SocketCluster(broker.nameserver_address) as cluster:
             queues = cluster.route(topic).readable
             while any(cluster.committed(queue, group) != cluster.max_offset(queue) for queue in queues):
                 assert time.monotonic() < deadline_s

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from kerolox.blocking import Producer
 from kerolox.client.messages import Message
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from tests.pipeline.archiving import archive, bodies
 
 from .driver import JavaDriver
@@ -38,7 +38,7 @@ def test_every_message_is_archived_once(
             told = archive(tmp_path, where, topic, kind=kind, round_rows=90)
             assert (told.rows, told.missing) == (count, 0)
     assert sorted(bodies(tmp_path, kind).elements()) == sorted(body.encode() for body in sent)
-    with PlainCluster(where) as cluster:
+    with SocketCluster(where) as cluster:
         queues = cluster.route(topic).readable
         ends = {queue: edges.end for queue, edges in cluster.edges(queues).items()}
         assert cluster.all_committed(queues, "archive") == ends

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kerolox.client.sockets.sending import PlainSender
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.sending import SocketSender
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
 
 from .driver import JavaDriver
@@ -69,7 +69,7 @@ def test_rows_are_messages_and_missing_ones_are_sent(peer: Any, topic: str, java
         "flag": pa.array([number % 3 for number in range(3_002)], pa.int32()),
     }  # fmt: skip
     table = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    with PlainCluster(peer.nameserver) as cluster, PlainSender(cluster, "spark_writer") as sender:
+    with SocketCluster(peer.nameserver) as cluster, SocketSender(cluster, "spark_writer") as sender:
         beginning = Beginning("job/peer", started_ms, ends_of(sender, [topic]))
 
         def attempt(table: pa.RecordBatch, *, again: bool) -> Stored:

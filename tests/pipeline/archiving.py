@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.pipeline.archive.archive import Archive, Summary
 from kerolox.pipeline.archive.delta import DeltaArchive
 from kerolox.pipeline.archive.files import Done, Format, Work
@@ -90,7 +90,7 @@ def kill_at(step: str) -> None:
     elif step == "behind the moves":
         Staging.publish = _then(Staging.publish, die)  # type: ignore[method-assign]
     elif step == "before the report":
-        PlainCluster.commit_all = die  # type: ignore[method-assign]
+        SocketCluster.commit_all = die  # type: ignore[method-assign]
 
 
 def _then(work: Any, after: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import ConnectionLost
 from kerolox.pipeline.replay import lane as replay_lane
 from kerolox.pipeline.replay.watch import Watched
@@ -66,7 +66,7 @@ class Quiet(Watched):
         self.told.append(done)
 
 
-class Forgetful(PlainCluster):
+class Forgetful(SocketCluster):
     """Loses the answer to every second send: one that was stored, one that was not, in turn."""
 
     sends = 0

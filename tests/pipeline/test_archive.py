@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kerolox.client.messages import Message, Queue, Receipt
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive import delta as archive_delta
 from kerolox.pipeline.archive import files as archive_files
@@ -168,12 +168,12 @@ def test_files_of_a_run_under_way_are_left_alone(
 
 
 def progress(broker: BrokerThread, topic: str) -> dict[Queue, int]:
-    with PlainCluster(broker.nameserver_address) as cluster:
+    with SocketCluster(broker.nameserver_address) as cluster:
         return cluster.all_committed(cluster.route(topic).readable, "archive")
 
 
 def ends(broker: BrokerThread, topic: str) -> dict[Queue, int]:
-    with PlainCluster(broker.nameserver_address) as cluster:
+    with SocketCluster(broker.nameserver_address) as cluster:
         return {queue: edge.end for queue, edge in cluster.edges(cluster.route(topic).readable).items()}
 
 

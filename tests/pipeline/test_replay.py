@@ -18,7 +18,7 @@ import pytest
 
 from kerolox.client.errors import NoRoute
 from kerolox.client.messages import Message, Queue, Received
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import OptionError
 from kerolox.pipeline.archive.archive import Archive
 from kerolox.pipeline.archive.delta import DeltaArchive
@@ -43,12 +43,12 @@ numbers = itertools.count(7)
 
 
 @pytest.fixture
-def cluster(broker: BrokerThread) -> Iterator[PlainCluster]:
-    with PlainCluster(broker.nameserver_address) as plain:
+def cluster(broker: BrokerThread) -> Iterator[SocketCluster]:
+    with SocketCluster(broker.nameserver_address) as plain:
         yield plain
 
 
-def read(cluster: PlainCluster, topic: str) -> dict[Queue, list[Received]]:
+def read(cluster: SocketCluster, topic: str) -> dict[Queue, list[Received]]:
     found = {}
     for queue in sorted(cluster.route(topic, fresh=True).readable):
         end = cluster.max_offset(queue)
@@ -56,7 +56,7 @@ def read(cluster: PlainCluster, topic: str) -> dict[Queue, list[Received]]:
     return found
 
 
-def bodies(cluster: PlainCluster, topic: str) -> list[str]:
+def bodies(cluster: SocketCluster, topic: str) -> list[str]:
     return [each.text for part in read(cluster, topic).values() for each in part]
 
 
@@ -74,7 +74,7 @@ def play(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> Callable[
 
 
 def test_an_archive_goes_into_a_topic_in_order(
-    play: Callable[..., Replayed], new_topic: Callable[..., str], cluster: PlainCluster, tmp_path: Path
+    play: Callable[..., Replayed], new_topic: Callable[..., str], cluster: SocketCluster, tmp_path: Path
 ) -> None:
     rows = [message(queue, offset) for queue in range(3) for offset in range(100, 350)]
     topic = new_topic(queues=4)
@@ -127,7 +127,7 @@ ROWS = [message(queue, offset) for queue in range(2) for offset in range(10)] + 
 def test_filters_and_a_dry_run_that_sends_nothing(
     play: Callable[..., Replayed],
     topic: str,
-    cluster: PlainCluster,
+    cluster: SocketCluster,
     tmp_path: Path,
     choice: dict[str, Any],
     count: int,
@@ -140,7 +140,7 @@ def test_filters_and_a_dry_run_that_sends_nothing(
 
 
 def test_each_topic_to_its_own_and_repeated_messages_once(
-    play: Callable[..., Replayed], new_topic: Callable[..., str], cluster: PlainCluster, tmp_path: Path
+    play: Callable[..., Replayed], new_topic: Callable[..., str], cluster: SocketCluster, tmp_path: Path
 ) -> None:
     orders, bills = new_topic(), new_topic(queues=1)
     source = archive(tmp_path / "a", [*ROWS, *ROWS[:5]])
@@ -172,7 +172,7 @@ def test_what_cannot_be_replayed_is_said(play: Callable[..., Replayed], topic: s
 
 
 def test_a_delta_table(
-    play: Callable[..., Replayed], topic: str, cluster: PlainCluster, tmp_path: Path
+    play: Callable[..., Replayed], topic: str, cluster: SocketCluster, tmp_path: Path
 ) -> None:
     deltalake = pytest.importorskip("deltalake")
     folder = str(tmp_path / "d")
@@ -200,7 +200,7 @@ def test_what_was_archived_of_a_topic(
     new_topic: Callable[..., str],
     broker: BrokerThread,
     send: Callable[[Sequence[Message]], Any],
-    cluster: PlainCluster,
+    cluster: SocketCluster,
     tmp_path: Path,
     kind: str,
 ) -> None:
@@ -236,7 +236,7 @@ def test_what_was_archived_of_a_topic(
 
 
 def test_the_files_of_a_broker(
-    play: Callable[..., Replayed], topic: str, cluster: PlainCluster, tmp_path: Path
+    play: Callable[..., Replayed], topic: str, cluster: SocketCluster, tmp_path: Path
 ) -> None:
     maker = StoreMaker(tmp_path / "broker-x")
     fill(maker, 500, ("orders", "%RETRY%shop", "RMQ_SYS_TRANS_HALF_TOPIC"), queues=3)
@@ -250,7 +250,7 @@ def test_the_files_of_a_broker(
 
 
 def test_the_rate_is_that_of_all_tasks(
-    play: Callable[..., Replayed], topic: str, cluster: PlainCluster, tmp_path: Path
+    play: Callable[..., Replayed], topic: str, cluster: SocketCluster, tmp_path: Path
 ) -> None:
     # One queue with twice as many: it gets twice the share, and both end together.
     rows = [message(0, offset) for offset in range(200)] + [message(1, offset) for offset in range(100)]
@@ -268,7 +268,7 @@ def test_a_replay_cut_short_goes_on_and_sends_nothing_twice(
     play: Callable[..., Replayed],
     new_topic: Callable[..., str],
     spark: SparkSession,
-    cluster: PlainCluster,
+    cluster: SocketCluster,
     tmp_path: Path,
 ) -> None:
     topic = new_topic(queues=2)  # for three queues: two of them share one
@@ -303,7 +303,7 @@ def test_a_program_killed_midway_leaves_nothing_running_and_its_replay_goes_on(
     play: Callable[..., Replayed],
     topic: str,
     broker: BrokerThread,
-    cluster: PlainCluster,
+    cluster: SocketCluster,
     tmp_path: Path,
 ) -> None:
     rows = [message(queue, offset) for queue in range(3) for offset in range(300)]
@@ -331,7 +331,7 @@ def test_a_program_killed_midway_leaves_nothing_running_and_its_replay_goes_on(
 
 
 def test_lost_answers_are_looked_for(
-    broker: BrokerThread, topic: str, cluster: PlainCluster, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerThread, topic: str, cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay_lane, "SETTLE_S", 0.05)
     monkeypatch.setattr(replay_lane, "PAUSE_S_MAX", 0.05)
@@ -352,7 +352,7 @@ def test_lost_answers_are_looked_for(
 
 
 def test_a_message_no_broker_takes_ends_its_lane_and_is_named(
-    broker: BrokerThread, topic: str, cluster: PlainCluster
+    broker: BrokerThread, topic: str, cluster: SocketCluster
 ) -> None:
     rows = [message(0, offset) for offset in range(10)]
     rows[6]["properties"] = [("long", "x" * 32_700)]
@@ -362,7 +362,7 @@ def test_a_message_no_broker_takes_ends_its_lane_and_is_named(
     assert "message orders/broker-x/0/6: with the marks its properties take 32" in (done[0].error or "")
 
 
-def test_two_messages_at_one_place_are_not_taken_for_one(cluster: PlainCluster, topic: str) -> None:
+def test_two_messages_at_one_place_are_not_taken_for_one(cluster: SocketCluster, topic: str) -> None:
     target = cluster.route(topic).writable[0]
     sources = {0: Source(Queue("orders", "broker-x", 0), 0, 2, 5, target, 0)}
     rows = [message(0, 0), message(0, 1), message(0, 1), message(0, 2), message(0, 2, body=b"another")]
@@ -371,7 +371,7 @@ def test_two_messages_at_one_place_are_not_taken_for_one(cluster: PlainCluster, 
     assert done[0].repeated == 1
 
 
-def test_what_a_replay_had_sent_and_was_deleted_is_not_sent_again(cluster: PlainCluster, topic: str) -> None:
+def test_what_a_replay_had_sent_and_was_deleted_is_not_sent_again(cluster: SocketCluster, topic: str) -> None:
     target = cluster.route(topic).writable[0]
     sources = {0: Source(Queue("orders", "broker-x", 0), 0, 9, 10, target, -1)}  # it began before its begin
     rows = [message(0, offset) for offset in range(10)]

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from kerolox.client.messages import Received
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.spark.datasource import RocketMQ
 
 
 def stored(nameserver: str, topic: str) -> list[Received]:
     """All messages of a topic, queue by queue in order."""
-    with PlainCluster(nameserver) as cluster:
+    with SocketCluster(nameserver) as cluster:
         found: list[Received] = []
         for queue in cluster.route(topic, fresh=True).readable:
             start, end = cluster.min_offset(queue), cluster.max_offset(queue)

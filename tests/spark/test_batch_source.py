@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructF
 from kerolox.blocking import Producer
 from kerolox.client.messages import Message, Queue
 from kerolox.client.options import ClientOptions, ProducerOptions
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.spark.source.batch import BatchSource
 from kerolox.spark.source.options import read_wanted
@@ -260,7 +260,7 @@ def test_a_task_that_is_left_early_spoils_nothing(
     topic = new_topic(queues=1)
     fill(send, topic, 0, 500)
     wanted = read_wanted({"nameserver": broker.nameserver_address, "topic": topic}, "batch")
-    with PlainCluster(broker.nameserver_address) as cluster:
+    with SocketCluster(broker.nameserver_address) as cluster:
         (queue,) = cluster.route(topic).readable
         pulls = cluster.blocks(queue, 0, 500, group="g", ahead=8)
         next(pulls)

@@ -18,7 +18,7 @@ import pytest
 
 from kerolox.blocking import Producer
 from kerolox.client.messages import Message, Receipt
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.spark import shipping
 from kerolox.spark.java import find_java
 from kerolox.spark.shipping import ExecutorsLack, Shipment, check_executors
@@ -107,7 +107,7 @@ def test_a_replay_by_a_cluster(
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["sent"], told["complete"]) == (300, True)
-    with PlainCluster(broker.nameserver_address) as plain:
+    with SocketCluster(broker.nameserver_address) as plain:
         for queue in plain.route(topic).readable:
             part = [m.body for m in plain.read(queue, 0, plain.max_offset(queue), group="TOOLS_CONSUMER")]
             assert part == [row["body"] for row in rows if row["queue_id"] == queue.queue_id]

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from kerolox.client.messages import Queue
 from kerolox.errors import ProtocolError
-from kerolox.spark.offsets import Mark, Places, from_tree, in_namespace, is_marked, read_offsets, to_tree
+from kerolox.spark.offsets import (
+    Mark,
+    QueueOffsets,
+    from_tree,
+    in_namespace,
+    is_marked,
+    read_offsets,
+    to_tree,
+)
 from kerolox.spark.source.stream import between
 
 A0, A1, B0 = Queue("t", "broker-a", 0), Queue("t", "broker-a", 1), Queue("t", "broker-b", 0)
@@ -17,7 +25,7 @@ QUEUES = st.builds(Queue, st.text(max_size=5), st.text(max_size=5), st.integers(
 
 @given(st.dictionaries(QUEUES, st.integers(0, 2**63 - 1), max_size=8))
 @settings(max_examples=100)
-def test_places_travel_as_json(places: Places) -> None:
+def test_places_travel_as_json(places: QueueOffsets) -> None:
     mark = Mark("g", "host:1", places)
     text = json.dumps(mark.encode())
     assert Mark.decode(json.loads(text)) == mark

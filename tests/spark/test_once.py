@@ -11,8 +11,8 @@ import pytest
 from pyarrow import fs
 
 from kerolox.client.sockets.lines import Sending, SendLine
-from kerolox.client.sockets.sending import PlainSender
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.sending import SocketSender
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import ConnectionLost, KeroloxError, OptionError
 from kerolox.protocol.command import Command
 from kerolox.spark.sink.notes import LocalFolder, Notes, RemoteFolder, open_folder
@@ -27,15 +27,15 @@ NewTopic = Callable[..., str]
 
 
 @pytest.fixture
-def sender(broker: BrokerThread) -> Iterator[PlainSender]:
-    with PlainCluster(broker.nameserver_address) as cluster, PlainSender(cluster, "g") as made:
+def sender(broker: BrokerThread) -> Iterator[SocketSender]:
+    with SocketCluster(broker.nameserver_address) as cluster, SocketSender(cluster, "g") as made:
         yield made
 
 
 class Task:
     """Attempts of one task."""
 
-    def __init__(self, sender: PlainSender, topic: str, partition: int = 0) -> None:
+    def __init__(self, sender: SocketSender, topic: str, partition: int = 0) -> None:
         self.sender = sender
         self.topic = topic
         self.ids = RowIds("job/1", partition)
@@ -58,7 +58,7 @@ class Task:
         return known
 
 
-def test_the_second_attempt_sends_the_rest(broker: BrokerThread, sender: PlainSender, topic: str) -> None:
+def test_the_second_attempt_sends_the_rest(broker: BrokerThread, sender: SocketSender, topic: str) -> None:
     rows = [f"row {number}" for number in range(300)]
     Task(sender, topic, partition=1).run(rows, again=False)  # another task's rows count for nothing here
     task = Task(sender, topic)
@@ -69,7 +69,7 @@ def test_the_second_attempt_sends_the_rest(broker: BrokerThread, sender: PlainSe
 
 
 def test_rows_may_come_in_another_order_and_equal_ones_count_each(
-    broker: BrokerThread, sender: PlainSender, topic: str
+    broker: BrokerThread, sender: SocketSender, topic: str
 ) -> None:
     rows = ["same"] * 5 + [f"row {number}" for number in range(50)]
     keys = [f"k{number % 3}" for number in range(len(rows))]
@@ -82,7 +82,7 @@ def test_rows_may_come_in_another_order_and_equal_ones_count_each(
     assert len({message.msg_id for message in messages}) == len(rows)
 
 
-def test_other_rows_than_before_are_found_out(sender: PlainSender, topic: str) -> None:
+def test_other_rows_than_before_are_found_out(sender: SocketSender, topic: str) -> None:
     task = Task(sender, topic)
     task.run(["a", "b", "c"], again=False)
     with pytest.raises(NotTheSameRows, match="sent 2 rows that this attempt was not given"):
@@ -90,7 +90,7 @@ def test_other_rows_than_before_are_found_out(sender: PlainSender, topic: str) -
 
 
 def test_a_lost_answer_is_looked_up(
-    broker: BrokerThread, sender: PlainSender, topic: str, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerThread, sender: SocketSender, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = [3]
     whole = SendLine.pull
@@ -111,7 +111,7 @@ def test_a_lost_answer_is_looked_up(
 
 
 def test_without_offsets_the_time_says_where_to_look(
-    broker: BrokerThread, sender: PlainSender, topic: str
+    broker: BrokerThread, sender: SocketSender, topic: str
 ) -> None:
     from kerolox.clock import SYSTEM_CLOCK
 
@@ -122,7 +122,7 @@ def test_without_offsets_the_time_says_where_to_look(
     assert texts(broker.nameserver_address, topic) == ["a", "b", "c"]
 
 
-def test_a_topic_that_is_not_there_yet(broker: BrokerThread, sender: PlainSender, topic: str) -> None:
+def test_a_topic_that_is_not_there_yet(broker: BrokerThread, sender: SocketSender, topic: str) -> None:
     task = Task(sender, topic + "-new")
     assert task.run(["a", "b"]).skipped == 0
     assert task.run(["a", "b"]).skipped == 2

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kerolox.client.messages import Message, Queue
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import OptionError
 from kerolox.spark.offsets import Mark
 from kerolox.spark.source import progress
@@ -43,7 +43,7 @@ def test_places_of_our_sources_are_reported(
     queue = Queue(topic, "broker-a", 0)
     mark = Mark("heard", broker.nameserver_address, {queue: 3})
     listener.onQueryProgress(event({"offset": 7}, None, mark.encode(), 12))
-    with PlainCluster(broker.nameserver_address) as cluster:
+    with SocketCluster(broker.nameserver_address) as cluster:
         assert cluster.committed(queue, "heard") == 3
         assert cluster.route("%RETRY%heard").readable  # by which tools find groups
 

@@ -69,9 +69,9 @@ def test_every_column_becomes_what_it_says(
 
 
 def _route(broker: BrokerThread, topic: str) -> Any:
-    from kerolox.client.sockets.socket_cluster import PlainCluster
+    from kerolox.client.sockets.socket_cluster import SocketCluster
 
-    with PlainCluster(broker.nameserver_address) as cluster:
+    with SocketCluster(broker.nameserver_address) as cluster:
         return cluster.route(topic)
 
 

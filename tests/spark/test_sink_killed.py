@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.testing.threads import BrokerThread
 
 pytest.importorskip("pyspark")
@@ -23,7 +23,7 @@ FILES, ROWS, KILLS = 8, 2_000, 2
 
 
 def count(nameserver: str, topic: str) -> int:
-    with PlainCluster(nameserver) as cluster:
+    with SocketCluster(nameserver) as cluster:
         return sum(cluster.max_offset(queue) for queue in cluster.route(topic).readable)
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from kerolox.blocking import Producer
 from kerolox.cli.main import app
 from kerolox.client.messages import Message, Queue
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.spark import fill_metrics
 from kerolox.testing.threads import BrokerThread
 
@@ -49,8 +49,8 @@ def stream(spark: SparkSession, broker: BrokerThread) -> Callable[..., DataStrea
 
 
 @pytest.fixture
-def cluster(broker: BrokerThread) -> Iterator[PlainCluster]:
-    with PlainCluster(broker.nameserver_address) as plain:
+def cluster(broker: BrokerThread) -> Iterator[SocketCluster]:
+    with SocketCluster(broker.nameserver_address) as plain:
         yield plain
 
 
@@ -228,7 +228,7 @@ def test_no_filters_are_taken_over() -> None:
 
 
 def test_batch_by_batch_and_on_from_the_checkpoint(
-    stream: Callable[..., DataStreamReader], topic: str, send: Send, tmp_path: Path, cluster: PlainCluster
+    stream: Callable[..., DataStreamReader], topic: str, send: Send, tmp_path: Path, cluster: SocketCluster
 ) -> None:
     send(texts(topic, 0, 50))
 
@@ -270,7 +270,7 @@ def test_messages_as_they_come_and_the_lag_of_the_group(
     topic: str,
     send: Send,
     tmp_path: Path,
-    cluster: PlainCluster,
+    cluster: SocketCluster,
     broker: BrokerThread,
 ) -> None:
     send(texts(topic, 0, 5))

@@ -16,7 +16,7 @@ from kerolox.blocking import Producer
 from kerolox.client.errors import TopicNotFound
 from kerolox.client.messages import Message, Queue
 from kerolox.client.sockets import socket_cluster as plain
-from kerolox.client.sockets.socket_cluster import Edges, PlainCluster
+from kerolox.client.sockets.socket_cluster import Edges, SocketCluster
 from kerolox.errors import ConnectionLost, KeroloxError, OptionError, ProtocolError
 from kerolox.spark import fill_metrics
 from kerolox.spark.source.queues import DataLoss
@@ -36,8 +36,8 @@ def names(begin: int, end: int) -> list[str]:
 
 
 @pytest.fixture
-def cluster(broker: BrokerThread) -> Iterator[PlainCluster]:
-    with PlainCluster(broker.nameserver_address) as plain:
+def cluster(broker: BrokerThread) -> Iterator[SocketCluster]:
+    with SocketCluster(broker.nameserver_address) as plain:
         yield plain
 
 
@@ -51,7 +51,7 @@ def closed() -> Iterator[None]:
 
 
 def test_queries_without_a_group_have_one_each_and_keep_it(
-    broker: BrokerThread, new_topic: NewTopic, send: Send, cluster: PlainCluster
+    broker: BrokerThread, new_topic: NewTopic, send: Send, cluster: SocketCluster
 ) -> None:
     topic = new_topic(queues=1)
     send(texts(topic, 0, 5))
@@ -149,7 +149,7 @@ def test_offsets_that_are_not_there(broker: BrokerThread, new_topic: NewTopic, s
 
 
 def test_where_the_group_is(
-    broker: BrokerThread, new_topic: NewTopic, send: Send, cluster: PlainCluster
+    broker: BrokerThread, new_topic: NewTopic, send: Send, cluster: SocketCluster
 ) -> None:
     topic = new_topic(queues=1)
     send(texts(topic, 0, 5))
@@ -176,7 +176,7 @@ def test_a_point_in_time(broker: BrokerThread, new_topic: NewTopic, send: Send) 
 
 
 def test_a_point_in_time_for_each_topic_and_queue(
-    broker: BrokerThread, new_topic: NewTopic, cluster: PlainCluster
+    broker: BrokerThread, new_topic: NewTopic, cluster: SocketCluster
 ) -> None:
     one, two = new_topic(queues=2), new_topic(queues=1)
     with Producer(broker.nameserver_address, group="p") as producer:
@@ -622,7 +622,7 @@ def test_patience_ends() -> None:
 
 
 def test_the_group_hears_how_far_it_is_and_never_back(
-    broker: BrokerThread, new_topic: NewTopic, send: Send, cluster: PlainCluster
+    broker: BrokerThread, new_topic: NewTopic, send: Send, cluster: SocketCluster
 ) -> None:
     topic = new_topic(queues=1)
     send(texts(topic, 0, 10))
@@ -639,7 +639,7 @@ def test_the_group_hears_how_far_it_is_and_never_back(
 
 
 def test_a_group_is_there_before_it_has_read_anything(
-    broker: BrokerThread, new_topic: NewTopic, send: Send, cluster: PlainCluster
+    broker: BrokerThread, new_topic: NewTopic, send: Send, cluster: SocketCluster
 ) -> None:
     topic = new_topic(queues=1)
     send(texts(topic, 0, 3))

@@ -14,7 +14,7 @@ import kerolox.store
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.properties import pack
 from kerolox.store.disk.files import Files
-from kerolox.store.disk.progress_notes import Marks, MarksFile
+from kerolox.store.disk.progress_notes import ProgressNotes, ProgressNotesFile
 from kerolox.store.message_store import MessageStore
 from kerolox.store.offline.layout import find_layout
 from kerolox.store.offline.mend import apply_skip, plan_skip
@@ -74,11 +74,13 @@ def examples(path: Path) -> dict[str, str]:
         "checkpoint": dump((path / "checkpoint").read_bytes()[:48]),
         "lock": dump((path / "lock").read_bytes()),
     }
-    marks = MarksFile(Files(), path / "marks")
+    marks = ProgressNotesFile(Files(), path / "marks")
     os.mkdir(path / "marks")
     end = places[2][0] + places[2][2]
     marks.save(
-        Marks(boot="9f1c", dispatched=end, flushed=end, queues=1, index_files=1, log_end=end, queue_files=1)
+        ProgressNotes(
+            boot="9f1c", dispatched=end, flushed=end, queues=1, index_files=1, log_end=end, queue_files=1
+        )
     )
     marks.close()
     shown["kerolox.marks"] = (path / "marks/kerolox.marks").read_bytes().rstrip(b"\0\n").decode()

@@ -25,7 +25,7 @@ from kerolox.protocol.record import decode_record, encode_blank
 from kerolox.store import housekeeping, opening, recovery
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.progress_notes import NAME as MARKS
-from kerolox.store.disk.progress_notes import Marks, MarksFile
+from kerolox.store.disk.progress_notes import ProgressNotes, ProgressNotesFile
 from kerolox.store.disk.sums import NAME as SUMS
 from kerolox.store.errors import (
     DiskFull,
@@ -388,10 +388,10 @@ async def test_zeros_in_the_middle_after_power_loss(rig: Rig, caplog: pytest.Log
 async def test_zeros_in_what_was_flushed_are_damage_also_after_power_loss(rig: Rig) -> None:
     """All written in one millisecond: the offset noted as flushed tells, not the time."""
     places = await crashed_with(rig, 12, marked=9)
-    forget = MarksFile(Files(), rig.path)
+    forget = ProgressNotesFile(Files(), rig.path)
     marks = forget.load()
     assert marks.flushed == places[9][0]
-    forget.save(Marks(boot=marks.boot, dispatched=0, flushed=marks.flushed))
+    forget.save(ProgressNotes(boot=marks.boot, dispatched=0, flushed=marks.flushed))
     forget.close()
     physical, _, size = places[7]
     path, at = log_path(rig, physical)
@@ -646,7 +646,7 @@ async def test_garbage_for_marks(rig: Rig, content: bytes) -> None:
 @pytest.mark.parametrize("shift", [1, 40, 95, -1])
 async def test_marks_at_no_beginning_of_a_record(rig: Rig, clean: bool, shift: int) -> None:
     places = await (stopped(rig) if clean else crashed_with(rig, marked=20))
-    file = MarksFile(Files(), rig.path)
+    file = ProgressNotesFile(Files(), rig.path)
     marks = file.load()
     marks.dispatched = places[15][0] + shift
     file.save(marks)
@@ -660,7 +660,7 @@ async def test_marks_in_a_body_of_zeros(rig: Rig) -> None:
     physical, _, _ = await store.put("T", 0, bytes(1000))
     await store.put("T", 0, b"last")
     await rig.kill(store)
-    file = MarksFile(Files(), rig.path)
+    file = ProgressNotesFile(Files(), rig.path)
     marks = file.load()
     marks.dispatched = physical + 500
     file.save(marks)
@@ -674,8 +674,8 @@ async def test_marks_that_are_behind_the_log(rig: Rig) -> None:
     marks = store.housekeeper.note()
     await store.housekeeper._delete_log_before(2 * LOG_FILE)
     await rig.kill(store)
-    file = MarksFile(Files(), rig.path)
-    file.save(Marks(boot=marks.boot, dispatched=0))
+    file = ProgressNotesFile(Files(), rig.path)
+    file.save(ProgressNotes(boot=marks.boot, dispatched=0))
     file.close()
     store = await rig.open()
     assert store.recovered.start == 2 * LOG_FILE  # type: ignore[union-attr]

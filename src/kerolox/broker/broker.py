@@ -13,8 +13,8 @@ import kerolox.protocol.fast_codecs  # noqa: F401 — the short way through the 
 from kerolox.broker.absent import report_from_before
 from kerolox.broker.admin.admin import Admin
 from kerolox.broker.cluster.address import advertised_host, join, resolve
-from kerolox.broker.cluster.graceful_stop import GoingAway
-from kerolox.broker.cluster.ha_port import FollowerPort
+from kerolox.broker.cluster.graceful_stop import GracefulStop
+from kerolox.broker.cluster.ha_port import HaPort
 from kerolox.broker.cluster.leadership import Leadership
 from kerolox.broker.cluster.registration import Registrations, split_nameservers
 from kerolox.broker.consume.commits import Commits, Resets
@@ -37,7 +37,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.recalls import Recalls
 from kerolox.broker.produce.replies import Replies
 from kerolox.broker.produce.retries import Retries
-from kerolox.broker.produce.send_runs import PlainSends
+from kerolox.broker.produce.send_runs import SendRuns
 from kerolox.broker.produce.sends import Sends
 from kerolox.broker.tables.lost_tables import mind_lost_tables
 from kerolox.broker.tables.saver import TablesSaver
@@ -45,7 +45,7 @@ from kerolox.broker.tables.topics import Topics
 from kerolox.broker.transactions import Transactions
 from kerolox.broker.write.admission import Admission
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Drafts
+from kerolox.broker.write.pending_message import PendingMessages
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.net.lanes import BODY_BYTES_MAX, Lane
 from kerolox.net.peer import Budgets, Peer, PeerEvents, PeerLimits
@@ -145,7 +145,7 @@ class Broker(PeerEvents):
         push(self.transactions.close)
         push(self.delays.close)
         await self.delays.start()
-        push(GoingAway((server, vip_server), self.waiting, options, self.clock).send_away)
+        push(GracefulStop((server, vip_server), self.waiting, options, self.clock).send_away)
         push(self.registrations.close)
         await self.registrations.start()
         self.started = True
@@ -177,7 +177,7 @@ class Broker(PeerEvents):
 
     # --- ports and store -------------------------------------------------------------------------------
 
-    async def _bind(self) -> tuple[Server, Server, FollowerPort]:
+    async def _bind(self) -> tuple[Server, Server, HaPort]:
         options = self.options
         host = await resolve(options.bind_address, "bindAddress")
         for tries in range(1, BIND_TRIES + 1):
@@ -185,7 +185,7 @@ class Broker(PeerEvents):
             await server.bind()
             vip_port = options.vip_port if options.vip_port >= 0 else max(0, server.port - 2)
             vip_server = self._listener(self._vip_handlers, host, vip_port)
-            followers = FollowerPort(host, options.ha_port if options.ha_port >= 0 else server.port + 1)
+            followers = HaPort(host, options.ha_port if options.ha_port >= 0 else server.port + 1)
             try:
                 await vip_server.bind(fresh=not options.listen_port)
                 await followers.start()
@@ -286,12 +286,12 @@ class Broker(PeerEvents):
         self.slow_groups = SlowGroups(self.groups, self.stats.behind_by_group, options, clock)
         self.waiting = WaitingPulls(clock)
         self.writes = LogWrites(store.log)
-        self.drafts = Drafts(store.log)
+        self.pending_messages = PendingMessages(store.log)
         self.delays = Delays(store, self.writes, self.delay_offsets, options, clock)
         self.admission = Admission(store.acks, store.state, self.topics, options, clock)
         self.sends = Sends(
             store.log,
-            self.drafts,
+            self.pending_messages,
             self.writes,
             store.acks,
             self.admission,
@@ -304,14 +304,14 @@ class Broker(PeerEvents):
             self.sends.light_queues.update(topic.encode() for topic in light)
         self.timers = Timers(
             store,
-            self.drafts,
+            self.pending_messages,
             self.writes,
             TimerCounts(store.files, store.path("config"), clock=clock),
             options,
             clock,
         )
         self.timer_sends = TimerSends(options, clock, self.timers.waiting_at)
-        self.plain_sends = PlainSends(
+        self.send_runs = SendRuns(
             self.sends,
             store.log,
             self.writes,
@@ -321,13 +321,20 @@ class Broker(PeerEvents):
             self.timer_sends,
             options,
         )
-        self.recalls = Recalls(store, self.drafts, self.writes, self.topics, options, clock)
+        self.recalls = Recalls(store, self.pending_messages, self.writes, self.topics, options, clock)
         self.replies = Replies(
-            store, self.sends, self.drafts, self.writes, self.members, options, clock, address=self.address
+            store,
+            self.sends,
+            self.pending_messages,
+            self.writes,
+            self.members,
+            options,
+            clock,
+            address=self.address,
         )
         self.transactions = Transactions(
             store,
-            self.drafts,
+            self.pending_messages,
             self.writes,
             self.members,
             self.topics,
@@ -341,8 +348,8 @@ class Broker(PeerEvents):
         self.heartbeats = Heartbeats(self.members, self.groups, self.topics, options)
         self.queue_locks = QueueLocks(clock, options.queue_lock_ms / 1000, exists=self.topics.has_queue)
         self.retries = Retries(
-            store, self.admission, self.drafts, self.writes, self.topics, self.groups, self.queue_locks,
-            self.stats, options,
+            store, self.admission, self.pending_messages, self.writes, self.topics, self.groups,
+            self.queue_locks, self.stats, options,
         )  # fmt: skip
         self.commits = Commits(store, self.topics, self.groups, self.offsets)
         self.resets = Resets(
@@ -394,7 +401,7 @@ class Broker(PeerEvents):
 
     def _connect_timers(self) -> None:
         timers = self.timers
-        self.drafts.rewrites.append(self.timer_sends.park)
+        self.pending_messages.rewrites.append(self.timer_sends.park)
         timers.delivery.on_stored.append(self.stats.stored)
         self.topics.on_removed.append(timers.counts.forget)
         if self.options.timer_wheel:
@@ -419,13 +426,13 @@ class Broker(PeerEvents):
         topics.unsaved.save, groups.unsaved.save = self.topic_saver.save, self.group_saver.save
         self.resets.unsaved.save = self.offset_saver.save
         topics.on_saved.append(self.registrations.topic_changed)
-        topics.on_change.append(lambda config: self.plain_sends.forget_topic(config.topic_name))
-        topics.on_removed += [self.plain_sends.forget_topic, sends.forget_topic]
+        topics.on_change.append(lambda config: self.send_runs.forget_topic(config.topic_name))
+        topics.on_removed += [self.send_runs.forget_topic, sends.forget_topic]
         topics.on_removed.append(stats.forget_topic)
         groups.on_change.append(lambda _: self.group_saver.save())
         sends.rewrites.append(self.retries.redirect)
         sends.on_stored.append(stats.stored)
-        self.plain_sends.on_stored.append(stats.stored)
+        self.send_runs.on_stored.append(stats.stored)
         self.replies.on_stored.append(stats.stored)
         transactions = self.transactions
         sends.rewrites.append(transactions.prepare)
@@ -440,7 +447,7 @@ class Broker(PeerEvents):
         self.pulls.on_cold_read.append(stats.read_cold)
         groups.on_enabled.append(stats.forget_behind)
         stats.count_misses(lambda: self.pulls.misses)
-        self.drafts.rewrites.insert(0, self.delays.park)  # before any time: a level wins
+        self.pending_messages.rewrites.insert(0, self.delays.park)  # before any time: a level wins
         self.delays.on_delivered.append(self._count_delayed)
         self.metrics.more.append(self.delays.metrics)
 
@@ -469,7 +476,7 @@ class Broker(PeerEvents):
         self.writes.due = self.stats.timed(self.writes.write)
         for handlers in (self._handlers, self._vip_handlers):
             handlers.after_pass.append(sends.end_pass)
-            self.plain_sends.add_to(handlers, self.lanes["send"])
+            self.send_runs.add_to(handlers, self.lanes["send"])
 
     def _add(self, lane: str, rows: Iterable[Row]) -> None:
         for code, handler, header in rows:

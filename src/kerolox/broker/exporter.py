@@ -26,7 +26,7 @@ def exporter(broker: Broker, handlers: Iterable[Handlers]) -> HttpResponder | No
     for table in handlers:
         table.answered = meters.answered
     broker.sends.meter = meters.sent
-    broker.plain_sends.meters = meters
+    broker.send_runs.meters = meters
     broker.replies.on_stored.append(lambda topic, count, size: meters.stored(topic, NORMAL, count, size))
     broker.transactions.endings.on_stored.append(
         lambda topic, count, size, _: meters.stored(topic, TRANSACTION, count, size)

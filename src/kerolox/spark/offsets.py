@@ -26,7 +26,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 FORM: Final = "rmq1"
 
-Places = dict[Queue, int]
+QueueOffsets = dict[Queue, int]
 Tree = dict[str, dict[str, dict[str, int]]]
 
 
@@ -43,9 +43,9 @@ def to_tree(places: Mapping[Queue, int]) -> Tree:
     return tree
 
 
-def from_tree(tree: object) -> Places:
+def from_tree(tree: object) -> QueueOffsets:
     """Raises ValueError that says what is wrong."""
-    found: Places = {}
+    found: QueueOffsets = {}
     for topic, brokers in _items(tree, "topics"):
         for broker, queues in _items(brokers, f"brokers of {topic}"):
             for number, offset in _items(queues, f"queues of {topic}/{broker}"):
@@ -63,7 +63,7 @@ def _items(tree: object, what: str) -> list[tuple[str, Any]]:
     return list(tree.items())
 
 
-def read_offsets(text: str) -> str | Places:
+def read_offsets(text: str) -> str | QueueOffsets:
     """``earliest``, ``latest``, ``group``, or offsets as users write them. Raises ValueError."""
     if text.lower() in ("earliest", "latest", "group"):
         return text.lower()
@@ -72,7 +72,7 @@ def read_offsets(text: str) -> str | Places:
     return from_tree(json.loads(text))
 
 
-def in_namespace(places: Mapping[Queue, int], namespace: str) -> Places:
+def in_namespace(places: Mapping[Queue, int], namespace: str) -> QueueOffsets:
     """Under the names that travel."""
     return {queue._replace(topic=with_namespace(namespace, queue.topic)): at for queue, at in places.items()}
 
@@ -83,8 +83,8 @@ class Mark:
 
     group: str
     nameserver: str
-    places: Places = field(default_factory=dict)
-    begins: Places = field(default_factory=dict)  # of the batch that ends here, where they need saying
+    places: QueueOffsets = field(default_factory=dict)
+    begins: QueueOffsets = field(default_factory=dict)  # of the batch that ends here, where they need saying
     first: bool = False
 
     def encode(self) -> dict[str, Any]:

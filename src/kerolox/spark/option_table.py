@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kerolox import ClientTls
 from kerolox.client.options import ClientOptions
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
 
@@ -342,6 +342,6 @@ def cluster_options(values: Values) -> ClientOptions:
     return options
 
 
-def open_cluster(values: Values) -> PlainCluster:
+def open_cluster(values: Values) -> SocketCluster:
     """The cluster that was asked for, with as much patience as was asked for."""
-    return PlainCluster(cluster_options(values), patience_s=values["retryForMs"] / 1000)
+    return SocketCluster(cluster_options(values), patience_s=values["retryForMs"] / 1000)

@@ -1,4 +1,4 @@
-"""Places told by time: one for all queues, one for a topic, one for a queue."""
+"""QueueOffsets told by time: one for all queues, one for a topic, one for a queue."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from kerolox.clock import TimerHandle
-from kerolox.store.disk.progress_notes import UNKNOWN, Marks
+from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
 from kerolox.store.disk.sums import CHECKED_BYTES, STEP_BYTES, Sums
 from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.queue.consume_queues import flush
@@ -135,10 +135,10 @@ class Housekeeper:
         except StoreError as error:
             store.state.set(Obstacle.FENCED, f"consume queues or index cannot be written: {error}")
 
-    def note(self) -> Marks:
+    def note(self) -> ProgressNotes:
         """What may be called safe once queues and index are flushed as they are now."""
         store = self._store
-        return Marks(
+        return ProgressNotes(
             boot=store.boot,
             dispatched=min(store.dispatcher.dispatched, store.progress.flushed),
             flushed=store.progress.flushed,
@@ -181,7 +181,7 @@ class Housekeeper:
         store = self._store
         return min(store.dispatcher.dispatched_ms, store.flusher.flushed_store_timestamp)
 
-    def save_marks(self, marks: Marks, queues_ms: int) -> None:
+    def save_marks(self, marks: ProgressNotes, queues_ms: int) -> None:
         """Note what is safe, in RocketMQ's file and in ours. Waits for the disk."""
         store = self._store
         flushed_ms = store.flusher.flushed_store_timestamp

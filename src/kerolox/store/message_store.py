@@ -17,7 +17,7 @@ from kerolox.store.delay_table import parse_levels
 from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
-from kerolox.store.disk.progress_notes import MarksFile, boot_identity
+from kerolox.store.disk.progress_notes import ProgressNotesFile, boot_identity
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.disk.sums import SumsFile
@@ -107,7 +107,7 @@ class MessageStore:
             clock=clock,
         )
         self.checkpoint = Checkpoint(self.files, self.path("checkpoint"))
-        self.marks = MarksFile(self.files, self.root)
+        self.marks = ProgressNotesFile(self.files, self.root)
         self.sums = SumsFile(self.files, self.root)
         self.deleted = DeletedTopics(self.files, self.root)
         self.flusher = LogFlusher(self.log, options, self.state, clock=clock)

@@ -16,7 +16,7 @@ import msgspec
 
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, QUEUE_ID, TOPIC, Entry
 from kerolox.store.delay_table import parse_levels
-from kerolox.store.disk.progress_notes import UNKNOWN, Marks
+from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
 from kerolox.store.disk.sums import Sums
 from kerolox.store.dispatch.comparing import Comparison
 from kerolox.store.errors import QueueGap, StoreError
@@ -102,7 +102,7 @@ class Opening:
         self._write_abort()
         return found
 
-    def circumstances(self, marks: Marks, crashed: bool) -> Circumstances:
+    def circumstances(self, marks: ProgressNotes, crashed: bool) -> Circumstances:
         """What is known before the log is read."""
         store = self._store
         queues_end = store.queues.max_physical if self._sums is None else self._sums.end
@@ -234,7 +234,9 @@ class Opening:
 
     # --- the log -------------------------------------------------------------------------------------
 
-    def _recover_all(self, marks: Marks, crashed: bool, progress: Callable[[int], None] | None) -> Recovered:
+    def _recover_all(
+        self, marks: ProgressNotes, crashed: bool, progress: Callable[[int], None] | None
+    ) -> Recovered:
         store = self._store
         known = self.circumstances(marks, crashed)
         try:
@@ -372,7 +374,7 @@ class Opening:
     def _note_unfinished(self, dispatched: int) -> None:
         """Should this be broken off, the next start must not take what there is by then for all."""
         self._write_abort()
-        self._store.marks.save(Marks(boot=self._store.boot, dispatched=dispatched))
+        self._store.marks.save(ProgressNotes(boot=self._store.boot, dispatched=dispatched))
 
     def _write_abort(self) -> None:
         store = self._store

@@ -22,7 +22,7 @@ from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, TOPIC
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.files import Files
-from kerolox.store.disk.progress_notes import UNKNOWN, Marks, MarksFile, boot_identity
+from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes, ProgressNotesFile, boot_identity
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.disk.sums import SumsFile
@@ -368,12 +368,12 @@ def _note(
         checkpoint.index_ms = min(checkpoint.index_ms, new_index.full_files_end_ms)
         checkpoint.save()
         checkpoint.close()
-    marks_file = MarksFile(files, layout.root)
+    marks_file = ProgressNotesFile(files, layout.root)
     if not files.exists(marks_file.path):
         return  # the store of another broker
     old = marks_file.load()
     end = made.log_end
-    marks = Marks(
+    marks = ProgressNotes(
         boot=old.boot,
         dispatched=end if queues and index else min(old.dispatched, end),
         flushed=min(old.flushed, end),

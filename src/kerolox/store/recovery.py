@@ -36,7 +36,7 @@ from kerolox.protocol.record_scan import (
     scan,
 )
 from kerolox.store.disk.checkpoint import Checkpoint
-from kerolox.store.disk.progress_notes import UNKNOWN, Marks
+from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
 from kerolox.store.disk.segment import segment_name
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import CorruptRecord, StoreError
@@ -103,7 +103,7 @@ class Circumstances(msgspec.Struct, frozen=True):
 
     crashed: bool  # the abort file is there
     power_lost: bool  # the operating system was started since, or that is not known
-    marks: Marks
+    marks: ProgressNotes
     queues_end: int  # end of the last message in any consume queue, -1 without any
     queues_vanished: bool = False  # they are made again from the whole log
     index_vanished: bool = False  # likewise

@@ -24,7 +24,7 @@ from kerolox.client.consume.pull_consumer import PullConsumer
 from kerolox.client.consume.push_consumer import PushConsumer
 from kerolox.client.errors import AccessDenied
 from kerolox.client.nameservers import NameServers
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.net.dialer import Dialer
 from kerolox.net.requests import Handlers
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -241,7 +241,7 @@ async def test_messages_are_sent_and_read(guarded: Guarded, unique: Unique, enco
         await pull.commit()
 
     def read_plainly() -> list[str]:
-        with PlainCluster(where) as plain:
+        with SocketCluster(where) as plain:
             queues = plain.route(topic).readable
             return [
                 message.text
@@ -377,7 +377,7 @@ async def test_who_is_not_known_cannot_read(
             await pull.assign([queue])
 
     def read_plainly() -> None:
-        with PlainCluster(where) as plain:
+        with SocketCluster(where) as plain:
             (queue,) = plain.route(some_topic).readable
             with pytest.raises(AccessDenied) as refused:
                 plain.max_offset(queue)

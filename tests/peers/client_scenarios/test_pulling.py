@@ -10,7 +10,7 @@ import pytest
 
 from kerolox import Message, Producer, PullConsumer, PullOptions, Queue, Received
 from kerolox import blocking as without_await
-from kerolox.client.sockets.socket_cluster import OffsetGone, PlainCluster
+from kerolox.client.sockets.socket_cluster import OffsetGone, SocketCluster
 
 from .conftest import Target
 
@@ -141,7 +141,7 @@ async def test_the_plain_reader(target: Target, unique: Unique) -> None:
     topic, group = await filled(target, unique, 300), unique("group")
 
     def work() -> None:
-        with PlainCluster(target.nameserver) as cluster:
+        with SocketCluster(target.nameserver) as cluster:
             queue: Queue
             (queue,) = cluster.route(topic).readable
             assert (cluster.min_offset(queue), cluster.max_offset(queue)) == (0, 300)

@@ -26,7 +26,7 @@ LOOK_S = 0.05  # how often it is seen whether all are gone
 _GO_AWAY = Answer(code=ResponseCode.GO_AWAY, remark="please go away: this broker is stopping")
 
 
-class GoingAway:
+class GracefulStop:
     """The way out of a broker's servers."""
 
     def __init__(

@@ -20,7 +20,7 @@ BACKLOG = 16
 TOLD_MAX = 100  # followers that are told of one by one: they come again every few seconds
 
 
-class FollowerPort:
+class HaPort:
     """Listens, and turns everybody away."""
 
     def __init__(self, host: str, port: int) -> None:

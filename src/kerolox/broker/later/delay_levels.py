@@ -14,7 +14,7 @@ from collections import deque
 from functools import lru_cache
 from typing import Final
 
-from kerolox.broker.write.pending_message import Draft
+from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.errors import KeroloxError, Refused
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import ResponseCode
@@ -46,11 +46,11 @@ def level_of(properties: bytes) -> int:
     return int(text)
 
 
-def restore(message: StoredMessage) -> Draft:
+def restore(message: StoredMessage) -> PendingMessage:
     """What was parked, as it is delivered. Its properties stay as they are: those of the real queue and
     the level too, as in the original."""
     topic, queue_id = real_queue_of(message.packed_properties)
-    return Draft(
+    return PendingMessage(
         topic,
         queue_id,
         message.body,

@@ -36,7 +36,7 @@ LEVELS_MAX = PAGE // SLOT_BYTES // 4
 _HALF = PAGE // SLOT_BYTES // 2
 
 
-class DelayMark(NamedTuple):
+class DelayNote(NamedTuple):
     """How far a level was delivered, and how to prove it."""
 
     next_offset: int
@@ -44,7 +44,7 @@ class DelayMark(NamedTuple):
     delivered_at: int
 
 
-class DelayMarks:
+class DelayNotes:
     """Reads and writes the marks of one store. ``thread`` waits for the disk."""
 
     def __init__(
@@ -60,21 +60,21 @@ class DelayMarks:
         self._thread = thread
         self._clock = clock
         self._next_slot: dict[int, int] = {}  # by the first of two
-        self._unflushed: deque[tuple[int, int, DelayMark]] = deque()  # end of the log then, level, mark
+        self._unflushed: deque[tuple[int, int, DelayNote]] = deque()  # end of the log then, level, mark
         self._syncing: asyncio.Future[None] | None = None
         self._sync_again = False
         self._pause: TimerHandle | None = None
 
-    def load(self) -> dict[int, list[DelayMark]]:
+    def load(self) -> dict[int, list[DelayNote]]:
         """The marks by level, the furthest first; what does not read is left out. Waits for the disk."""
         data = self._notes.read()
-        found: dict[int, list[DelayMark]] = {}
-        newest: dict[int, DelayMark] = {}
+        found: dict[int, list[DelayNote]] = {}
+        newest: dict[int, DelayNote] = {}
         for number in range(len(data) // SLOT_BYTES):
             body = body_at(data, number * SLOT_BYTES, _BODY.size, self.path)
             if body is None:
                 continue
-            mark = DelayMark(*_BODY.unpack(body))
+            mark = DelayNote(*_BODY.unpack(body))
             found.setdefault(number % _HALF // 2 + 1, []).append(mark)
             first = number - number % 2
             if first not in newest or mark > newest[first]:
@@ -82,18 +82,18 @@ class DelayMarks:
                 self._next_slot[first] = 1 - number % 2
         return {level: sorted(marks, reverse=True) for level, marks in found.items()}
 
-    def note(self, level: int, mark: DelayMark) -> None:
+    def note(self, level: int, mark: DelayNote) -> None:
         """One small write into the page cache: it survives the process."""
         self._write(2 * (level - 1), level, mark)
 
-    def delivered(self, level: int, mark: DelayMark, log_end: int) -> None:
+    def delivered(self, level: int, mark: DelayNote, log_end: int) -> None:
         """The same, for good once the log is flushed up to here."""
         self.note(level, mark)
         self._unflushed.append((log_end, level, mark))
 
     def flushed(self, log_end: int) -> None:
         """The log is on the medium up to here: so may be what is said of it."""
-        newest: dict[int, DelayMark] = {}
+        newest: dict[int, DelayNote] = {}
         while self._unflushed and self._unflushed[0][0] <= log_end:
             _, level, mark = self._unflushed.popleft()
             newest[level] = mark
@@ -116,7 +116,7 @@ class DelayMarks:
             self._pause = None
         self._notes.close()
 
-    def _write(self, first: int, level: int, mark: DelayMark) -> None:
+    def _write(self, first: int, level: int, mark: DelayNote) -> None:
         if level > LEVELS_MAX:
             return
         turn = self._next_slot.get(first, 0)

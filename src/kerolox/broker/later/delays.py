@@ -26,11 +26,11 @@ from kerolox.broker.later.delay_levels import (
     restore,
     restored_properties,
 )
-from kerolox.broker.later.delay_notes import DelayMark, DelayMarks
+from kerolox.broker.later.delay_notes import DelayNote, DelayNotes
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.lost_tables import check_nothing_due
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Draft, real_queue
+from kerolox.broker.write.pending_message import PendingMessage, real_queue
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import KeroloxError, ProtocolError
 from kerolox.protocol import properties as packed
@@ -78,7 +78,7 @@ class Delays:
         self._offsets = offsets
         self._options = options
         self._clock = clock
-        self.marks = DelayMarks(store.files, store.root, store.keeper, clock)
+        self.marks = DelayNotes(store.files, store.root, store.keeper, clock)
         self.levels = [
             Level(number, delay_ms) for number, delay_ms in enumerate(parse_levels(options.delay_levels), 1)
         ]
@@ -96,24 +96,24 @@ class Delays:
 
     # --- parking -------------------------------------------------------------------------------------
 
-    def park(self, draft: Draft) -> None:
-        """A rewrite of drafts: one that asks for a delay goes into the queue of its level."""
-        if self.rewrite(draft):
-            cursor = self._store.log.cursor(SCHEDULE_TOPIC, draft.queue_id)
+    def park(self, pending: PendingMessage) -> None:
+        """A rewrite of pending_messages: one that asks for a delay goes into the queue of its level."""
+        if self.rewrite(pending):
+            cursor = self._store.log.cursor(SCHEDULE_TOPIC, pending.queue_id)
             self._store.log.renew_time()  # the delay counts from now
-            self._note_parked(draft.queue_id, cursor.next_offset, cursor.next_offset)
+            self._note_parked(pending.queue_id, cursor.next_offset, cursor.next_offset)
 
-    def rewrite(self, draft: Draft) -> bool:
-        """The same for a draft alone: whether it asks for a delay."""
-        if packed.AT_DELAY[1:] not in draft.properties:
+    def rewrite(self, pending: PendingMessage) -> bool:
+        """The same for a pending message alone: whether it asks for a delay."""
+        if packed.AT_DELAY[1:] not in pending.properties:
             return False
-        if draft.sys_flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT):
+        if pending.sys_flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT):
             return False
-        wanted = level_of(draft.properties)
+        wanted = level_of(pending.properties)
         if wanted <= 0:
             return False
         level = self.levels[min(wanted, len(self.levels)) - 1]
-        properties = draft.properties
+        properties = pending.properties
         if b"TIMER_" in properties:
             for mark in _AT_TIMERS:  # a level wins over any other time
                 properties = packed.remove(properties, mark)
@@ -122,9 +122,9 @@ class Delays:
         if b"REAL_" in properties:
             for mark in (AT_REAL_TOPIC, AT_REAL_QUEUE_ID):
                 properties = packed.remove(properties, mark)
-        draft.properties = packed.append(properties, real_queue(draft.topic, draft.queue_id))
-        draft.topic = SCHEDULE_TOPIC
-        draft.queue_id = level.queue_id
+        pending.properties = packed.append(properties, real_queue(pending.topic, pending.queue_id))
+        pending.topic = SCHEDULE_TOPIC
+        pending.queue_id = level.queue_id
         return True
 
     def parked(self, queues: list[tuple[QueueCursor, int]]) -> None:
@@ -211,7 +211,7 @@ class Delays:
                     queue_id + 1, waiting,
                 )  # fmt: skip
 
-    def _proven(self, queue: ConsumeQueue, mark: DelayMark) -> bool:
+    def _proven(self, queue: ConsumeQueue, mark: DelayNote) -> bool:
         """Whether the message before the mark was delivered, by what the log holds now. What lies before
         its copy in the log is there too, so all that was delivered before it was."""
         if mark.next_offset > queue.max_offset:
@@ -378,7 +378,7 @@ class Delays:
         for (offset, physical, record), message in zip(due, messages, strict=True):
             queue = self._real_queue(level, offset, physical, record, message)
             if queue is not None and message is not None:
-                # Not as a draft: it must not be parked again, and there are many of them.
+                # Not as a pending message: it must not be parked again, and there are many of them.
                 try:
                     place = append(
                         queue,
@@ -403,7 +403,7 @@ class Delays:
             if error is None:
                 # At once: what a kill finds between the write and this note comes twice.
                 if last is not None:
-                    self.marks.delivered(level.number, DelayMark(*last), self._store.progress.appended)
+                    self.marks.delivered(level.number, DelayNote(*last), self._store.progress.appended)
                 self._count(level, next_offset, stored)
             done.set_result(error)
 

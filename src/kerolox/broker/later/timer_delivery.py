@@ -24,7 +24,7 @@ from kerolox.broker.later.timer_messages import (
 )
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Draft, Drafts
+from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.protocol.message import StoredMessage
@@ -62,7 +62,7 @@ class TimerDelivery:
         self,
         store: MessageStore,
         files: TimerStore,
-        drafts: Drafts,
+        pending_messages: PendingMessages,
         writes: LogWrites,
         counts: TimerCounts,
         options: BrokerOptions,
@@ -79,7 +79,7 @@ class TimerDelivery:
         self.last: Place | None = None  # of what was stored
         self._store = store
         self._files = files
-        self._drafts = drafts
+        self._pending_messages = pending_messages
         self._writes = writes
         self._counts = counts
         self._options = options
@@ -96,7 +96,7 @@ class TimerDelivery:
             lambda: [self._record(arrival.physical, arrival.size) for arrival in late]
         )
         now_ms = self._clock.wall_ms()
-        drafts: list[tuple[Draft, str]] = []
+        pending_messages: list[tuple[PendingMessage, str]] = []
         keys = {delete_key(message.packed_properties) for message in records if message is not None}
         for message in records:
             if message is None or delete_key(message.packed_properties) is not None:
@@ -105,10 +105,10 @@ class TimerDelivery:
                 continue
             topic = real_topic(message.packed_properties)
             self.late[topic] += 1
-            draft = due(message, NEVER_ENTERED_MS, now_ms)
-            if draft is not None:
-                drafts.append((draft, topic))
-        await self._put(drafts)
+            pending = due(message, NEVER_ENTERED_MS, now_ms)
+            if pending is not None:
+                pending_messages.append((pending, topic))
+        await self._put(pending_messages)
 
     async def deliver_moments(self, moments: list[tuple[int, int]]) -> None:
         """Moments with few messages, together: after a downtime there are many of them."""
@@ -118,13 +118,13 @@ class TimerDelivery:
             return [(self._messages(chain.places), self._messages(chain.deletes)) for chain in chains]
 
         wall_ms = self._clock.wall_ms()
-        drafts: list[tuple[Draft, str]] = []
+        pending_messages: list[tuple[PendingMessage, str]] = []
         for (moment, _), (messages, deletes) in zip(moments, await self._in_thread(read), strict=True):
             taken_back = _keys(deletes)
             unused = dict(taken_back)
-            drafts += self._drafts_of(moment, messages, taken_back, unused, wall_ms)
+            pending_messages += self._drafts_of(moment, messages, taken_back, unused, wall_ms)
             self._count_unused(unused)
-        await self._put(drafts, counted=True)
+        await self._put(pending_messages, counted=True)
 
     async def deliver_chain(
         self, moment: int, last: int, behind: int, between: Callable[[], Awaitable[object]]
@@ -163,9 +163,9 @@ class TimerDelivery:
         taken_back: dict[bytes, str],
         unused: dict[bytes, str],
         wall_ms: int,
-    ) -> list[tuple[Draft, str]]:
+    ) -> list[tuple[PendingMessage, str]]:
         """What is to be stored, the oldest first. Keys that took something back leave ``unused``."""
-        drafts: list[tuple[Draft, str]] = []
+        pending_messages: list[tuple[PendingMessage, str]] = []
         for unit, message in reversed(found):
             if message is None:
                 continue
@@ -175,16 +175,20 @@ class TimerDelivery:
                 if key is not None and key in taken_back:
                     unused.pop(key, None)
                     continue
-            draft = self._restored(moment, unit, message, wall_ms)
-            if draft is not None:
-                drafts.append((draft, real_topic(properties) if unit.magic & ROLL else draft.topic))
-        return drafts
+            pending = self._restored(moment, unit, message, wall_ms)
+            if pending is not None:
+                pending_messages.append(
+                    (pending, real_topic(properties) if unit.magic & ROLL else pending.topic)
+                )
+        return pending_messages
 
     def _count_unused(self, unused: dict[bytes, str]) -> None:
         for topic in unused.values():
             self._counts.add(topic, 1)  # it had taken nothing back
 
-    def _restored(self, moment: int, unit: Unit, message: StoredMessage, wall_ms: int) -> Draft | None:
+    def _restored(
+        self, moment: int, unit: Unit, message: StoredMessage, wall_ms: int
+    ) -> PendingMessage | None:
         if unit.magic & ROLL:
             return rolled(message, unit.entered_ms, wall_ms)
         due_ms = goal(message.packed_properties).out_ms
@@ -225,21 +229,23 @@ class TimerDelivery:
             return None
         return parked(record, physical) or _skipped(physical)
 
-    async def _put(self, drafts: list[tuple[Draft, str]], *, counted: bool = False) -> None:
+    async def _put(
+        self, pending_messages: list[tuple[PendingMessage, str]], *, counted: bool = False
+    ) -> None:
         """Store them, whatever it takes. Raises Stopped when the timer is to close before that."""
         tries = 0
-        while drafts:
-            placed: list[tuple[Draft, str, Place]] = []
+        while pending_messages:
+            placed: list[tuple[PendingMessage, str, Place]] = []
             failed: Exception | None = None
             taken = 0
-            for draft, topic in drafts:
+            for pending, topic in pending_messages:
                 try:
-                    placed.append((draft, topic, self._drafts.store(draft)))
+                    placed.append((pending, topic, self._pending_messages.store(pending)))
                 except StoreError as error:
                     failed = error
                     break
                 except KeroloxError as error:
-                    log.warning("timer_message_refused topic=%r error=%r", draft.topic, str(error))
+                    log.warning("timer_message_refused topic=%r error=%r", pending.topic, str(error))
                 taken += 1
             try:
                 if placed:
@@ -247,7 +253,7 @@ class TimerDelivery:
             except KeroloxError as error:
                 failed = error  # none of them is stored
             else:
-                del drafts[:taken]
+                del pending_messages[:taken]
                 self._stored(placed, counted)
             if failed is None:
                 continue
@@ -258,7 +264,10 @@ class TimerDelivery:
                 and not self._options.timer_retry_for_ever
             ):
                 log.error(
-                    "timer_messages_dropped count=%d tries=%d error=%r", len(drafts), tries, str(failed)
+                    "timer_messages_dropped count=%d tries=%d error=%r",
+                    len(pending_messages),
+                    tries,
+                    str(failed),
                 )
                 return
             if tries == 1:
@@ -267,12 +276,12 @@ class TimerDelivery:
             if self._closing.is_set():
                 raise Stopped
 
-    def _stored(self, placed: list[tuple[Draft, str, Place]], counted: bool) -> None:
+    def _stored(self, placed: list[tuple[PendingMessage, str, Place]], counted: bool) -> None:
         by_topic: Counter[str] = Counter()
         sizes: dict[str, list[int]] = {}
-        for draft, topic, place in placed:
+        for pending, topic, place in placed:
             by_topic[topic] += 1
-            sizes.setdefault(draft.topic, []).append(place[2])
+            sizes.setdefault(pending.topic, []).append(place[2])
         if placed:
             self.last = placed[-1][2]
         for topic, count in by_topic.items():

@@ -6,7 +6,7 @@ import logging
 from functools import lru_cache
 from typing import NamedTuple
 
-from kerolox.broker.write.pending_message import Draft
+from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.errors import ProtocolError
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
@@ -88,7 +88,7 @@ def is_parked(message: StoredMessage, physical: int) -> bool:
     return message.topic == reserved.TIMER_TOPIC and message.physical_offset == physical
 
 
-def due(message: StoredMessage, entered_ms: int, now_ms: int) -> Draft | None:
+def due(message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessage | None:
     """The message as it is delivered; None when it does not say where to, or says where none may go."""
     properties = message.packed_properties
     _, topic, queue_id = goal(properties)
@@ -101,7 +101,7 @@ def due(message: StoredMessage, entered_ms: int, now_ms: int) -> Draft | None:
     return _draft(message, topic, queue_id, _marked(properties, entered_ms, now_ms))
 
 
-def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> Draft:
+def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessage:
     """The message as it is parked once more, on its way to a time far ahead."""
     properties = _marked(message.packed_properties, entered_ms, now_ms)
     times = (_number(packed.find(properties, _AT_ROLLS)) or 0) + 1
@@ -120,8 +120,8 @@ def _marked(properties: bytes, entered_ms: int, now_ms: int) -> bytes:
     )
 
 
-def _draft(message: StoredMessage, topic: str, queue_id: int, properties: bytes) -> Draft:
-    return Draft(
+def _draft(message: StoredMessage, topic: str, queue_id: int, properties: bytes) -> PendingMessage:
+    return PendingMessage(
         topic,
         queue_id,
         message.body,

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.write.pending_message import Draft, real_queue
+from kerolox.broker.write.pending_message import PendingMessage, real_queue
 from kerolox.clock import Clock
 from kerolox.errors import Refused
 from kerolox.protocol import properties as packed
@@ -29,28 +29,28 @@ _HANDLE_VERSION = "v1"
 
 
 class TimerSends:
-    """Parks drafts. ``waiting_at`` tells how many messages wait for a time."""
+    """Parks pending_messages. ``waiting_at`` tells how many messages wait for a time."""
 
     def __init__(self, options: BrokerOptions, clock: Clock, waiting_at: Callable[[int], int]) -> None:
         self._options = options
         self._clock = clock
         self._waiting_at = waiting_at
 
-    def park(self, draft: Draft) -> None:
-        """Change a draft that asks for it into one of the timer's topic. Refuses by raising."""
-        if b"TIMER_" not in draft.properties:
+    def park(self, pending: PendingMessage) -> None:
+        """Change a pending message that asks for it into one of the timer's topic. Refuses by raising."""
+        if b"TIMER_" not in pending.properties:
             return
         if (
-            draft.sys_flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT)
-            or draft.topic == reserved.TIMER_TOPIC
+            pending.sys_flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT)
+            or pending.topic == reserved.TIMER_TOPIC
         ):
             return
-        properties = draft.properties
+        properties = pending.properties
         # What is looked for is mostly not there, and that is quickly seen.
         if packed.AT_DELAY[1:] in properties and (delay_level(properties) or 0) > 0:
             for mark in _ASKING:
                 properties = packed.remove(properties, mark)
-            draft.properties = properties
+            pending.properties = properties
             return
         has_out = _AT_OUT[1:] in properties
         if has_out and packed.find(properties, _AT_OUT) is not None:
@@ -77,16 +77,16 @@ class TimerSends:
             for mark in _OWN:
                 properties = packed.remove(properties, mark)
         properties = packed.append(
-            properties, b"TIMER_OUT_MS\x01%d\x02%b" % (out_ms, real_queue(draft.topic, draft.queue_id))
+            properties, b"TIMER_OUT_MS\x01%d\x02%b" % (out_ms, real_queue(pending.topic, pending.queue_id))
         )
-        if not draft.topic.startswith(reserved.RETRY_PREFIX):
+        if not pending.topic.startswith(reserved.RETRY_PREFIX):
             unique = packed.find(properties, packed.AT_UNIQUE_KEY) or b""
-            draft.recall_handle = make_handle(
-                draft.topic, options.broker_name, out_ms + 1, unique.decode("utf-8", "replace")
+            pending.recall_handle = make_handle(
+                pending.topic, options.broker_name, out_ms + 1, unique.decode("utf-8", "replace")
             )
-        draft.properties = properties
-        draft.topic = reserved.TIMER_TOPIC
-        draft.queue_id = 0
+        pending.properties = properties
+        pending.topic = reserved.TIMER_TOPIC
+        pending.queue_id = 0
 
     def _deliver_ms(self, asked: list[bytes | None], now_ms: int) -> int:
         """When it is to be delivered. Sums wrap around, as Java's do."""

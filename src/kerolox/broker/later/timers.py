@@ -27,7 +27,7 @@ from kerolox.broker.later.timer_delivery import DELIVER_MAX, RETRY_S, Stopped, T
 from kerolox.broker.later.timer_messages import delete_key, goal, parked
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Drafts
+from kerolox.broker.write.pending_message import PendingMessages
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import ProtocolError
 from kerolox.protocol.java import java_hash
@@ -39,7 +39,7 @@ from kerolox.store.state import Obstacle
 from kerolox.store.tables.timer_counts import TimerCounts
 from kerolox.store.timer.checkpoint import decode_leader
 from kerolox.store.timer.log import Unit
-from kerolox.store.timer.progress_note import TimerMark, TimerMarkFile
+from kerolox.store.timer.progress_note import TimerNote, TimerNoteFile
 from kerolox.store.timer.timer_store import Entering, TimerStore
 from kerolox.store.timer.wheel import Change
 
@@ -61,7 +61,7 @@ class Timers:
     def __init__(
         self,
         store: MessageStore,
-        drafts: Drafts,
+        pending_messages: PendingMessages,
         writes: LogWrites,
         counts: TimerCounts,
         options: BrokerOptions,
@@ -87,7 +87,7 @@ class Timers:
         self.arrivals = Arrivals(store, self._threads)
         self._closing = asyncio.Event()
         self.delivery = TimerDelivery(
-            store, self.files, drafts, writes, counts, options, clock, self._threads, self._closing
+            store, self.files, pending_messages, writes, counts, options, clock, self._threads, self._closing
         )
         self._read_ms = 0  # messages due before this were delivered
         self._seen: set[int] = set()  # messages that a crash left entered but not noted
@@ -96,7 +96,7 @@ class Timers:
         self._unwritten: list[Change] = []  # slots that could not be written
         self._moments = 0  # delivered since the start
         self._noted = (0, 0, 0)  # queue offset, log end and moments of the last checkpoint
-        self.mark = TimerMarkFile(store.files, store.root)
+        self.mark = TimerNoteFile(store.files, store.root)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._flushing = asyncio.Lock()
@@ -145,7 +145,7 @@ class Timers:
             files.wheel.waiting, self._read_ms, self.arrivals.offset, high, found.scanned,
         )  # fmt: skip
 
-    def _believe(self, mark: TimerMark | None, high: int) -> None:
+    def _believe(self, mark: TimerNote | None, high: int) -> None:
         """Go on where a killed process stopped, if the log proves that it came so far."""
         files = self.files
         self.mark.open()
@@ -162,7 +162,7 @@ class Timers:
         elif mark is not None:
             self.mark.forget()
 
-    def _proves(self, mark: TimerMark) -> bool:
+    def _proves(self, mark: TimerNote) -> bool:
         try:
             message = decode_record(self._store.log.read(mark.physical, mark.size))
         except (StoreError, ProtocolError):
@@ -175,7 +175,7 @@ class Timers:
         if last is not None:
             moment, left = self.delivery.left or (-1, 0)
             self.mark.note(
-                TimerMark(0, self._read_ms, moment, left, self.arrivals.offset, self.files.log.end, *last)
+                TimerNote(0, self._read_ms, moment, left, self.arrivals.offset, self.files.log.end, *last)
             )
 
     def _queue_offset_of(self, unit: Unit) -> int | None:

@@ -12,7 +12,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.sends import born_host
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Draft, Drafts
+from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.net.requests import Answer, Request
@@ -32,14 +32,14 @@ class Recalls:
     def __init__(
         self,
         store: MessageStore,
-        drafts: Drafts,
+        pending_messages: PendingMessages,
         writes: LogWrites,
         topics: Topics,
         options: BrokerOptions,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._drafts = drafts
+        self._pending_messages = pending_messages
         self._writes = writes
         self._topics = topics
         self._options = options
@@ -74,9 +74,9 @@ class Recalls:
             packed.TRACE_CONTEXT: "",
             packed.PRODUCER_GROUP: header.producer_group,
         }
-        draft = Draft(topic, 0, b"0", packed.pack(properties), now_ms, born_host(request))
+        pending = PendingMessage(topic, 0, b"0", packed.pack(properties), now_ms, born_host(request))
         try:
-            place = self._drafts.put(draft)
+            place = self._pending_messages.put(pending)
             await self._writes.written()
             await self._store.acks.safe(place[0] + place[2])
         except NotSafe:

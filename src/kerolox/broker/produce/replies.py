@@ -13,7 +13,7 @@ from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.sends import Sends, born_host
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Draft, Drafts
+from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.net.requests import Answer, Handler, Request
@@ -43,7 +43,7 @@ class Replies:
         self,
         store: MessageStore,
         sends: Sends,
-        drafts: Drafts,
+        pending_messages: PendingMessages,
         writes: LogWrites,
         members: Members,
         options: BrokerOptions,
@@ -53,7 +53,7 @@ class Replies:
     ) -> None:
         self._store = store
         self._sends = sends
-        self._drafts = drafts
+        self._pending_messages = pending_messages
         self._writes = writes
         self._members = members
         self._options = options
@@ -130,8 +130,8 @@ class Replies:
         sent = request.header
         try:
             self._store.state.check_writable()
-            place = self._drafts.put(
-                Draft(
+            place = self._pending_messages.put(
+                PendingMessage(
                     topic=sent.topic,
                     queue_id=queue_id,
                     body=request.body,

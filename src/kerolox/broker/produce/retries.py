@@ -23,7 +23,7 @@ from kerolox.broker.produce.sends import Parked
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.admission import Admission, goes_to_a_group
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Draft, Drafts
+from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
 from kerolox.errors import KeroloxError, Refused
 from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol import properties as packed
@@ -61,7 +61,7 @@ class Retries:
         self,
         store: MessageStore,
         admission: Admission,
-        drafts: Drafts,
+        pending_messages: PendingMessages,
         writes: LogWrites,
         topics: Topics,
         groups: Groups,
@@ -71,7 +71,7 @@ class Retries:
     ) -> None:
         self._store = store
         self._admission = admission
-        self._drafts = drafts
+        self._pending_messages = pending_messages
         self._writes = writes
         self._topics = topics
         self._groups = groups
@@ -120,21 +120,21 @@ class Retries:
         else:
             queues = group.retry_queue_nums
             level = asked.delay_level or FIRST_LEVEL + message.reconsume_times
-        draft = copy_of(message, topic.topic_name, random.randrange(queues), level, asked.reason or "")
-        origin = (packed.find(draft.properties, _AT_RETRY_TOPIC) or b"").decode("utf-8", "replace")
-        size_bytes = await self._put(draft)
-        if draft.topic == SCHEDULE_TOPIC:
-            self._stats.stored(draft.topic, 1, size_bytes)
+        pending = copy_of(message, topic.topic_name, random.randrange(queues), level, asked.reason or "")
+        origin = (packed.find(pending.properties, _AT_RETRY_TOPIC) or b"").decode("utf-8", "replace")
+        size_bytes = await self._put(pending)
+        if pending.topic == SCHEDULE_TOPIC:
+            self._stats.stored(pending.topic, 1, size_bytes)
         self._stats.sent_back(asked.group, origin)
         if dead:
             self._dead(asked.group, asked.origin_topic or origin, message)
         return Answer()
 
-    async def _put(self, draft: Draft) -> int:
+    async def _put(self, pending: PendingMessage) -> int:
         """Store it; how many bytes it takes. What went wrong is told by the original's word for it."""
         try:
             self._store.state.check_writable()
-            place = self._drafts.put(draft)
+            place = self._pending_messages.put(pending)
             await self._writes.written()
             await self._store.acks.safe(place[0] + place[2])
         except NotSafe as error:
@@ -148,11 +148,11 @@ class Retries:
 
     # --- sent by a client itself -------------------------------------------------------------------------
 
-    def redirect(self, request: Request[SendRequest], draft: Draft) -> Parked | None:
+    def redirect(self, request: Request[SendRequest], pending: PendingMessage) -> Parked | None:
         """A send to a retry topic: for a group that exists, and to its dead letters if that is the end."""
-        if not goes_to_a_group(draft.topic):
+        if not goes_to_a_group(pending.topic):
             return None
-        name = names.group_of_retry_topic(draft.topic)
+        name = names.group_of_retry_topic(pending.topic)
         group = self._group(name)
         sent = request.header
         times = sent.reconsume_times or 0
@@ -161,9 +161,9 @@ class Retries:
         if times <= limit and not self._queue_locks.held(name):
             return None
         topic = self._topics.for_group(names.dead_letter_topic(name), DEAD_LETTER_QUEUES)
-        draft.topic = topic.topic_name
-        draft.queue_id = random.randrange(DEAD_LETTER_QUEUES)
-        draft.properties = packed.replace(draft.properties, packed.DELAY, "-1")
+        pending.topic = topic.topic_name
+        pending.queue_id = random.randrange(DEAD_LETTER_QUEUES)
+        pending.properties = packed.replace(pending.properties, packed.DELAY, "-1")
         return lambda _, __: self._stats.sent_back(sent.producer_group, sent.topic, dead=True)
 
     # --- both ----------------------------------------------------------------------------------------------
@@ -189,7 +189,9 @@ class Retries:
         )
 
 
-def copy_of(message: StoredMessage, topic: str, queue_id: int, level: int, reason: str = "") -> Draft:
+def copy_of(
+    message: StoredMessage, topic: str, queue_id: int, level: int, reason: str = ""
+) -> PendingMessage:
     """The message once more for another topic, one attempt further. The reason is that of this attempt."""
     properties = message.packed_properties
     if packed.find(properties, _AT_RETRY_TOPIC) is None:
@@ -202,7 +204,7 @@ def copy_of(message: StoredMessage, topic: str, queue_id: int, level: int, reaso
     if reason:  # from a peer: it goes with the message only as far as there is room
         told = packed.replace(properties, packed.RETRY_REASON, packed.plain_reason(reason))
         properties = told if len(told) + _ROOM_BYTES <= PROPERTIES_BYTES_MAX else properties
-    return Draft(
+    return PendingMessage(
         topic,
         queue_id,
         message.body,

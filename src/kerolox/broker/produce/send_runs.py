@@ -1,8 +1,8 @@
 """Plain sends, in runs: no objects for their requests and answers.
 
 Everything here could be done by :mod:`kerolox.broker.produce.sends`, which does whatever is not plain: a new
-topic, a queue to be chosen, a transaction, a broker that takes nothing just now. Both append to the same log in the
-order in which the frames came. Messages that come later go the same way, to where they wait.
+topic, a queue to be chosen, a transaction, a broker that takes nothing just now. Both append to the same log
+in the order in which the frames came. Messages that come later go the same way, to where they wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.sends import Sends
 from kerolox.broker.write.admission import STOPS, Admission
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Draft
+from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
 from kerolox.net.lanes import Lane
 from kerolox.net.peer import Peer
@@ -41,7 +41,7 @@ _SCHEDULE = SCHEDULE_TOPIC.encode()
 Run = tuple[Peer, list[Frame], int, int, bytes, float]
 
 
-class PlainSends:
+class SendRuns:
     """Takes runs of sends before they become requests."""
 
     def __init__(
@@ -157,17 +157,17 @@ class PlainSends:
         if b"TRAN_MSG" in properties or b"POP_CK" in properties:
             return None
         name = topic.decode()
-        draft = Draft(name, queue_id, b"", properties, 0, b"")
+        pending = PendingMessage(name, queue_id, b"", properties, 0, b"")
         try:
-            if not self._delays.rewrite(draft):
-                self._timer_sends.park(draft)
-            if draft.topic == name:
+            if not self._delays.rewrite(pending):
+                self._timer_sends.park(pending)
+            if pending.topic == name:
                 return None
-            cursor = self._log.cursor(draft.topic, draft.queue_id)
+            cursor = self._log.cursor(pending.topic, pending.queue_id)
         except KeroloxError:
             return None  # the handlers say why
-        handle = (draft.recall_handle or "").encode()
-        return cursor.topic_name, cursor.field, cursor.queue_id, cursor, draft.properties, handle
+        handle = (pending.recall_handle or "").encode()
+        return cursor.topic_name, cursor.field, cursor.queue_id, cursor, pending.properties, handle
 
     # --- answers -------------------------------------------------------------------------------------
 

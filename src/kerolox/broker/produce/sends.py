@@ -21,7 +21,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.admission import Admission, goes_to_a_group, is_plain, is_single_tag
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Draft, Drafts
+from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
 from kerolox.errors import KeroloxError, Overloaded, ProtocolError, Refused
 from kerolox.net.peer import refusal
 from kerolox.net.requests import Answer, Handler, Request
@@ -45,10 +45,10 @@ HELD_REQUEST_BYTES = 1000  # what one takes beside its body, about
 _LIGHT_QUEUE = LIGHT_PREFIX.encode()
 
 # Told where a message was parked.
-Parked = Callable[[Draft, Place], None]
+Parked = Callable[[PendingMessage, Place], None]
 # What another part of the broker (retries, transactions) makes of a message before it is stored. It may
 # refuse by raising, and ask to be told where the message was parked.
-Rewrite = Callable[[Request[SendRequest], Draft], Parked | None]
+Rewrite = Callable[[Request[SendRequest], PendingMessage], Parked | None]
 
 
 class Sends:
@@ -57,7 +57,7 @@ class Sends:
     def __init__(
         self,
         log: CommitLog,
-        drafts: Drafts,
+        pending_messages: PendingMessages,
         writes: LogWrites,
         acks: Acks,
         admission: Admission,
@@ -66,14 +66,14 @@ class Sends:
         unique_keys: UniqueKeys,
     ) -> None:
         self._log = log
-        self._drafts = drafts
+        self._pending_messages = pending_messages
         self._writes = writes
         self._acks = acks
         self._admission = admission
         self._topics = topics
         self._options = options
         self._unique_keys = unique_keys
-        self.rewrites: list[Rewrite] = []  # before those of the drafts
+        self.rewrites: list[Rewrite] = []  # before those of the pending_messages
         self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
         # Topic, properties and sizes, for meters; None while nobody reads them.
         self.meter: Callable[[str, bytes, Sequence[int]], None] | None = None
@@ -123,7 +123,7 @@ class Sends:
                 reconsume_times=header.reconsume_times or 0,
             )
         else:
-            draft = Draft(
+            pending = PendingMessage(
                 topic,
                 queue_id,
                 request.body,
@@ -136,14 +136,14 @@ class Sends:
             )
             parked: Parked | None = None
             for rewrite in self.rewrites:
-                parked = rewrite(request, draft) or parked
-            if draft.topic in self._topics.unsaved:
-                self._hold(request, draft.topic, self.send)
+                parked = rewrite(request, pending) or parked
+            if pending.topic in self._topics.unsaved:
+                self._hold(request, pending.topic, self.send)
                 return None
-            place = self._drafts.put(draft)
-            topic, recall_handle = draft.topic, draft.recall_handle  # counted where it was parked
+            place = self._pending_messages.put(pending)
+            topic, recall_handle = pending.topic, pending.recall_handle  # counted where it was parked
             if parked is not None:
-                parked(draft, place)
+                parked(pending, place)
         self._count(topic, 1, place[2])
         if self.meter is not None:
             self.meter(topic, properties, (place[2],))

@@ -9,12 +9,12 @@ from kerolox.broker.tables.topics import Topics
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.check_backs import CheckBacks
 from kerolox.broker.transactions.counts import Counts
-from kerolox.broker.transactions.end_transaction import Endings
-from kerolox.broker.transactions.finished_half_messages import Ended
+from kerolox.broker.transactions.end_transaction import EndTransaction
+from kerolox.broker.transactions.finished_half_messages import FinishedHalfMessages
 from kerolox.broker.transactions.half_messages import Home
-from kerolox.broker.transactions.recent_half_messages import Fresh
+from kerolox.broker.transactions.recent_half_messages import RecentHalfMessages
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Draft, Drafts
+from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
 from kerolox.clock import Clock
 from kerolox.errors import Refused
 from kerolox.net.requests import Handler, Request
@@ -36,7 +36,7 @@ class Transactions:
     def __init__(
         self,
         store: MessageStore,
-        drafts: Drafts,
+        pending_messages: PendingMessages,
         writes: LogWrites,
         members: Members,
         topics: Topics,
@@ -51,17 +51,19 @@ class Transactions:
         # What all messages get makes a half message in the log differ from what came.
         self._remembers = not options.record_crc and not options.multi_dispatch
         self.counts = Counts(table)
-        self.fresh = Fresh(writes, self.counts)
-        self.ended = Ended(store, drafts, writes, offsets, options, clock)
-        self.endings = Endings(store, drafts, writes, self.ended, self.fresh, self.counts, options, clock)
+        self.recent = RecentHalfMessages(writes, self.counts)
+        self.finished = FinishedHalfMessages(store, pending_messages, writes, offsets, options, clock)
+        self.endings = EndTransaction(
+            store, pending_messages, writes, self.finished, self.recent, self.counts, options, clock
+        )
         self.check_backs = CheckBacks(
-            store, drafts, writes, self.ended, self.counts, members, topics, options, clock
+            store, pending_messages, writes, self.finished, self.counts, members, topics, options, clock
         )
 
     async def load(self) -> None:
         """Before anybody is let in: read which half messages have ended."""
         if self._state.leads:
-            await self.ended.load()
+            await self.finished.load()
 
     def start(self) -> None:
         """Begin to ask for the others."""
@@ -76,20 +78,20 @@ class Transactions:
     def admin_rows(self) -> list[Row]:
         return [(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.endings.resume, ResumeCheckRequest)]
 
-    def prepare(self, request: Request[SendRequest], draft: Draft) -> Parked | None:
+    def prepare(self, request: Request[SendRequest], pending: PendingMessage) -> Parked | None:
         """Of sends, before a message is stored: make it a half message if it is to be one."""
-        if not half_messages.is_half(draft):
+        if not half_messages.is_half(pending):
             return None
         if self._options.reject_transactions:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._options.advertised_host}] sending transaction message is forbidden",
             )
-        self._home = half_messages.park(draft)
+        self._home = half_messages.park(pending)
         return self._parked
 
-    def _parked(self, draft: Draft, place: Place) -> None:
+    def _parked(self, pending: PendingMessage, place: Place) -> None:
         """Of sends, right after that."""
         home = self._home
-        half = half_messages.just_parked(draft, home, place) if self._remembers else None
-        self.fresh.add(home[0], half, place[2])
+        half = half_messages.just_parked(pending, home, place) if self._remembers else None
+        self.recent.add(home[0], half, place[2])

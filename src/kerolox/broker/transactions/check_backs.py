@@ -20,10 +20,10 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.counts import Counts
-from kerolox.broker.transactions.finished_half_messages import Ended
+from kerolox.broker.transactions.finished_half_messages import FinishedHalfMessages
 from kerolox.broker.transactions.half_messages import QUEUE, Fate
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Drafts
+from kerolox.broker.write.pending_message import PendingMessages
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.protocol import reserved
@@ -50,9 +50,9 @@ class CheckBacks:
     def __init__(
         self,
         store: MessageStore,
-        drafts: Drafts,
+        pending_messages: PendingMessages,
         writes: LogWrites,
-        ended: Ended,
+        finished: FinishedHalfMessages,
         counts: Counts,
         members: Members,
         topics: Topics,
@@ -60,9 +60,9 @@ class CheckBacks:
         clock: Clock,
     ) -> None:
         self._store = store
-        self._drafts = drafts
+        self._pending_messages = pending_messages
         self._writes = writes
-        self._ended = ended
+        self._finished = finished
         self._counts = counts
         self._members = members
         self._topics = topics
@@ -90,7 +90,7 @@ class CheckBacks:
             try:
                 if self._store.state.leads:  # there, the broker that leads asks
                     await self.round()
-                    await self._ended.save()
+                    await self._finished.save()
                 self._tell_unasked()
             except KeroloxError as error:
                 log.error("check_round_failed error=%r next='the next round goes on here'", str(error))
@@ -106,7 +106,7 @@ class CheckBacks:
 
     async def round(self) -> None:
         """Go through the half queue as far as messages are old enough."""
-        ended, store = self._ended, self._store
+        ended, store = self._finished, self._store
         round_ms = self._clock.wall_ms()
         until_s = self._clock.monotonic_s() + ROUND_S_MAX
         is_over = False
@@ -130,7 +130,7 @@ class CheckBacks:
 
     async def _go_through(self, halves: list[StoredMessage], round_ms: int) -> bool:
         """Decide on each; True when the round is over."""
-        ended = self._ended
+        ended = self._finished
         now_ms = self._clock.wall_ms()
         options = self._options
         asked: list[tuple[StoredMessage, Place]] = []
@@ -165,16 +165,16 @@ class CheckBacks:
                     is_ending = True  # the topic is on its way to the disk: likewise
                     topic_saved = self._topics.unsaved.saved(reserved.CHECKED_TOO_OFTEN_TOPIC)
                     break
-                self._drafts.store(half_messages.given_up(half))
+                self._pending_messages.store(half_messages.given_up(half))
                 ended.give_up(half)
                 given_up.append(half_messages.real_topic(half))
             else:
-                draft = half_messages.checked(half) if fate is Fate.CHECK else half_messages.put_off(half)
-                place = self._drafts.store(draft)
+                pending = half_messages.checked(half) if fate is Fate.CHECK else half_messages.put_off(half)
+                place = self._pending_messages.store(pending)
                 ended.put_back(half, first, place[1])
                 put_back.append(offset)
                 if fate is Fate.CHECK:
-                    half.packed_properties = draft.properties
+                    half.packed_properties = pending.properties
                     asked.append((half, place))
             after = offset + 1
         if is_ending or after > ended.progress:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.counts import Counts
-from kerolox.broker.transactions.finished_half_messages import Ended
+from kerolox.broker.transactions.finished_half_messages import FinishedHalfMessages
 from kerolox.broker.transactions.half_messages import Open
-from kerolox.broker.transactions.recent_half_messages import Fresh
+from kerolox.broker.transactions.recent_half_messages import RecentHalfMessages
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Drafts
+from kerolox.broker.write.pending_message import PendingMessages
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, Overloaded, Refused
 from kerolox.net.requests import Answer, Request
@@ -34,25 +34,25 @@ COLD_MAX = 1000  # half messages being read from the disk
 _WORDS = {TRANSACTION_COMMIT: "commit", TRANSACTION_ROLLBACK: "rollback"}
 
 
-class Endings:
+class EndTransaction:
     """37 and 323."""
 
     def __init__(
         self,
         store: MessageStore,
-        drafts: Drafts,
+        pending_messages: PendingMessages,
         writes: LogWrites,
-        ended: Ended,
-        fresh: Fresh,
+        finished: FinishedHalfMessages,
+        recent: RecentHalfMessages,
         counts: Counts,
         options: BrokerOptions,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._drafts = drafts
+        self._pending_messages = pending_messages
         self._writes = writes
-        self._ended = ended
-        self._fresh = fresh
+        self._finished = finished
+        self._recent = recent
         self._counts = counts
         self._options = options
         self._clock = clock
@@ -73,7 +73,7 @@ class Endings:
             )  # fmt: skip
             return None
         place = told.commit_log_offset
-        known = self._fresh.find(place)
+        known = self._recent.find(place)
         if known is not None and place >= self._store.log.min_offset:
             return self._carry_out(request, known)
         half = self._read_hot(place)
@@ -109,7 +109,7 @@ class Endings:
         wrong = _mismatch(half, told)
         if wrong is not None:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=wrong)
-        if self._ended.to_end(half.queue_offset) is None:
+        if self._finished.to_end(half.queue_offset) is None:
             log.info(
                 "transaction_ended_again group=%r id=%r outcome=%s by=%s next='the first outcome stands'",
                 told.producer_group, told.msg_id, _WORDS[told.commit_or_rollback], request.peer.address,
@@ -117,14 +117,14 @@ class Endings:
             return Answer()
         self._store.state.check_writable()
         stored: tuple[str, int] | None = None
-        self._fresh.forget(half.physical_offset)  # whatever comes of this, its draft is used up
+        self._recent.forget(half.physical_offset)  # whatever comes of this, its pending message is used up
         if told.commit_or_rollback == TRANSACTION_COMMIT:
-            draft = half.draft
-            if draft is None:
+            pending = half.pending
+            if pending is None:
                 raise Refused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it belongs")
-            _, _, size = self._drafts.put(draft)
-            stored = draft.topic, size
-        self._ended.end(half.queue_offset)
+            _, _, size = self._pending_messages.put(pending)
+            stored = pending.topic, size
+        self._finished.end(half.queue_offset)
         if not self._waiting:
             self._writes.soon(self._written)
         self._waiting.append((request, half, stored))
@@ -173,7 +173,7 @@ class Endings:
                 "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: there is no message with this id.",
             )
         self._store.state.check_writable()
-        self._drafts.store(half_messages.resumed(given))
+        self._pending_messages.store(half_messages.resumed(given))
         await self._writes.written()
         self._counts.prepared(half_messages.real_topic(given))
         return Answer()

@@ -19,7 +19,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.half_messages import QUEUE
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Draft, Drafts
+from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.protocol import properties as packed
@@ -55,20 +55,20 @@ class Transaction:
         self.ended = False
 
 
-class Ended:
+class FinishedHalfMessages:
     """Notes half messages that are done with, and tells which are."""
 
     def __init__(
         self,
         store: MessageStore,
-        drafts: Drafts,
+        pending_messages: PendingMessages,
         writes: LogWrites,
         offsets: ConsumerOffsets,
         options: BrokerOptions,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._drafts = drafts
+        self._pending_messages = pending_messages
         self._writes = writes
         self._offsets = offsets
         self._options = options
@@ -161,10 +161,10 @@ class Ended:
         host = self._store.log.store_host
         try:
             for body, highest in op_bodies(self._noted, self._options.op_bytes_max):
-                draft = Draft(
+                pending = PendingMessage(
                     reserved.HALF_DONE_TOPIC, QUEUE, body, OP_PROPERTIES, self._clock.wall_ms(), host
                 )
-                self._ops_in_write.append((self._drafts.store(draft)[1], highest))
+                self._ops_in_write.append((self._pending_messages.store(pending)[1], highest))
         except KeroloxError as error:
             log.warning(
                 "transactions_not_noted count=%d error=%r next='it is tried again with the next write; "

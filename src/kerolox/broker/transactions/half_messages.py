@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from kerolox.broker.write.pending_message import Draft
+from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_NONE, with_transaction_state
@@ -30,38 +30,38 @@ _AT_FIRST_OFFSET = packed.marker(packed.TRANSACTION_PREPARED_QUEUE_OFFSET)
 _INT64 = 1 << 63
 
 
-def is_half(draft: Draft) -> bool:
+def is_half(pending: PendingMessage) -> bool:
     """Whether a message that was sent waits for the end of its transaction.
 
     Clients before 4.6.1 send a transactional message that could not be consumed back with the mark still on
     it: that one is to come again after a delay, nothing else.
     """
-    mark = packed.find(draft.properties, packed.AT_TRANSACTION_PREPARED)
+    mark = packed.find(pending.properties, packed.AT_TRANSACTION_PREPARED)
     if mark is None or mark.lower() != b"true":
         return False
-    delay = _number(packed.find(draft.properties, packed.AT_DELAY)) or 0
-    return not (draft.reconsume_times > 0 and delay > 0)
+    delay = _number(packed.find(pending.properties, packed.AT_DELAY)) or 0
+    return not (pending.reconsume_times > 0 and delay > 0)
 
 
 # Where a half message belongs: topic, queue, and the properties it has there.
 Home = tuple[str, int, bytes]
 
 
-def park(draft: Draft) -> Home:
+def park(pending: PendingMessage) -> Home:
     """Make it a half message."""
-    topic, queue_id, properties = draft.topic, draft.queue_id, draft.properties
+    topic, queue_id, properties = pending.topic, pending.queue_id, pending.properties
     for mark in (_AT_TRANSACTION_ID, _AT_REAL_TOPIC, _AT_REAL_QUEUE):
         properties = packed.remove(properties, mark)
     if properties and not properties.endswith(packed.VALUE_END):
         properties += packed.VALUE_END
     unique = packed.find(properties, packed.AT_UNIQUE_KEY)
     own = b"" if unique is None else b"__transactionId__\x01%b\x02" % unique
-    draft.properties = b"%bREAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02%b" % (
+    pending.properties = b"%bREAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02%b" % (
         properties, topic.encode(), queue_id, own,
     )  # fmt: skip
-    draft.topic, draft.queue_id = reserved.HALF_TOPIC, QUEUE
-    draft.sys_flag = with_transaction_state(draft.sys_flag, TRANSACTION_NONE)
-    draft.is_parked = True
+    pending.topic, pending.queue_id = reserved.HALF_TOPIC, QUEUE
+    pending.sys_flag = with_transaction_state(pending.sys_flag, TRANSACTION_NONE)
+    pending.is_parked = True
     return topic, queue_id, properties + own
 
 
@@ -75,7 +75,7 @@ class Open:
     producer_group: str
     born_timestamp: int
     immunity_s: bytes | None  # how long its producer said it would need
-    draft: Draft | None  # the message consumers get; None: it does not say where it belongs
+    pending: PendingMessage | None  # the message consumers get; None: it does not say where it belongs
 
     def is_too_late(self, now_ms: int, usual_ms: int) -> bool:
         """Whether its producer must wait to be asked: it had said how long it would need."""
@@ -97,26 +97,26 @@ def opened(half: StoredMessage) -> Open:
     )
 
 
-def just_parked(draft: Draft, home: Home, place: Place) -> Open:
-    """Of one that was stored just now. Its draft becomes the one of the message consumers get."""
-    properties = draft.properties
+def just_parked(pending: PendingMessage, home: Home, place: Place) -> Open:
+    """Of one that was stored just now. Its pending message becomes the one of the message consumers get."""
+    properties = pending.properties
     group = packed.find(properties, _AT_PRODUCER_GROUP)
-    draft.topic, draft.queue_id, draft.properties = home
-    draft.sys_flag |= TRANSACTION_COMMIT
-    draft.prepared_offset = place[0]
-    draft.is_parked = False
+    pending.topic, pending.queue_id, pending.properties = home
+    pending.sys_flag |= TRANSACTION_COMMIT
+    pending.prepared_offset = place[0]
+    pending.is_parked = False
     return Open(
         home[0],
         place[1],
         place[0],
         "" if group is None else group.decode("utf-8", "replace"),
-        draft.born_timestamp,
+        pending.born_timestamp,
         packed.find(properties, _AT_IMMUNITY),
-        draft,
+        pending,
     )
 
 
-def committed(half: StoredMessage) -> Draft | None:
+def committed(half: StoredMessage) -> PendingMessage | None:
     """The message consumers get. As in 5.5 it keeps the properties of the half message, but for where it
     belongs; before, it kept these too. None: it does not say where it belongs."""
     queue_id = _number(packed.find(half.packed_properties, _AT_REAL_QUEUE))
@@ -124,7 +124,7 @@ def committed(half: StoredMessage) -> Draft | None:
     if not topic or queue_id is None or queue_id < 0:
         return None
     properties = packed.remove(packed.remove(half.packed_properties, _AT_REAL_TOPIC), _AT_REAL_QUEUE)
-    return Draft(
+    return PendingMessage(
         topic,
         queue_id,
         half.body,
@@ -139,40 +139,42 @@ def committed(half: StoredMessage) -> Draft | None:
     )
 
 
-def checked(half: StoredMessage) -> Draft:
+def checked(half: StoredMessage) -> PendingMessage:
     """The half message once more, with one more check counted. (The original loses its flag here.)"""
-    draft = _again(half, reserved.HALF_TOPIC)
-    draft.properties = packed.replace(draft.properties, packed.TRANSACTION_CHECK_TIMES, str(checks(half) + 1))
-    return draft
+    pending = _again(half, reserved.HALF_TOPIC)
+    pending.properties = packed.replace(
+        pending.properties, packed.TRANSACTION_CHECK_TIMES, str(checks(half) + 1)
+    )
+    return pending
 
 
-def put_off(half: StoredMessage) -> Draft:
+def put_off(half: StoredMessage) -> PendingMessage:
     """The half message once more: it is too early to ask, and those behind it must not wait for that.
 
     Its producer knows it by its first offset, so the copy says which that was.
     """
-    draft = _again(half, reserved.HALF_TOPIC)
+    pending = _again(half, reserved.HALF_TOPIC)
     if first_offset(half) is None:
-        draft.properties = packed.replace(
-            draft.properties, packed.TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.queue_offset)
+        pending.properties = packed.replace(
+            pending.properties, packed.TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.queue_offset)
         )
-    return draft
+    return pending
 
 
-def given_up(half: StoredMessage) -> Draft:
+def given_up(half: StoredMessage) -> PendingMessage:
     """Asked for in vain: kept where people may look."""
     return _again(half, reserved.CHECKED_TOO_OFTEN_TOPIC)
 
 
-def resumed(given: StoredMessage) -> Draft:
+def resumed(given: StoredMessage) -> PendingMessage:
     """Checked too often, and now to be checked again from the beginning."""
-    draft = _again(given, reserved.HALF_TOPIC)
-    draft.properties = packed.replace(draft.properties, packed.TRANSACTION_CHECK_TIMES, "0")
-    return draft
+    pending = _again(given, reserved.HALF_TOPIC)
+    pending.properties = packed.replace(pending.properties, packed.TRANSACTION_CHECK_TIMES, "0")
+    return pending
 
 
-def _again(half: StoredMessage, topic: str) -> Draft:
-    return Draft(
+def _again(half: StoredMessage, topic: str) -> PendingMessage:
+    return PendingMessage(
         topic,
         QUEUE,
         half.body,

@@ -15,7 +15,7 @@ BYTES_MAX = 32 << 20  # of their bodies and properties
 ENTRY_BYTES = 1000  # what the objects of each take beside these, roughly
 
 
-class Fresh:
+class RecentHalfMessages:
     """By their place in the log. Only what is written is in here."""
 
     def __init__(self, writes: LogWrites, counts: Counts) -> None:

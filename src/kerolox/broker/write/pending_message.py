@@ -2,7 +2,7 @@
 
 A plain message goes straight into the log. One that is to come later, or only if a transaction ends well, is
 parked under another topic first; one that was parked comes back; one that could not be consumed is sent
-again. All of these are drafts.
+again. All of these are pending_messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kerolox.store.log.commit_log import CommitLog, Place
 
 
 @dataclass(slots=True)
-class Draft:
+class PendingMessage:
     """A message on its way into the log. Rewrites change it in place."""
 
     topic: str
@@ -35,7 +35,7 @@ class Draft:
     is_parked: bool = False  # it waits for something else than time: delays apply when that has come
 
 
-Rewrite = Callable[[Draft], None]
+Rewrite = Callable[[PendingMessage], None]
 
 
 @lru_cache(4096)
@@ -44,33 +44,33 @@ def real_queue(topic: str, queue_id: int) -> bytes:
     return packed.pack({packed.REAL_TOPIC: topic, packed.REAL_QUEUE_ID: str(queue_id)})
 
 
-class Drafts:
-    """Puts drafts into the log."""
+class PendingMessages:
+    """Puts pending_messages into the log."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         # What parks messages that are to come later, in this order. Each may refuse by raising.
         self.rewrites: list[Rewrite] = []
 
-    def put(self, draft: Draft) -> Place:
+    def put(self, pending: PendingMessage) -> Place:
         """Store it, now or later as its properties ask. It counts when the log is written: see LogWrites."""
-        refuse_inner_batch(draft.sys_flag)
-        if not draft.is_parked:
+        refuse_inner_batch(pending.sys_flag)
+        if not pending.is_parked:
             for rewrite in self.rewrites:
-                rewrite(draft)
-        return self.store(draft)
+                rewrite(pending)
+        return self.store(pending)
 
-    def store(self, draft: Draft) -> Place:
+    def store(self, pending: PendingMessage) -> Place:
         """Store it as it is: what was parked and falls due must not be parked again."""
         return self._log.append(
-            self._log.cursor(draft.topic, draft.queue_id),
-            draft.body,
-            draft.properties,
-            flag=draft.flag,
-            sys_flag=draft.sys_flag,
-            born_timestamp=draft.born_timestamp,
-            born_host=draft.born_host,
-            reconsume_times=draft.reconsume_times,
-            prepared_offset=draft.prepared_offset,
-            store_host=draft.store_host,
+            self._log.cursor(pending.topic, pending.queue_id),
+            pending.body,
+            pending.properties,
+            flag=pending.flag,
+            sys_flag=pending.sys_flag,
+            born_timestamp=pending.born_timestamp,
+            born_host=pending.born_host,
+            reconsume_times=pending.reconsume_times,
+            prepared_offset=pending.prepared_offset,
+            store_host=pending.store_host,
         )

@@ -21,7 +21,7 @@ from kerolox.protocol.frame import JSON, pack_frame
 from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 
 if TYPE_CHECKING:
-    from kerolox.client.sockets.socket_cluster import Line, PlainCluster
+    from kerolox.client.sockets.socket_cluster import Line, SocketCluster
 
 TRY_AFTER: Final = 64  # pulls
 RESETS_MAX: Final = 8  # pulls answered with another place, though the one asked for is there
@@ -91,7 +91,7 @@ class Pace:
 class Pulls:
     """Makes the requests for one queue. All but three numbers in them are always the same."""
 
-    def __init__(self, cluster: PlainCluster, queue: Queue, group: str, expression: str, kind: str) -> None:
+    def __init__(self, cluster: SocketCluster, queue: Queue, group: str, expression: str, kind: str) -> None:
         self._queue, self._group, self._expression, self._kind = queue, group, expression, kind
         options = cluster.options
         # A signature is over all fields; and the binary form has lengths.
@@ -155,7 +155,7 @@ class _Guess(NamedTuple):
 
 
 def blocks(
-    cluster: PlainCluster,
+    cluster: SocketCluster,
     queue: Queue,
     start: int,
     end: int,
@@ -167,7 +167,7 @@ def blocks(
     ahead: int,
     broker_id: int,
 ) -> Iterator[Pulled]:
-    """See :meth:`kerolox.client.sockets.socket_cluster.PlainCluster.blocks`."""
+    """See :meth:`kerolox.client.sockets.socket_cluster.SocketCluster.blocks`."""
     pulls = Pulls(cluster, queue, group, expression, kind)
     pace = Pace(count)
     is_filtered = expression not in ("*", "")  # then nobody knows how far a pull comes

@@ -29,7 +29,7 @@ from kerolox.client.messages import Queue
 from kerolox.client.send.health import BrokerHealth
 from kerolox.client.send.outgoing import Target
 from kerolox.client.sockets.lines import Parcel, Sending, SendLine
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.client.sockets.targets import Targets
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed, RequestTimeout
@@ -70,12 +70,12 @@ class NotAllSent(KeroloxError):
         )
 
 
-class PlainSender:
+class SocketSender:
     """Sends for one producer group. Not for several threads at once."""
 
     def __init__(
         self,
-        cluster: PlainCluster,
+        cluster: SocketCluster,
         group: str,
         *,
         in_flight: int = IN_FLIGHT,

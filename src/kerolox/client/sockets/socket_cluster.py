@@ -160,7 +160,7 @@ class Edges(NamedTuple):
 class Attempts:
     """How often and for how long something was tried in vain."""
 
-    def __init__(self, cluster: PlainCluster) -> None:
+    def __init__(self, cluster: SocketCluster) -> None:
         self._left = cluster.tries
         self._patience_s = cluster.patience_s
         self._deadline_s = 0.0  # none yet: the first failure starts the clock
@@ -178,7 +178,7 @@ class Attempts:
         self._pause_s = min(RETRY_MAX_S, self._pause_s * 2)
 
 
-class PlainCluster:
+class SocketCluster:
     """A cluster as seen over plain sockets. Not for several threads at once.
 
     What may succeed later is done again: ``tries`` times, or for ``patience_s`` where that is given.

@@ -11,7 +11,7 @@ from kerolox.client.cluster.routes import MASTER, Route
 from kerolox.client.errors import BrokerNotRegistered, NameServerUnreachable, NoPermission, TopicNotFound
 from kerolox.client.messages import Queue
 from kerolox.client.send.outgoing import Target
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed, RequestTimeout
 from kerolox.protocol.bodies.routes import TopicRoute
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -28,7 +28,7 @@ MISSING_PAUSES_S = (0.2, 0.4, 0.8, 1.6)  # before a topic is taken to be missing
 class Targets:
     """The queues of topics that can be written, asked for when first needed."""
 
-    def __init__(self, cluster: PlainCluster, group: str, template_topic: str) -> None:
+    def __init__(self, cluster: SocketCluster, group: str, template_topic: str) -> None:
         self._cluster = cluster
         self._group = group
         self._template = template_topic

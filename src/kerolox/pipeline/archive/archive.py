@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from kerolox.client.messages import Queue
 from kerolox.client.names import without_namespace
-from kerolox.client.sockets.socket_cluster import Edges, PlainCluster
+from kerolox.client.sockets.socket_cluster import Edges, SocketCluster
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive.files import Done, Format, Work, Written
 from kerolox.pipeline.archive.joining import Join, carry_out
 from kerolox.pipeline.archive.log import Ranges
 from kerolox.pipeline.archive.staging import NOTHING, Swept
-from kerolox.spark.offsets import Places, queue_text
+from kerolox.spark.offsets import QueueOffsets, queue_text
 from kerolox.spark.shipping import cause_of
 from kerolox.spark.source.options import Start, Wanted
 from kerolox.spark.source.queues import ClusterQueues
@@ -63,7 +63,7 @@ class ArchiveFailed(KeroloxError):
 class Destination(Protocol):
     """Where the files go, and what keeps the count of them."""
 
-    places: Places
+    places: QueueOffsets
     swept: Swept
 
     @property
@@ -78,7 +78,7 @@ class Destination(Protocol):
         self,
         group: str,
         ranges: Ranges,
-        places: Places,
+        places: QueueOffsets,
         files: Sequence[Written],
         *,
         missing: dict[str, int] | None = None,
@@ -151,7 +151,7 @@ class Archive:
         self._joins = join
         self._join_s = self._began_s = time.monotonic()
         self._on_round = on_round
-        self._cluster = PlainCluster(wanted.cluster, patience_s=wanted.patience_s)
+        self._cluster = SocketCluster(wanted.cluster, patience_s=wanted.patience_s)
         self._queues = ClusterQueues(self._cluster, wanted)
         self._edges: dict[Queue, Edges] = {}
         self._turn = 0
@@ -259,20 +259,20 @@ class Archive:
         if find_places is not None:
             find_places(queues)
 
-    def _known(self, edges: Mapping[Queue, Edges]) -> tuple[Places, dict[Queue, Edges]]:
+    def _known(self, edges: Mapping[Queue, Edges]) -> tuple[QueueOffsets, dict[Queue, Edges]]:
         """How far queues are archived, and those that the archive does not know."""
         self._find_places(edges)
         known = {queue: at for queue, at in self.destination.places.items() if queue in edges}
         return known, {queue: edge for queue, edge in edges.items() if queue not in known}
 
-    def _starts(self, edges: Mapping[Queue, Edges]) -> Places:
+    def _starts(self, edges: Mapping[Queue, Edges]) -> QueueOffsets:
         known, fresh = self._known(edges)
         starts = {queue: self._queues.within(queue, at, edges[queue]) for queue, at in known.items()}
         for queue, at in starts.items():
             self._note_missing(queue, known[queue], at)
         return starts | self._begin(fresh)
 
-    def _begin(self, fresh: Mapping[Queue, Edges]) -> Places:
+    def _begin(self, fresh: Mapping[Queue, Edges]) -> QueueOffsets:
         """Where queues begin that the archive does not know."""
         given = self._given(fresh)
         begun = self._queues.places(given, fresh)
@@ -294,7 +294,7 @@ class Archive:
             # Counted once: the place is taken over with the next commit, and by us now.
             self.destination.places[queue] = found
 
-    def _round(self, starts: Places, ends: Mapping[Queue, int]) -> bool:
+    def _round(self, starts: QueueOffsets, ends: Mapping[Queue, int]) -> bool:
         """Archive a bounded part of what lies between; whether there was anything."""
         backlog = {queue: ends[queue] - at for queue, at in starts.items() if queue in ends}
         chosen = shares(backlog, self._round_rows, turn=self._turn)
@@ -344,7 +344,7 @@ class Archive:
                 )
         return made
 
-    def _commit(self, wanted: Sequence[Range], stops: Places, files: Sequence[Written]) -> None:
+    def _commit(self, wanted: Sequence[Range], stops: QueueOffsets, files: Sequence[Written]) -> None:
         missing = self._missing(wanted, files)
         tree: Ranges = {}
         for each in wanted:
@@ -394,7 +394,7 @@ class Archive:
             self._has_reported = True
             self._report({queue: at for queue, at in self.destination.places.items() if queue in edges})
 
-    def _report(self, places: Places) -> None:
+    def _report(self, places: QueueOffsets) -> None:
         """Tell the group's progress. That it is not known there costs nothing but the view of it."""
         if not places:
             return

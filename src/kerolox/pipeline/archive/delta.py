@@ -32,7 +32,7 @@ from kerolox.pipeline.archive.folders import PARTITIONS, PROPERTY, TAG, WHOLE_DA
 from kerolox.pipeline.archive.joining import FILES_MIN, OVER_FOR_MS, end_ms
 from kerolox.pipeline.archive.log import OWN_FOLDER, Ranges, check_folder, same_partitions, take_lock
 from kerolox.pipeline.archive.staging import NOTHING, Staging, Swept, remove
-from kerolox.spark.offsets import Places, Tree, from_tree, to_tree
+from kerolox.spark.offsets import QueueOffsets, Tree, from_tree, to_tree
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
 
@@ -53,7 +53,7 @@ class DeltaArchive:
         if find_spec("deltalake") is None:
             raise KeroloxError("deltalake is not installed. Install it: pip install 'kerolox[spark,delta]'")
         self.root = Path(root).absolute()
-        self.places: Places = {}
+        self.places: QueueOffsets = {}
         self.number = 0
         self._clock = clock
         self._own = self.root / OWN_FOLDER
@@ -137,7 +137,7 @@ class DeltaArchive:
         self,
         group: str,
         ranges: Ranges,
-        places: Places,
+        places: QueueOffsets,
         files: Iterable[Written],
         *,
         missing: dict[str, int] | None = None,

@@ -38,7 +38,7 @@ from kerolox.pipeline.archive.files import Done, Format, Written
 from kerolox.pipeline.archive.folders import PARTITIONS
 from kerolox.pipeline.archive.joining import Join, small_files
 from kerolox.pipeline.archive.staging import NOTHING, Staging
-from kerolox.spark.offsets import Places, Tree, from_tree, to_tree
+from kerolox.spark.offsets import QueueOffsets, Tree, from_tree, to_tree
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
 from kerolox.store.errors import StoreLocked
@@ -85,7 +85,7 @@ class ParquetArchive:
 
     def __init__(self, root: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.root = Path(root).absolute()
-        self.places: Places = {}
+        self.places: QueueOffsets = {}
         self.number = 0  # of the last commit
         self._clock = clock
         self._own = self.root / OWN_FOLDER
@@ -158,7 +158,7 @@ class ParquetArchive:
         self,
         group: str,
         ranges: Ranges,
-        places: Places,
+        places: QueueOffsets,
         files: Iterable[Written],
         *,
         missing: dict[str, int] | None = None,

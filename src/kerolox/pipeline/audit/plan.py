@@ -23,7 +23,7 @@ from kerolox.protocol.reserved import (
 )
 from kerolox.spark.store.files import Log, Run, find_run
 from kerolox.store.disk.progress_notes import NAME as MARKS_NAME
-from kerolox.store.disk.progress_notes import MarksFile
+from kerolox.store.disk.progress_notes import ProgressNotesFile
 from kerolox.store.errors import DiskError
 from kerolox.store.log.cursors import fit_for_directory
 from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, find_layout
@@ -116,7 +116,7 @@ def _plan(number: int, root: str, label: str, since_ms: int | None, until_ms: in
         label=label,
         log=run,
         unsettled=files.exists(layout.path("abort")),
-        dispatched=MarksFile(files, layout.root).load().dispatched,
+        dispatched=ProgressNotesFile(files, layout.root).load().dispatched,
         is_ours=files.exists(layout.path(MARKS_NAME)),
         queue_file_bytes=layout.queue_file_bytes,
         delay_levels=layout.delay_levels,

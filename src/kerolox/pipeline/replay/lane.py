@@ -19,7 +19,7 @@ from kerolox.client.admin.dead_letters import OF_THE_WAY
 from kerolox.client.errors import failure
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError
 from kerolox.pipeline.replay.plan import ReplayError, Source
@@ -145,7 +145,7 @@ class Lanes:
         share = self.rate * sum(source.count for source in mine.values()) / max(1, total)
         watched = Watched(self.host, self.port, self.token, lane)
         try:
-            with PlainCluster(self.options) as cluster:
+            with SocketCluster(self.options) as cluster:
                 unsure = self.resumed or task.attemptNumber() > 0
                 done = Lane(cluster, self.id, mine, watched, share, unsure=unsure).run(batches)
         finally:
@@ -163,7 +163,7 @@ class Lane:
 
     def __init__(
         self,
-        cluster: PlainCluster,
+        cluster: SocketCluster,
         id: str,
         sources: dict[int, Source],
         watched: Watched,

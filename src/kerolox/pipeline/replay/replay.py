@@ -20,7 +20,7 @@ from kerolox.client.errors import NoPermission
 from kerolox.client.messages import Queue
 from kerolox.client.names import check_topic_for_sending, is_system
 from kerolox.client.options import ClientOptions
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import OptionError
 from kerolox.pipeline.replay.lane import COLUMNS, RESULT_COLUMNS, Lanes
@@ -91,7 +91,7 @@ def replay(
     table = found.table(spark, choice)
     if dry_run:
         messages = chosen(table, choice)
-        with PlainCluster(options) as plain:
+        with SocketCluster(options) as plain:
             plan = make_plan(id, where, choice, messages, plain, clock.wall_ms())
         on_plan(plan)
         return _told(plan, {}, dry_run=True)
@@ -99,7 +99,7 @@ def replay(
         plan_before = file.read()
         if plan_before is None:
             messages = chosen(table, choice)
-            with PlainCluster(options) as plain:
+            with SocketCluster(options) as plain:
                 plan = make_plan(id, where, choice, messages, plain, clock.wall_ms())
             file.write(plan)
         else:
@@ -151,7 +151,7 @@ def check(
     else:
         topics = choice.topics or [topic for topic in found.topics or () if not _is_internal(topic)]
         targets = {choice.target(topic) for topic in topics} or set(choice.topic_map.values())
-    with PlainCluster(options) as plain, plain.once():
+    with SocketCluster(options) as plain, plain.once():
         if not targets:
             plain.topics()  # the name servers must answer all the same
         for topic in sorted(targets):
@@ -164,7 +164,7 @@ def check(
 
 
 def make_plan(
-    id: str, source: str, choice: Choice, messages: DataFrame, cluster: PlainCluster, now_ms: int
+    id: str, source: str, choice: Choice, messages: DataFrame, cluster: SocketCluster, now_ms: int
 ) -> Plan:
     """Count the messages of each queue, and find where they go."""
     from pyspark.sql import functions as f

@@ -37,8 +37,8 @@ import pyarrow as pa
 from kerolox.client.errors import TopicUnknownAtBroker
 from kerolox.client.messages import Queue, decode_received
 from kerolox.client.sockets.lines import Parcel
-from kerolox.client.sockets.sending import PlainSender
-from kerolox.client.sockets.socket_cluster import OffsetGone, PlainCluster
+from kerolox.client.sockets.sending import SocketSender
+from kerolox.client.sockets.socket_cluster import OffsetGone, SocketCluster
 from kerolox.errors import KeroloxError
 from kerolox.protocol import properties as names
 from kerolox.protocol.batch import encode_batch, split_batch
@@ -77,7 +77,7 @@ class Beginning(msgspec.Struct, frozen=True):
     offsets: Offsets = {}
     done: bool = False  # all rows were sent
 
-    def start_of(self, cluster: PlainCluster, queue: Queue) -> int:
+    def start_of(self, cluster: SocketCluster, queue: Queue) -> int:
         """From where on messages of this write can lie in a queue."""
         known = self.offsets.get(queue.topic)
         if known is not None:
@@ -89,7 +89,7 @@ class Beginning(msgspec.Struct, frozen=True):
             return 0
 
 
-def ends_of(sender: PlainSender, topics: Iterable[str]) -> Offsets:
+def ends_of(sender: SocketSender, topics: Iterable[str]) -> Offsets:
     """How far the queues of these topics are."""
     found: Offsets = {}
     for topic in topics:
@@ -105,7 +105,7 @@ class Stored:
     """The messages of one task that are in the queues, as far as was looked."""
 
     def __init__(
-        self, sender: PlainSender, beginning: Beginning, ids: RowIds, group: str, settle_s: float
+        self, sender: SocketSender, beginning: Beginning, ids: RowIds, group: str, settle_s: float
     ) -> None:
         self._sender = sender
         self._beginning = beginning

@@ -31,8 +31,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from kerolox.client.names import with_namespace
-from kerolox.client.sockets.sending import PlainSender
-from kerolox.client.sockets.socket_cluster import PlainCluster
+from kerolox.client.sockets.sending import SocketSender
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.protocol.reserved import TEMPLATE_TOPIC
@@ -237,10 +237,10 @@ def check_attempts(task: TaskContext) -> None:
 
 
 # Workers are used for many tasks, one at a time: connections stay open from one to the next.
-_senders: dict[SinkSettings, PlainSender] = {}
+_senders: dict[SinkSettings, SocketSender] = {}
 
 
-def _sender(settings: SinkSettings) -> PlainSender:
+def _sender(settings: SinkSettings) -> SocketSender:
     sender = _senders.get(settings)
     if sender is None:
         while _senders:
@@ -249,9 +249,9 @@ def _sender(settings: SinkSettings) -> PlainSender:
     return sender
 
 
-def _open(settings: SinkSettings) -> PlainSender:
-    return PlainSender(
-        PlainCluster(settings.cluster, patience_s=settings.patience_s),
+def _open(settings: SinkSettings) -> SocketSender:
+    return SocketSender(
+        SocketCluster(settings.cluster, patience_s=settings.patience_s),
         settings.group,
         in_flight=settings.in_flight,
         retries=settings.retries,

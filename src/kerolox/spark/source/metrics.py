@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from kerolox.spark.offsets import Mark, Places, is_marked
+from kerolox.spark.offsets import Mark, QueueOffsets, is_marked
 
 P = TypeVar("P", bound=dict[str, Any])
 
@@ -37,7 +37,7 @@ def fill_metrics(progress: P) -> P:
         if end is None:
             continue
         start, latest = _mark(source.get("startOffset")), _mark(source.get("latestOffset"))
-        begins: Places = (start.places if start else {}) | end.begins
+        begins: QueueOffsets = (start.places if start else {}) | end.begins
         figures: dict[str, float | str] = {
             f"{name}OffsetsBehindLatest": value
             for name, value in behind(latest.places if latest else {}, end.places).items()

@@ -13,7 +13,7 @@ from kerolox.errors import InvalidRequest, OptionError
 from kerolox.protocol.filters.lexer import FilterError
 from kerolox.protocol.filters.sql import compile_filter
 from kerolox.protocol.subscription import SQL92, TAG, subscription
-from kerolox.spark.offsets import Places, in_namespace, read_offsets
+from kerolox.spark.offsets import QueueOffsets, in_namespace, read_offsets
 from kerolox.spark.option_table import (
     CLUSTER,
     MOMENT,
@@ -105,7 +105,7 @@ class Start:
     """A place to begin or end at: a word, offsets, or times. ``option`` is what said so."""
 
     word: str = ""
-    offsets: Places | None = None
+    offsets: QueueOffsets | None = None
     times: Times | None = None
     option: str = ""
     must_match: bool = False  # a queue without a message at its time is an error
@@ -219,7 +219,7 @@ def _tags(expression: str | None) -> frozenset[str]:
 _FIRST: Final = {"batch": "earliest", "streaming": "latest"}
 
 
-def _place(option: str, value: str | int | Places | Times, cluster: ClientOptions) -> Start:
+def _place(option: str, value: str | int | QueueOffsets | Times, cluster: ClientOptions) -> Start:
     if isinstance(value, str):
         return Start(word=value, option=option)
     if isinstance(value, int):

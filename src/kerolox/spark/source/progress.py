@@ -23,13 +23,13 @@ from pyspark.sql.streaming.listener import (
 
 from kerolox.client.errors import TopicNotFound
 from kerolox.client.names import retry_topic
-from kerolox.client.sockets.socket_cluster import OffsetGone, PlainCluster
+from kerolox.client.sockets.socket_cluster import OffsetGone, SocketCluster
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PERM_READ_WRITE
 from kerolox.protocol.headers.topic import CreateTopicRequest
 from kerolox.protocol.reserved import TEMPLATE_TOPIC
-from kerolox.spark.offsets import Mark, Places, is_marked
+from kerolox.spark.offsets import Mark, QueueOffsets, is_marked
 from kerolox.spark.option_table import CLUSTER, OptionTable, cluster_options
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class GroupProgress(StreamingQueryListener):
 
     def __init__(self) -> None:
         self._options: dict[str, str] = {}
-        self._clusters: dict[str, PlainCluster] = {}
+        self._clusters: dict[str, SocketCluster] = {}
         self._lock = threading.Lock()
 
     def use(self, options: Mapping[str, str]) -> None:
@@ -93,15 +93,15 @@ class GroupProgress(StreamingQueryListener):
         with self._lock:
             self._close()
 
-    def _cluster(self, nameserver: str) -> PlainCluster:
+    def _cluster(self, nameserver: str) -> SocketCluster:
         found = self._clusters.get(nameserver)
         if found is None:
             values = _TABLE.parse(self._options | {"nameserver": nameserver})
-            found = self._clusters[nameserver] = PlainCluster(cluster_options(values), tries=1)
+            found = self._clusters[nameserver] = SocketCluster(cluster_options(values), tries=1)
         return found
 
 
-def tell_group(cluster: PlainCluster, mark: Mark) -> None:
+def tell_group(cluster: SocketCluster, mark: Mark) -> None:
     """Report the places of a mark that are further than what the group has. Never fails: it is for show."""
     places = {queue: at for queue, at in mark.places.items() if at > 0}
     try:
@@ -123,7 +123,7 @@ def tell_group(cluster: PlainCluster, mark: Mark) -> None:
         _warned.add(mark.group)
 
 
-def _make_group(cluster: PlainCluster, group: str, places: Places) -> None:
+def _make_group(cluster: SocketCluster, group: str, places: QueueOffsets) -> None:
     """Brokers make a group when it pulls, if at all; a query that found nothing to read has not pulled."""
     for queue, at in {queue.broker: (queue, at) for queue, at in places.items()}.values():
         try:
@@ -132,7 +132,7 @@ def _make_group(cluster: PlainCluster, group: str, places: Places) -> None:
             pass
 
 
-def _make_visible(cluster: PlainCluster, group: str, places: Places) -> None:
+def _make_visible(cluster: SocketCluster, group: str, places: QueueOffsets) -> None:
     """Apache's tools and dashboard find groups by their retry topics, which brokers make when a consumer
     says hello. A query is no consumer and says nothing, so it makes the topic, where it may."""
     key = (";".join(cluster.options.addresses()), group)

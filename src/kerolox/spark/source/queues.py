@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kerolox.client.messages import Queue
 from kerolox.client.names import is_system, without_namespace
-from kerolox.client.sockets.socket_cluster import Edges, PlainCluster
+from kerolox.client.sockets.socket_cluster import Edges, SocketCluster
 from kerolox.errors import KeroloxError, OptionError, sentences
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
-from kerolox.spark.offsets import EARLIEST, LATEST, Places, queue_text
+from kerolox.spark.offsets import EARLIEST, LATEST, QueueOffsets, queue_text
 from kerolox.spark.source.options import Start, Wanted
 from kerolox.spark.times import Times
 
@@ -48,7 +48,7 @@ class DataLoss(KeroloxError):
 class ClusterQueues:
     """The queues of a query, as the cluster tells."""
 
-    def __init__(self, cluster: PlainCluster, wanted: Wanted) -> None:
+    def __init__(self, cluster: SocketCluster, wanted: Wanted) -> None:
         self.cluster = cluster
         self._wanted = wanted
         self._matches = re.compile(wanted.pattern).fullmatch
@@ -99,7 +99,7 @@ class ClusterQueues:
             and self._matches(without_namespace(namespace, topic))
         ]
 
-    def places(self, start: Start, edges: Mapping[Queue, Edges], *, ending: bool = False) -> Places:
+    def places(self, start: Start, edges: Mapping[Queue, Edges], *, ending: bool = False) -> QueueOffsets:
         """Where the queues are to be begun, or ended."""
         if start.times is not None:
             return self._at_times(start, start.times, edges, ending=ending)
@@ -112,7 +112,9 @@ class ClusterQueues:
             first.update(self._checked(self.cluster.all_committed(list(edges), self._wanted.group), edges))
         return first
 
-    def _at_times(self, start: Start, times: Times, edges: Mapping[Queue, Edges], *, ending: bool) -> Places:
+    def _at_times(
+        self, start: Start, times: Times, edges: Mapping[Queue, Edges], *, ending: bool
+    ) -> QueueOffsets:
         topics = {queue.topic for queue in edges}
         self._refuse_strange(
             start.option,
@@ -142,7 +144,7 @@ class ClusterQueues:
             known = ", ".join(queue_text(queue) for queue in edges)
             raise OptionError(option, ", ".join(strange), f"queues that are there: {known}")
 
-    def _given(self, given: Places, edges: Mapping[Queue, Edges], *, ending: bool) -> Places:
+    def _given(self, given: QueueOffsets, edges: Mapping[Queue, Edges], *, ending: bool) -> QueueOffsets:
         option = "endingOffsets" if ending else "startingOffsets"
         self._refuse_strange(option, [queue_text(queue) for queue in given if queue not in edges], edges)
         words = {EARLIEST: 0, LATEST: 1}
@@ -156,7 +158,7 @@ class ClusterQueues:
                 exact[queue] = at
         return found | self._checked(exact, edges)
 
-    def _checked(self, places: Places, edges: Mapping[Queue, Edges]) -> Places:
+    def _checked(self, places: QueueOffsets, edges: Mapping[Queue, Edges]) -> QueueOffsets:
         return {queue: self.within(queue, at, edges[queue]) for queue, at in places.items()}
 
     def within(self, queue: Queue, at: int, edges: Edges) -> int:

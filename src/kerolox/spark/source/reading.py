@@ -17,7 +17,7 @@ from kerolox.client.cluster.routes import MASTER
 from kerolox.client.messages import Queue
 from kerolox.client.names import without_namespace
 from kerolox.client.options import ClientOptions
-from kerolox.client.sockets.socket_cluster import Edges, OffsetGone, PlainCluster
+from kerolox.client.sockets.socket_cluster import Edges, OffsetGone, SocketCluster
 from kerolox.errors import OptionError
 from kerolox.protocol.subscription import ALL
 from kerolox.spark.columns import COLUMNS, SPARK_TYPES, arrow_schema
@@ -34,15 +34,15 @@ SAMPLE: Final = 32  # messages, to guess the size of others
 QUEUE_OFFSET_AT: Final = 20  # in a record
 
 # Workers live on from task to task, and so do their connections.
-_clusters: dict[tuple[int, ClientOptions, float], PlainCluster] = {}
+_clusters: dict[tuple[int, ClientOptions, float], SocketCluster] = {}
 
 
-def cluster_of(wanted: Wanted) -> PlainCluster:
+def cluster_of(wanted: Wanted) -> SocketCluster:
     """The cluster, as this process knows it already."""
     key = (os.getpid(), wanted.cluster, wanted.patience_s)  # a forked process must not share connections
     found = _clusters.get(key)
     if found is None:
-        found = _clusters[key] = PlainCluster(wanted.cluster, patience_s=wanted.patience_s)
+        found = _clusters[key] = SocketCluster(wanted.cluster, patience_s=wanted.patience_s)
     return found
 
 
@@ -122,7 +122,7 @@ def _without_namespace(batch: pa.RecordBatch, namespace: str) -> pa.RecordBatch:
 
 
 def _gathered(
-    cluster: PlainCluster, wanted: Wanted, task: Range, start: int, broker_id: int
+    cluster: SocketCluster, wanted: Wanted, task: Range, start: int, broker_id: int
 ) -> Iterator[tuple[bytes, Positions]]:
     """Several pulls in one piece: columns are made for thousands of rows at once, or they cost too much."""
     blocks: list[bytes] = []
@@ -166,7 +166,7 @@ def queue_offsets(block: bytes, positions: Positions) -> Positions:
     return every[positions + QUEUE_OFFSET_AT]
 
 
-def mean_size(cluster: PlainCluster, wanted: Wanted, queue: Queue, start: int) -> float | None:
+def mean_size(cluster: SocketCluster, wanted: Wanted, queue: Queue, start: int) -> float | None:
     """Bytes of a message in a queue, by those of one pull from this offset on."""
     try:
         for pulled in cluster.blocks(queue, start, start + SAMPLE, group=wanted.group, count=SAMPLE, ahead=1):

@@ -28,9 +28,9 @@ from pyspark.sql.types import StructType
 
 from kerolox.client.errors import TopicNotFound
 from kerolox.client.messages import Queue
-from kerolox.client.sockets.socket_cluster import Edges, PlainCluster
+from kerolox.client.sockets.socket_cluster import Edges, SocketCluster
 from kerolox.errors import KeroloxError
-from kerolox.spark.offsets import Mark, Places
+from kerolox.spark.offsets import Mark, QueueOffsets
 from kerolox.spark.short_errors import tells_shortly
 from kerolox.spark.source.metrics import behind
 from kerolox.spark.source.options import Wanted, read_wanted
@@ -117,15 +117,15 @@ class Offsets:
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        self.cluster = PlainCluster(wanted.cluster, patience_s=wanted.patience_s)
+        self.cluster = SocketCluster(wanted.cluster, patience_s=wanted.patience_s)
         self._queues = ClusterQueues(self.cluster, wanted)
         self._known: list[Queue] = []
         self._looked_s = -1e9  # when queues were looked for
         self._edges: dict[Queue, Edges] = {}
         self._group = "" if wanted.has_own_group else wanted.group
-        self._planned: Places = {}  # where the batch ends that was planned last
+        self._planned: QueueOffsets = {}  # where the batch ends that was planned last
         self._is_available_now = False
-        self._target: Places | None = None  # of Trigger.AvailableNow: no further than this
+        self._target: QueueOffsets | None = None  # of Trigger.AvailableNow: no further than this
         self._read_before: set[str] = set()  # topics of the checkpoint
         self._initial: dict[str, Any] | None = None
         self._missing: dict[Queue, float] = {}  # since when
@@ -133,7 +133,9 @@ class Offsets:
         self._turn = 0
         self._pause_s = IDLE_PAUSE_S
 
-    def _mark(self, places: Places, begins: Places | None = None, *, first: bool = False) -> dict[str, Any]:
+    def _mark(
+        self, places: QueueOffsets, begins: QueueOffsets | None = None, *, first: bool = False
+    ) -> dict[str, Any]:
         return Mark(self._group, self._wanted.nameserver, places, begins or {}, first).encode()
 
     # --- what there is --------------------------------------------------------------------------------
@@ -260,7 +262,7 @@ class Offsets:
             return True
         return time.monotonic() - self._batch_s >= wanted.trigger_delay_s
 
-    def _limited(self, backlog: Places, starts: Places) -> Places:
+    def _limited(self, backlog: QueueOffsets, starts: QueueOffsets) -> QueueOffsets:
         wanted = self._wanted
         if wanted.rows_max is not None:
             backlog = shares(backlog, wanted.rows_max, turn=self._turn)
@@ -273,7 +275,7 @@ class Offsets:
             backlog = shares(backlog, wanted.bytes_max, sizes=sizes, turn=self._turn)
         return backlog
 
-    def _look_for_missing(self, places: Places, edges: Mapping[Queue, Edges]) -> Mapping[Queue, Edges]:
+    def _look_for_missing(self, places: QueueOffsets, edges: Mapping[Queue, Edges]) -> Mapping[Queue, Edges]:
         """Queues that were read and are not there now: their broker may come back.
 
         Until then the others are read. A query of Trigger.AvailableNow waits: it ends when nothing is left to

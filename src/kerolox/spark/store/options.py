@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kerolox.errors import OptionError
-from kerolox.spark.offsets import Places, read_offsets
+from kerolox.spark.offsets import QueueOffsets, read_offsets
 from kerolox.spark.option_table import (
     MOMENT,
     YES_NO,
@@ -31,7 +31,7 @@ LOG: Final = "log"
 _OFFSETS: Final = 'earliest, latest, or {"topic": {"broker": {"0": 17}}}; -2 is earliest, -1 latest'
 
 
-def _read_offsets(value: str) -> str | Places:
+def _read_offsets(value: str) -> str | QueueOffsets:
     found = read_offsets(value)
     if found == "group":
         raise ValueError("a store does not know groups' offsets by broker")

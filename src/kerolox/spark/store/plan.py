@@ -22,7 +22,7 @@ from kerolox.client.names import is_system
 from kerolox.errors import OptionError, ProtocolError
 from kerolox.protocol import json_dialect
 from kerolox.protocol.record_scan import CHECK_BODY, PHYSICAL_OFFSET, SIZE, scan
-from kerolox.spark.offsets import EARLIEST, LATEST, Places
+from kerolox.spark.offsets import EARLIEST, LATEST, QueueOffsets
 from kerolox.spark.option_table import Values
 from kerolox.spark.store.files import Log, QueueFiles, Run, find_run
 from kerolox.spark.store.options import LOG, Choice, find_paths, read_choice
@@ -206,7 +206,7 @@ def _topics_without_messages(root: str) -> set[str]:
     return set(map(str, table)) if isinstance(table, dict) else set()
 
 
-def _offset(wanted: str | Places, store: Store, queue: QueueRange, key: str) -> int:
+def _offset(wanted: str | QueueOffsets, store: Store, queue: QueueRange, key: str) -> int:
     if isinstance(wanted, str):
         offset = EARLIEST if wanted == "earliest" else LATEST
     else:
@@ -325,7 +325,7 @@ def _log_splits(store: Store, step: int, choice: Choice) -> list[Split]:
 
 
 def _boundaries(store: Store, log: Log, step: int) -> Iterator[int]:
-    """Places where a record begins, or a file, about a step from each other."""
+    """QueueOffsets where a record begins, or a file, about a step from each other."""
     guides = sorted(store.queues, key=lambda queue: queue.first - queue.end)[:_GUIDES]
     last = store.log_start
     yield last

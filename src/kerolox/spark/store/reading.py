@@ -164,7 +164,7 @@ class Reading:
             first = last
 
     def _entries(self, log: Log, queues: tuple[QueueRange, ...]) -> tuple[Positions, Positions]:
-        """Places and sizes of the messages, ascending."""
+        """QueueOffsets and sizes of the messages, ascending."""
         parts = []
         for queue in queues:
             with QueueFiles(queue.run) as files:

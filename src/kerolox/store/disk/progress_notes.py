@@ -24,7 +24,7 @@ SECTOR_BYTES = 512
 UNKNOWN = -1
 
 
-class Marks(msgspec.Struct):
+class ProgressNotes(msgspec.Struct):
     """What is known to be safe, and under which circumstances it was noted."""
 
     boot: str = ""  # identity of the operating system's run; another one now: power may have been lost
@@ -36,7 +36,7 @@ class Marks(msgspec.Struct):
     queue_files: int = UNKNOWN  # after a clean stop: how many files all queues had
 
 
-class MarksFile:
+class ProgressNotesFile:
     """Reads and writes the marks of one store."""
 
     def __init__(self, files: Files, directory: PathLike) -> None:
@@ -45,7 +45,7 @@ class MarksFile:
         self._file: File | None = None
         self._lock = threading.Lock()
 
-    def load(self) -> Marks:
+    def load(self) -> ProgressNotes:
         """The marks; all unknown when there is no file or it does not read."""
         try:
             data = self._files.read_if_exists(self.path)
@@ -53,21 +53,21 @@ class MarksFile:
             log.warning(
                 "marks_unreadable path=%s error=%r next='more of the log is read'", self.path, str(error)
             )
-            return Marks()
+            return ProgressNotes()
         if data is None:
-            return Marks()
+            return ProgressNotes()
         line, _, rest = data.partition(b"\n")
         try:
             if int(rest[:10]) != crc32(line):
                 raise ValueError("CRC")
-            return msgspec.json.decode(line, type=Marks)
+            return msgspec.json.decode(line, type=ProgressNotes)
         except (ValueError, msgspec.DecodeError):
             log.warning(
                 "marks_ignored path=%s reason='does not read' next='more of the log is read'", self.path
             )
-            return Marks()
+            return ProgressNotes()
 
-    def save(self, marks: Marks) -> None:
+    def save(self, marks: ProgressNotes) -> None:
         """Write and flush; waits for the disk, so call it in a thread."""
         line = msgspec.json.encode(marks)
         data = b"%b\n%010d\n" % (line, crc32(line))

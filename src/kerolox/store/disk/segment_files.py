@@ -22,7 +22,7 @@ from kerolox.store.errors import DiskError, FsyncFailed, StoreError, StrayFile, 
 logger = logging.getLogger(__name__)
 
 
-class Places:
+class SegmentFiles:
     """The directories of one log, and the file prepared to come next.
 
     A new file goes to the directory its number selects, among the sorted ones that are neither

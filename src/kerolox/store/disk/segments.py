@@ -24,7 +24,7 @@ from itertools import pairwise
 
 from kerolox.store.disk.files import PAGE, Buffer, File, Files, PathLike
 from kerolox.store.disk.segment import OpenFiles, Segment, SegmentGone, remove_segment
-from kerolox.store.disk.segment_files import Places
+from kerolox.store.disk.segment_files import SegmentFiles
 from kerolox.store.errors import FsyncFailed, OffsetOutOfRange, StoreError, WrongFileSize
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Segments:
         self.size = size
         self.transient = transient
         self.open_files = OpenFiles(files) if open_files is None else open_files
-        self._places = Places(
+        self._places = SegmentFiles(
             self.open_files, directories, size, read_only=read_only_directories, warm=warm, grows=grows
         )
         self.directories = self._places.directories

@@ -335,7 +335,7 @@ class CommitLog(ReadableLog):
         setting: SendSetting,
         born_host: bytes,
     ) -> Taken | None:
-        """Give a run of plain sends their places; None when the frame at ``at`` is none. See plain_sends.
+        """Give a run of plain sends their places; None when the frame at ``at`` is none. See send_runs.
 
         Targets are of cursors of this log. For a log whose records are not sealed.
         """

@@ -16,7 +16,7 @@ from kerolox.protocol.record_scan import CHECK_BODY, PHYSICAL_OFFSET, SIZE, Stop
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.files import File
-from kerolox.store.disk.progress_notes import MarksFile
+from kerolox.store.disk.progress_notes import ProgressNotesFile
 from kerolox.store.disk.sums import SumsFile
 from kerolox.store.index import index_file
 from kerolox.store.index.key_index import ENTRIES, SLOTS
@@ -308,7 +308,7 @@ def _checkpoint_rows(path: str, start: int | None) -> Iterator[Row]:
 
 
 def _marks_rows(path: str, start: int | None) -> Iterator[Row]:
-    marks = MarksFile(OnlyReading(), os.path.dirname(path)).load()
+    marks = ProgressNotesFile(OnlyReading(), os.path.dirname(path)).load()
     for name in marks.__struct_fields__:
         yield {"field": name, "value": getattr(marks, name)}
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from kerolox.store.disk.checkpoint import Checkpoint
-from kerolox.store.disk.progress_notes import MarksFile
+from kerolox.store.disk.progress_notes import ProgressNotesFile
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.index.index_file import HEADER
@@ -36,7 +36,7 @@ def summarize(layout: Layout) -> dict[str, Any]:
                 queues.append(
                     {"topic": topic, "queue": int(name), "min": low, "max": high, "files": len(segments.all)}
                 )
-    marks = MarksFile(files, layout.root).load()
+    marks = ProgressNotesFile(files, layout.root).load()
     checkpoint = Checkpoint(files, layout.path("checkpoint"))
     checkpoint.load()
     return {

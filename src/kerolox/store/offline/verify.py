@@ -15,7 +15,7 @@ from kerolox.errors import ProtocolError
 from kerolox.protocol import json_dialect
 from kerolox.protocol.record_scan import CHECK_BODY, STORE_TIMESTAMP
 from kerolox.store.disk.checkpoint import Checkpoint
-from kerolox.store.disk.progress_notes import MarksFile
+from kerolox.store.disk.progress_notes import ProgressNotesFile
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import DiskError
@@ -93,7 +93,7 @@ def verify(
     found = _Findings()
     report = Report(layout.root)
     crashed = report.crashed = files.exists(layout.path("abort")) or live
-    marks = MarksFile(files, layout.root).load()
+    marks = ProgressNotesFile(files, layout.root).load()
     directories = list(dict.fromkeys(layout.log_paths + layout.read_only_paths))
     segments = open_run(files, OpenFiles(files), directories, layout.log_file_bytes, found)
     log_min = report.log_min = max(0, segments.min_offset)

@@ -21,7 +21,7 @@ _SLOT_BYTES = 128  # two, written in turns
 _CHECKPOINT_AT = 2 * _SLOT_BYTES  # a copy of the checkpoint, which carries no CRC itself
 
 
-class TimerMark(NamedTuple):
+class TimerNote(NamedTuple):
     """How far the timer has come, and the proof."""
 
     number: int  # of the note: the higher one counts
@@ -36,7 +36,7 @@ class TimerMark(NamedTuple):
     reserved: int = 0
 
 
-class TimerMarkFile:
+class TimerNoteFile:
     """Reads and writes the mark."""
 
     def __init__(self, files: Files, directory: PathLike) -> None:
@@ -46,11 +46,11 @@ class TimerMarkFile:
         self.close = self._notes.close
         self.number = 0
 
-    def load(self) -> TimerMark | None:
+    def load(self) -> TimerNote | None:
         """The newest mark that reads. For a thread."""
         data = self._notes.read()
         bodies = (body_at(data, at, _BODY.size, self.path) for at in (0, _SLOT_BYTES))
-        newest = max((TimerMark(*_BODY.unpack(body)) for body in bodies if body is not None), default=None)
+        newest = max((TimerNote(*_BODY.unpack(body)) for body in bodies if body is not None), default=None)
         self.number = 0 if newest is None else newest.number
         return newest
 
@@ -67,7 +67,7 @@ class TimerMarkFile:
         """What it says is not so. For a thread."""
         self._notes.forget(2 * _SLOT_BYTES)
 
-    def note(self, mark: TimerMark) -> None:
+    def note(self, mark: TimerNote) -> None:
         """One small write into the page cache: it survives the process."""
         if self._notes.is_open:
             self.number += 1
