@@ -24,6 +24,54 @@ ALLOWED = {
     "testing": None,  # on top of everything
     "cli": None,
 }
+# The rooms of each package, from the ground up; modules beside the rooms stand in the storey that names them. A
+# room never imports one that comes later here.
+ROOMS = {
+    "store": (
+        "errors delay_table options state",
+        "disk",
+        "log",
+        "queue",
+        "index",
+        "timer",
+        "tables",
+        "dispatch",
+        "retention recovery",
+        "offline",
+        "opening rebuild housekeeping message_store",
+    ),
+    "broker": (
+        "absent names bounds options",
+        "tables",
+        "members",
+        "figures",
+        "write",
+        "later",
+        "transactions",
+        "consume",
+        "produce",
+        "cluster",
+        "admin",
+        "exporter broker",
+    ),
+    "client": (
+        "errors messages message_types names ids nameservers options",
+        "cluster",
+        "send",
+        "consume",
+        "sockets",
+        "admin",
+        "blocking",
+    ),
+    "spark": (
+        "columns offsets option_table times java short_errors records shipping starting",
+        "source",
+        "sink",
+        "store",
+        "datasource session",
+    ),
+    "pipeline": ("charts copy_properties", "archive", "audit", "replay"),
+}
 # protocol does no I/O.
 NO_IO = {
     "asyncio",
@@ -36,7 +84,7 @@ NO_IO = {
     "tempfile",
     "subprocess",
 }
-LINES_MAX = 520  # about 400 is the habit; a module that is honestly one idea may be longer
+LINES_MAX = 700  # about 400 is the habit; one noun is not split in two for the sake of a number
 
 MODULES = sorted(SOURCE.rglob("*.py"))
 
@@ -52,8 +100,8 @@ def imports_of(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            if node.module == "kerolox":
-                found |= {f"kerolox.{alias.name}" for alias in node.names}
+            if (SOURCE.parent / node.module.replace(".", "/")).is_dir():
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
             else:
                 found.add(node.module)
     return found
@@ -78,6 +126,21 @@ def test_imports_follow_the_flow(path: Path) -> None:
             assert name in ("kerolox.errors", "kerolox.compiled"), f"{module} imports {name}"
         else:
             assert target in allowed, f"{module} ({layer}) imports {name} ({target}), against the flow"
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_no_room_imports_one_above_it(package: str) -> None:
+    storey = {name: number for number, names in enumerate(ROOMS[package]) for name in names.split()}
+    there = {path.stem for path in (SOURCE / package).iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert there - {"__init__", "__pycache__", "FORMAT"} == set(storey), "each room and module has a storey"
+    for path in (SOURCE / package).rglob("*.py"):
+        room = path.relative_to(SOURCE / package).parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue  # the package's front door
+        for name in imports_of(path):
+            parts = name.split(".")
+            if parts[:2] == ["kerolox", package] and len(parts) > 2:
+                assert storey.get(parts[2], 0) <= storey[room], f"{path} imports {name}, above it"
 
 
 def test_nobody_imports_cli_or_testing() -> None:

@@ -24,8 +24,9 @@ from kerolox.pipeline.archive.archive import Archive
 from kerolox.pipeline.archive.delta import DeltaArchive
 from kerolox.pipeline.archive.files import Format, write
 from kerolox.pipeline.archive.log import ParquetArchive
+from kerolox.pipeline.copy_properties import REPLAY_FROM, REPLAY_ID
 from kerolox.pipeline.replay import lane as replay_lane
-from kerolox.pipeline.replay.lane import REPLAY_BORN, REPLAY_FROM, REPLAY_ID, Lane
+from kerolox.pipeline.replay.lane import REPLAY_BORN, Lane
 from kerolox.pipeline.replay.plan import Choice, PlanFile, ReplayError, Source, lanes_of, target_of
 from kerolox.pipeline.replay.replay import Replayed, parse_map, parse_rate, replay
 from kerolox.pipeline.replay.watch import NoLongerWanted, Watch, Watched

@@ -10,8 +10,7 @@ import pytest
 
 from kerolox.compiled import load
 from kerolox.store.disk import files as files_module
-from kerolox.store.disk.files import PAGE, File, Files
-from kerolox.store.disk.usage import DiskUsage
+from kerolox.store.disk.files import PAGE, DiskUsage, File, Files
 from kerolox.store.errors import (
     AccessDenied,
     DiskError,

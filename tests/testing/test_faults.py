@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kerolox.store.disk.files import PAGE
-from kerolox.store.disk.usage import DiskUsage
+from kerolox.store.disk.files import PAGE, DiskUsage
 from kerolox.store.errors import DiskFull, FileMissing, FsyncFailed, ReadOnlyDisk
 from kerolox.testing.faults import FaultyFiles, PowerLost
 

@@ -42,18 +42,17 @@ from kerolox.broker.produce.sends import Sends
 from kerolox.broker.tables.lost_tables import mind_lost_tables
 from kerolox.broker.tables.saver import TablesSaver
 from kerolox.broker.tables.topics import Topics
-from kerolox.broker.transactions import Transactions
+from kerolox.broker.transactions.transactions import Transactions
 from kerolox.broker.write.admission import Admission
 from kerolox.broker.write.intake import LogWrites
 from kerolox.broker.write.pending_message import PendingMessages
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.net.lanes import BODY_BYTES_MAX, Lane
 from kerolox.net.peer import Budgets, Peer, PeerEvents, PeerLimits
-from kerolox.net.requests import Handler, Handlers
+from kerolox.net.requests import Handlers, Row
 from kerolox.net.server import ListenFailed, Server
 from kerolox.options import check_present
 from kerolox.protocol.codes import RequestCode
-from kerolox.protocol.header import Header
 from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.headers.send import SendRequest, SendRequestV2
 from kerolox.protocol.hosts import host_bytes
@@ -72,8 +71,6 @@ from kerolox.store.tables.topics import TopicTable
 from kerolox.store.tables.transaction_counts import TransactionCounts
 
 log = logging.getLogger(__name__)
-
-Row = tuple[int, Handler, type[Header] | None]
 
 TIMER_COUNTS_MS = 10_000  # how often figures of the timer are saved
 BIND_TRIES = 50  # for a free port whose neighbours, two below and one above, are free too

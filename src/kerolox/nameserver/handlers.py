@@ -21,7 +21,7 @@ from kerolox.nameserver.encoded_routes import encode_route, in_zone
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.routes import Routes
-from kerolox.net.requests import Answer, Handler, Request
+from kerolox.net.requests import Answer, Handler, Request, Row
 from kerolox.options import to_properties
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.registration import Registration as RegistrationBody
@@ -29,7 +29,6 @@ from kerolox.protocol.bodies.registration import body_crc32, decode_registration
 from kerolox.protocol.bodies.routes import BrokerMemberGroupAnswer, KVTable, TopicList, TopicRoute
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
-from kerolox.protocol.header import Header
 from kerolox.protocol.headers import registration, route
 from kerolox.protocol.headers.kv import (
     DeleteKvRequest,
@@ -41,7 +40,6 @@ from kerolox.protocol.headers.kv import (
 
 log = logging.getLogger(__name__)
 
-Row = tuple[RequestCode, Handler, type[Header] | None]
 TellNotices = Callable[[Iterable[MinIdNotice]], None]
 
 LARGE_BODY_BYTES = 64 << 10  # a registration of more is read by a thread

@@ -65,6 +65,10 @@ Later = Callable[[], Coroutine[Any, Any, "Answer | None"]]
 Handler = Callable[[Request[Any]], "Answer | Awaitable[Answer | None] | Later | None"]
 
 
+# What a part of a server serves: code, handler, type of its header.
+Row = tuple[int, Handler, type[Header] | None]
+
+
 class Route:
     """Where requests of one code go."""
 

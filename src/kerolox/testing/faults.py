@@ -23,8 +23,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from kerolox.store.disk.files import PAGE, Buffer, File, Files, PathLike
-from kerolox.store.disk.usage import DiskUsage
+from kerolox.store.disk.files import PAGE, Buffer, DiskUsage, File, Files, PathLike
 from kerolox.store.errors import StoreError, disk_error, sync_error
 
 _KEPT_MAX = 64 * 1024 * 1024

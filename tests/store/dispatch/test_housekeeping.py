@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.store.dispatch.kit import LOG_FILE, Rig, bodies, log_files, props, rig_at, until
 
+from kerolox.store.disk.files import DiskUsage
 from kerolox.store.disk.progress_notes import UNKNOWN
-from kerolox.store.disk.usage import DiskUsage
 from kerolox.store.errors import DiskFull
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.reading import Found

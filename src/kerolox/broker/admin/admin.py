@@ -8,7 +8,7 @@ from kerolox.broker.admin import not_supported
 from kerolox.broker.admin.broker_admin import BrokerAdmin
 from kerolox.broker.admin.client_admin import ClientAdmin
 from kerolox.broker.admin.group_admin import GroupAdmin, ProgressAdmin
-from kerolox.broker.admin.topic_admin import Row, Settled, TopicAdmin
+from kerolox.broker.admin.topic_admin import Settled, TopicAdmin
 from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.members.groups import Groups
@@ -17,6 +17,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.net.lanes import Lane
+from kerolox.net.requests import Row
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets
 from kerolox.store.tables.request_modes import RequestModes

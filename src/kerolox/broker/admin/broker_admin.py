@@ -7,14 +7,14 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 
-from kerolox.broker.admin.topic_admin import Row, Settled
+from kerolox.broker.admin.topic_admin import Settled
 from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.later.timers import Timers
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
-from kerolox.net.requests import Answer, Request
+from kerolox.net.requests import Answer, Request, Row
 from kerolox.options import change, to_properties
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.routes import KVTable

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from kerolox.broker.admin.topic_admin import Row
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.members import Member, Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, RequestTimeout
-from kerolox.net.requests import Answer, Request
+from kerolox.net.requests import Answer, Request, Row
 from kerolox.protocol.bodies.clients import (
     Connection,
     ConsumerConnection,

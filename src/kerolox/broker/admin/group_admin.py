@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from kerolox.broker.absent import refuse_group_attributes, refuse_request_mode
-from kerolox.broker.admin.topic_admin import Row, Settled, offsets_gone, page_names
+from kerolox.broker.admin.topic_admin import Settled, offsets_gone, page_names
 from kerolox.broker.bounds import PROGRESS_ROWS_MAX, REQUEST_MODES_MAX, too_many
 from kerolox.broker.figures.lag import store_time_ms
 from kerolox.broker.figures.stats import Statistics
@@ -17,7 +17,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest
-from kerolox.net.requests import Answer, Request
+from kerolox.net.requests import Answer, Request, Row
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.groups import (

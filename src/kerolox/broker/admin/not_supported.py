@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kerolox.broker import absent
-from kerolox.broker.admin.topic_admin import Row
-from kerolox.net.requests import Answer, Handler, Request
+from kerolox.net.requests import Answer, Handler, Request, Row
 from kerolox.protocol.codes import RequestCode, ResponseCode
 
 _COLD = (

@@ -16,7 +16,7 @@ from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused, sentences
-from kerolox.net.requests import Answer, Handler, Request
+from kerolox.net.requests import Answer, Request, Row
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import GroupList
@@ -30,7 +30,6 @@ from kerolox.protocol.bodies.topics import (
     TopicConfigWithMapping,
 )
 from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.header import Header
 from kerolox.protocol.headers import topic as headers
 from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.message_store import MessageStore
@@ -40,7 +39,6 @@ from kerolox.unsaved import NotSaved
 
 log = logging.getLogger(__name__)
 
-Row = tuple[RequestCode, Handler, type[Header] | None]
 Settled = Callable[[], Awaitable[None]]
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")

@@ -14,7 +14,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, Refused
 from kerolox.net.peer import refusal
-from kerolox.net.requests import Answer, Handler, Request
+from kerolox.net.requests import Answer, Request, Row
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.offsets import ConsumerStatus, CorrectionOffsets, ResetOffsets
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -26,7 +26,6 @@ from kerolox.protocol.codes import (
     language_named,
     version_name,
 )
-from kerolox.protocol.header import Header
 from kerolox.protocol.headers import offset as headers
 from kerolox.protocol.limits import INT64_MAX
 from kerolox.store.message_store import MessageStore
@@ -35,8 +34,6 @@ from kerolox.store.tables.offsets import ConsumerOffsets
 from kerolox.unsaved import Unsaved
 
 log = logging.getLogger(__name__)
-
-Row = tuple[RequestCode, Handler, type[Header] | None]
 
 ASK_CLIENT_S = 5.0
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import msgspec
 
 from kerolox.broker.bounds import FILTERS_OF_TOPIC_MAX
-from kerolox.broker.consume.pulls import Filter, PullRefused, Pulls, no_property_filter
+from kerolox.broker.consume.pulls import Filter, PullRefused, Pulls
 from kerolox.broker.consume.queries import Queries
-from kerolox.broker.members.compiled_filters import CompiledFilters, key_of, shown
+from kerolox.broker.members.compiled_filters import CompiledFilters, key_of, no_property_filter, shown
 from kerolox.broker.members.heartbeats import Heartbeats
 from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions

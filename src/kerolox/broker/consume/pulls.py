@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from kerolox.broker.bounds import OFFSETS_MAX
 from kerolox.broker.consume.waiting_pulls import HeldPull, WaitingPulls, Wants
-from kerolox.broker.members.compiled_filters import CompiledFilters, Key, NotCompiled
+from kerolox.broker.members.compiled_filters import CompiledFilters, Key, NotCompiled, no_property_filter
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
@@ -463,11 +463,3 @@ def tag_filter(wanted: SubscriptionData) -> Filter:
         return (0 if tag is None else tag_hash(tag)) in codes
 
     return Filter(by_queue=by_code, by_properties=by_properties)
-
-
-def no_property_filter(wanted: SubscriptionData) -> str:
-    """What is said where filters other than by tags are switched off."""
-    return (
-        f"The broker does not support consumer to filter message by {wanted.expression_type} "
-        "(enablePropertyFilter=false)"
-    )

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from kerolox.net.requests import Answer, Handler, Request
+from kerolox.net.requests import Answer, Request, Row
 from kerolox.protocol.bodies.heartbeat import SubscriptionData
 from kerolox.protocol.bodies.stats import ConsumeQueueEntry, ConsumeQueueView
 from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.header import Header
 from kerolox.protocol.headers.query import (
     QueryConsumeQueueRequest,
     QueryMessageAnswer,
@@ -25,8 +24,6 @@ from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY
 from kerolox.store.queue.extended_queue import ExtendedQueue
 from kerolox.store.queue.extension import Unit, is_address
 from kerolox.store.queue.reading import UnitFilter
-
-Row = tuple[RequestCode, Handler, type[Header] | None]
 
 UNIQUE_KEY_COUNT = 32  # whatever a query by unique key asks for
 ANSWER_BYTES_MAX = 12 << 20  # a frame of more than 16 MiB closes the connection at the other end

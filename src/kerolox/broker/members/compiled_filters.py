@@ -113,3 +113,11 @@ def _compiled(key: Key) -> SqlFilter | FilterError:
         return compile_filter(expression)
     except FilterError as error:
         return error
+
+
+def no_property_filter(wanted: SubscriptionData) -> str:
+    """What is said where filters other than by tags are switched off."""
+    return (
+        f"The broker does not support consumer to filter message by {wanted.expression_type} "
+        "(enablePropertyFilter=false)"
+    )

@@ -13,26 +13,22 @@ from kerolox.broker.bounds import (
     PRODUCER_GROUP_LENGTH_MAX,
     too_many,
 )
-from kerolox.broker.consume.pulls import no_property_filter
-from kerolox.broker.members.compiled_filters import CompiledFilters, key_of, shown
+from kerolox.broker.members.compiled_filters import CompiledFilters, key_of, no_property_filter, shown
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.members import Client, Members
 from kerolox.broker.names import retry_topic
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError
-from kerolox.net.requests import Answer, Handler, Later, Request
+from kerolox.net.requests import Answer, Later, Request, Row
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.heartbeat import CheckClient, ConsumerData, HeartbeatData, SubscriptionData
 from kerolox.protocol.bodies.members import ConsumerIds
 from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.header import Header
 from kerolox.protocol.headers.heartbeat import ConsumerListRequest, HeartbeatAnswer, UnregisterClientRequest
 from kerolox.protocol.subscription import is_tag_type
 
 log = logging.getLogger(__name__)
-
-Row = tuple[RequestCode, Handler, type[Header] | None]
 
 
 class Heartbeats:

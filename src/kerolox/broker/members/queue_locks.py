@@ -8,15 +8,12 @@ from collections.abc import Callable, Iterable
 from kerolox.broker.bounds import QUEUE_LOCKS_MAX, too_many
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest
-from kerolox.net.requests import Answer, Handler, Request
+from kerolox.net.requests import Answer, Request, Row
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode
-from kerolox.protocol.header import Header
 
 log = logging.getLogger(__name__)
-
-Row = tuple[RequestCode, Handler, type[Header] | None]
 
 HELD_S = 60.0
 

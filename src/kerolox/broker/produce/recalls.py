@@ -6,7 +6,6 @@ and neither it nor the message is delivered.
 
 from __future__ import annotations
 
-from kerolox.broker.admin.topic_admin import Row
 from kerolox.broker.later.timer_sends import read_handle
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.sends import born_host
@@ -15,7 +14,7 @@ from kerolox.broker.write.intake import LogWrites
 from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
-from kerolox.net.requests import Answer, Request
+from kerolox.net.requests import Answer, Request, Row
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.send import RecallAnswer, RecallRequest

@@ -16,11 +16,10 @@ from kerolox.broker.write.intake import LogWrites
 from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
-from kerolox.net.requests import Answer, Handler, Request
+from kerolox.net.requests import Answer, Request, Row
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode, response_name
 from kerolox.protocol.flags import COMPRESSED, COMPRESSION_MASK
-from kerolox.protocol.header import Header
 from kerolox.protocol.headers.reply import PushReply
 from kerolox.protocol.headers.send import SendAnswer, SendRequest, SendRequestV2, SendTold
 from kerolox.protocol.message_id import offset_id
@@ -28,8 +27,6 @@ from kerolox.store.log.acks import NotSafe
 from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
-
-Row = tuple[RequestCode, Handler, type[Header] | None]
 
 PUSH_TIMEOUT_S = 10.0
 

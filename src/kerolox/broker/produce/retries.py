@@ -19,18 +19,16 @@ from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.queue_locks import QueueLocks
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.produce.sends import Parked
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.admission import Admission, goes_to_a_group
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
+from kerolox.broker.write.pending_message import Parked, PendingMessage, PendingMessages
 from kerolox.errors import KeroloxError, Refused
-from kerolox.net.requests import Answer, Handler, Request
+from kerolox.net.requests import Answer, Request, Row
 from kerolox.protocol import properties as packed
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PERM_WRITE
-from kerolox.protocol.header import Header
 from kerolox.protocol.headers.send import SendBackRequest, SendRequest
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.message import StoredMessage
@@ -41,8 +39,6 @@ from kerolox.store.log.cursors import MessageRefused
 from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
-
-Row = tuple[RequestCode, Handler, type[Header] | None]
 
 FIRST_LEVEL = 3  # of the delay table: the first attempt comes after 10 s
 DEAD_LETTER_QUEUES = 1

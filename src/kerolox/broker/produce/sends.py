@@ -21,7 +21,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.admission import Admission, goes_to_a_group, is_plain, is_single_tag
 from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
+from kerolox.broker.write.pending_message import Parked, PendingMessage, PendingMessages
 from kerolox.errors import KeroloxError, Overloaded, ProtocolError, Refused
 from kerolox.net.peer import refusal
 from kerolox.net.requests import Answer, Handler, Request
@@ -44,8 +44,6 @@ HELD_REQUEST_BYTES = 1000  # what one takes beside its body, about
 
 _LIGHT_QUEUE = LIGHT_PREFIX.encode()
 
-# Told where a message was parked.
-Parked = Callable[[PendingMessage, Place], None]
 # What another part of the broker (retries, transactions) makes of a message before it is stored. It may
 # refuse by raising, and ask to be told where the message was parked.
 Rewrite = Callable[[Request[SendRequest], PendingMessage], Parked | None]

@@ -2,7 +2,7 @@
 
 A plain message goes straight into the log. One that is to come later, or only if a transaction ends well, is
 parked under another topic first; one that was parked comes back; one that could not be consumed is sent
-again. All of these are pending_messages.
+again. All of these are pending messages.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class PendingMessage:
 
 
 Rewrite = Callable[[PendingMessage], None]
+Parked = Callable[[PendingMessage, Place], None]  # told where a message was parked
 
 
 @lru_cache(4096)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kerolox.client.admin.dead_letters import MARK, RUN_MARK
-from kerolox.pipeline.replay.lane import REPLAY_FROM, REPLAY_ID
+from kerolox.pipeline.copy_properties import REPLAY_FROM, REPLAY_ID
 from kerolox.spark.records import Pairs
 
 RESENT_FROM = MARK

@@ -22,6 +22,7 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError
+from kerolox.pipeline.copy_properties import REPLAY_FROM, REPLAY_ID
 from kerolox.pipeline.replay.plan import ReplayError, Source
 from kerolox.pipeline.replay.watch import Watched
 from kerolox.protocol import properties as names
@@ -37,8 +38,6 @@ from kerolox.protocol.reserved import TEMPLATE_TOPIC, TOOLS_GROUP
 from kerolox.spark.records import positions_of
 
 # Marks of a copy: which replay made it, of what message, and when that one was born.
-REPLAY_ID = "KEROLOX_REPLAY"
-REPLAY_FROM = "KEROLOX_REPLAY_FROM"
 REPLAY_BORN = "KEROLOX_REPLAY_BORN"
 MARKS = frozenset({REPLAY_ID, REPLAY_FROM, REPLAY_BORN})
 AT_REPLAY_ID = names.marker(REPLAY_ID)

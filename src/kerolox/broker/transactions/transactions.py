@@ -1,0 +1,93 @@
+"""Transactions: messages that arrive only if their producer says so. See docs/RELIABILITY.md."""
+
+from __future__ import annotations
+
+from kerolox.broker.members.members import Members
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.tables.topics import Topics
+from kerolox.broker.transactions import half_messages
+from kerolox.broker.transactions.check_backs import CheckBacks
+from kerolox.broker.transactions.counts import Counts
+from kerolox.broker.transactions.end_transaction import EndTransaction
+from kerolox.broker.transactions.finished_half_messages import FinishedHalfMessages
+from kerolox.broker.transactions.half_messages import Home
+from kerolox.broker.transactions.recent_half_messages import RecentHalfMessages
+from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.pending_message import Parked, PendingMessage, PendingMessages
+from kerolox.clock import Clock
+from kerolox.errors import Refused
+from kerolox.net.requests import Request, Row
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.headers.send import SendRequest
+from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCheckRequest
+from kerolox.store.log.commit_log import Place
+from kerolox.store.message_store import MessageStore
+from kerolox.store.tables.offsets import ConsumerOffsets
+from kerolox.store.tables.transaction_counts import TransactionCounts
+
+
+class Transactions:
+    """The parts, and what they share."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        pending_messages: PendingMessages,
+        writes: LogWrites,
+        members: Members,
+        topics: Topics,
+        offsets: ConsumerOffsets,
+        table: TransactionCounts,
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._state = store.state
+        self._home: Home = "", 0, b""  # of the half message that is being stored
+        # What all messages get makes a half message in the log differ from what came.
+        self._remembers = not options.record_crc and not options.multi_dispatch
+        self.counts = Counts(table)
+        self.recent = RecentHalfMessages(writes, self.counts)
+        self.finished = FinishedHalfMessages(store, pending_messages, writes, offsets, options, clock)
+        self.endings = EndTransaction(
+            store, pending_messages, writes, self.finished, self.recent, self.counts, options, clock
+        )
+        self.check_backs = CheckBacks(
+            store, pending_messages, writes, self.finished, self.counts, members, topics, options, clock
+        )
+
+    async def load(self) -> None:
+        """Before anybody is let in: read which half messages have ended."""
+        if self._state.leads:
+            await self.finished.load()
+
+    def start(self) -> None:
+        """Begin to ask for the others."""
+        self.check_backs.start()
+
+    async def close(self) -> None:
+        await self.check_backs.close()
+
+    def end_rows(self) -> list[Row]:
+        return [(RequestCode.END_TRANSACTION, self.endings.end, EndTransactionRequest)]
+
+    def admin_rows(self) -> list[Row]:
+        return [(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.endings.resume, ResumeCheckRequest)]
+
+    def prepare(self, request: Request[SendRequest], pending: PendingMessage) -> Parked | None:
+        """Of sends, before a message is stored: make it a half message if it is to be one."""
+        if not half_messages.is_half(pending):
+            return None
+        if self._options.reject_transactions:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._options.advertised_host}] sending transaction message is forbidden",
+            )
+        self._home = half_messages.park(pending)
+        return self._parked
+
+    def _parked(self, pending: PendingMessage, place: Place) -> None:
+        """Of sends, right after that."""
+        home = self._home
+        half = half_messages.just_parked(pending, home, place) if self._remembers else None
+        self.recent.add(home[0], half, place[2])
