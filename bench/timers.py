@@ -95,11 +95,11 @@ async def park(broker: Broker, count: int, spread_s: int) -> None:
         for _ in range(min(BATCH, count - number)):
             due_ms = one_ms + (chance.randrange(spread_s * 1000) if spread_s else 0)
             properties = pack({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": f"{number:032X}"})
-            broker.drafts.put(PendingMessage(TOPIC, 0, BODY, properties, now_ms, HOST))
+            broker.write_path.pending_messages.put(PendingMessage(TOPIC, 0, BODY, properties, now_ms, HOST))
             number += 1
-        await broker.writes.written()
+        await broker.write_path.writes.written()
         await asyncio.sleep(0)
-    while broker.timers.arrivals.behind:  # noqa: ASYNC110
+    while broker.later.timers.arrivals.behind:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
 
 
@@ -120,10 +120,10 @@ async def measure(count: int, spread_s: int, folder: Path) -> list[str]:
         enter_rate = count / (time.perf_counter() - began_s)
         enter_lag = lag.stop()
         held_mib = memory_mib() - before_mib
-        waiting = broker.timers.files.wheel.waiting
+        waiting = broker.later.timers.files.wheel.waiting
         assert waiting == count, waiting
     async with serving(folder, clock) as (broker, start_s):
-        assert broker.timers.files.wheel.waiting == count
+        assert broker.later.timers.files.wheel.waiting == count
         before_mib = memory_mib()
         lag = Lag()
         clock.ahead_ms += (spread_s + AHEAD_S + 10) * 1000

@@ -24,7 +24,7 @@ ALLOWED = {
     "testing": None,  # on top of everything
     "cli": None,
 }
-# The rooms of each package, from the ground up; modules beside the rooms stand in the storey that names them. A
+# The rooms of each package from the ground up; a module beside the rooms stands in the storey that names it. A
 # room never imports one that comes later here.
 ROOMS = {
     "store": (
@@ -41,7 +41,7 @@ ROOMS = {
         "opening rebuild housekeeping message_store",
     ),
     "broker": (
-        "absent names bounds options",
+        "absent names bounds options base",
         "tables",
         "members",
         "figures",

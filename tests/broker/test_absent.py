@@ -114,7 +114,7 @@ async def test_requests_are_refused(tmp_path: Path) -> None:
                 attributes=f"+{name}={value}",
             )  # fmt: skip
             assert TOPIC_ATTRIBUTES[name].why in await remark(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-            assert broker.topics.find("t") is None
+            assert broker.tables.topics.find("t") is None
         assert "inSyncReplicas" in await remark(
             RequestCode.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=5\ninSyncReplicas=2\n"
         )
@@ -123,7 +123,7 @@ async def test_requests_are_refused(tmp_path: Path) -> None:
         assert "priority.factor" in await remark(
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, group.encode()
         )
-        assert "g" not in broker.groups.table.groups
+        assert "g" not in broker.membership.groups.table.groups
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
@@ -149,12 +149,14 @@ async def test_what_a_store_from_elsewhere_asks_for_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_broker(directory=tmp_path) as running:
-        put = running.broker.topics.put
+        put = running.broker.tables.topics.put
         from kerolox.protocol.bodies.topics import TopicConfig
 
         put(TopicConfig(topic_name="kept", attributes={"cleanup.policy": "COMPACTION"}))
         put(TopicConfig(topic_name="plain", attributes={"cleanup.policy": "DELETE", "message.type": "FIFO"}))
-        running.broker.modes.put(SetRequestMode(topic="kept", consumer_group="g", mode=RequestMode.POP))
+        running.broker.tables.modes.put(
+            SetRequestMode(topic="kept", consumer_group="g", mode=RequestMode.POP)
+        )
         with caplog.at_level(logging.WARNING):
             await running.stop()
             await running.start()

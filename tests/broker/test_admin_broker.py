@@ -52,7 +52,7 @@ async def test_figures(talk: Talk) -> None:
     await talk.send("t", b"x" * 100)
     await talk.send("t", properties={"DELAY": "18"})  # in a topic of the broker's own until it is due
     await talk.pull("t")
-    talk.running.broker.delay_offsets.update(1, 5)
+    talk.running.broker.tables.delay_offsets.update(1, 5)
     table = KVTable.decode((await ask(talk, RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
     assert set(DEREFERENCED) <= table.keys()
     assert table["msgPutTotalTodayNow"] == table["msgGetTotalTodayNow"] == "1"

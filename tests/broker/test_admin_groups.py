@@ -74,7 +74,7 @@ async def test_settings_are_saved_before_they_are_answered(talk: Talk, tmp_path:
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
     many = GroupConfigList(group_config_list=(GroupConfig(group_name="a"), GroupConfig(group_name="b!")))
     assert (await ask(talk, code, body=many.encode())).code == ResponseCode.INVALID_PARAMETER
-    assert "a" not in talk.running.broker.groups.table.groups
+    assert "a" not in talk.running.broker.membership.groups.table.groups
     many = GroupConfigList(group_config_list=(GroupConfig(group_name="a"), GroupConfig(group_name="b")))
     assert (await ask(talk, code, body=many.encode())).code == 0
     talk.running.broker.options.auto_create_groups = False
@@ -98,13 +98,13 @@ async def test_all_groups_whole_and_in_pages(talk: Talk) -> None:
 
 async def test_delete_with_and_without_progress(talk: Talk) -> None:
     await talk.send("t")
-    offsets = talk.running.broker.offsets
+    offsets = talk.running.broker.tables.offsets
     for clean, left in ((False, {"t"}), (True, set())):
         await put(talk, "g")
         offsets.commit("t", "g", 0, 1)
         header = headers.DeleteGroupRequest(group_name="g", clean_offset=clean)
         assert (await ask(talk, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)).code == 0
-        assert "g" not in talk.running.broker.groups.table.groups
+        assert "g" not in talk.running.broker.membership.groups.table.groups
         assert offsets.topics_of("g") == left
     assert (await ask(talk, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)).code == 0  # whatever it was
 
@@ -125,7 +125,7 @@ async def test_what_they_consume(talk: Talk) -> None:
     broker = talk.running.broker
     await talk.send("t")
     await talk.heartbeat("g", subscribed("t", "a||b"))
-    broker.offsets.commit("t", "g", 0, 1)
+    broker.tables.offsets.commit("t", "g", 0, 1)
     answer = await ask(talk, RequestCode.QUERY_TOPICS_BY_CONSUMER, headers.GroupTopicsRequest(group="g"))
     assert TopicList.decode(answer.body) == TopicList(broker_addr=broker.address, topic_list=("t",))
     asked = headers.GroupSubscriptionRequest(group="g", topic="t")
@@ -135,8 +135,8 @@ async def test_what_they_consume(talk: Talk) -> None:
     assert data.sub_string == "a||b"
     table = ConsumerOffsetTable.decode((await ask(talk, RequestCode.GET_ALL_CONSUMER_OFFSET)).body)
     assert table.offset_table == {"t@g": {0: 1}}
-    assert broker.offsets.changed  # asking is not saving
-    broker.delay_offsets.update(3, 17)
+    assert broker.tables.offsets.changed  # asking is not saving
+    broker.tables.delay_offsets.update(3, 17)
     delays = DelayOffsetTable.decode((await ask(talk, RequestCode.GET_ALL_DELAY_OFFSET)).body)
     assert delays.offset_table == {3: 17}
 
@@ -164,8 +164,8 @@ async def test_progress(talk: Talk) -> None:
     for _ in range(4):
         await talk.send("t", queue_id=2)
     await talk.pull("t", 2, consumer_group="g", max_msg_nums=3)
-    broker.offsets.commit("t", "g", 2, 1)
-    broker.offsets.commit("gone", "g", 0, 1)
+    broker.tables.offsets.commit("t", "g", 2, 1)
+    broker.tables.offsets.commit("gone", "g", 0, 1)
     code = RequestCode.GET_CONSUME_STATS
 
     async def stats(**fields: str) -> ConsumeStats:
@@ -192,7 +192,7 @@ async def test_progress_of_all_groups(talk: Talk) -> None:
     await talk.send("t", queue_id=0)
     for group in ("a", "b"):
         await put(talk, group)
-        talk.running.broker.offsets.commit("t", group, 0, 0)
+        talk.running.broker.tables.offsets.commit("t", group, 0, 0)
     code = RequestCode.GET_BROKER_CONSUME_STATS
     found = ConsumeStatsList.decode((await ask(talk, code, headers.BrokerConsumeStatsRequest())).body)
     assert found.total_diff == 2
@@ -204,7 +204,7 @@ async def test_progress_of_all_groups(talk: Talk) -> None:
 async def test_time_span(talk: Talk) -> None:
     for _ in range(2):
         await talk.send("t", queue_id=0)
-    talk.running.broker.offsets.commit("t", "g", 0, 1)
+    talk.running.broker.tables.offsets.commit("t", "g", 0, 1)
     asked = headers.ConsumeTimeSpanRequest(topic="t", group="g")
     answer = await ask(talk, RequestCode.QUERY_CONSUME_TIME_SPAN, asked)
     spans = ConsumeTimeSpans.decode(answer.body).consume_time_span_set

@@ -97,7 +97,7 @@ async def test_refused(talk: Talk) -> None:
     for fields, code in REFUSED:
         answer = await create(talk, **fields)
         assert (answer.code, bool(answer.remark)) == (code, True), fields
-    assert "t" not in talk.running.broker.topics.table.topics
+    assert "t" not in talk.running.broker.tables.topics.table.topics
 
 
 async def test_attributes_change(talk: Talk) -> None:
@@ -169,10 +169,10 @@ async def test_deleted_with_everything(talk: Talk, tmp_path: Path) -> None:
     assert (
         await ask(talk, RequestCode.DELETE_TOPIC_IN_BROKER, headers.DeleteTopicRequest(topic="t"))
     ).code == 0
-    assert not {"t", "%RETRY%g+t", "%RETRY%g_t"} & broker.topics.table.topics.keys()
-    assert broker.offsets.groups_of("t") == set()
+    assert not {"t", "%RETRY%g+t", "%RETRY%g_t"} & broker.tables.topics.table.topics.keys()
+    assert broker.tables.offsets.groups_of("t") == set()
     assert broker.store.queues.find("t", 0) is None
-    assert "t" not in broker.stats.puts
+    assert "t" not in broker.figures.stats.puts
     saved = loads((tmp_path / "store" / "config" / "topics.json").read_bytes())
     assert "t" not in saved["topicConfigTable"]
     # A topic of that name begins anew.
@@ -208,7 +208,7 @@ async def test_a_topic_deleted_before_a_kill_does_not_come_back(talk: Talk, tmp_
 async def test_who_consumes_it(talk: Talk) -> None:
     await create(talk)
     await talk.heartbeat("online", subscribed("t"))
-    talk.running.broker.offsets.commit("t", "offline", 0, 5)
+    talk.running.broker.tables.offsets.commit("t", "offline", 0, 5)
     answer = await ask(talk, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicConsumersRequest(topic="t"))
     assert GroupList.decode(answer.body).group_list == ("offline", "online")
 

@@ -53,7 +53,7 @@ async def test_a_broker_that_follows_takes_no_runs_and_takes_them_again() -> Non
     async with talking() as talk:
         assert (await talk.send("T", properties=KEY)).code == 0
         talk.running.broker.leadership.follow("another one leads")
-        assert not talk.running.broker.admission.takes_runs
+        assert not talk.running.broker.write_path.admission.takes_runs
         assert (await talk.send("T", properties=KEY)).code == ResponseCode.SYSTEM_BUSY
         talk.running.broker.leadership.lead()
         assert (await talk.send("T", properties=KEY)).code == 0

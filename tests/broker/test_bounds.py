@@ -59,11 +59,11 @@ def refused(answer: Command, bound: str) -> None:
 
 async def test_a_heartbeat_of_too_many_groups_makes_none_of_them(talk: Talk) -> None:
     broker = talk.running.broker
-    before = len(broker.group_table.groups), len(broker.topics.table.topics)
+    before = len(broker.tables.groups.groups), len(broker.tables.topics.table.topics)
     refused(await beat(talk, consumer_data_set=consumers(GROUPS_OF_CLIENT_MAX + 1)), "GROUPS_OF_CLIENT_MAX")
     producers = tuple(ProducerData(group_name=f"p-{number}") for number in range(GROUPS_OF_CLIENT_MAX + 1))
     refused(await beat(talk, producer_data_set=producers), "GROUPS_OF_CLIENT_MAX")
-    assert (len(broker.group_table.groups), len(broker.topics.table.topics)) == before
+    assert (len(broker.tables.groups.groups), len(broker.tables.topics.table.topics)) == before
     assert (await beat(talk, consumer_data_set=consumers(3))).code == ResponseCode.SUCCESS
 
 
@@ -80,7 +80,7 @@ async def test_a_connection_has_so_many_groups_over_all_its_heartbeats(
     assert (await beat(talk, consumer_data_set=consumers(3))).code == ResponseCode.SUCCESS
     refused(await beat(talk, consumer_data_set=consumers(3, first=3)), "GROUPS_OF_CLIENT_MAX")
     assert (await beat(talk, consumer_data_set=consumers(3))).code == ResponseCode.SUCCESS
-    assert talk.running.broker.members.members("group-5") is None
+    assert talk.running.broker.membership.members.members("group-5") is None
 
 
 async def test_a_group_has_so_many_members(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,29 +99,29 @@ async def test_names_of_clients_are_bounded(talk: Talk) -> None:
 async def test_groups_are_bounded_however_they_are_made(talk: Talk) -> None:
     broker = talk.running.broker
     await talk.send("T")
-    broker.options.groups_max = len(broker.group_table.groups) + 1
+    broker.options.groups_max = len(broker.tables.groups.groups) + 1
     assert (await beat(talk, consumer_data_set=consumers(1))).code == ResponseCode.SUCCESS
     refused(await beat(talk, consumer_data_set=consumers(1, first=1)), "maxGroups")
     refused(await talk.pull("T", consumer_group="new"), "maxGroups")
     body = GroupConfig(group_name="new").encode()
     made = await talk.dialer.call(talk.address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
     refused(made, "maxGroups")
-    assert broker.groups.find("new") is None
+    assert broker.membership.groups.find("new") is None
     assert (await talk.pull("T", consumer_group="group-0")).code == ResponseCode.SUCCESS
 
 
 async def test_topics_are_bounded_however_they_are_made(talk: Talk) -> None:
     broker = talk.running.broker
-    broker.options.topics_max = len(broker.topics.table.topics) + 1
+    broker.options.topics_max = len(broker.tables.topics.table.topics) + 1
     assert (await talk.send("T")).code == ResponseCode.SUCCESS
     refused(await talk.send("U"), "maxTopics")
     refused(await talk.send_v1("U"), "maxTopics")
     refused(await talk.send("%RETRY%nobody"), "maxTopics")
-    assert broker.topics.find("U") is None
+    assert broker.tables.topics.find("U") is None
     assert (await talk.send("T")).code == ResponseCode.SUCCESS
     # A group still gets the topic of its retries: groups have a bound of their own.
     assert (await beat(talk, consumer_data_set=consumers(1))).code == ResponseCode.SUCCESS
-    assert broker.topics.find("%RETRY%group-0") is not None
+    assert broker.tables.topics.find("%RETRY%group-0") is not None
 
 
 async def test_a_table_is_written_while_others_are_served(
@@ -141,8 +141,8 @@ async def test_a_table_is_written_while_others_are_served(
     assert (await talk.send("T")).code == ResponseCode.SUCCESS
     assert (await beat(talk, consumer_data_set=consumers(2))).code == ResponseCode.SUCCESS
     others_were_served.set()
-    await talk.running.broker.group_saver.saved()
-    written = GroupTable(Files(), Path(talk.running.broker.group_table.path).parent)
+    await talk.running.broker.tables.group_saver.saved()
+    written = GroupTable(Files(), Path(talk.running.broker.tables.groups.path).parent)
     assert written.load()
     assert {"group-0", "group-1"} <= written.groups.keys()
 
@@ -174,7 +174,7 @@ async def test_only_queues_that_exist_are_locked(talk: Talk) -> None:
     body = LockRequest(consumer_group="g", client_id="c", mq_set=frozenset(wanted)).encode()
     answer = await talk.dialer.call(talk.address, RequestCode.LOCK_BATCH_MQ, None, body)
     assert {queue.queue_id for queue in LockAnswer.decode(answer.body).lock_ok_mq_set} == {0, 3}
-    assert talk.running.broker.queue_locks._count == 2
+    assert talk.running.broker.membership.queue_locks._count == 2
 
 
 async def test_locks_are_bounded_and_freed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +211,6 @@ async def test_conditions_of_a_topic_are_bounded(tmp_path: Path, monkeypatch: py
         await talk.send("T")
         for number in range(4):
             await talk.heartbeat(f"g{number}", subscription("T", "a > 5", 1, "SQL92"))
-        assert len(running.broker.filters.table.by_topic["T"]) == 2
+        assert len(running.broker.consuming.filters.table.by_topic["T"]) == 2
         answer = await talk.pull("T", sys_flag=0, subscription=None, consumer_group="g3", sub_version=1)
         assert answer.code == ResponseCode.FILTER_DATA_NOT_EXIST

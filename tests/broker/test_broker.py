@@ -55,7 +55,10 @@ async def test_a_restart_keeps_messages_topics_groups_and_offsets(tmp_path: Path
             UpdateOffsetRequest(consumer_group="g", topic="T", queue_id=0, commit_offset=20),
         )
         port = running.broker.options.listen_port
-        topics, version = dict(running.broker.topics.table.topics), running.broker.topics.table.version
+        topics, version = (
+            dict(running.broker.tables.topics.table.topics),
+            running.broker.tables.topics.table.version,
+        )
         before = await talk.messages("T")
 
     async with (
@@ -68,9 +71,9 @@ async def test_a_restart_keeps_messages_topics_groups_and_offsets(tmp_path: Path
         assert not recovered.crashed
         assert await talk.messages("T") == before
         assert len(before) == 50
-        table = running.broker.topics.table
+        table = running.broker.tables.topics.table
         assert (table.topics, table.version) == (topics, version)
-        assert "g" in running.broker.groups.table.groups
+        assert "g" in running.broker.membership.groups.table.groups
         answer = await dialer.call(
             running.address,
             RequestCode.QUERY_CONSUMER_OFFSET,
@@ -85,7 +88,7 @@ async def test_a_restart_keeps_messages_topics_groups_and_offsets(tmp_path: Path
 async def test_offsets_are_saved_by_interval(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running_broker(directory=tmp_path, clock=clock) as running:
-        running.broker.offsets.commit("T", "g", 0, 7)
+        running.broker.tables.offsets.commit("T", "g", 0, 7)
         path = tmp_path / "store" / "config" / "consumerOffset.json"
         await clock.advance(4.9)
         assert not path.exists()
@@ -100,7 +103,7 @@ async def test_a_table_that_could_not_be_saved_is_saved_later(
     files = FaultyFiles()
     async with running_broker(directory=tmp_path, files=files, save_offsets_ms=50) as running:
         files.fill()
-        running.broker.groups.config("made")
+        running.broker.membership.groups.config("made")
         await until(lambda: any("table_not_saved" in record.message for record in caplog.records))
         files.make_room()
         path = tmp_path / "store" / "config" / "subscriptionGroup.json"
@@ -179,13 +182,14 @@ async def test_a_broken_table_stops_the_start_and_stays_as_it_is(tmp_path: Path)
     path.unlink()
     (tmp_path / "config" / "topics.json.bak").unlink()
     async with Broker(options(tmp_path)) as broker:
-        assert broker.topics.find("TBW102") is not None
+        assert broker.tables.topics.find("TBW102") is not None
 
 
 async def test_the_originals_topics_and_groups_are_there(tmp_path: Path) -> None:
     async with Broker(options(tmp_path, cluster="C", broker_name="b")) as broker:
         topics = {
-            name: (config.read_queue_nums, config.perm) for name, config in broker.topics.table.topics.items()
+            name: (config.read_queue_nums, config.perm)
+            for name, config in broker.tables.topics.table.topics.items()
         }
         assert topics == {
             "TBW102": (8, 7),
@@ -202,7 +206,7 @@ async def test_the_originals_topics_and_groups_are_there(tmp_path: Path) -> None
             "rmq_sys_SYNC_BROKER_MEMBER_b": (1, 1),
             "rmq_sys_wheel_timer": (1, 6),
         }
-        assert len(broker.groups.table.groups) == 8
+        assert len(broker.membership.groups.table.groups) == 8
 
 
 # --- stop --------------------------------------------------------------------------------------------------
@@ -217,7 +221,7 @@ async def test_a_stop_with_held_pulls_and_open_connections_is_quick_and_clean(
             talk = Talk(dialer, running)
             await talk.send("T")
             held = [asyncio.ensure_future(talk.pull("T", 0, 1, sys_flag=6)) for _ in range(10)]
-            await until(lambda: running.broker.waiting.held == 10)
+            await until(lambda: running.broker.consuming.waiting.held == 10)
             started_s = asyncio.get_running_loop().time()
         assert asyncio.get_running_loop().time() - started_s < 5
         results = await asyncio.gather(*held, return_exceptions=True)
@@ -269,7 +273,7 @@ async def test_sends_that_waited_too_long_are_refused_and_the_rest_is_served(tmp
         def take_time(*_: Any) -> None:
             clock._monotonic_s += 0.01
 
-        running.broker.sends.on_stored.append(take_time)
+        running.broker.producing.sends.on_stored.append(take_time)
         writer.write(b"".join(frames))
         splitter = FrameSplitter()
         answers: list[Command] = []
@@ -306,9 +310,9 @@ async def test_metrics_and_health_are_served_where_asked_for(tmp_path: Path) -> 
         Dialer() as dialer,
     ):
         await Talk(dialer, running).send("T")
-        assert running.broker.http is not None
+        assert running.broker.exporter is not None
         for path, wanted in (("/healthz", b"ok"), ("/metrics", b'topic="T"')):
-            reader, writer = await asyncio.open_connection("127.0.0.1", running.broker.http.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.broker.exporter.port)
             writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             page = await reader.read()
             writer.close()

@@ -540,22 +540,22 @@ async def test_a_delayed_message_through_a_broker(tmp_path: Path) -> None:
         answer = await talk.send("T", properties={"DELAY": "1"}, queue_id=2)
         assert (answer.code, answer.fields["queueId"], answer.fields["queueOffset"]) == (0, "2", "0")
         broker = running.broker
-        assert broker.stats.puts[SCHEDULE_TOPIC].messages == 1
-        assert "T" not in broker.stats.puts
+        assert broker.figures.stats.puts[SCHEDULE_TOPIC].messages == 1
+        assert "T" not in broker.figures.stats.puts
         held = asyncio.create_task(talk.pull("T", 2, 0, sys_flag=PULL_SUBSCRIPTION | PULL_SUSPEND))
         info = await dialer.call(talk.address, RequestCode.GET_BROKER_RUNTIME_INFO, None)
         assert json.loads(info.body)["table"]["scheduleMessageOffset_1"] == "0,1"
-        page = await broker.metrics.metrics()
+        page = await broker.figures.metrics.metrics()
         assert 'level="1"} 1' in page.text
-        await until(lambda: broker.delays.delivered == 1)
+        await until(lambda: broker.later.delays.delivered == 1)
         answer = await held
         assert answer.code == 0
         (message,) = await talk.messages("T", 2)
         queue = broker.store.queues.queue(SCHEDULE_TOPIC, 0)
         assert message.store_timestamp >= queue.entry(0)[2]  # type: ignore[index]
-        assert broker.stats.puts["T"].messages == 1
-        assert broker.stats.gets[SCHEDULE_TOPIC, "SCHEDULE_CONSUMER"].messages == 1
-        assert broker.stats.queue_gets[SCHEDULE_TOPIC, 0, "SCHEDULE_CONSUMER"].messages == 1
+        assert broker.figures.stats.puts["T"].messages == 1
+        assert broker.figures.stats.gets[SCHEDULE_TOPIC, "SCHEDULE_CONSUMER"].messages == 1
+        assert broker.figures.stats.queue_gets[SCHEDULE_TOPIC, 0, "SCHEDULE_CONSUMER"].messages == 1
         info = await dialer.call(talk.address, RequestCode.GET_BROKER_RUNTIME_INFO, None)
         assert json.loads(info.body)["table"]["scheduleMessageOffset_1"] == "1,1"
 

@@ -104,9 +104,9 @@ async def test_what_heartbeats_subscribed_by_condition(talk: Talk) -> None:
     await talk.heartbeat("g", sql("a < 5", version=3))
     assert bodies(await pull_subscribed(talk, sub_version=3)) == [b"1"]
     broker = talk.running.broker
-    data = broker.filters.table.find("T", "g")
+    data = broker.consuming.filters.table.find("T", "g")
     assert data is not None
-    members = broker.members.members("g")
+    members = broker.membership.members.members("g")
     assert members is not None
     members.subscriptions["T"] = sql("a < 5", version=4)
     answer = await pull_subscribed(talk, sub_version=4)
@@ -127,7 +127,7 @@ async def test_filters_that_are_switched_off(talk: Talk) -> None:
 
 
 async def test_a_held_pull_sleeps_until_its_message_comes(talk: Talk) -> None:
-    waiting = talk.running.broker.waiting
+    waiting = talk.running.broker.consuming.waiting
     await talk.send("T", properties={"a": "1"})
     await talk.heartbeat("g", sql("a > 5"))
     held = asyncio.create_task(pull_subscribed(talk, offset=1, sys_flag=PULL_SUSPEND))
@@ -173,11 +173,11 @@ async def test_subscriptions_outlive_the_broker(tmp_path: Path) -> None:
     assert data["bloomFilterData"]["bitNum"] == 112
     assert len(data["bloomFilterData"]["bitPos"]) == 3
     async with running_broker(directory=tmp_path, property_filter=True) as running, Dialer() as dialer:
-        known = running.broker.filters.table.find("T", "g")
+        known = running.broker.consuming.filters.table.find("T", "g")
         assert known is not None
         assert known.dead  # until a heartbeat says otherwise
         await Talk(dialer, running).heartbeat("g", sql("a > 5"))
-        again = running.broker.filters.table.find("T", "g")
+        again = running.broker.consuming.filters.table.find("T", "g")
         assert again is not None
         assert not again.dead
         assert again.born_time == known.born_time
@@ -208,7 +208,7 @@ async def test_bits_tell_which_filters_take_a_message(extended: Talk) -> None:
     assert broker.options.queue_extension_bits == 112
     await talk.send("T", b"early", {"a": "1", "TAGS": "x"})
     await talk.heartbeat("g", sql("a > 5"))
-    born = broker.filters.table.find("T", "g")
+    born = broker.consuming.filters.table.find("T", "g")
     assert born is not None
     await until(lambda: broker.clock.wall_ms() > born.born_time)
     await talk.send("T", b"no", {"a": "1"})
@@ -241,7 +241,7 @@ async def test_a_pull_believes_the_bits(extended: Talk, monkeypatch: pytest.Monk
     for value in ("1", "6", "2"):
         await talk.send("T", value.encode(), {"a": value})
     looked_into: list[bytes] = []
-    filters = broker.filters
+    filters = broker.consuming.filters
     before = filters.of_pull
 
     def of_pull(*args: Any) -> Any:
@@ -251,7 +251,7 @@ async def test_a_pull_believes_the_bits(extended: Talk, monkeypatch: pytest.Monk
 
         return before(*args)._replace(by_record=by_record)
 
-    monkeypatch.setattr(broker.pulls, "filters", of_pull)
+    monkeypatch.setattr(broker.consuming.pulls, "filters", of_pull)
     assert bodies(await pull_subscribed(talk)) == [b"6"]
     assert len(looked_into) == 1
 

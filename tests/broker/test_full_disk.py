@@ -43,19 +43,19 @@ async def talk(tmp_path: Path, files: FaultyFiles) -> AsyncIterator[Talk]:
     ):
         ours = Talk(dialer, running)
         assert (await ours.send("T")).code == 0
-        running.broker.groups.config("g")
-        running.broker.groups.config("consumers")
-        running.broker.offsets.commit("T", "g", 0, 1)
-        await running.broker.offset_saver.saved()
-        await running.broker.topic_saver.saved()
-        await running.broker.group_saver.saved()
+        running.broker.membership.groups.config("g")
+        running.broker.membership.groups.config("consumers")
+        running.broker.tables.offsets.commit("T", "g", 0, 1)
+        await running.broker.tables.offset_saver.saved()
+        await running.broker.tables.topic_saver.saved()
+        await running.broker.tables.group_saver.saved()
         yield ours
         files.make_room()
 
 
 def tables(talk: Talk) -> list[Table]:
     broker = talk.running.broker
-    return [broker.topics.table, broker.group_table, broker.offsets, broker.modes]
+    return [broker.tables.topics.table, broker.tables.groups, broker.tables.offsets, broker.tables.modes]
 
 
 def in_memory(talk: Talk) -> dict[str, Any]:
@@ -172,11 +172,11 @@ async def test_an_identical_request_that_came_meanwhile_shares_the_refusal(
     files.fail_syncs(1, path_contains="topics.json")
     files.release_syncs()
     assert {(await first).code, (await second).code} == {ResponseCode.SERVICE_NOT_AVAILABLE}
-    assert "new" not in talk.running.broker.topics.table.topics
+    assert "new" not in talk.running.broker.tables.topics.table.topics
 
 
 async def test_a_failed_change_leaves_the_one_that_came_after_it(talk: Talk, files: FaultyFiles) -> None:
-    topics = talk.running.broker.topics
+    topics = talk.running.broker.tables.topics
     saves = count_saves(files)
     files.stall_syncs()
     first = asyncio.ensure_future(ask(talk, create("T", 6)))
@@ -204,7 +204,7 @@ async def test_a_message_to_a_topic_that_cannot_be_saved_is_refused_and_not_stor
     for answer in (await talk.send("new"), await talk.send_batch("new", batch)):
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "topics.json could not be written" in (answer.remark or "")
-    assert broker.topics.find("new") is None
+    assert broker.tables.topics.find("new") is None
     assert broker.store.log.max_offset == end
     assert (await talk.route("new")) is None
     assert (await talk.send("T")).code == 0  # a topic that is on disk takes messages still
@@ -292,10 +292,10 @@ async def test_consumers_go_on_while_their_new_group_cannot_be_saved(talk: Talk,
     assert (await talk.heartbeat("made", subscribed("T"))).code == 0
     answer = await talk.pull("T", consumer_group="made")
     assert answer.code == 0
-    assert talk.running.broker.groups.find("made") is not None
+    assert talk.running.broker.membership.groups.find("made") is not None
     files.make_room()
     assert (await talk.heartbeat("made", subscribed("T"))).code == 0
-    await talk.running.broker.group_saver.saved()
+    await talk.running.broker.tables.group_saver.saved()
     await talk.running.broker.settled()
     saved = on_disk(talk)
     assert "made" in saved["subscriptionGroup.json"]["subscriptionGroupTable"]

@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from kerolox.broker.members.groups import SLOW_CHECK_S, SYSTEM_GROUPS, SlowGroups
+from kerolox.broker.members.groups import SLOW_CHECK_S, SlowGroups
 from kerolox.errors import InvalidRequest, KeroloxError
 from kerolox.protocol.bodies.groups import GroupConfig
+from kerolox.protocol.reserved import SYSTEM_GROUPS
 from tests.broker.group_kit import Part
 
 
@@ -46,7 +47,7 @@ def test_no_group_is_made_when_that_is_off_except_the_systems_own(tmp_path: Path
 def test_system_groups_leave_what_the_table_says(part: Part) -> None:
     own = GroupConfig(group_name="TOOLS_CONSUMER", retry_max_times=3)
     part.groups.put(own)
-    part.groups.create_system_groups()
+    part.groups.table.create_system_groups()
     assert set(part.groups.table.groups) == set(SYSTEM_GROUPS)
     assert part.groups.find("TOOLS_CONSUMER") == own
 

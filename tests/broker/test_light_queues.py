@@ -67,11 +67,11 @@ async def test_held_pulls_of_light_queues_are_woken_by_what_comes_for_them(tmp_p
                 ("%LMQ%c", {}),
             ]
         }
-        await until(lambda: talk.running.broker.waiting.held == 3)
+        await until(lambda: talk.running.broker.consuming.waiting.held == 3)
         await send_to(talk, b"plain", "%LMQ%a", "%LMQ%b")
         woken = await asyncio.wait_for(pulls["%LMQ%a"], 5)
         assert [m.body for m in decode_records(woken.body)] == [b"plain"]
-        assert talk.running.broker.waiting.held == 2
+        assert talk.running.broker.consuming.waiting.held == 2
         await send_to(talk, b"wanted", "%LMQ%b", TAGS="red")
         woken = await asyncio.wait_for(pulls["%LMQ%b"], 5)
         assert [m.body for m in decode_records(woken.body)] == [b"wanted"]
@@ -89,8 +89,8 @@ async def test_they_need_no_topic_and_their_groups_no_settings(tmp_path: Path) -
         )
         assert (await talk.pull("%LMQ%new")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         broker = talk.running.broker
-        assert not [name for name in broker.topics.table.topics if "LMQ" in name]
-        assert not [name for name in broker.groups.table.groups if "LMQ" in name]
+        assert not [name for name in broker.tables.topics.table.topics if "LMQ" in name]
+        assert not [name for name in broker.membership.groups.table.groups if "LMQ" in name]
 
 
 async def test_a_broker_without_them_does_not_know_them(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_a_broker_that_gets_them_goes_on_with_its_offsets(tmp_path: Path) 
         flag = PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET
         await talk.pull("T", consumer_group="plain", sys_flag=flag, commit_offset=1)
     async with talking(tmp_path) as talk:
-        assert talk.running.broker.offsets.offset("T", "plain", 0) == 1
+        assert talk.running.broker.tables.offsets.offset("T", "plain", 0) == 1
 
 
 async def test_all_of_them_count_as_one(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_all_of_them_count_as_one(tmp_path: Path) -> None:
         for name in ("%LMQ%a", "%LMQ%b"):
             await send_to(talk, b"1", name)
             await talk.pull(name, consumer_group="%LMQ%g-" + name[-1])
-        assert set(talk.running.broker.stats.gets) == {("%LMQ%", "%LMQ%")}
+        assert set(talk.running.broker.figures.stats.gets) == {("%LMQ%", "%LMQ%")}
 
 
 async def test_a_message_may_name_many_light_queues(tmp_path: Path) -> None:

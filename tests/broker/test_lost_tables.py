@@ -65,7 +65,7 @@ async def directory(tmp_path: Path) -> Path:
             assert (await talk.send(topic, b"%d" % number, queue_id=number % queues)).code == 0
         await talk.heartbeat("billing", subscribed("Orders"))
         for queue_id in range(4):
-            running.broker.offsets.commit("Orders", "billing", queue_id, 2)
+            running.broker.tables.offsets.commit("Orders", "billing", queue_id, 2)
     return tmp_path
 
 
@@ -108,10 +108,10 @@ async def test_topics_are_made_again_from_the_queues(
     with caplog.at_level(logging.ERROR):
         async with running_broker(directory=directory) as running, Dialer() as dialer:
             assert await bodies(Talk(dialer, running)) == {b"%d" % number for number in range(30)}
-            config = running.broker.topics.find("Orders")
+            config = running.broker.tables.topics.find("Orders")
             assert config is not None
             assert (config.read_queue_nums, config.write_queue_nums) == (4, 4)
-            assert running.broker.topics.find("SCHEDULE_TOPIC_XXXX") is not None
+            assert running.broker.tables.topics.find("SCHEDULE_TOPIC_XXXX") is not None
     (line,) = [record.getMessage() for record in caplog.records if "topics_rebuilt" in record.getMessage()]
     assert "topics=2 queues=6" in line
     assert "kerolox topic update" in line
@@ -121,7 +121,7 @@ async def test_topics_are_made_again_from_the_queues(
 async def test_a_table_without_one_topic_counts_as_lost(directory: Path) -> None:
     ruin(directory, "topics.json", lambda path: path.write_text('{"topicConfigTable":{}}') and None)
     async with running_broker(directory=directory) as running:
-        assert running.broker.topics.find("Bills") is not None
+        assert running.broker.tables.topics.find("Bills") is not None
 
 
 async def test_a_topic_made_since_the_backup_is_added_to_it(
@@ -178,8 +178,8 @@ async def test_groups_are_made_again_from_offsets_and_retry_topics(
     (finding,) = look(directory).findings
     assert finding.kind == "table: lost"
     async with running_broker(directory=directory, auto_create_groups=False) as running:
-        assert running.broker.groups.find("billing") is not None
-        assert running.broker.offsets.offset("Orders", "billing", 0) == 2
+        assert running.broker.membership.groups.find("billing") is not None
+        assert running.broker.tables.offsets.offset("Orders", "billing", 0) == 2
     assert "groups_rebuilt" in caplog.text
 
 
@@ -197,7 +197,7 @@ async def test_lost_offsets_stop_the_start_until_somebody_decides(directory: Pat
     assert "Restore it from a copy" in str(refused.value)
     mended(directory)
     async with running_broker(directory=directory) as running, Dialer() as dialer:
-        assert running.broker.offsets.offset("Orders", "billing", 0) == -1
+        assert running.broker.tables.offsets.offset("Orders", "billing", 0) == -1
         assert len(await bodies(Talk(dialer, running))) == 30
 
 
@@ -236,7 +236,7 @@ async def test_an_offset_with_a_flipped_digit_is_not_believed(
 ) -> None:
     """It would skip messages. The one saved before it is taken, and some messages come again."""
     async with running_broker(directory=directory) as running:
-        running.broker.offsets.commit("Orders", "billing", 1, 3)
+        running.broker.tables.offsets.commit("Orders", "billing", 1, 3)
     path = directory / CONFIG / "consumerOffset.json"
     text = path.read_text()
     assert '"1": 3' in text
@@ -245,7 +245,7 @@ async def test_an_offset_with_a_flipped_digit_is_not_believed(
     assert finding.kind == "table: backup"
     assert "does not fit its checksum" in finding.what
     async with running_broker(directory=directory) as running:
-        assert running.broker.offsets.offset("Orders", "billing", 1) == 2
+        assert running.broker.tables.offsets.offset("Orders", "billing", 1) == 2
     assert "backup_used" in caplog.text
 
 
@@ -272,7 +272,7 @@ async def test_lost_progress_of_delays_is_found_by_marks_or_stops_the_start(
         # With the marks nothing comes again; without them what was delivered does, as the command said.
         copies = 1 if marks else 2
         await until(lambda: running.broker.store.max_offset("T", 0) == copies)
-        assert [level.next_offset for level in running.broker.delays.levels] == [1, 0]
+        assert [level.next_offset for level in running.broker.later.delays.levels] == [1, 0]
 
 
 @pytest.mark.parametrize("name", ["timermetrics", "transactionMetrics", "consumerFilter.json"])

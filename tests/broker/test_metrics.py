@@ -50,8 +50,10 @@ async def fetch(address: str, request: bytes) -> tuple[str, str]:
 
 
 async def get(talk: Talk, path: str) -> tuple[str, str]:
-    assert talk.running.broker.http is not None
-    return await fetch(talk.running.broker.http.address, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    assert talk.running.broker.exporter is not None
+    return await fetch(
+        talk.running.broker.exporter.address, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    )
 
 
 def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -182,7 +184,7 @@ async def test_names_labels_and_bounds_are_those_of_rocketmq(tmp_path: Path) -> 
         "transaction_check_ms": 1000, "transaction_timeout_ms": 1000,
     }  # fmt: skip
     async with running_broker(directory=tmp_path, **settings) as running:
-        http = running.broker.http
+        http = running.broker.exporter
         assert http is not None
         ours = shapes(await story(running.nameserver_address, running.address, http.port))
     assert without_ours(ours) == apache_shapes()
@@ -196,7 +198,7 @@ async def test_how_long_requests_took(talk: Talk) -> None:
     held = asyncio.create_task(
         talk.pull("t", 0, 4, consumer_group="g", sys_flag=PULL_SUSPEND, suspend_timeout_millis=20_000)
     )
-    await until(lambda: talk.running.broker.waiting.held > 0)
+    await until(lambda: talk.running.broker.consuming.waiting.held > 0)
     await talk.send("t")
     assert (await held).code == 0
     await talk.dialer.call(talk.address, 31_000)  # nobody knows it
@@ -235,8 +237,8 @@ async def test_kinds_of_messages(talk: Talk) -> None:
 
 async def test_off_unless_switched_on_and_then_for_this_machine_alone() -> None:
     async with running_broker() as running:
-        assert running.broker.http is None
-        assert running.broker.sends.meter is running.broker.send_runs.meters is None
+        assert running.broker.exporter is None
+        assert running.broker.producing.sends.meter is running.broker.producing.send_runs.meters is None
         assert running.broker._handlers.answered is None
     options = load(BrokerOptions, file_text="metricsExporterType=prom\nmetricsLabel=zone:a,rack:7\n").options
     assert (options.metrics_host, options.metrics_port) == ("127.0.0.1", 5557)

@@ -23,7 +23,7 @@ async def test_static_topics_are_refused_with_what_to_do_instead(tmp_path: Path)
         assert answer.remark is not None
         assert answer.remark.startswith(" request type 513 (UPDATE_AND_CREATE_STATIC_TOPIC) not supported")
         assert "kerolox topic create" in answer.remark
-        assert running.broker.topics.find("t") is None
+        assert running.broker.tables.topics.find("t") is None
 
 
 async def test_all_of_them_are_answered(tmp_path: Path) -> None:

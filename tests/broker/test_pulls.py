@@ -87,7 +87,7 @@ async def test_offsets_outside_the_queue(talk: Talk, offset: int, code: int, sta
 
 @pytest.mark.parametrize(("offset", "code"), [(0, 19), (5, 21)])
 async def test_an_empty_queue(talk: Talk, offset: int, code: int) -> None:
-    talk.running.broker.topics.put(TopicConfig(topic_name="T"))
+    talk.running.broker.tables.topics.put(TopicConfig(topic_name="T"))
     answer = await talk.pull("T", 0, offset)
     assert (answer.code, answer.remark) == (code, "NO_MATCHED_LOGIC_QUEUE")
     assert offsets(answer) == (0, 0, 0)
@@ -117,10 +117,10 @@ async def test_tags_pass_over_what_is_not_wanted(talk: Talk) -> None:
 async def test_a_reset_is_told_once(talk: Talk) -> None:
     for _ in range(5):
         await talk.send("T")
-    talk.running.broker.offsets.reset("T", "consumers", 0, 2)
+    talk.running.broker.tables.offsets.reset("T", "consumers", 0, 2)
     answer = await talk.pull("T", 0, 5, sys_flag=PULL_COMMIT_OFFSET | HELD, commit_offset=5)
     assert (answer.code, answer.remark, offsets(answer)) == (21, "OFFSET_RESET", (2, 0, 5))
-    assert talk.running.broker.offsets.offset("T", "consumers", 0) == 2  # the commit came too late
+    assert talk.running.broker.tables.offsets.offset("T", "consumers", 0) == 2  # the commit came too late
     assert (await talk.pull("T", 0, 2)).code == 0
 
 
@@ -129,9 +129,9 @@ async def test_a_held_pull_is_told_of_a_reset(talk: Talk) -> None:
     for _ in range(3):
         await talk.send("T")
     held = asyncio.create_task(talk.pull("T", 0, 3, sys_flag=HELD))
-    await until(lambda: broker.waiting.held == 1)
-    broker.offsets.reset("T", "consumers", 0, 1)
-    broker.waiting.wake_queue("T", 0)
+    await until(lambda: broker.consuming.waiting.held == 1)
+    broker.tables.offsets.reset("T", "consumers", 0, 1)
+    broker.consuming.waiting.wake_queue("T", 0)
     answer = await asyncio.wait_for(held, 5)
     assert (answer.code, answer.remark, offsets(answer)) == (21, "OFFSET_RESET", (1, 0, 3))
 
@@ -140,8 +140,8 @@ async def test_a_held_pull_is_refused_when_its_group_may_not_consume_any_more(ta
     broker = talk.running.broker
     await talk.send("T")
     held = asyncio.create_task(talk.pull("T", 0, 1, sys_flag=HELD))
-    await until(lambda: broker.waiting.held == 1)
-    assert broker.groups.disable("consumers", "too slow")
+    await until(lambda: broker.consuming.waiting.held == 1)
+    assert broker.membership.groups.disable("consumers", "too slow")
     await talk.send("T")
     answer = await asyncio.wait_for(held, 5)
     assert (answer.code, answer.fields["forbiddenType"]) == (ResponseCode.NO_PERMISSION, "2")
@@ -151,9 +151,9 @@ async def test_a_pull_carries_a_commit(talk: Talk) -> None:
     await talk.send("T")
     flags = PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION
     await talk.pull("T", 0, 1, sys_flag=flags, commit_offset=1)
-    assert talk.running.broker.offsets.offset("T", "consumers", 0) == 1
+    assert talk.running.broker.tables.offsets.offset("T", "consumers", 0) == 1
     await talk.pull("T", 0, 1, commit_offset=7)  # without the flag
-    assert talk.running.broker.offsets.offset("T", "consumers", 0) == 1
+    assert talk.running.broker.tables.offsets.offset("T", "consumers", 0) == 1
 
 
 # --- refusals, in the original's order --------------------------------------------------------------------
@@ -176,9 +176,9 @@ async def test_who_may_not_pull(talk: Talk) -> None:
     assert await refused(subscription="a >", expression_type="SQL92") == (ResponseCode.SYSTEM_ERROR, None)
     options.property_filter = True
     assert await refused(subscription="||") == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, None)
-    broker.topics.put(TopicConfig(topic_name="write_only", perm=2))
+    broker.tables.topics.put(TopicConfig(topic_name="write_only", perm=2))
     assert await refused(topic="write_only") == (ResponseCode.NO_PERMISSION, "3")
-    broker.groups.put(GroupConfig(group_name="off", consume_enable=False))
+    broker.membership.groups.put(GroupConfig(group_name="off", consume_enable=False))
     assert await refused(consumer_group="off") == (ResponseCode.NO_PERMISSION, "2")
     options.lite_pull = False
     assert await refused(code=RequestCode.LITE_PULL_MESSAGE) == (ResponseCode.NO_PERMISSION, "1")
@@ -206,14 +206,14 @@ async def test_pulls_by_what_heartbeats_subscribed(talk: Talk) -> None:
     assert (await pull(sub_version=6)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
     await talk.send("other")
     assert (await pull(topic="other")).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
-    broker.groups.set_readable("g", "T", False)
+    broker.membership.groups.set_readable("g", "T", False)
     answer = await pull()
     assert (answer.code, answer.fields["forbiddenType"]) == (ResponseCode.NO_PERMISSION, "5")
-    broker.groups.set_readable("g", "T", True)
+    broker.membership.groups.set_readable("g", "T", True)
     await talk.heartbeat("g", subscribed("T"), model=MessageModel.BROADCASTING)
-    group = broker.groups.config("g")
+    group = broker.membership.groups.config("g")
     assert group is not None
-    broker.groups.put(msgspec.structs.replace(group, consume_broadcast_enable=False))
+    broker.membership.groups.put(msgspec.structs.replace(group, consume_broadcast_enable=False))
     answer = await pull()
     assert (answer.code, answer.fields["forbiddenType"]) == (ResponseCode.NO_PERMISSION, "4")
 
@@ -235,7 +235,7 @@ async def test_the_second_port_serves_everything_but_pulls(talk: Talk) -> None:
 async def test_a_held_pull_is_woken_by_a_message(talk: Talk) -> None:
     await talk.send("T")
     held = asyncio.ensure_future(talk.pull("T", 0, 1, sys_flag=HELD))
-    await until(lambda: talk.running.broker.waiting.held == 1)
+    await until(lambda: talk.running.broker.consuming.waiting.held == 1)
     await talk.send("T", b"elsewhere", queue_id=1)
     assert not held.done()
     started_s = time.monotonic()
@@ -244,13 +244,13 @@ async def test_a_held_pull_is_woken_by_a_message(talk: Talk) -> None:
     assert [m.body for m in decode_records(answer.body)] == [b"news"]
     assert offsets(answer) == (2, 0, 2)
     assert time.monotonic() - started_s < 5  # not at the end of its time
-    assert talk.running.broker.waiting.held == 0
+    assert talk.running.broker.consuming.waiting.held == 0
 
 
 async def test_a_held_pull_of_a_queue_that_is_not_there_yet(talk: Talk) -> None:
-    talk.running.broker.topics.put(TopicConfig(topic_name="T"))
+    talk.running.broker.tables.topics.put(TopicConfig(topic_name="T"))
     held = asyncio.ensure_future(talk.pull("T", sys_flag=HELD))
-    await until(lambda: talk.running.broker.waiting.held == 1)
+    await until(lambda: talk.running.broker.consuming.waiting.held == 1)
     await talk.send("T")
     assert (await held).code == 0
 
@@ -273,7 +273,7 @@ async def test_without_long_polling_a_pull_is_held_shortly() -> None:
 
 async def test_a_held_pull_is_woken_only_by_what_it_wants(talk: Talk) -> None:
     await talk.send("T")
-    waiting = talk.running.broker.waiting
+    waiting = talk.running.broker.consuming.waiting
     held = asyncio.ensure_future(talk.pull("T", 0, 1, sys_flag=HELD, subscription="A"))
     await until(lambda: waiting.held == 1)
     for _ in range(3):
@@ -291,7 +291,7 @@ async def test_a_pull_that_is_held_survives_a_dead_neighbour(talk: Talk) -> None
     async with Dialer() as other:
         gone = asyncio.ensure_future(Talk(other, talk.running).pull("T", 0, 1, sys_flag=HELD))
         held = asyncio.ensure_future(talk.pull("T", 0, 1, sys_flag=HELD))
-        await until(lambda: talk.running.broker.waiting.held == 2)
+        await until(lambda: talk.running.broker.consuming.waiting.held == 2)
     assert isinstance((await asyncio.gather(gone, return_exceptions=True))[0], Exception)
     await talk.send("T")
     assert (await held).code == 0
@@ -301,7 +301,7 @@ async def test_a_thousand_held_pulls_are_woken_without_stalling_others(tmp_path:
     async with talking(directory=tmp_path) as talk:
         await talk.send("T")
         held = [asyncio.ensure_future(talk.pull("T", 0, 1, sys_flag=HELD, timeout_s=30)) for _ in range(1000)]
-        await until(lambda: talk.running.broker.waiting.held == 1000)
+        await until(lambda: talk.running.broker.consuming.waiting.held == 1000)
         # What the loop does while they are woken: a step for each slice of them.
         steps = 0
         waking = asyncio.ensure_future(talk.send("T", b"x" * 1000))
@@ -327,10 +327,10 @@ async def test_cold_messages_are_read_by_a_thread_and_hot_ones_answered_meanwhil
         answers = await asyncio.gather(*(talk.pull("T", 0, offset) for offset in (0, 1, 2)))
         assert [decode_records(answer.body)[0].body for answer in answers] == [b"0", b"1", b"2"]
         assert threading.get_ident() not in files.reading_threads
-        assert talk.running.broker.stats.get_ms_max > 0
+        assert talk.running.broker.figures.stats.get_ms_max > 0
         # Nobody waits who could be answered: at the end of the queue there is nothing to read.
         held = asyncio.ensure_future(talk.pull("T", 0, 3, sys_flag=HELD))
-        await until(lambda: talk.running.broker.waiting.held == 1)
+        await until(lambda: talk.running.broker.consuming.waiting.held == 1)
         await talk.send("T", b"3")
         assert decode_records((await held).body)[0].body == b"3"
 

@@ -104,14 +104,14 @@ async def test_the_first_registration_tells_everything_and_a_change_only_itself(
         assert len(body.topic_config_serialize_wrapper.topic_config_table) >= 2
         first_version = body.topic_config_serialize_wrapper.data_version
 
-        running.broker.topics.put(TopicConfig(topic_name="new"))
+        running.broker.tables.topics.put(TopicConfig(topic_name="new"))
         await until(lambda: len(listener.told) == 2)
         assert listener.topics[1] == {"new"}
         told = listener.told[1][1].topic_config_serialize_wrapper
         assert told.data_version.newer_than(first_version)
-        assert told.data_version == running.broker.topics.table.version
+        assert told.data_version == running.broker.tables.topics.table.version
         for name in ("more", "and_more"):  # of one turn of the loop: told together
-            running.broker.topics.put(TopicConfig(topic_name=name))
+            running.broker.tables.topics.put(TopicConfig(topic_name=name))
         await until(lambda: len(listener.told) == 3)
         assert listener.topics[2] == {"more", "and_more"}
         assert listener.left == []
@@ -149,7 +149,7 @@ async def test_every_name_server_is_told_and_one_that_is_away_holds_nobody_up(
                 away, one.address, two.address,
             ]  # fmt: skip
             assert (len(one.told), len(two.told)) == (1, 1)
-            running.broker.topics.put(TopicConfig(topic_name="new"))
+            running.broker.tables.topics.put(TopicConfig(topic_name="new"))
             await running.broker.settled()
             assert one.topics[1] == two.topics[1] == {"new"}
     failures = [record for record in caplog.records if "register_failed" in record.message]
@@ -161,7 +161,7 @@ async def test_a_name_server_that_comes_back_is_told_everything() -> None:
     async with running_broker(nameservers="127.0.0.1:1") as running:
         (line,) = running.broker.registrations.lines
         assert not line.knows_us
-        running.broker.topics.put(TopicConfig(topic_name="meanwhile"))
+        running.broker.tables.topics.put(TopicConfig(topic_name="meanwhile"))
         async with listening() as listener:
             line.address = listener.address
             await until(lambda: len(listener.told) == 1)
@@ -174,13 +174,13 @@ async def test_a_name_server_that_comes_back_is_told_everything() -> None:
             handlers.add(RequestCode.REGISTER_BROKER, again.register, RegisterBrokerRequest, lane)
             handlers.add(RequestCode.UNREGISTER_BROKER, again.unregister, UnregisterBrokerRequest, lane)
             await until(lambda: line.knows_us)
-            assert again.topics[0] == set(running.broker.topics.table.topics)
+            assert again.topics[0] == set(running.broker.tables.topics.table.topics)
 
 
 async def test_what_a_name_server_refuses_is_told_again() -> None:
     async with listening() as listener, running_broker(nameservers=listener.address) as running:
         listener.answer = Answer(code=1, remark="on purpose")
-        running.broker.topics.put(TopicConfig(topic_name="new"))
+        running.broker.tables.topics.put(TopicConfig(topic_name="new"))
         await until(lambda: len(listener.told) >= 3)
         listener.answer = Answer()
         await until(lambda: running.broker.registrations.lines[0].knows_us)
@@ -200,8 +200,8 @@ async def test_the_name_servers_word_on_ordered_topics_counts() -> None:
         assert (await dialer.call(nameserver.address, RequestCode.PUT_KV_CONFIG, put)).code == 0
         async with running_broker(nameserver=nameserver) as running:
             for name in ("o", "p"):
-                running.broker.topics.put(TopicConfig(topic_name=name))
-            topics = running.broker.topics
+                running.broker.tables.topics.put(TopicConfig(topic_name=name))
+            topics = running.broker.tables.topics
 
             def ordered(name: str) -> bool:
                 config = topics.find(name)

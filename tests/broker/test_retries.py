@@ -98,7 +98,7 @@ async def test_a_message_given_back_waits_for_the_retry_topic_of_its_group(
             "REAL_TOPIC": "%RETRY%G",
             "REAL_QID": "0",
         }
-        made = talk.running.broker.topics.find("%RETRY%G")
+        made = talk.running.broker.tables.topics.find("%RETRY%G")
         assert made == TopicConfig(topic_name="%RETRY%G", read_queue_nums=1, write_queue_nums=1, perm=6)
         route = await talk.route("%RETRY%G")
         assert route is not None
@@ -162,7 +162,7 @@ async def test_a_message_given_up_is_a_dead_letter_at_once(talk: Talk) -> None:
         "WAIT": "false",
         "DELAY": "0",
     }
-    made = talk.running.broker.topics.find("%DLQ%G")
+    made = talk.running.broker.tables.topics.find("%DLQ%G")
     assert made == TopicConfig(topic_name="%DLQ%G", read_queue_nums=1, write_queue_nums=1, perm=6)
 
 
@@ -176,7 +176,7 @@ async def test_the_seventeenth_attempt_is_none(times: int, dead: bool, talk: Tal
 
 
 async def test_how_often_is_enough_is_said_by_the_group_or_by_a_client_that_is_new_enough(talk: Talk) -> None:
-    groups = talk.running.broker.groups
+    groups = talk.running.broker.membership.groups
     groups.put(GroupConfig(group_name="G", retry_max_times=2))
     await back(talk, await stored(talk, reconsume_times=2))
     assert len(await talk.messages("%DLQ%G")) == 1
@@ -192,28 +192,28 @@ async def test_how_often_is_enough_is_said_by_the_group_or_by_a_client_that_is_n
 
 
 async def test_a_group_without_retry_queues_gives_up_silently(talk: Talk) -> None:
-    talk.running.broker.groups.put(GroupConfig(group_name="G", retry_queue_nums=0))
+    talk.running.broker.membership.groups.put(GroupConfig(group_name="G", retry_queue_nums=0))
     assert (await back(talk, await stored(talk))).code == 0
     assert not await parked(talk, 3)
-    assert talk.running.broker.topics.find("%RETRY%G") is None
+    assert talk.running.broker.tables.topics.find("%RETRY%G") is None
 
 
 async def test_retries_are_spread_over_the_retry_queues_of_the_group(talk: Talk) -> None:
-    talk.running.broker.groups.put(GroupConfig(group_name="G", retry_queue_nums=3))
+    talk.running.broker.membership.groups.put(GroupConfig(group_name="G", retry_queue_nums=3))
     offset = await stored(talk)
     for _ in range(60):
         await back(talk, offset)
     found = [message.properties["REAL_QID"] for message in await parked(talk, 3)]
     assert len(found) == 60
     assert set(found) == {"0", "1", "2"}
-    made = talk.running.broker.topics.find("%RETRY%G")
+    made = talk.running.broker.tables.topics.find("%RETRY%G")
     assert made is not None
     assert (made.read_queue_nums, made.write_queue_nums) == (3, 3)
 
 
 async def test_a_unit_is_noted_with_the_retry_topic(talk: Talk) -> None:
     await back(talk, await stored(talk), unit_mode=True)
-    made = talk.running.broker.topics.find("%RETRY%G")
+    made = talk.running.broker.tables.topics.find("%RETRY%G")
     assert made is not None
     assert made.topic_sys_flag == 2
 
@@ -225,18 +225,22 @@ async def test_what_is_refused_is_told_as_the_original_does(tmp_path: Path) -> N
         answer = await back(talk, offset)
         assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         assert (answer.remark or "").startswith("subscription group not exist, G")
-        broker.groups.put(GroupConfig(group_name="G"))
+        broker.membership.groups.put(GroupConfig(group_name="G"))
 
         for wrong in (offset + 1, 10_000_000, -1):
             answer = await back(talk, wrong)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert (answer.remark or "").startswith(f"look message by offset failed, {wrong}")
 
-        broker.topics.put(TopicConfig(topic_name="%RETRY%G", read_queue_nums=1, write_queue_nums=1, perm=4))
+        broker.tables.topics.put(
+            TopicConfig(topic_name="%RETRY%G", read_queue_nums=1, write_queue_nums=1, perm=4)
+        )
         answer = await back(talk, offset)
         assert answer.code == ResponseCode.NO_PERMISSION
         assert answer.remark == "the topic[%RETRY%G] sending message is forbidden"
-        broker.topics.put(TopicConfig(topic_name="%RETRY%G", read_queue_nums=1, write_queue_nums=1, perm=6))
+        broker.tables.topics.put(
+            TopicConfig(topic_name="%RETRY%G", read_queue_nums=1, write_queue_nums=1, perm=6)
+        )
 
         broker.options.permission = 4
         answer = await back(talk, offset)
@@ -273,7 +277,7 @@ async def test_a_crc_over_the_record_is_made_anew(tmp_path: Path) -> None:
 
 
 async def test_what_comes_back_is_counted(talk: Talk) -> None:
-    stats = talk.running.broker.stats
+    stats = talk.running.broker.figures.stats
     offset = await stored(talk)
     before = stats.puts.get(SCHEDULE)
     assert before is None
@@ -324,7 +328,7 @@ async def test_the_answer_waits_until_a_new_topic_is_on_disk(tmp_path: Path) -> 
         answer = asyncio.ensure_future(back(talk, offset, delay_level=-1))
         try:
             assert await asyncio.to_thread(files.wait_for_stalled_sync)
-            await until(lambda: talk.running.broker.topics.find("%RETRY%G"))
+            await until(lambda: talk.running.broker.tables.topics.find("%RETRY%G"))
             assert (await talk.send("T")).code == 0
             assert not answer.done()
         finally:
@@ -361,15 +365,15 @@ async def test_a_send_to_a_retry_topic_is_kept_until_it_was_tried_often_enough(t
     assert {message.properties["DELAY"] for message in dead} == {"-1"}
     assert {message.properties["RETRY_TOPIC"] for message in dead} == {"T"}
     assert len(await parked(talk, 5)) == 3
-    made = talk.running.broker.topics.find("%DLQ%G")
+    made = talk.running.broker.tables.topics.find("%DLQ%G")
     assert made == TopicConfig(topic_name="%DLQ%G", read_queue_nums=1, write_queue_nums=1, perm=6)
-    stats = talk.running.broker.stats
+    stats = talk.running.broker.figures.stats
     assert stats.puts["%DLQ%G"].messages == 3
     assert stats.dead_letters["%RETRY%G", "producers"].messages == 3
 
 
 async def test_what_an_ordered_consumer_sends_is_a_dead_letter_at_once(talk: Talk) -> None:
-    locks = talk.running.broker.queue_locks
+    locks = talk.running.broker.membership.queue_locks
     await talk.send("T")
     queue = MessageQueue("T", "broker-a", 0)
     locks.lock("G", "client", [queue])
@@ -389,8 +393,8 @@ async def test_the_group_of_a_retry_topic_is_known_in_both_its_spellings(tmp_pat
     assert group_of_retry_topic("%RETRY%G+T+U") == "G+T+U"
     async with talking(directory=tmp_path, auto_create_groups=False) as talk:
         for group in ("G", "consumers"):
-            talk.running.broker.groups.put(GroupConfig(group_name=group))
-        talk.running.broker.topics.put(
+            talk.running.broker.membership.groups.put(GroupConfig(group_name=group))
+        talk.running.broker.tables.topics.put(
             TopicConfig(topic_name="%RETRY%G+T", read_queue_nums=1, write_queue_nums=1)
         )
         assert (await talk.send("%RETRY%G+T", reconsume_times=17)).code == 0

@@ -56,10 +56,10 @@ async def talking(encoding: int = JSON, **options: Any) -> AsyncIterator[Plain]:
     async with running_broker(**options) as running, Dialer(encoding=encoding) as dialer:
         talk = Plain(dialer, running)
         talk.runs = []
-        running.broker.send_runs.add_to(running.broker._handlers, running.broker.lanes["send"])
-        running.broker.send_runs.on_stored.append(lambda *run: talk.runs.append(run))
-        running.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
-        await running.broker.topics.unsaved.all_saved()
+        running.broker.producing.send_runs.add_to(running.broker._handlers, running.broker.lanes["send"])
+        running.broker.producing.send_runs.on_stored.append(lambda *run: talk.runs.append(run))
+        running.broker.tables.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+        await running.broker.tables.topics.unsaved.all_saved()
         yield talk
 
 
@@ -185,7 +185,7 @@ async def test_one_way_sends(talk: Plain) -> None:
 
 
 async def test_what_changes_for_a_topic_is_heard(talk: Plain) -> None:
-    topics = talk.running.broker.topics
+    topics = talk.running.broker.tables.topics
     assert (await talk.send("T", queue_id=3)).code == 0
     assert (await talk.send("T", queue_id=4)).code != 0
     topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
@@ -203,11 +203,11 @@ async def test_a_deleted_topic_begins_anew(talk: Plain) -> None:
     await talk.send("T")
     await talk.send("T")
     broker = talk.running.broker
-    broker.topics.remove("T")
+    broker.tables.topics.remove("T")
     await broker.store.delete_topic("T")
     assert (await talk.send("T", default_topic="none")).code == ResponseCode.TOPIC_NOT_EXIST
-    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
-    await broker.topics.unsaved.all_saved()
+    broker.tables.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    await broker.tables.topics.unsaved.all_saved()
     assert (await talk.send("T")).fields["queueOffset"] == "0"
     assert talk.taken == 3
 
@@ -226,7 +226,7 @@ async def test_hooks_see_every_request(talk: Plain) -> None:
 
 
 async def test_statistics_count_messages_and_requests(talk: Plain) -> None:
-    flow = talk.running.broker.stats
+    flow = talk.running.broker.figures.stats
     await asyncio.gather(*(talk.send("T") for _ in range(10)))
     batch = encode_batch([(0, b"b", b"")] * 5)
     await talk.send_batch("T", batch, properties={"UNIQ_KEY": UNIQUE})

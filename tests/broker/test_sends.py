@@ -43,7 +43,7 @@ async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 def put_topic(running: RunningBroker, topic: str, **config: Any) -> None:
-    running.broker.topics.put(TopicConfig(topic_name=topic, **config))
+    running.broker.tables.topics.put(TopicConfig(topic_name=topic, **config))
 
 
 # --- what is answered and stored ---------------------------------------------------------------------
@@ -169,7 +169,7 @@ async def test_an_unknown_topic_is_made_after_its_template(talk: Talk) -> None:
     for topic, wanted in (("few", 3), ("many", 100), ("none", -5)):
         answer = await talk.send(topic, default_topic_queue_nums=wanted, queue_id=-1)
         assert answer.code == 0
-    topics = talk.running.broker.topics
+    topics = talk.running.broker.tables.topics
     made = {name: topics.find(name) for name in ("few", "many", "none")}
     assert made["few"] == TopicConfig(topic_name="few", read_queue_nums=3, write_queue_nums=3, perm=6)
     assert made["many"] == TopicConfig(topic_name="many", read_queue_nums=8, write_queue_nums=8, perm=6)
@@ -182,25 +182,25 @@ async def test_a_template_without_the_right_to_inherit_makes_nothing(talk: Talk)
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     answer = await talk.send("new", default_topic="absent")
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
-    assert talk.running.broker.topics.find("new") is None
+    assert talk.running.broker.tables.topics.find("new") is None
 
 
 async def test_rights_come_from_the_template_and_units_are_marked(talk: Talk) -> None:
     put_topic(talk.running, "model", perm=5, read_queue_nums=2, write_queue_nums=2)
     await talk.send("read_only", default_topic="model", unit_mode=True)
-    made = talk.running.broker.topics.find("read_only")
+    made = talk.running.broker.tables.topics.find("read_only")
     assert made is not None
     assert (made.perm, made.topic_sys_flag) == (4, 1)
 
 
 async def test_without_automatic_topics_only_retry_topics_are_made() -> None:
     async with talking(auto_create_topics=False) as talk:
-        assert talk.running.broker.topics.find("TBW102") is None
+        assert talk.running.broker.tables.topics.find("TBW102") is None
         answer = await talk.send("new")
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
         assert "topic[new] not exist" in (answer.remark or "")
         assert (await talk.send("%RETRY%g", unit_mode=True)).code == 0
-        made = talk.running.broker.topics.find("%RETRY%g")
+        made = talk.running.broker.tables.topics.find("%RETRY%g")
         assert made == TopicConfig(
             topic_name="%RETRY%g", read_queue_nums=1, write_queue_nums=1, perm=6, topic_sys_flag=2
         )
@@ -303,7 +303,7 @@ async def test_a_store_that_takes_nothing_says_why(talk: Talk) -> None:
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "97 percent" in (answer.remark or "")
     assert (await talk.send("never_made")).code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert talk.running.broker.topics.find("never_made") is None
+    assert talk.running.broker.tables.topics.find("never_made") is None
     state.clear(Obstacle.DISK_FULL)
     assert (await talk.send("T")).fields["queueOffset"] == "1"
 

@@ -56,11 +56,11 @@ async def test_the_whole_story(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         broker = running.broker
         await fall_behind(talk, "slow")
         assert (await talk.pull("t", consumer_group="quick")).code == 0  # to the end at once
-        behind = broker.stats.behind_by_group()
+        behind = broker.figures.stats.behind_by_group()
         assert behind["slow"] > LIMIT > behind["quick"]
 
         with caplog.at_level(logging.WARNING):
-            assert broker.slow_groups.check() == ["slow"]  # as its timer does
+            assert broker.consuming.slow_groups.check() == ["slow"]  # as its timer does
         reason = f"{behind['slow']} bytes behind, the limit is {LIMIT} (consumerFallbehindThreshold)"
 
         # The consumer hears it.
@@ -106,14 +106,14 @@ async def test_the_whole_story(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         rows = {row["group"]: row for row in await command_json(running, "group", "list")}
         assert (rows["slow"]["consumeEnabled"], rows["slow"]["disabled"]) == (True, {})
         assert (await talk.pull("t", consumer_group="slow")).code == 0
-        assert running.broker.slow_groups.check() == []
+        assert running.broker.consuming.slow_groups.check() == []
         assert (await command(running, "group", "enable", "slow")).endswith(", as before\n")
 
 
 async def test_an_enabled_group_gets_a_chance_before_it_is_judged_again(tmp_path: Path) -> None:
     async with running_broker(directory=tmp_path, **SLOW) as running, Dialer() as dialer:
         talk = Talk(dialer, running)
-        watch = running.broker.slow_groups
+        watch = running.broker.consuming.slow_groups
         await fall_behind(talk, "slow")
         assert watch.check() == ["slow"]
         await command(running, "group", "enable", "slow")
@@ -127,20 +127,20 @@ async def test_who_finds_nothing_more_is_not_behind(tmp_path: Path) -> None:
         talk = Talk(dialer, running)
         await fall_behind(talk, "g")
         assert (await talk.pull("t", 0, 20, consumer_group="g")).code == ResponseCode.PULL_NOT_FOUND
-        assert running.broker.slow_groups.check() == []
+        assert running.broker.consuming.slow_groups.check() == []
 
 
 async def test_tools_that_give_back_all_they_were_shown_can_enable_it(tmp_path: Path) -> None:
     async with running_broker(directory=tmp_path, **SLOW) as running, Dialer() as dialer:
         talk = Talk(dialer, running)
         await fall_behind(talk, "slow")
-        running.broker.slow_groups.check()
-        shown = running.broker.groups.find("slow")
+        running.broker.consuming.slow_groups.check()
+        shown = running.broker.membership.groups.find("slow")
         assert shown is not None
         whole = GroupConfig(group_name="slow", attributes=shown.attributes, consume_enable=True)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         assert (await dialer.call(talk.address, code, None, whole.encode())).code == 0
-        after = running.broker.groups.find("slow")
+        after = running.broker.membership.groups.find("slow")
         assert after is not None
         assert (after.consume_enable, after.attributes) == (True, {})
 
@@ -150,5 +150,5 @@ async def test_it_is_off_unless_asked_for(tmp_path: Path) -> None:
     async with running_broker(directory=tmp_path, **options) as running, Dialer() as dialer:
         talk = Talk(dialer, running)
         await fall_behind(talk, "slow")
-        assert running.broker.slow_groups.check() == []
+        assert running.broker.consuming.slow_groups.check() == []
         assert SLOW_CHECK_S == 180.0  # as Apache's broker looks

@@ -42,7 +42,7 @@ class Timing(Talk):
 
     @property
     def timers(self) -> Any:
-        return self.running.broker.timers
+        return self.running.broker.later.timers
 
     async def entered(self) -> None:
         await until(lambda: not self.timers.arrivals.behind)
@@ -590,7 +590,7 @@ async def test_figures(tmp_path: Path) -> None:
         assert [info[f"timerDueWithin_{bound}"] for bound in (5, 60, 300, 14_400, 86_400, 1_209_600)] == [
             "1", "2", "0", "1", "0", "1",
         ]  # fmt: skip
-        page = (await talk.running.broker.metrics.metrics()).text
+        page = (await talk.running.broker.figures.metrics.metrics()).text
         assert 'rocketmq_timing_messages{node_type="broker"' in page
         assert 'topic="T"} 5' in page
         assert 'timer_bound_s="60"} 2' in page

@@ -45,7 +45,7 @@ async def test_a_half_message_is_stored_apart(tmp_path: Path) -> None:
             "REAL_TOPIC": TOPIC, "REAL_QID": "2", "__transactionId__": "U1", "TRAN_MSG": "true",
             "PGROUP": GROUP, "UNIQ_KEY": "U1", "a": "b",
         }.items()  # fmt: skip
-        assert s.broker.transaction_counts.counts[TOPIC].count == 1
+        assert s.broker.tables.transaction_counts.counts[TOPIC].count == 1
 
 
 async def test_transactions_can_be_refused(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_a_committed_message_arrives(tmp_path: Path) -> None:
         assert await producer.ops() == [b"%d," % half.queue_offset]
         (op,) = await producer.messages(reserved.HALF_DONE_TOPIC)
         assert op.properties == {"TAGS": "d", "WAIT": "true"}
-        assert s.broker.transaction_counts.counts[TOPIC].count == 0
+        assert s.broker.tables.transaction_counts.counts[TOPIC].count == 0
 
 
 async def test_a_rolled_back_message_does_not(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ async def test_a_rolled_back_message_does_not(tmp_path: Path) -> None:
         assert (await producer.end(half, ROLLBACK)).code == 0
         assert await producer.orders() == []
         assert await producer.ops() == [b"0,"]
-        assert s.broker.transaction_counts.counts[TOPIC].count == 0
+        assert s.broker.tables.transaction_counts.counts[TOPIC].count == 0
 
 
 async def test_the_first_outcome_stands_and_only_the_latest_are_remembered(
@@ -285,7 +285,7 @@ async def test_a_commit_that_could_not_be_stored_is_asked_for_later(tmp_path: Pa
         producer.outcome = COMMIT
         await s.round()
         await until(lambda: len(producer.asked) == 1)
-        await until(lambda: s.broker.transaction_counts.counts[TOPIC].count == 0)
+        await until(lambda: s.broker.tables.transaction_counts.counts[TOPIC].count == 0)
         assert [order.body for order in await producer.orders()] == [b"pay"]
 
 
@@ -315,7 +315,7 @@ async def test_a_producer_is_asked_about_a_copy(tmp_path: Path) -> None:
         )
         assert (record.queue_offset, record.physical_offset) == (1, told.commit_log_offset)
         assert record.properties["TRANSACTION_CHECK_TIMES"] == "1"
-        await until(lambda: s.broker.transaction_counts.counts[TOPIC].count == 0)
+        await until(lambda: s.broker.tables.transaction_counts.counts[TOPIC].count == 0)
         (order,) = await producer.messages(TOPIC, 3)
         assert (order.flag, order.prepared_offset) == (5, told.commit_log_offset)
         # The first was done with when the copy was made, the copy when it was committed.
@@ -344,12 +344,12 @@ async def test_another_producer_of_the_group_may_answer(tmp_path: Path) -> None:
         producer = await s.producer("payer-1")
         await producer.prepare(b"pay")
         await producer.dialer.close()
-        await until(lambda: GROUP not in s.broker.members.producers)
+        await until(lambda: GROUP not in s.broker.membership.members.producers)
         await s.round()  # nobody is there
         other = await s.producer("payer-2")
         other.outcome = COMMIT
         await s.round()
-        await until(lambda: s.broker.transaction_counts.counts[TOPIC].count == 0)
+        await until(lambda: s.broker.tables.transaction_counts.counts[TOPIC].count == 0)
         assert [order.body for order in await other.orders()] == [b"pay"]
         assert decode_record(other.asked[0].body).properties["TRANSACTION_CHECK_TIMES"] == "2"
 
@@ -365,7 +365,7 @@ async def test_a_transaction_is_given_up_after_too_many_questions(tmp_path: Path
         (given_up,) = await producer.messages(reserved.CHECKED_TOO_OFTEN_TOPIC)
         assert (given_up.body, given_up.flag) == (b"pay", 3)
         assert given_up.properties.items() >= {"REAL_TOPIC": TOPIC, "TRANSACTION_CHECK_TIMES": "2"}.items()
-        assert s.broker.transaction_counts.counts[TOPIC].count == 0
+        assert s.broker.tables.transaction_counts.counts[TOPIC].count == 0
         await s.round()
         assert len(producer.asked) == 2
         assert s.progress == (3, 3)
@@ -379,7 +379,7 @@ async def test_a_transaction_is_given_up_after_too_many_questions(tmp_path: Path
         producer.outcome = COMMIT
         await s.round()
         await until(lambda: len(producer.asked) == 3)
-        await until(lambda: s.broker.transaction_counts.counts[TOPIC].count == 0)
+        await until(lambda: s.broker.tables.transaction_counts.counts[TOPIC].count == 0)
         assert [order.body for order in await producer.orders()] == [b"pay"]
 
 
@@ -462,7 +462,7 @@ async def test_many_open_transactions_are_asked_about_in_one_round(tmp_path: Pat
         producer.outcome = COMMIT
         await s.round()
         await until(lambda: len(producer.asked) == 50)
-        await until(lambda: s.broker.transaction_counts.counts[TOPIC].count == 0)
+        await until(lambda: s.broker.tables.transaction_counts.counts[TOPIC].count == 0)
         assert sorted(int(order.body) for order in await producer.orders()) == list(range(100))
         await s.round()
         assert s.progress[0] == 150
@@ -481,10 +481,10 @@ async def test_open_and_ended_transactions_survive_a_restart(tmp_path: Path) -> 
         await producer.end(ended)
     async with scene(tmp_path, clock) as s:
         producer = await s.producer()
-        assert s.broker.transaction_counts.counts[TOPIC].count == 1
+        assert s.broker.tables.transaction_counts.counts[TOPIC].count == 1
         producer.outcome = COMMIT
         await s.round()
-        await until(lambda: s.broker.transaction_counts.counts[TOPIC].count == 0)
+        await until(lambda: s.broker.tables.transaction_counts.counts[TOPIC].count == 0)
         assert [order.body for order in await producer.orders()] == [b"ended", b"open"]
         assert len(producer.asked) == 1
         await s.round()
@@ -504,12 +504,12 @@ async def test_progress_that_was_not_saved_lets_nothing_be_asked_twice(tmp_path:
             await producer.prepare(b"%d" % number)
         await s.round()
         await until(lambda: len(producer.asked) == 5)
-        s.broker.offsets.remove_group("CID_RMQ_SYS_TRANS")
+        s.broker.tables.offsets.remove_group("CID_RMQ_SYS_TRANS")
     async with scene(tmp_path, clock) as s:
         producer = await s.producer()
         producer.outcome = COMMIT
         await s.round()
-        await until(lambda: s.broker.transaction_counts.counts[TOPIC].count == 0)
+        await until(lambda: s.broker.tables.transaction_counts.counts[TOPIC].count == 0)
         assert sorted(order.body for order in await producer.orders()) == [b"%d" % n for n in range(5)]
         assert len(producer.asked) == 5
 
@@ -521,7 +521,7 @@ async def test_a_commit_whose_note_is_missing_is_found_at_the_start(tmp_path: Pa
         producer = await s.producer()
         noted, unnoted, rolled_back, _ = [await producer.prepare(b"%d" % number) for number in range(4)]
         await producer.end(noted)
-        s.broker.writes.before.clear()
+        s.broker.write_path.writes.before.clear()
         await producer.end(unnoted)
         await producer.end(rolled_back, ROLLBACK)
         assert await producer.ops() == [b"0,"]
@@ -541,8 +541,8 @@ async def test_progress_beyond_the_queue_is_taken_back(tmp_path: Path) -> None:
     async with scene(tmp_path, clock) as s:
         producer = await s.producer()
         await producer.prepare(b"first")
-        s.broker.offsets.commit(reserved.HALF_TOPIC, "CID_RMQ_SYS_TRANS", 0, 1000)
-        s.broker.offsets.commit(reserved.HALF_DONE_TOPIC, "CID_RMQ_SYS_TRANS", 0, 1000)
+        s.broker.tables.offsets.commit(reserved.HALF_TOPIC, "CID_RMQ_SYS_TRANS", 0, 1000)
+        s.broker.tables.offsets.commit(reserved.HALF_DONE_TOPIC, "CID_RMQ_SYS_TRANS", 0, 1000)
     async with scene(tmp_path, clock) as s:
         producer = await s.producer()
         half = await producer.prepare(b"second")
@@ -580,10 +580,10 @@ async def test_tools_see_how_many_half_messages_were_looked_at(tmp_path: Path) -
             await producer.prepare()
         await s.round()
         await s.clock.advance(10)
-        found = s.broker.stats.named("GROUP_GET_NUMS", f"{reserved.HALF_TOPIC}@CID_RMQ_SYS_TRANS")
+        found = s.broker.figures.stats.named("GROUP_GET_NUMS", f"{reserved.HALF_TOPIC}@CID_RMQ_SYS_TRANS")
         assert found is not None
         assert found.stats_minute.sum >= 2
-        assert s.broker.stats.totals == (0, 0)
+        assert s.broker.figures.stats.totals == (0, 0)
 
 
 async def test_metrics_have_the_names_of_the_original(tmp_path: Path) -> None:
@@ -593,7 +593,7 @@ async def test_metrics_have_the_names_of_the_original(tmp_path: Path) -> None:
         s.clock.step_wall(30_000)
         await producer.end(halves[0])
         await producer.end(halves[1], ROLLBACK)
-        page = (await s.broker.metrics.metrics()).text
+        page = (await s.broker.figures.metrics.metrics()).text
         lines = {line.split("{")[0]: line for line in page.splitlines() if TOPIC in line}
         assert lines["rocketmq_half_messages"].endswith(" 2")
         assert lines["rocketmq_commit_messages_total"].endswith(" 1")

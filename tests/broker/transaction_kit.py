@@ -122,7 +122,7 @@ class Scene:
 
     @property
     def progress(self) -> tuple[int, int]:
-        offsets, group = self.broker.offsets, "CID_RMQ_SYS_TRANS"
+        offsets, group = self.broker.tables.offsets, "CID_RMQ_SYS_TRANS"
         return (
             offsets.offset(reserved.HALF_TOPIC, group, 0),
             offsets.offset(reserved.HALF_DONE_TOPIC, group, 0),

@@ -114,7 +114,7 @@ def test_large_bodies_are_compressed_on_the_way(cluster: Cluster) -> None:
     def sizes(topic: str, size: int, *flags: str) -> tuple[int, int]:
         cluster.ok("bench", "send", "-t", topic, "-w", "1", "-s", str(size), "-q", "1", *flags)
         found = cluster.json("message", "find", topic)["messages"][0]
-        return len(found["body"]), cluster.running.broker.stats.puts[topic].size_bytes
+        return len(found["body"]), cluster.running.broker.figures.stats.puts[topic].size_bytes
 
     assert sizes("c0", 5000)[1] > 5000
     for kind in ("ZLIB", "lz4", "ZSTD"):
@@ -154,7 +154,7 @@ def test_messages_that_fail_are_given_back(cluster: Cluster) -> None:
     cluster.ok("bench", "send", "-t", "failing", "-w", "1", "-q", "5")
     out = cluster.ok("bench", "consume", "-t", "failing", "-g", "unlucky", "-q", "5", "-r", "1")
     assert "Consume Fail: 5" in out
-    backs = cluster.running.broker.stats.send_backs
+    backs = cluster.running.broker.figures.stats.send_backs
     assert sum(flow.messages for (_, group), flow in backs.items() if group == "unlucky") == 5
     assert cluster.json("group", "lag", "unlucky", "--topic", "failing")["lag"] == 0
 

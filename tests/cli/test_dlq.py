@@ -209,7 +209,9 @@ def test_a_group_that_consumes_in_order_is_not_sent_its_dead_letters_by_its_retr
     bury(cluster, "ordered", "one", "two")
 
     async def lock() -> None:
-        cluster.running.broker.queue_locks.lock("ordered", "c", [MessageQueue("of-ordered", "broker-a", 0)])
+        cluster.running.broker.membership.queue_locks.lock(
+            "ordered", "c", [MessageQueue("of-ordered", "broker-a", 0)]
+        )
 
     cluster.on_loop(lock)
     out, errors = cluster.run("dlq", "resend", "ordered", "--all", "--to-retry", "--json", fails=True)

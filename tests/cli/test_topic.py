@@ -22,7 +22,7 @@ def test_create_update_delete(cluster: Cluster) -> None:
     assert made == [
         {"broker": "broker-a", "topic": "t1", "readQueues": 4, "writeQueues": 4, "perm": 6, "order": False}
     ]
-    topics = cluster.running.broker.topics
+    topics = cluster.running.broker.tables.topics
     assert topics.find("t1").attributes == {"message.type": "FIFO"}  # type: ignore[union-attr]
     assert "t1" in cluster.json("topic", "list")
     assert "is at broker-a already" in cluster.error("topic", "create", "t1")

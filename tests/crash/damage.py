@@ -164,18 +164,18 @@ async def make_image(folder: Path, name: str, *, count: int = 240, **changes: An
     image = Image(name, folder / name, {**SIZES, **changes}, Held({}, {}, {}, {}))
     async with Broker(options) as broker, Dialer() as dialer:
         await _send(broker.address, dialer, count)
-        while broker.timers.arrivals.behind:  # noqa: ASYNC110
+        while broker.later.timers.arrivals.behind:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        broker.offsets.commit("A", "g", 0, count // 8)
-        broker.offsets.commit("A", "g", 1, 3)
+        broker.tables.offsets.commit("A", "g", 0, count // 8)
+        broker.tables.offsets.commit("A", "g", 1, 3)
         await broker.store.flusher.flush_all()
-        await broker.timers.flush()
+        await broker.later.timers.flush()
         image.held = await held_by(broker.store)
         image.held.keys = keys_of(image.held)
         image.timers = timers_of(broker)
-        image.offsets = {"A@g": dict(broker.offsets.offsets["A@g"])}
+        image.offsets = {"A@g": dict(broker.tables.offsets.offsets["A@g"])}
         if "killed" in name:
-            broker.offsets.save()
+            broker.tables.offsets.save()
             await broker.store.housekeeper.flush()
             copy_tree(root, image.root)
     if "killed" not in name:
@@ -260,14 +260,14 @@ async def _look(image: Image, root: Path) -> None:
     async with Broker(broker_options(root)) as broker:
         image.held = await held_by(broker.store)
         image.held.keys = keys_of(image.held)
-        while broker.timers.arrivals.behind:  # noqa: ASYNC110
+        while broker.later.timers.arrivals.behind:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         image.timers = timers_of(broker)
 
 
 def timers_of(broker: Broker) -> Counter[tuple[int, int]]:
     """Every message that waits for a time: where it lies, and its moment."""
-    files = broker.timers.files
+    files = broker.later.timers.files
     found: Counter[tuple[int, int]] = Counter()
     for moment, slot in files.wheel.slots():
         for unit in files.log.units(files.log.chain(slot.last).places):
@@ -479,15 +479,15 @@ class Trial:
             async with Broker(broker_options(self.root, **image.sizes)) as broker:
                 complaints = await self._compare(broker.store, wanted)
                 timers = timers_of(broker)
-                while broker.timers.arrivals.behind:  # noqa: ASYNC110
+                while broker.later.timers.arrivals.behind:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
                 timers = timers_of(broker)
                 if missing := image.timers - timers:
                     complaints.append(f"{len(missing)} of {len(image.timers)} timers are gone")
                 if "consumerOffset" not in path:
                     for key, offsets in image.offsets.items():
-                        if broker.offsets.offsets.get(key) != offsets:
-                            complaints.append(f"offsets are {broker.offsets.offsets.get(key)}")
+                        if broker.tables.offsets.offsets.get(key) != offsets:
+                            complaints.append(f"offsets are {broker.tables.offsets.offsets.get(key)}")
                 return complaints
         store = MessageStore(store_options(self.root, image.sizes))
         await store.open()

@@ -61,7 +61,7 @@ class Life(lives.Life):
 
     async def wait_for_ends(self) -> None:
         store = self.broker.store
-        for level in self.broker.delays.levels:
+        for level in self.broker.later.delays.levels:
             while level.next_offset < store.max_offset(SCHEDULE_TOPIC, level.queue_id):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 

@@ -47,7 +47,7 @@ class Life(lives.Life):
                 self.tell(f"parked {number}")
 
     async def wait_for_ends(self) -> None:
-        timers = self.broker.timers
+        timers = self.broker.later.timers
         while timers.arrivals.behind or timers.files.wheel.first() is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -228,7 +228,7 @@ def test_a_group_that_was_reset_still_reads_its_range(
     """A broker tells the next pull of a group where it was set to; a range is read as it was planned."""
     topic = new_topic(queues=1)
     fill(send, topic, 0, 50)
-    offsets = broker.cluster.brokers[0].broker.offsets
+    offsets = broker.cluster.brokers[0].broker.tables.offsets
     batch_read(broker, topic, group="was-reset")
     offsets.reset(topic, "was-reset", 0, 40)
     assert batch_read(broker, topic, group="was-reset") == bodies(0, 50)

@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from kerolox.broker.base import Base
 from kerolox.broker.figures.http import HttpResponder
 from kerolox.broker.figures.meters import DELAY, NORMAL, TRANSACTION, Meters
+from kerolox.broker.figures.room import Figures
+from kerolox.broker.later.room import Later
 from kerolox.broker.options import MetricsExporter
+from kerolox.broker.produce.room import Producing
+from kerolox.broker.tables.room import Tables
+from kerolox.broker.transactions.transactions import Transactions
 from kerolox.net.requests import Handlers
 
 LOOPBACK = "127.0.0.1"
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-    from kerolox.broker.broker import Broker
-
-
-def exporter(broker: Broker, handlers: Iterable[Handlers]) -> HttpResponder | None:
+def exporter_of(
+    base: Base,
+    tables: Tables,
+    figures: Figures,
+    later: Later,
+    transactions: Transactions,
+    producing: Producing,
+    handlers: Iterable[Handlers],
+) -> HttpResponder | None:
     """Where scrapers and probes ask; None when it is switched off, and then nothing is counted for it."""
-    options = broker.options
+    options = base.options
     if options.metrics_exporter is not MetricsExporter.PROM:
         return None
-    meters = Meters(broker.clock, broker.topics.is_system)
+    meters = Meters(base.clock, tables.topics.is_system)
     for table in handlers:
         table.answered = meters.answered
-    broker.sends.meter = meters.sent
-    broker.send_runs.meters = meters
-    broker.replies.on_stored.append(lambda topic, count, size: meters.stored(topic, NORMAL, count, size))
-    broker.transactions.endings.on_stored.append(
+    producing.sends.meter = meters.sent
+    producing.send_runs.meters = meters
+    producing.replies.on_stored.append(lambda topic, count, size: meters.stored(topic, NORMAL, count, size))
+    transactions.endings.on_stored.append(
         lambda topic, count, size, _: meters.stored(topic, TRANSACTION, count, size)
     )
-    broker.timers.delivery.on_stored.append(
+    later.timers.delivery.on_stored.append(
         lambda topic, count, size, _: meters.stored(topic, DELAY, count, size)
     )
-    broker.delays.on_delivered.append(lambda _, topic, size, count: meters.stored(topic, DELAY, count, size))
-    broker.timers.on_entered.append(meters.timed)
-    broker.topics.on_removed.append(meters.forget_topic)
-    broker.metrics.more.append(meters.metrics)
+    later.delays.on_delivered.append(lambda _, topic, size, count: meters.stored(topic, DELAY, count, size))
+    later.timers.on_entered.append(meters.timed)
+    tables.topics.on_removed.append(meters.forget_topic)
+    figures.metrics.more.append(meters.metrics)
     host = options.metrics_host or LOOPBACK
-    return HttpResponder(broker.metrics.pages(), host=host, port=options.metrics_port)
+    return HttpResponder(figures.metrics.pages(), host=host, port=options.metrics_port)

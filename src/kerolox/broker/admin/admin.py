@@ -9,56 +9,51 @@ from kerolox.broker.admin.broker_admin import BrokerAdmin
 from kerolox.broker.admin.client_admin import ClientAdmin
 from kerolox.broker.admin.group_admin import GroupAdmin, ProgressAdmin
 from kerolox.broker.admin.topic_admin import Settled, TopicAdmin
+from kerolox.broker.base import Base
+from kerolox.broker.figures.room import Figures
 from kerolox.broker.figures.runtime_info import RuntimeInfo
-from kerolox.broker.figures.stats import Statistics
-from kerolox.broker.members.groups import Groups
-from kerolox.broker.members.members import Members
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.tables.topics import Topics
-from kerolox.clock import Clock
-from kerolox.net.lanes import Lane
+from kerolox.broker.later.room import Later
+from kerolox.broker.members.room import Membership
+from kerolox.broker.tables.room import Tables
 from kerolox.net.requests import Row
-from kerolox.store.message_store import MessageStore
-from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets
-from kerolox.store.tables.request_modes import RequestModes
 
 
 class Admin:
     """The parts, one for each noun.
 
-    ``settled`` waits until changed topics are told to the name servers, ``offsets_saved`` until changed
-    offsets are on disk; ``changed`` hears of options that took other values.
+    ``settled`` waits until changed topics are told to the name servers; ``changed`` hears of options that
+    took other values.
     """
 
     def __init__(
         self,
-        store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        members: Members,
-        offsets: ConsumerOffsets,
-        delays: DelayOffsets,
-        modes: RequestModes,
-        stats: Statistics,
-        lanes: Mapping[str, Lane],
-        options: BrokerOptions,
-        clock: Clock,
+        base: Base,
+        tables: Tables,
+        membership: Membership,
+        figures: Figures,
+        later: Later,
         *,
-        address: str,
         settled: Settled,
-        offsets_saved: Settled,
         changed: Callable[[Mapping[str, object]], None],
     ) -> None:
+        options, clock, store = base.options, base.clock, base.store
+        topics, offsets, delays = tables.topics, tables.offsets, tables.delay_offsets
+        groups, members, stats = membership.groups, membership.members, figures.stats
+        offsets_saved = tables.offset_saver.saved
         self.topics = TopicAdmin(store, topics, offsets, members, stats, options, settled, offsets_saved)
         self.groups = GroupAdmin(
-            topics, groups, members, offsets, delays, modes, stats, offsets_saved, address=address
+            topics, groups, members, offsets, delays, tables.modes, stats, offsets_saved, address=base.address
         )
+        self.groups.unsaved_modes.save = tables.mode_saver.save
         self.progress = ProgressAdmin(
-            store, topics, groups, members, offsets, stats, options, clock, address=address
+            store, topics, groups, members, offsets, stats, options, clock, address=base.address
         )
         self.clients = ClientAdmin(store, topics, groups, members, options)
-        self.runtime_info = RuntimeInfo(store, stats, delays, lanes, options, clock)
+        self.runtime_info = RuntimeInfo(store, stats, delays, base.lanes, options, clock)
         self.broker = BrokerAdmin(store, stats, self.runtime_info, options, settled, changed, clock)
+        if options.timer_wheel:
+            self.broker.timers = later.timers
+            self.runtime_info.more.append(later.timer_figures.runtime_info)
 
     def rows(self) -> list[Row]:
         return [

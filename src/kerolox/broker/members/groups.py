@@ -17,12 +17,10 @@ from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import PERM_READ
 from kerolox.protocol.limits import GROUP_LENGTH_MAX
-from kerolox.protocol.reserved import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+from kerolox.protocol.reserved import SYSTEM_GROUP_PREFIX
 from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.tables.groups import GroupTable
 from kerolox.unsaved import Unsaved
-
-__all__ = ["SLOW_CHECK_S", "SYSTEM_GROUPS", "Groups", "SlowGroups"]
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +47,6 @@ class Groups:
         self._members = members
         self._options = options
         self._light = options.light_queues
-
-    def create_system_groups(self) -> None:
-        """The groups every broker has. What the table already says of them stays."""
-        for name in SYSTEM_GROUPS:
-            if name not in self.table.groups:
-                self.table.groups[name] = GroupConfig(group_name=name)
-                self.table.changed = True
 
     @property
     def disabled(self) -> dict[str, str]:

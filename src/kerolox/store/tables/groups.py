@@ -10,6 +10,7 @@ from kerolox.errors import ProtocolError
 from kerolox.protocol.bodies.body import from_tree
 from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigTable
 from kerolox.protocol.bodies.topics import DataVersion
+from kerolox.protocol.reserved import SYSTEM_GROUPS
 from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.tables.table import Table, unknown_members, unknown_of_all, with_unknown
 
@@ -25,6 +26,13 @@ class GroupTable(Table):
         self.forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion()
         self._unknown: dict[str, dict[str, Any]] = {}
+
+    def create_system_groups(self) -> None:
+        """The groups every broker has. What the table already says of them stays."""
+        for name in SYSTEM_GROUPS:
+            if name not in self.groups:
+                self.groups[name] = GroupConfig(group_name=name)
+                self.changed = True
 
     def put(self, config: GroupConfig, *, state_version: int = 0) -> bool:
         """Create or change a group; False when it is so already."""

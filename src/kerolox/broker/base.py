@@ -1,0 +1,55 @@
+"""What every room of the broker is given: settings, time, the store, and the lanes requests come in by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kerolox.broker.options import BrokerOptions
+from kerolox.clock import Clock
+from kerolox.net.lanes import BODY_BYTES_MAX, Lane
+from kerolox.net.requests import Row
+from kerolox.store.message_store import MessageStore
+
+# What a room serves: the rows of each lane.
+Served = Iterable[tuple[str, Iterable[Row]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    options: BrokerOptions
+    clock: Clock
+    store: MessageStore
+    lanes: dict[str, Lane]
+    address: str  # where clients reach this broker
+    ha_address: str
+
+
+def lanes_of(options: BrokerOptions, clock: Clock) -> dict[str, Lane]:
+    """The lanes by name. Each has its own bounds: a flood of one kind of request starves no other."""
+    lanes = [
+        Lane("send", clock=clock),
+        Lane("pull", waiting_max=100_000, clock=clock),
+        Lane("heartbeat", waiting_max=50_000, clock=clock),
+        Lane("reply", running_max=1024, clock=clock),  # each waits for a client
+        Lane("transaction", waiting_max=100_000, clock=clock),
+        Lane("query_message", waiting_max=20_000, clock=clock),
+        Lane("client_manager", waiting_max=1_000_000, age_s_max=31.0, clock=clock),
+        Lane("consumer_manager", waiting_max=1_000_000, age_s_max=31.0, clock=clock),
+        Lane("admin", running_max=16, clock=clock),
+    ]
+    for lane in lanes:
+        if lane.name not in ("send", "reply"):  # those bring messages
+            lane.body_bytes_max = BODY_BYTES_MAX
+    found = {lane.name: lane for lane in lanes}
+    set_ages(found, options)
+    return found
+
+
+def set_ages(lanes: dict[str, Lane], options: BrokerOptions) -> None:
+    """How long a request may wait before it is refused: options that can change while the broker runs."""
+    lanes["send"].age_s_max = options.send_wait_ms / 1000
+    lanes["pull"].age_s_max = options.pull_wait_ms / 1000
+    lanes["heartbeat"].age_s_max = options.heartbeat_wait_ms / 1000
+    lanes["admin"].age_s_max = options.admin_wait_ms / 1000
+    lanes["transaction"].age_s_max = options.transaction_wait_ms / 1000

@@ -1,0 +1,66 @@
+"""Messages on their way out: pulls and those that wait, filters, queries, progress of the groups."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kerolox.broker.base import Base, Served
+from kerolox.broker.consume.commits import Commits, Resets
+from kerolox.broker.consume.filters import Filters
+from kerolox.broker.consume.pulls import Pulls
+from kerolox.broker.consume.queries import Queries
+from kerolox.broker.consume.waiting_pulls import WaitingPulls
+from kerolox.broker.figures.room import Figures
+from kerolox.broker.members.groups import SlowGroups
+from kerolox.broker.members.room import Membership
+from kerolox.broker.tables.room import Tables
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.headers.pull import PullRequest
+
+
+class Consuming:
+    """Made by ``open``, which reads the filters."""
+
+    def __init__(
+        self, base: Base, tables: Tables, membership: Membership, figures: Figures, filters: Filters
+    ) -> None:
+        options, clock, store = base.options, base.clock, base.store
+        topics, offsets, groups = tables.topics, tables.offsets, membership.groups
+        stats = figures.stats
+        self.waiting = WaitingPulls(clock)
+        # Queue and key fillers follow already: a pull that is woken finds the message in its queue.
+        store.dispatcher.followers.append(self.waiting.arrived)
+        if options.multi_dispatch:
+            store.dispatcher.followers.append(self.waiting.arrived_light)
+        self.pulls = Pulls(store, topics, groups, offsets, self.waiting, options, clock)
+        lumped = options.light_queues and not options.light_stats
+        self.pulls.on_served.append(stats.served_light if lumped else stats.served)
+        self.pulls.on_caught_up.append(stats.caught_up)
+        self.pulls.on_cold_read.append(stats.read_cold)
+        stats.count_misses(lambda: self.pulls.misses)
+        self.queries = Queries(store, groups)
+        self.commits = Commits(store, topics, groups, offsets)
+        self.resets = Resets(store, topics, groups, membership.members, offsets, self.waiting, options)
+        self.resets.unsaved.save = tables.offset_saver.save
+        self.slow_groups = SlowGroups(groups, stats.behind_by_group, options, clock)
+        self.filters = filters
+        filters.connect(self.pulls, self.queries, membership.heartbeats, membership.members, tables.saver)
+
+    @classmethod
+    async def open(cls, base: Base, tables: Tables, membership: Membership, figures: Figures) -> Consuming:
+        filters = await asyncio.get_running_loop().run_in_executor(
+            base.store.keeper, Filters.of, base.store, base.options, base.clock
+        )
+        return cls(base, tables, membership, figures, filters)
+
+    def rows(self) -> Served:
+        yield (
+            "pull",
+            [
+                (RequestCode.PULL_MESSAGE, self.pulls.pull, PullRequest),
+                (RequestCode.LITE_PULL_MESSAGE, self.pulls.pull, PullRequest),
+            ],
+        )
+        yield "query_message", self.queries.rows()
+        yield "consumer_manager", self.commits.rows()
+        yield "admin", self.resets.rows()

@@ -1,0 +1,99 @@
+"""Messages on their way in: sends, in runs or one by one, and what comes as another request."""
+
+from __future__ import annotations
+
+from kerolox.broker.base import Base, Served
+from kerolox.broker.figures.room import Figures
+from kerolox.broker.later.room import Later
+from kerolox.broker.members.room import Membership
+from kerolox.broker.produce.recalls import Recalls
+from kerolox.broker.produce.replies import Replies
+from kerolox.broker.produce.retries import Retries
+from kerolox.broker.produce.send_runs import SendRuns
+from kerolox.broker.produce.sends import Sends
+from kerolox.broker.tables.room import Tables
+from kerolox.broker.transactions.transactions import Transactions
+from kerolox.broker.write.room import WritePath
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.headers.send import SendRequest, SendRequestV2
+from kerolox.protocol.message_id import UniqueKeys
+from kerolox.store.log.cursors import LIGHT_PREFIX
+
+
+class Producing:
+    def __init__(
+        self,
+        base: Base,
+        tables: Tables,
+        membership: Membership,
+        figures: Figures,
+        path: WritePath,
+        later: Later,
+        transactions: Transactions,
+        unique_keys: UniqueKeys,
+    ) -> None:
+        options, clock, store, topics = base.options, base.clock, base.store, tables.topics
+        self.sends = Sends(
+            store.log,
+            path.pending_messages,
+            path.writes,
+            store.acks,
+            path.admission,
+            topics,
+            options,
+            unique_keys,
+        )
+        if self.sends.light_queues is not None:
+            light = (topic for topic in store.queues.by_topic if topic.startswith(LIGHT_PREFIX))
+            self.sends.light_queues.update(topic.encode() for topic in light)
+        self.send_runs = SendRuns(
+            self.sends,
+            store.log,
+            path.writes,
+            store.acks,
+            path.admission,
+            later.delays,
+            later.timer_sends,
+            options,
+        )
+        self.recalls = Recalls(store, path.pending_messages, path.writes, topics, options, clock)
+        self.replies = Replies(
+            store,
+            self.sends,
+            path.pending_messages,
+            path.writes,
+            membership.members,
+            options,
+            clock,
+            address=base.address,
+        )
+        self.retries = Retries(
+            store,
+            path.admission,
+            path.pending_messages,
+            path.writes,
+            topics,
+            membership.groups,
+            membership.queue_locks,
+            figures.stats,
+            options,
+        )
+        # A message whose group has tried often enough is redirected before it could become a half message.
+        self.sends.rewrites += [self.retries.redirect, transactions.prepare]
+        for writer in (self.sends, self.send_runs, self.replies):
+            writer.on_stored.append(figures.stats.stored)
+        topics.on_change.append(lambda config: self.send_runs.forget_topic(config.topic_name))
+        topics.on_removed += [self.send_runs.forget_topic, self.sends.forget_topic]
+
+    def rows(self) -> Served:
+        yield (
+            "send",
+            [
+                (RequestCode.SEND_MESSAGE, self.sends.send, SendRequest),
+                (RequestCode.SEND_MESSAGE_V2, self.sends.send, SendRequestV2),
+                (RequestCode.SEND_BATCH_MESSAGE, self.sends.send_batch, SendRequestV2),
+                *self.retries.rows(),
+                *self.recalls.rows(),
+            ],
+        )
+        yield "reply", self.replies.rows()

@@ -1,0 +1,73 @@
+"""The tables of a broker: loaded together, saved at a change or by interval."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kerolox.broker.absent import report_from_before
+from kerolox.broker.base import Base
+from kerolox.broker.tables.lost_tables import mind_lost_tables
+from kerolox.broker.tables.saver import TablesSaver
+from kerolox.broker.tables.topics import Topics
+from kerolox.store.tables.groups import GroupTable
+from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets, LightOffsets
+from kerolox.store.tables.request_modes import RequestModes
+from kerolox.store.tables.timer_counts import TimerCounts
+from kerolox.store.tables.topics import TopicTable
+from kerolox.store.tables.transaction_counts import TransactionCounts
+
+
+class Tables:
+    """Every table, and who saves it. Made by ``open``."""
+
+    def __init__(self, base: Base) -> None:
+        options, clock, files = base.options, base.clock, base.store.files
+        directory = base.store.path("config")
+        self.topics = Topics(TopicTable(files, directory, clock=clock), options)
+        self.groups = GroupTable(files, directory, clock=clock)
+        self.offsets = (LightOffsets if options.light_queues else ConsumerOffsets)(
+            files, directory, clock=clock, version_step=options.offsets_version_step
+        )
+        self.delay_offsets = DelayOffsets(
+            files, directory, clock=clock, version_step=options.delays_version_step
+        )
+        self.modes = RequestModes(files, directory, clock=clock)
+        self.transaction_counts = TransactionCounts(files, directory, clock=clock)
+        self.timer_counts = TimerCounts(files, directory, clock=clock)  # the timer loads it
+
+    @classmethod
+    async def open(cls, base: Base) -> Tables:
+        """Load them. Those that were lost are made again, or the start is refused: raises TableLost.
+
+        Only after the store's lock was taken: loading may put a backup in place of a broken file. Nothing is
+        saved before all of them are as they should be.
+        """
+        made = cls(base)
+        loaded = (made.topics.table, made.groups, made.offsets, made.delay_offsets, made.modes)
+
+        def load() -> None:
+            for table in loaded:
+                table.load()
+            made.transaction_counts.load()
+
+        await asyncio.get_running_loop().run_in_executor(base.store.keeper, load)
+        report_from_before(made.topics.table.topics, made.modes.modes)
+        made.topics.create_system_topics()
+        made.groups.create_system_groups()
+        mind_lost_tables(base.store, made.topics, made.groups, made.offsets, made.modes)
+        made._start_saving(base)
+        return made
+
+    def _start_saving(self, base: Base) -> None:
+        options = base.options
+
+        def interval_ms() -> int:
+            return options.save_offsets_ms
+
+        self.saver = TablesSaver(base.clock)
+        self.topic_saver = self.saver.keep(self.topics.table, interval_ms)
+        self.group_saver = self.saver.keep(self.groups, interval_ms)
+        self.mode_saver = self.saver.keep(self.modes, interval_ms)
+        self.offset_saver = self.saver.keep(self.offsets, interval_ms)
+        self.saver.keep(self.transaction_counts, lambda: options.save_transaction_counts_ms)
+        self.topics.unsaved.save = self.topic_saver.save
