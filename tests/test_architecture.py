@@ -24,8 +24,8 @@ ALLOWED = {
     "testing": None,  # on top of everything
     "cli": None,
 }
-# The rooms of each package from the ground up; a module beside the rooms stands in the storey that names it. A
-# room never imports one that comes later here.
+# The rooms of each package from the ground up; a module beside the rooms has the storey that names it. A room
+# never imports one that comes later here.
 ROOMS = {
     "store": (
         "errors delay_table options state",
