@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import kerolox
+
 ROOT = Path(__file__).parent.parent
 NOT_OF_A_CLONE = ("__pycache__", "*.so", "*.egg-info")
 PROBE = """
@@ -21,6 +23,7 @@ print(json.dumps({
     "file": kerolox.__file__,
     "core": kerolox.compiled.CORE is not None,
     "version": importlib.metadata.version("kerolox"),
+    "told": kerolox.__version__,
 }))
 """
 
@@ -71,6 +74,7 @@ def test_an_install_leaves_nothing_in_the_clone(clone: Path, tmp_path: Path) -> 
     assert found == {
         "file": str(target / "kerolox" / "__init__.py"),
         "core": shutil.which(compiler) is not None,
-        "version": "0.1.0",
+        "version": kerolox.__version__,
+        "told": kerolox.__version__,
     }
     assert (target / "kerolox" / "store" / "FORMAT.md").is_file()

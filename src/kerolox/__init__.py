@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from kerolox.errors import KeroloxError as KeroloxError
     from kerolox.net.tls import ClientTls as ClientTls
 
+# The one place of the version: a build reads it from here. Not from the metadata of an installation, which
+# executors of Spark do not have.
 __version__ = "0.1.0"
 
 # Public name → the module it lives in.
