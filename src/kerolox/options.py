@@ -266,7 +266,7 @@ def change(options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
     """Change options of a running role, by key. All or none; gives the new values by our names.
 
     Raises OptionError for a wrong value and for an option that may not change while running. Unknown
-    keys are ignored, as the original does, with a warning.
+    keys are ignored, as RocketMQ does, with a warning.
     """
     if len(wanted) > CHANGED_AT_ONCE_MAX:
         raise InvalidRequest(f"{len(wanted)} options at once, at most are {CHANGED_AT_ONCE_MAX}")

@@ -185,7 +185,7 @@ async def test_a_broken_table_stops_the_start_and_stays_as_it_is(tmp_path: Path)
         assert broker.tables.topics.find("TBW102") is not None
 
 
-async def test_the_originals_topics_and_groups_are_there(tmp_path: Path) -> None:
+async def test_rocketmqs_topics_and_groups_are_there(tmp_path: Path) -> None:
     async with Broker(options(tmp_path, cluster="C", broker_name="b")) as broker:
         topics = {
             name: (config.read_queue_nums, config.perm)

@@ -120,7 +120,7 @@ async def test_what_is_parked_and_what_is_delivered(rig: DelayRig) -> None:
     assert parked.prepared_offset == 12
     await rig.clock.advance(5)
     (message,) = rig.stored()
-    # As the original: the level and the real queue stay, and the host of the first storing.
+    # As RocketMQ: the level and the real queue stay, and the host of the first storing.
     assert message.packed_properties == parked.packed_properties
     assert (message.topic, message.queue_id, message.queue_offset, message.body) == ("T", 1, 0, parked.body)
     assert (message.flag, message.sys_flag, message.reconsume_times) == (7, 0x8, 3)
@@ -357,7 +357,7 @@ async def test_a_clock_set_forwards_is_noticed_within_a_tenth_of_a_second(rig: D
 
 @pytest.mark.parametrize("step_ms", [50, 1000, 3_600_000, 90_000_000])
 async def test_a_clock_set_back_makes_nothing_early_and_nothing_late(rig: DelayRig, step_ms: int) -> None:
-    """The original delivers at once what is due further ahead than its delay."""
+    """RocketMQ delivers at once what is due further ahead than its delay."""
     before = await rig.send(5)  # one minute
     await rig.clock.advance(20)
     rig.clock.step_wall(-step_ms)

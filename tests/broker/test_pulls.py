@@ -156,7 +156,7 @@ async def test_a_pull_carries_a_commit(talk: Talk) -> None:
     assert talk.running.broker.tables.offsets.offset("T", "consumers", 0) == 1
 
 
-# --- refusals, in the original's order --------------------------------------------------------------------
+# --- refusals, in RocketMQ's order --------------------------------------------------------------------
 
 
 async def test_who_may_not_pull(talk: Talk) -> None:

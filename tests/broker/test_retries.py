@@ -218,7 +218,7 @@ async def test_a_unit_is_noted_with_the_retry_topic(talk: Talk) -> None:
     assert made.topic_sys_flag == 2
 
 
-async def test_what_is_refused_is_told_as_the_original_does(tmp_path: Path) -> None:
+async def test_what_is_refused_is_told_as_rocketmq_does(tmp_path: Path) -> None:
     async with talking(directory=tmp_path, auto_create_groups=False) as talk:
         broker = talk.running.broker
         offset = await stored(talk)

@@ -49,7 +49,7 @@ def put_topic(running: RunningBroker, topic: str, **config: Any) -> None:
 # --- what is answered and stored ---------------------------------------------------------------------
 
 
-async def test_the_answer_has_the_originals_fields_and_no_others(talk: Talk) -> None:
+async def test_the_answer_has_rocketmqs_fields_and_no_others(talk: Talk) -> None:
     answer = await talk.send("T", properties={"UNIQ_KEY": UNIQUE, "WAIT": "true"}, queue_id=2)
     assert (answer.code, answer.remark, answer.body) == (0, None, b"")
     port = talk.running.broker.options.listen_port
@@ -260,7 +260,7 @@ async def test_names_of_topics(talk: Talk, topic: str, code: int) -> None:
 
 async def test_queue_ids_and_sizes(talk: Talk) -> None:
     put_topic(talk.running, "T", read_queue_nums=6, write_queue_nums=4)
-    assert (await talk.send("T", queue_id=5)).code == 0  # as the original: the larger of both counts
+    assert (await talk.send("T", queue_id=5)).code == 0  # as RocketMQ: the larger of both counts
     assert (await talk.send("T", queue_id=6)).code == ResponseCode.INVALID_PARAMETER
     assert (await talk.send("T", b"x" * (4 << 20))).code == 0
     assert (await talk.send("T", b"x" * (4 << 20 | 1))).code == ResponseCode.MESSAGE_ILLEGAL

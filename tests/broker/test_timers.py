@@ -165,7 +165,7 @@ async def test_a_time_that_cannot_be_is_refused(talk: Timing, asked: dict[str, s
     assert "259200000ms" in answer.remark
 
 
-async def test_switched_off_timers_are_refused_with_the_originals_words(tmp_path: Path) -> None:
+async def test_switched_off_timers_are_refused_with_rocketmqs_words(tmp_path: Path) -> None:
     async with timing(tmp_path, timer_wheel=False) as talk:
         answer = await talk.send("T", b"x", after_s(5))
         assert (answer.code, answer.remark) == (
@@ -203,7 +203,7 @@ def test_what_is_no_handle_reads_as_none(text: str) -> None:
     assert read_handle(text) is None
 
 
-def test_handles_are_the_originals() -> None:
+def test_handles_are_rocketmqs() -> None:
     handle = make_handle("T", "b", 1, "k")
     assert handle == "djEgVCBiIDEgaw=="
     assert read_handle(handle) == read_handle(handle.rstrip("=")) == ("T", "b", "1", "k")

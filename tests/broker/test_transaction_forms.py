@@ -211,7 +211,7 @@ async def test_the_oldest_are_forgotten(tmp_path: Path, monkeypatch: pytest.Monk
     assert [place for place in range(5) if halves.find(place) is not None] == [2, 3, 4]
 
 
-def test_counts_as_the_original_writes_them(tmp_path: Path) -> None:
+def test_counts_as_rocketmq_writes_them(tmp_path: Path) -> None:
     (tmp_path / "transactionMetrics").write_text(
         '{"dataVersion":{"counter":7,"stateVersion":0,"timestamp":1700000000000},'
         '"transactionCount":{"T":{"count":3,"timeStamp":1700000000000}}}'

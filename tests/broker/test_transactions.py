@@ -586,7 +586,7 @@ async def test_tools_see_how_many_half_messages_were_looked_at(tmp_path: Path) -
         assert s.broker.figures.stats.totals == (0, 0)
 
 
-async def test_metrics_have_the_names_of_the_original(tmp_path: Path) -> None:
+async def test_metrics_have_the_names_of_rocketmq(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         producer = await s.producer()
         halves = [await producer.prepare() for _ in range(4)]

@@ -36,8 +36,8 @@ def test_circle() -> None:
     assert shares(circle, queues(8), ["a", "b", "c"]) == [[0, 3, 6], [1, 4, 7], [2, 5]]
 
 
-def test_consistent_hash_agrees_with_the_original() -> None:
-    """The owners the original's class gives for these names."""
+def test_consistent_hash_agrees_with_rocketmq() -> None:
+    """The owners RocketMQ's class gives for these names."""
     members = ["c1", "c2", "c3"]
     owners = {
         queue.queue_id: me for me in members for queue in consistent_hash(me, queues(8), members)

@@ -89,7 +89,7 @@ def test_an_empty_queue() -> None:
 async def test_a_consumer_asks_a_broker_that_is_not_exact(
     monkeypatch: pytest.MonkeyPatch, vip_channel: bool
 ) -> None:
-    """Ours taken for an old one. Its second port, like the original's, serves no pulls."""
+    """Ours taken for an old one. Its second port, like RocketMQ's, serves no pulls."""
     monkeypatch.setattr(module, "VERSION_EXACT_TIMES", VERSION + 1)
     async with running_broker() as running:
         where = ClientOptions(running.nameserver_address, vip_channel=vip_channel)

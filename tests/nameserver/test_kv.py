@@ -1,4 +1,4 @@
-"""The table of settings: kept over a restart, in the original's format, never lost to a broken file."""
+"""The table of settings: kept over a restart, in RocketMQ's format, never lost to a broken file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kerolox.nameserver.kv import KvConfig, KvFileBroken
 from kerolox.testing.nameserver import running_nameserver
 
 
-async def test_values_survive_a_restart_in_the_originals_format(tmp_path: Path) -> None:
+async def test_values_survive_a_restart_in_rocketmqs_format(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "kvConfig.json"
     kv = KvConfig(path)
     await kv.load()

@@ -35,7 +35,7 @@ def test_a_thousand_conditions_answer_alike(java_driver: JavaDriver) -> None:
     assert len(asked) // 10 < refused < len(asked) // 2  # both kinds were tried
 
 
-def test_the_recorded_answers_are_still_the_originals(java_driver: JavaDriver) -> None:
+def test_the_recorded_answers_are_still_rocketmqs(java_driver: JavaDriver) -> None:
     """With KEROLOX_RECORD_FILTERS=1 they are recorded again."""
     if java_driver.jars.is_4x:
         pytest.skip("recorded from 5.x, which knows more words")
@@ -70,7 +70,7 @@ def test_bloom_filters_have_the_same_size_and_bits(java_driver: JavaDriver) -> N
 
 
 def test_limits_of_size_are_ours_alone(java_driver: JavaDriver) -> None:
-    """What we refuse because it is long or deep, the original takes: so honest ones must stay far below."""
+    """What we refuse because it is long or deep, RocketMQ takes: so honest ones must stay far below."""
     large = [
         "(" * (NESTING_MAX + 1) + "a = 1" + ")" * (NESTING_MAX + 1),
         " OR ".join(f"a = {number}" for number in range(TERMS_MAX + 1)),

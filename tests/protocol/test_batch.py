@@ -18,7 +18,7 @@ ITEM = bytes.fromhex(
 ITEM_PARTS = (0, b"hello", b"WAIT\x01true\x02TAGS\x01TagA\x02")
 
 
-def test_an_item_of_the_original() -> None:
+def test_an_item_of_rocketmq() -> None:
     assert split_batch(ITEM) == [ITEM_PARTS]
     assert encode_batch([ITEM_PARTS]) == ITEM
     assert split_batch(ITEM * 3) == [ITEM_PARTS] * 3

@@ -105,7 +105,7 @@ def test_remove_and_replace_change_one_property_only(packed: bytes) -> None:
     assert unpack(remove(packed, names.AT_TAGS)) == table
 
 
-def test_reserved_names_are_those_of_the_original() -> None:
+def test_reserved_names_are_those_of_rocketmq() -> None:
     assert len(names.RESERVED) == 51
     assert {"KEYS", "TAGS", "UNIQ_KEY", "WAIT", "DELAY", "1ST_POP_TIME", "__CRC32#"} <= names.RESERVED
     assert names.RESERVED.isdisjoint({"__SHARDINGKEY", "__transactionId__", "INNER_NUM", "TRACE_CONTEXT"})

@@ -91,7 +91,7 @@ def test_the_worked_example_is_read() -> None:
     assert body_crc_ok(message)
 
 
-def test_a_record_of_the_original_is_read_and_written_back() -> None:
+def test_a_record_of_rocketmq_is_read_and_written_back() -> None:
     message = decode_record(HELLO)
     assert (message.topic, message.body, message.queue_id, message.queue_offset) == (
         "TopicTest",

@@ -114,7 +114,7 @@ def bench(tmp_path: Path, disk: FaultyFiles) -> Iterator[MakeBench]:
 # --- one message ------------------------------------------------------------------------------------
 
 
-def test_the_record_of_the_original_test(bench: MakeBench) -> None:
+def test_the_record_of_rocketmqs_own_test(bench: MakeBench) -> None:
     """DefaultMessageStoreTest's message: 129 bytes with this CRC."""
     one = bench(store_host=host_bytes("10.0.6.82:8123"))
     born = host_bytes("127.0.0.1:0")
@@ -352,7 +352,7 @@ def test_topics_that_cannot_be(bench: MakeBench, topic: str, queue_id: int, why:
     [
         (1001, 0, MessageRefused, r"body of 1001 bytes, the limit is 1000 \(maxMessageSize\)"),
         (0, 32768, PropertiesTooLong, "properties of 32768 bytes, the limit is 32767"),
-        (1001, 32768, PropertiesTooLong, "properties of 32768 bytes"),  # the original asks for these first
+        (1001, 32768, PropertiesTooLong, "properties of 32768 bytes"),  # RocketMQ asks for these first
     ],
 )
 def test_limits(bench: MakeBench, body: int, properties: int, kind: type, why: str) -> None:

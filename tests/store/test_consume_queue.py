@@ -47,7 +47,7 @@ def flush(queue: ConsumeQueue) -> None:
         segments.flush()
 
 
-def test_an_entry_is_written_as_the_original_writes_it(tmp_path: Path) -> None:
+def test_an_entry_is_written_as_rocketmq_writes_it(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.append(1024, 0xAE, 2598919, 0)
     queue.write()
@@ -596,5 +596,5 @@ def test_a_hole_in_an_early_unflushed_file_is_found(tmp_path: Path) -> None:
     queue._segments.close()
     second = path / f"{60:020d}"
     second.write_bytes(bytes(60))
-    assert reopen(path, entries=3).next_offset == 30  # as the original: only the last three files are read
+    assert reopen(path, entries=3).next_offset == 30  # as RocketMQ: only the last three files are read
     assert reopen(path, entries=3, safe_physical=2 * RECORD).next_offset == 3

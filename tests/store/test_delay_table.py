@@ -6,7 +6,7 @@ from kerolox.errors import OptionError
 from kerolox.store.delay_table import DEFAULT_LEVELS, due_ms, parse_levels
 
 
-def test_the_levels_of_the_original() -> None:
+def test_the_levels_of_rocketmq() -> None:
     seconds = [1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
     assert parse_levels(DEFAULT_LEVELS) == tuple(s * 1000 for s in seconds)
     assert parse_levels(" 2d  1s ") == (172_800_000, 1000)

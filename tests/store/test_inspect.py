@@ -129,7 +129,7 @@ def test_tables_in_javas_dialect_and_without_secrets(tmp_path: Path) -> None:
     assert "Super" in text
 
 
-def test_timer_files_of_the_original(tmp_path: Path) -> None:
+def test_timer_files_of_rocketmq(tmp_path: Path) -> None:
     wheel = tmp_path / "timerwheel"
     wheel.write_bytes(bytes(32) + struct.pack(">qqqii", 1_700_000_000, 0, 52, 2, 0) + bytes(64))
     assert list(rows(str(wheel))) == [

@@ -113,7 +113,7 @@ def test_a_file_is_written_byte_for_byte_as_specified(tmp_path: Path) -> None:
     assert (tmp_path / name).read_bytes() == reference_file(ITEMS, SLOTS, ENTRIES)
 
 
-def test_a_file_of_the_original_is_read_and_continued(tmp_path: Path) -> None:
+def test_a_file_of_rocketmq_is_read_and_continued(tmp_path: Path) -> None:
     (tmp_path / "20240101000000000").write_bytes(reference_file(ITEMS, SLOTS, ENTRIES))
     index = open_index(tmp_path)
     assert (index.end_physical, index.end_ms) == (650, T0 + 11 * 1700)

@@ -70,7 +70,7 @@ def files_of(path: Path) -> list[str]:
     return sorted(os.listdir(path / "consumequeue_ext" / "T" / "0"))
 
 
-def test_the_bytes_are_the_originals(tmp_path: Path) -> None:
+def test_the_bytes_are_rocketmqs(tmp_path: Path) -> None:
     queues = open_queues(tmp_path)
     queue = append(queues, 3)
     # Three units of 34 bytes do not fit into a file of 100 that keeps four for its end.
@@ -191,7 +191,7 @@ def test_delayed_messages_keep_their_time(tmp_path: Path) -> None:
     append(queues, 2)
     flush(queues.write())
     queues.close()
-    # As the original leaves it: addresses in that topic too.
+    # As RocketMQ leaves it: addresses in that topic too.
     for kind in ("consumequeue", "consumequeue_ext"):
         (tmp_path / kind / "T").rename(tmp_path / kind / SCHEDULE_TOPIC)
     queue = append(open_queues(tmp_path), 1, SCHEDULE_TOPIC)

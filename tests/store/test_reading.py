@@ -97,7 +97,7 @@ async def test_a_missing_queue_file_is_passed_over(rig: Rig) -> None:
 
 
 async def test_blank_entries_never_hide_messages(tmp_path: Path) -> None:
-    """A queue that begins at 30: the original skips real messages of the first log file behind these."""
+    """A queue that begins at 30: RocketMQ skips real messages of the first log file behind these."""
     async with rig_at(tmp_path) as rig:
         store = await rig.open()
         store.log.cursor("T", 0).next_offset = 30
@@ -110,7 +110,7 @@ async def test_blank_entries_never_hide_messages(tmp_path: Path) -> None:
         assert brief(await store.read("T", 0, 0)) == (Found.OFFSET_TOO_SMALL, 30, 30, 40, 0)
         queue = store.queues.find("T", 0)
         assert queue is not None
-        queue.min_offset = 0  # as the original has it after a restart
+        queue.min_offset = 0  # as RocketMQ has it after a restart
         assert brief(await store.read("T", 0, 0)) == (Found.FOUND, 32, 0, 40, 2)
         assert brief(await store.read("T", 0, 0, 8)) == (Found.MESSAGE_WAS_REMOVING, 8, 0, 40, 0)
 

@@ -462,7 +462,7 @@ async def stopped(rig: Rig, count: int = COUNT, **changes: object) -> list[Place
 
 
 async def test_one_queue_directory_deleted(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """The original loses it: it looks at the newest entry of all queues only."""
+    """RocketMQ loses it: it looks at the newest entry of all queues only."""
     await stopped(rig)
     shutil.rmtree(rig.path / "consumequeue" / "T" / "0")
     found = await recovered(rig)
@@ -581,7 +581,7 @@ async def test_messages_without_keys_need_no_index(rig: Rig) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 async def test_queues_that_lag_without_marks(rig: Rig, clean: bool) -> None:
-    """As another broker leaves them. The original's clean start loses the first message of these."""
+    """As another broker leaves them. RocketMQ's clean start loses the first message of these."""
     await (stopped(rig) if clean else crashed_with(rig, marked=COUNT))
     forget_marks(rig)
     zero_queue_tail(rig, 0, 14)

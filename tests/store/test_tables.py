@@ -29,7 +29,7 @@ from kerolox.store.tables import (
 from kerolox.testing.clock import ManualClock
 from kerolox.testing.faults import FaultyFiles
 
-# As the original writes them: tabs, and integers as keys without quotes.
+# As RocketMQ writes them: tabs, and integers as keys without quotes.
 TOPICS = """{
 	"dataVersion":{
 		"counter":7,
@@ -133,7 +133,7 @@ def said(table: Table) -> object:
     return tree
 
 
-def test_topics_of_the_original(tmp_path: Path) -> None:
+def test_topics_of_rocketmq(tmp_path: Path) -> None:
     (tmp_path / "topics.json").write_text(TOPICS)
     table = TopicTable(Files(), tmp_path, clock=ManualClock())
     assert table.load()
@@ -183,7 +183,7 @@ def test_members_nobody_here_knows_are_written_back(tmp_path: Path) -> None:
     assert said(group_table) == groups
 
 
-def test_groups_of_the_original(tmp_path: Path) -> None:
+def test_groups_of_rocketmq(tmp_path: Path) -> None:
     (tmp_path / "subscriptionGroup.json").write_text(GROUPS)
     table = GroupTable(Files(), tmp_path)
     table.load()
@@ -210,7 +210,7 @@ def test_groups_change(tmp_path: Path) -> None:
     assert (list(again.groups), again.forbidden, again.version.counter) == (["h"], {"h": {"T": 1}}, 50)
 
 
-def test_offsets_of_the_original_have_bare_integer_keys(tmp_path: Path) -> None:
+def test_offsets_of_rocketmq_have_bare_integer_keys(tmp_path: Path) -> None:
     (tmp_path / "consumerOffset.json").write_text(OFFSETS)
     table = ConsumerOffsets(Files(), tmp_path)
     table.load()

@@ -66,7 +66,7 @@ def physicals(store: TimerStore, seconds: int) -> list[int]:
 # --- bytes -------------------------------------------------------------------------------------------
 
 
-def test_units_and_blanks_are_the_originals(tmp_path: Path) -> None:
+def test_units_and_blanks_are_rocketmqs(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
     enter(store, [message(0), message(1, deletes=True), message(2, 259_200)])
     path = tmp_path / "timerlog" / ("0" * 20)

@@ -21,7 +21,7 @@ def flush(wheel: TimerWheel) -> None:
     wheel.close()
 
 
-def test_the_file_is_the_originals(tmp_path: Path) -> None:
+def test_the_file_is_rocketmqs(tmp_path: Path) -> None:
     path = tmp_path / "timerwheel"
     wheel = TimerWheel(Files(), path)
     wheel.load(0)

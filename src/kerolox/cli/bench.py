@@ -1,7 +1,7 @@
 """``kerolox bench``: RocketMQ's benchmark programs, with their flags and the words of their results.
 
-What the original calls threads are tasks here: each has one message on its way. All of them share one
-connection to a broker, as in the original.
+What RocketMQ's benchmark calls threads are tasks here: each has one message on its way. All of them share one
+connection to a broker, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 
 ASYNC_IN_FLIGHT = 1024
-ACCESS_KEY, SECRET_KEY = "rocketmq2", "12345678"  # the original's
+ACCESS_KEY, SECRET_KEY = "rocketmq2", "12345678"  # those of RocketMQ's benchmark
 
 TopicOption = Annotated[str, typer.Option("-t", "--topic", help="Topic name.")]
 IntervalOption = Annotated[
@@ -151,7 +151,7 @@ def send(
 
 
 def user_properties(size_bytes: int) -> dict[str, str]:
-    """As many as the original makes for this size: names and values until they are longer."""
+    """As many as RocketMQ makes for this size: names and values until they are longer."""
     found: dict[str, str] = {}
     length = 0
     while length < size_bytes:
@@ -235,7 +235,7 @@ def consume(
 
 
 def truth(flag: str, text: str) -> bool:
-    """The original's flags take ``true`` or ``false``."""
+    """RocketMQ's flags take ``true`` or ``false``."""
     if text.lower() not in ("true", "false"):
         raise OptionError(flag, text, "true or false")
     return text.lower() == "true"

@@ -36,7 +36,7 @@ from kerolox.protocol.reserved import TEMPLATE_TOPIC, TRACE_TOPIC
 
 STORED = (0, 10, 11, 12)  # the last three: stored, but not as safe as promised
 TIMEOUT_S = 3.0
-AFTER_FAILURE_S = 3.0  # a sender that failed waits, as in the original
+AFTER_FAILURE_S = 3.0  # a sender that failed waits, as in RocketMQ
 SNAPSHOTS = 10  # a line is about the last ten seconds
 NEW_TOPIC_QUEUES = 4
 PRODUCER_GROUP = "benchmark_producer"

@@ -62,7 +62,7 @@ def serve(
         "store_path": None if store is None else str(store),
         "nameservers": nameserver,
         "advertised_host": advertised_host,
-        # Options changed while running go to the file they came from, as in the original.
+        # Options changed while running go to the file they came from, as in RocketMQ.
         "config_path": None if config_file is None else str(config_file),
     }
     loaded = load_options(BrokerOptions, config_file, flags)

@@ -40,7 +40,7 @@ def serve(
     from kerolox.net.loop import run
 
     host, port = (None, None) if listen is None else listen_address(listen)
-    # Options changed while running go to the file they came from, as in the original.
+    # Options changed while running go to the file they came from, as in RocketMQ.
     store_path = None if config_file is None else str(config_file)
     loaded = load_options(
         NamesrvOptions,

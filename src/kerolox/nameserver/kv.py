@@ -72,7 +72,7 @@ class KvConfig:
         return None if table is None else table.get(key)
 
     def values(self, namespace: str) -> dict[str, str] | None:
-        """All values of a namespace. One that was emptied by deletes is still there, as in the original."""
+        """All values of a namespace. One that was emptied by deletes is still there, as in RocketMQ."""
         return self._tables.get(namespace)
 
     async def put(self, namespace: str, key: str, value: str) -> None:

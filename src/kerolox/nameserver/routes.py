@@ -74,7 +74,7 @@ class Routes:
         return at_once(self.registering(told, now_s))
 
     def registering(self, told: Registration, now_s: float) -> Steps[Registered]:
-        """The same in slices, by the original's rules in the original's order."""
+        """The same in slices, by RocketMQ's rules in RocketMQ's order."""
         too_much = self._too_much(told)
         if too_much is not None:
             return Registered(refused=too_much)

@@ -40,7 +40,7 @@ from kerolox.protocol.headers.registration import MinBrokerIdChanged
 log = logging.getLogger(__name__)
 
 FIRST_SCAN_S = 5.0
-NOTICE_TIMEOUT_S = 0.3  # the original's
+NOTICE_TIMEOUT_S = 0.3  # as RocketMQ's
 NOTICES_MAX = 1000  # that are on their way at once
 
 # What tools read of the tables, beside routes: an empty list is as wrong as "no such topic".

@@ -5,7 +5,7 @@ be worked on. So each lane runs a bounded number of coroutine handlers at once, 
 that wait, and answers SYSTEM_BUSY, with how long it waited, to any that waits too long. Handlers that
 are plain functions run at once and only have their age checked.
 
-The words in brackets are the original's; tools look for them.
+The words in brackets are RocketMQ's; tools look for them.
 """
 
 from __future__ import annotations

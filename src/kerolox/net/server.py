@@ -19,7 +19,7 @@ from kerolox.net.tls import CLIENT_HELLO, ServerContext, ServerTls, TlsMode
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024  # the original's
+BACKLOG = 1024  # as RocketMQ's
 IDLE_SCAN_S = 1.0
 CONNECTIONS_MAX = 500_000  # of one port, however many files may be open
 

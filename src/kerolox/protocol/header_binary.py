@@ -235,7 +235,7 @@ _KEYS: dict[type[Header], tuple[tuple[str, bytes], ...]] = {}
 
 
 def _int16(code: int) -> int:
-    # Codes past 16 bits lose their high bits, as in the original: POP needs JSON headers.
+    # Codes past 16 bits lose their high bits, as in RocketMQ: POP needs JSON headers.
     return (code + 0x8000 & 0xFFFF) - 0x8000
 
 

@@ -145,7 +145,7 @@ def scan(
 
 
 def _scan_one(data: Log, at: int, end: int, check: int) -> Entry | Scan:
-    """One record of any kind, or why it is none. The order of the questions is the original's."""
+    """One record of any kind, or why it is none. The order of the questions is RocketMQ's."""
     here = end - at
     if here < 8:
         return Scan([], at, Stop.INCOMPLETE, f"{here} bytes of a record's size and magic")
@@ -187,8 +187,8 @@ def _scan_one(data: Log, at: int, end: int, check: int) -> Entry | Scan:
     record_end = topic_end + 2 + properties_length
     if record_end > end:
         return _corrupt(at, f"properties length {properties_length} in a record of {size} bytes", 0)
-    # Here every length could be read, so the size may be right and what is wrong one of them: the
-    # original then lets its dispatcher go on behind the record, if the parts it copied were no
+    # Here every length could be read, so the size may be right and what is wrong one of them:
+    # RocketMQ then lets its dispatcher go on behind the record, if the parts it copied were no
     # longer than the size.
     if body_length < 0 or properties_length < 0 or record_end != at + size:
         lengths = f"body {body_length}, topic {topic_length} and properties {properties_length} bytes"

@@ -26,7 +26,7 @@ SYSTEM_TOPICS: Final = frozenset({
     TEMPLATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, HALF_TOPIC, TRACE_TOPIC, HALF_DONE_TOPIC,
     CHECKED_TOO_OFTEN_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, "CHECKPOINT_TOPIC",
 })  # fmt: skip
-# The original's six, and the timer's: what is sent there is taken for what waits, and brought where it says.
+# RocketMQ's six, and the timer's: what is sent there is taken for what waits, and brought where it says.
 NOT_FOR_SENDING: Final = frozenset({
     SCHEDULE_TOPIC, HALF_TOPIC, HALF_DONE_TOPIC, CHECKED_TOO_OFTEN_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
     TIMER_TOPIC,

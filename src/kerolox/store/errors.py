@@ -113,7 +113,7 @@ class CorruptRecord(StoreError):
 class QueueGap(StoreError):
     """An entry that does not follow the last one: entries between are missing.
 
-    The original appends it all the same, and from then on every message is found under a wrong offset.
+    RocketMQ appends it all the same, and from then on every message is found under a wrong offset.
     """
 
     def __init__(self, topic: str, queue_id: int, expected: int, got: int, path: str) -> None:

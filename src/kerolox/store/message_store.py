@@ -370,4 +370,4 @@ def _memory_bytes() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
-        return 24 << 30  # what the original assumes when it cannot tell
+        return 24 << 30  # what RocketMQ assumes when it cannot tell

@@ -133,7 +133,7 @@ class MendingFiller(QueueFiller):
         if queue.max_physical < 0:
             if of.log_min:
                 return  # those before were deleted with their log files
-            # The log is there from its beginning, so those before are lost. The original would leave
+            # The log is there from its beginning, so those before are lost. RocketMQ would leave
             # blank entries, and later lose messages over them.
             queue._set_end(queue_offset - queue_offset % of.entries_per_file)
             queue.min_offset = queue.next_offset

@@ -6,7 +6,7 @@ to the first bytes that are no record. What then?
 * Nothing valid behind them: the torn end of the last write. Cut off.
 * Valid records behind them, power was lost, and they were never flushed: the disk wrote later pages
   before earlier ones. Cut off too, and said aloud; nothing of it had been promised.
-* Valid records behind them otherwise: something damaged the log. The original cuts off everything
+* Valid records behind them otherwise: something damaged the log. RocketMQ cuts off everything
   behind the damage without a word. We refuse to start and name the place and the command that mends it.
 
 So the end is found first (:func:`find_end`), and nothing is changed before that is done.

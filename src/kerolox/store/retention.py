@@ -14,7 +14,7 @@ import msgspec
 from kerolox.store.options import StoreOptions
 
 MS_PER_HOUR = 3_600_000
-MANUAL_ROUNDS = 20  # an order to delete counts for this many rounds, as in the original
+MANUAL_ROUNDS = 20  # an order to delete counts for this many rounds, as in RocketMQ
 
 
 class LogFile(msgspec.Struct, frozen=True):

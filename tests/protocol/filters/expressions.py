@@ -1,6 +1,6 @@
 """Conditions by the hundred, and messages to ask them about: always the same for the same seed.
 
-Most are sound. Some are broken on purpose, and some use what is odd in the original: numbers that do not
+Most are sound. Some are broken on purpose, and some use what is odd in RocketMQ: numbers that do not
 fit, texts that are nearly numbers, values missing on either side, words behind the end.
 """
 

@@ -1,4 +1,4 @@
-"""The bits of subscriptions. Sizes and places are what the original's filter gives."""
+"""The bits of subscriptions. Sizes and places are what RocketMQ's filter gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL92 conditions: the answers of the original, errors that show the place, and limits."""
+"""SQL92 conditions: the answers of RocketMQ, errors that show the place, and limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def recorded(properties: bytes) -> bytes:
     return encode_message(StoredMessage("T", b"body", 0, 0, 0, properties))
 
 
-def test_every_recorded_answer_is_the_originals() -> None:
+def test_every_recorded_answer_is_rocketmqs() -> None:
     assert len(CASES) > 400
     for case in CASES:
         assert ours(case) == case["answers"], case

@@ -157,7 +157,7 @@ async def test_negative_and_many_tags(rig: Rig) -> None:
     assert queue is not None
     codes = [code for _, _, code in ENTRY.iter_unpack(queue.read(0, 10_000))]
     assert codes == [java_hash(tag) for tag in tags]
-    assert codes[0] == -(1 << 31)  # signed, as the original stores it
+    assert codes[0] == -(1 << 31)  # signed, as RocketMQ stores it
 
 
 @pytest.mark.parametrize(("sys_flag", "queued"), [(0, True), (4, False), (8, True), (12, False)])

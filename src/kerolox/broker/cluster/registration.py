@@ -232,7 +232,7 @@ class Registrations(PeerEvents):
         return msgspec.structs.replace(config, perm=config.perm & permission)
 
     def _order(self, answer: KVTable) -> None:
-        """Mark the topics the name server lists as ordered. As in the original, none is unmarked."""
+        """Mark the topics the name server lists as ordered. As in RocketMQ, none is unmarked."""
         for topic in answer.table:
             config = self._topics.find(topic)
             if config is not None and not config.order:

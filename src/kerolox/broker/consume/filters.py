@@ -113,7 +113,7 @@ class Filters:
         return self.known.get(key_of(wanted))
 
     def compiled(self, data: FilterData) -> SqlFilter | None:
-        """None when it cannot be: then everything matches, as in the original."""
+        """None when it cannot be: then everything matches, as in RocketMQ."""
         try:
             return self.known.get((data.expression_type, data.expression or ""))
         except FilterError:
@@ -191,7 +191,7 @@ class Filters:
     # --- pulls -------------------------------------------------------------------------------------------
 
     def of_pull(self, wanted: SubscriptionData, header: PullRequest) -> Filter:
-        """How to look at messages for this pull. Refused in the original's order.
+        """How to look at messages for this pull. Refused in RocketMQ's order.
 
         Raises NotCompiled when the pull brought a long condition.
         """
@@ -217,7 +217,7 @@ class Filters:
             try:
                 compiled: SqlFilter | None = self.compile(wanted)
             except FilterError as error:
-                # The original means to refuse this, and gives out everything.
+                # RocketMQ means to refuse this, and gives out everything.
                 raise PullRefused(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                     f"parse the consumer's subscription failed. {error}",

@@ -170,7 +170,7 @@ class Pulls:
         if self._cold:
             await asyncio.gather(*self._cold, return_exceptions=True)
 
-    # --- checks, in the original's order -------------------------------------------------------------
+    # --- checks, in RocketMQ's order -------------------------------------------------------------
 
     def _check(self, request: Request[PullRequest]) -> Plan:
         header = request.header

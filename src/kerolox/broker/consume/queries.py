@@ -177,6 +177,6 @@ def _entry(
 
 
 def _bit_map(bits: bytes) -> str:
-    """The highest bit first, eight bytes a line, as the original shows it."""
+    """The highest bit first, eight bytes a line, as RocketMQ shows it."""
     digits = [f"{byte:08b}" + ("\n" if number % 8 == 0 else "") for number, byte in enumerate(bits)]
     return "".join(reversed(digits))

@@ -141,7 +141,7 @@ def _numbers(rates: Iterable[float]) -> str:
 
 
 def _size(count: int) -> str:
-    """``1536`` → ``1.5 KiB``, as the original words it."""
+    """``1536`` → ``1.5 KiB``, as RocketMQ words it."""
     if count < 1024:
         return f"{count} B"
     exponent = min((count.bit_length() - 1) // 10, len(_UNITS))

@@ -339,7 +339,7 @@ class Statistics:
         return behind
 
     def put_distribution(self) -> str:
-        """As in the original's running figures: how many messages took how long to write."""
+        """As in RocketMQ's running figures: how many messages took how long to write."""
         return " ".join(f"[{name}]:{count}" for name, count in zip(_PUT_CLASSES, self.put_times, strict=True))
 
     def put_ms_of(self, share: float) -> float:

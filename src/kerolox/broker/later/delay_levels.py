@@ -1,9 +1,9 @@
 """One delay level: which messages ask for it, how they are given back their topic, how long they wait.
 
 A message is due by the wall clock, as in RocketMQ. When the wall clock was set back, those parked since the
-start are delivered when their delay has passed all the same: neither hours late nor, as the original does
+start are delivered when their delay has passed all the same: neither hours late nor, as RocketMQ does
 with a due time further ahead than the level's delay, at once. Of those parked before, and after a change of
-the level table, that rule of the original is kept.
+the level table, that rule of RocketMQ is kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TAIL_BYTES_MAX = 512
 
 
 class Unrestorable(KeroloxError):
-    """A parked message that cannot be given back its topic. It is passed over, as the original does."""
+    """A parked message that cannot be given back its topic. It is passed over, as RocketMQ does."""
 
 
 def level_of(properties: bytes) -> int:
@@ -48,7 +48,7 @@ def level_of(properties: bytes) -> int:
 
 def restore(message: StoredMessage) -> PendingMessage:
     """What was parked, as it is delivered. Its properties stay as they are: those of the real queue and
-    the level too, as in the original."""
+    the level too, as in RocketMQ."""
     topic, queue_id = real_queue_of(message.packed_properties)
     return PendingMessage(
         topic,

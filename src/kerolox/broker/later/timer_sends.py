@@ -109,7 +109,7 @@ class TimerSends:
         if waiting <= limit:
             return
         if waiting < limit * 2 and random.randrange(1000) <= 1000 * (waiting - limit) / (limit + 0.1):
-            return  # as in the original, which so refuses fewer the more there are
+            return  # as in RocketMQ, which so refuses fewer the more there are
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
             f"timer message is under flow control, max num limit is {limit * 2} or the current value is "

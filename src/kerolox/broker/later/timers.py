@@ -7,7 +7,7 @@ messages has passed.
 
 What is delivered counts as delivered once the log says so, and is noted in the checkpoint once that is
 flushed: a crash in between delivers it again. Nothing is dropped because the store takes no messages at
-the moment: the timer waits until it does. (The original gives up after three tries.)
+the moment: the timer waits until it does. (RocketMQ gives up after three tries.)
 
 When the wall clock is set forwards, what became due is delivered within a second. When it is set back, what
 waits waits for its time; moments that come a second time are not delivered twice.

@@ -6,7 +6,7 @@ dead-letter topic. A client that could not give a message back sends it to the r
 send ends in the dead-letter topic by the same rule.
 
 On the strength of the answer the consumer commits its offset past the message. So with synchronous flush
-SUCCESS is told only when the copy is on the disk: the original does not wait for that.
+SUCCESS is told only when the copy is on the disk: RocketMQ does not wait for that.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Retries:
         return Answer()
 
     async def _put(self, pending: PendingMessage) -> int:
-        """Store it; how many bytes it takes. What went wrong is told by the original's word for it."""
+        """Store it; how many bytes it takes. What went wrong is told by RocketMQ's word for it."""
         try:
             self._store.state.check_writable()
             place = self._pending_messages.put(pending)

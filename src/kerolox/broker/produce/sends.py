@@ -259,7 +259,7 @@ class Sends:
         return self._admission.topic(header)
 
     def _check_light_queues(self, known: set[bytes], properties: bytes) -> None:
-        """Refused, in the original's words, when a message would make too many light queues."""
+        """Refused, in RocketMQ's words, when a message would make too many light queues."""
         named = (packed.find(properties, packed.AT_INNER_MULTI_DISPATCH) or b"").split(b",")
         new = {name for name in named if name.startswith(_LIGHT_QUEUE)} - known
         limit = self._options.light_queues_max

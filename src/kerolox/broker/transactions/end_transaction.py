@@ -152,7 +152,7 @@ class EndTransaction:
             for note in self.on_stored:
                 note(topic, len(found), sum(found), len(found))
 
-        def answer(how: Safe) -> None:  # not flushed in time is good enough, as in the original
+        def answer(how: Safe) -> None:  # not flushed in time is good enough, as in RocketMQ
             done = Answer()
             for request, _, _ in waiting:
                 request.answer(done)
@@ -202,7 +202,7 @@ def _opened(half: StoredMessage | None) -> Open | None:
 
 
 def _mismatch(half: Open, told: EndTransactionRequest) -> str | None:
-    """What is wrong with what a producer tells of a half message; the words are the original's."""
+    """What is wrong with what a producer tells of a half message; the words are RocketMQ's."""
     if half.producer_group != told.producer_group:
         return "The producer group wrong"
     if half.queue_offset != told.tran_state_table_offset:

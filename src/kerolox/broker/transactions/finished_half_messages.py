@@ -1,4 +1,4 @@
-"""Which half messages are done with: noted in the log, in the original's form, and known here.
+"""Which half messages are done with: noted in the log, in RocketMQ's form, and known here.
 
 A half message is done with when its transaction was committed or rolled back, when it was put back as a copy,
 or when it was given up. Each of these is noted by its offset in the half queue, in an *op* message under

@@ -1,6 +1,6 @@
 """Half messages: stored under a topic of their own until their transaction ends.
 
-The functions here turn one message into another: no state, no waiting. The forms are those of the original,
+The functions here turn one message into another: no state, no waiting. The forms are those of RocketMQ,
 see 9.1, 9.2 and 9.5 of the store's description there: a broker of Apache's goes on with our half messages,
 and ours with its.
 """
@@ -140,7 +140,7 @@ def committed(half: StoredMessage) -> PendingMessage | None:
 
 
 def checked(half: StoredMessage) -> PendingMessage:
-    """The half message once more, with one more check counted. (The original loses its flag here.)"""
+    """The half message once more, with one more check counted. (RocketMQ loses its flag here.)"""
     pending = _again(half, reserved.HALF_TOPIC)
     pending.properties = packed.replace(
         pending.properties, packed.TRANSACTION_CHECK_TIMES, str(checks(half) + 1)
@@ -205,7 +205,7 @@ def producer_group(half: StoredMessage) -> str:
 
 
 def checks(half: StoredMessage) -> int:
-    """How often its producer was asked; -1, as in the original, when that does not read."""
+    """How often its producer was asked; -1, as in RocketMQ, when that does not read."""
     found = packed.find(half.packed_properties, _AT_CHECKS)
     if found is None:
         return 0

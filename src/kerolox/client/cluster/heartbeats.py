@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Every client of the original has a producer of this group for its own use.
+# Every client of RocketMQ has a producer of this group for its own use.
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
 

@@ -1,7 +1,7 @@
 """Routes: who serves which topic, kept fresh, and why there is none when there is none.
 
 A route is asked for when it is first needed, and again every 30 seconds. A new one replaces the old only
-when it differs; a topic that vanished from the name servers keeps its last route, as in the original:
+when it differs; a topic that vanished from the name servers keeps its last route, as in RocketMQ:
 brokers know better, and answer for themselves. A name server that was started again learns of its brokers one
 by one: what it cannot know yet is asked for again, as long as the caller has time.
 """

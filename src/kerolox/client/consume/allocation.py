@@ -1,7 +1,7 @@
 """How a group divides the queues of a topic among its members.
 
 There is no coordinator: every member computes its own share from the same two lists, so all must use the same
-strategy and see the same lists. The strategies of the original give the same shares here as there, so Python
+strategy and see the same lists. The strategies of RocketMQ give the same shares here as there, so Python
 and Java members may be in one group.
 """
 
@@ -47,7 +47,7 @@ def consistent_hash(me: str, queues: Sequence[Queue], members: Sequence[str]) ->
 
 
 def sticky(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[Queue]:
-    """Even shares of which few queues move when members come and go. All members must use it: the original
+    """Even shares of which few queues move when members come and go. All members must use it: RocketMQ
     has no such strategy."""
     pairs = ((place, queue, member) for place, queue in enumerate(queues) for member in members)
     weights = sorted(

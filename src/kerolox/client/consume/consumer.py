@@ -59,7 +59,7 @@ class Consumer(ConsumingMember):
         self._owns_client = not isinstance(where, Client)
         self.client = where if isinstance(where, Client) else Client(where)
         if self._owns_client and options.broadcasting:
-            self.client.client_id = self._stable_id()  # as the original's
+            self.client.client_id = self._stable_id()  # as RocketMQ's
         self.group = self.client.wire_name(group)
         self.calls = QueueCalls(self.client, self.group)
         self.keeping: OffsetKeeping = (

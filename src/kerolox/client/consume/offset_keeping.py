@@ -55,7 +55,7 @@ class BrokerOffsets:
 
 
 class FileOffsets:
-    """In the file the original's broadcasting consumers have: it may be taken over either way."""
+    """In the file RocketMQ's broadcasting consumers have: it may be taken over either way."""
 
     def __init__(self, client_id: str, group: str, directory: str = "") -> None:
         root = Path(directory or os.path.join(os.path.expanduser("~"), DIRECTORY))
@@ -107,7 +107,7 @@ class _OffsetsFile(Body, frozen=True, kw_only=True):
 
 
 def encode_offsets(offsets: Mapping[Queue, int]) -> bytes:
-    """Objects as keys, which is no JSON but what the original reads and writes."""
+    """Objects as keys, which is no JSON but what RocketMQ reads and writes."""
     return _OffsetsFile(offset_table={queue.wire(): offsets[queue] for queue in sorted(offsets)}).encode()
 
 

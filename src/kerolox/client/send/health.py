@@ -1,6 +1,6 @@
 """How brokers have been doing lately: those that were slow or failed are left alone for a while.
 
-The table is the original's (5.1.4 and later): how long an answer took decides for how long other brokers
+The table is RocketMQ's (5.1.4 and later): how long an answer took decides for how long other brokers
 are preferred. A failure counts as ten seconds.
 """
 

@@ -1,4 +1,4 @@
-"""Message trace: records of what was sent and consumed, in the original's format, in a topic of their own.
+"""Message trace: records of what was sent and consumed, in RocketMQ's format, in a topic of their own.
 
 A record is fields separated by ``\\x01`` and ended by ``\\x02``. Records are collected and go out together,
 ten at a time or after five seconds; when the trace topic cannot keep up they are dropped, and counted.

@@ -64,7 +64,7 @@ Check = Callable[[Received], Verdict | Awaitable[Verdict]]
 
 
 class TransactionListener(Protocol):
-    """For those who know the original: the local work, and how it ended."""
+    """For those who know RocketMQ: the local work, and how it ended."""
 
     def execute(self, message: Message, arg: Any) -> Verdict | Awaitable[Verdict]: ...
 
@@ -140,7 +140,7 @@ class Transactions:
         more = f"{names.TRANSACTION_PREPARED}\x01true\x02{names.PRODUCER_GROUP}\x01{producer.group}\x02"
         receipt = await producer.send_prepared(message, more, TRANSACTION_PREPARED, timeout_s)
         if not receipt.ok:
-            # As in the original: what is not as safe as it should be does not begin.
+            # As in RocketMQ: what is not as safe as it should be does not begin.
             await self.end(message, receipt, TransactionState.ROLLBACK)
             raise SendFailed(message.topic, [], 0.0, f"prepared with {receipt.status.name}, rolled back")
         self._remember(receipt.msg_id, TransactionState.UNKNOWN)

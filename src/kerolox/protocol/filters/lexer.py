@@ -1,6 +1,6 @@
 """The words of a condition, one at a time.
 
-Never further than the parser looks: the original does not mind what stands behind a finished condition,
+Never further than the parser looks: RocketMQ does not mind what stands behind a finished condition,
 as long as the next word is one.
 """
 

@@ -4,7 +4,7 @@ Every kind of operand is known when the condition is compiled: a property is a t
 has its type, anything else is a condition. So each comparison becomes the one function that fits, which
 looks for its property in the packed bytes and never builds a table of them.
 
-Answers are True, False or None (unknown). Like the original's, they do not treat both sides alike: what
+Answers are True, False or None (unknown). Like RocketMQ's, they do not treat both sides alike: what
 is missing on the left makes ``=`` unknown, on the right makes it false.
 """
 
@@ -36,7 +36,7 @@ class Property:
 @dataclass(frozen=True, slots=True)
 class Constant:
     value: Value
-    literal: bool = True  # False: with a minus before it, which some of the original's checks do not see
+    literal: bool = True  # False: with a minus before it, which some of RocketMQ's checks do not see
 
     @property
     def is_number(self) -> bool:
@@ -141,7 +141,7 @@ def order(left: bool | int | float | str, right: bool | int | float | str) -> in
             left = _like(right, left)
         elif other is str:
             if kind is bool:
-                raise Unanswerable("the original fails to compare TRUE or FALSE with a text on its right")
+                raise Unanswerable("RocketMQ fails to compare TRUE or FALSE with a text on its right")
             right = _like(left, right)
         elif kind is bool or other is bool:
             return -1

@@ -7,7 +7,7 @@
              | [NOT] IN '(' text { ',' text } ')' | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) text }
     sign    := { '+' | '-' | NOT } ( text | number | TRUE | FALSE | NULL | name | '(' or ')' )
 
-What is accepted, and what it answers, is the original's to the letter, with its oddities: see the tests. One
+What is accepted, and what it answers, is RocketMQ's to the letter, with its oddities: see the tests. One
 of them is that words behind a finished condition are ignored; ``SqlFilter.ignored_from`` tells where.
 """
 
@@ -30,7 +30,7 @@ from kerolox.protocol.filters.operands import (
 from kerolox.protocol.limits import INT32_MAX, INT64_MAX
 from kerolox.protocol.record import properties_of, property_values
 
-# The original has none of these limits: its parser takes what fits into a frame and its thread's stack.
+# RocketMQ has none of these limits: its parser takes what fits into a frame and its thread's stack.
 CHARACTERS_MAX: Final = 65_536
 TERMS_MAX: Final = 1024  # comparisons and what joins them: each is asked for each message
 NESTING_MAX: Final = 100  # brackets within brackets

@@ -75,7 +75,7 @@ class Checkpoint:
                 logger.warning("checkpoint_time_ignored path=%s field=%r value=%d", self.path, name, value)
                 value = 0
             setattr(self, name, value)
-        # The original stores -1 for "never told".
+        # RocketMQ stores -1 for "never told".
         self.master_flushed_offset = times[3] if times[3] >= -1 else 0
         self.confirmed_offset = times[4] if times[4] >= -1 else 0
         return True

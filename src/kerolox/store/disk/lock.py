@@ -67,7 +67,7 @@ class StoreLock:
             self._file = file
 
     def release(self) -> None:
-        """Let go. The file stays, as the original leaves it."""
+        """Let go. The file stays, as RocketMQ leaves it."""
         with _registry_lock:
             file, self._file = self._file, None
             if file is None:

@@ -40,8 +40,8 @@ class Segments:
     neither in ``read_only_directories`` nor (set it as disks fill) in ``full_directories``.
 
     ``warm`` writes the zeros of a new file instead of only allocating its blocks, in the thread that
-    prepares it: flushes of a file never written before are then steadier. Locking pages in memory, the
-    original's other half of warming up, has no counterpart: nothing is mapped.
+    prepares it: flushes of a file never written before are then steadier. Locking pages in memory,
+    RocketMQ's other half of warming up, has no counterpart: nothing is mapped.
 
     ``grows`` gives a file its length at once, for RocketMQ refuses others, but its blocks in steps, each as
     large as all before it and at most a megabyte: a store has thousands of queues with one message.
@@ -143,7 +143,7 @@ class Segments:
         """Find the files. A wrong length or a stray file is refused; empty last files are removed.
 
         Power loss soon after the creation of a file can leave it without length; nothing of it was
-        flushed. The original removes one such file, and refuses when there are two.
+        flushed. RocketMQ removes one such file, and refuses when there are two.
         """
         segments = self._places.find()
         self._segments = segments
@@ -396,7 +396,7 @@ class Segments:
     def truncate_to(self, offset: int) -> None:
         """Make ``offset`` the end. Files beyond it are removed, what follows it in its file is zeroed.
 
-        The original leaves the old bytes after the end, where a later crash can find a record that was
+        RocketMQ leaves the old bytes after the end, where a later crash can find a record that was
         cut off and still parses; zeros cannot be taken for one. An offset below the first file
         removes them all. Waits for the disk.
         """

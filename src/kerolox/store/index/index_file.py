@@ -124,7 +124,7 @@ class IndexFile:
     # Writing
 
     def inherit(self, older: IndexFile) -> None:
-        """Begin where the file before ends, as the original does."""
+        """Begin where the file before ends, as RocketMQ does."""
         self.begin_ms = self.end_ms = older.end_ms
         self.begin_physical = self.end_physical = older.end_physical
 

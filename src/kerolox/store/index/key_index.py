@@ -3,7 +3,7 @@
 The index knows hashes of ``topic#key``, not keys: whoever asks compares. A flush round is
 :meth:`KeyIndex.write` on the event loop, then :meth:`KeyIndex.sync` in a thread.
 
-After a crash the original deletes every file but those known to be full and flushed, and fills the gap
+After a crash RocketMQ deletes every file but those known to be full and flushed, and fills the gap
 only as far as its recovery reads the log again. Here a file is kept as far as its entries are whole:
 what the header counts was on disk before the header was, and each entry is checked against the chain it
 continues. What comes again from the log and is in the index already is not added twice.
@@ -194,7 +194,7 @@ class KeyIndex:
         size = file_size(self.slots, self.entries)
         handle = self._files.create(path)
         try:
-            # Without blocks behind it, as the original's: most stores never fill the 420 million bytes.
+            # Without blocks behind it, as RocketMQ's: most stores never fill the 420 million bytes.
             handle.truncate(size)
         except StoreError:
             handle.close()

@@ -226,7 +226,7 @@ class CommitLog(ReadableLog):
     ) -> list[Place]:
         """Many messages of one request: all in one file, with consecutive offsets, or none.
 
-        They go into no light queues, as in the original.
+        They go into no light queues, as in RocketMQ.
         """
         items = list(items)
         options = self._options
@@ -509,11 +509,11 @@ class CommitLog(ReadableLog):
         cursors: dict[QueueCursor, None] = {}  # in their order
         for name in wanted.split(b","):
             if not name.startswith(LIGHT_QUEUE_PREFIX):
-                offsets.append("")  # as the original: only light queues are numbered here
+                offsets.append("")  # as RocketMQ: only light queues are numbered here
                 continue
             cursor = self.cursor(name.decode("utf-8", "replace"), 0)
             offsets.append(str(cursor.next_offset))
-            # A queue takes a message once. The original counts on, and leaves a hole in the queue.
+            # A queue takes a message once. RocketMQ counts on, and leaves a hole in the queue.
             if cursor is not own:
                 cursors[cursor] = None
         properties = names.remove(properties, names.AT_WAIT)

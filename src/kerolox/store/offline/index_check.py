@@ -181,7 +181,7 @@ class IndexCheck:
             if place == physical:
                 found.add(code)
             elif place >= self._log_min and place != self._last:
-                # (The original enters its newest message again after a restart.)
+                # (RocketMQ enters its newest message again after a restart.)
                 self._tell(
                     "index: no message", f"an entry points at {place}, where no message with keys lies", place
                 )

@@ -6,8 +6,8 @@ memory; :meth:`ConsumeQueue.write` puts them in the files, and what it returns i
 The event loop appends, writes and truncates. Any thread may read.
 
 A queue need not begin at 0: then its first file is filled, up to the first entry, with blank entries
-(offset 0, the largest size) as the original does, because its broker must be able to open our files. The
-original later takes them for messages and loses those behind them; here they never count.
+(offset 0, the largest size) as RocketMQ does, because its broker must be able to open our files.
+RocketMQ later takes them for messages and loses those behind them; here they never count.
 """
 
 from __future__ import annotations
@@ -410,7 +410,7 @@ class ConsumeQueue:
     def truncate_to_physical(self, physical: int) -> None:
         """Remove the entries of messages at or beyond this place in the commit log. Waits for the disk.
 
-        Unlike the original it never removes the last file, so that a queue whose messages are all gone
+        Unlike RocketMQ it never removes the last file, so that a queue whose messages are all gone
         goes on counting where it was.
         """
         segments = self._segments

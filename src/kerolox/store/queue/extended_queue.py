@@ -31,7 +31,7 @@ class ExtendedQueue(ConsumeQueue):
     """Puts a unit for each new entry if ``writes``; reads units in any case.
 
     Delayed messages have plain entries: whoever delivers them wants the time they are due, and is given it
-    also where the original has put an address.
+    also where RocketMQ has put an address.
     """
 
     __slots__ = ("_noted", "_writes", "extension", "unit_sums")

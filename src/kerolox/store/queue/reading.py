@@ -36,7 +36,7 @@ _HOLE = HOLE_TAGS.to_bytes(8)
 
 
 class Found(Enum):
-    """How a read ended. The names are the original's: they are the remark of the answer."""
+    """How a read ended. The names are RocketMQ's: they are the remark of the answer."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"

@@ -21,7 +21,7 @@ from kerolox.store.timer.wheel import SLOTS, Change, Slot, TimerWheel
 
 log = logging.getLogger(__name__)
 
-_BLANK_SLOTS = 60  # the original keeps this distance between the oldest moments and the newest
+_BLANK_SLOTS = 60  # RocketMQ keeps this distance between the oldest moments and the newest
 _SEEN_MAX = 1_000_000
 CHECKED_MAX = 300_000  # units held against the wheel at a start: about a second
 

@@ -1,6 +1,6 @@
 """The timer wheel: for every moment, where in the timer log its messages are chained. See FORMAT.md.
 
-The file has a slot for each of 1,209,600 moments, 39 MB; the original keeps all of it in memory. Here only
+The file has a slot for each of 1,209,600 moments, 39 MB; RocketMQ keeps all of it in memory. Here only
 pages with messages that wait are: a timer is never further ahead than the roll window, so two days of
 seconds cost at most 6 MB, and a broker without timers nothing. Changed slots are written by themselves: what
 else the file holds, moments long gone, stays as it is.
