@@ -52,6 +52,7 @@ ROOMS = {
         "produce",
         "cluster",
         "admin",
+        "remoting",
         "exporter broker",
     ),
     "client": (

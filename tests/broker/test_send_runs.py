@@ -56,8 +56,8 @@ async def talking(encoding: int = JSON, **options: Any) -> AsyncIterator[Plain]:
     async with running_broker(**options) as running, Dialer(encoding=encoding) as dialer:
         talk = Plain(dialer, running)
         talk.runs = []
-        running.broker.producing.send_runs.add_to(running.broker._handlers, running.broker.lanes["send"])
-        running.broker.producing.send_runs.on_stored.append(lambda *run: talk.runs.append(run))
+        running.broker.remoting.send_runs.add_to(running.broker._handlers, running.broker.lanes["send"])
+        running.broker.remoting.send_runs.on_stored.append(lambda *run: talk.runs.append(run))
         running.broker.tables.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
         await running.broker.tables.topics.unsaved.all_saved()
         yield talk

@@ -13,7 +13,6 @@ import kerolox.protocol.fast_codecs  # noqa: F401 — the short way through the 
 from kerolox.broker.admin.admin import Admin
 from kerolox.broker.base import Base, lanes_of, set_ages
 from kerolox.broker.cluster.address import advertised_host, join, resolve
-from kerolox.broker.cluster.graceful_stop import GracefulStop
 from kerolox.broker.cluster.ha_port import HaPort
 from kerolox.broker.cluster.leadership import Leadership
 from kerolox.broker.cluster.registration import Registrations, split_nameservers
@@ -24,6 +23,8 @@ from kerolox.broker.later.room import Later
 from kerolox.broker.members.room import Membership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.room import Producing
+from kerolox.broker.remoting.graceful_stop import GracefulStop
+from kerolox.broker.remoting.room import Remoting
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.room import transactions_of
 from kerolox.broker.write.room import WritePath
@@ -209,8 +210,9 @@ class Broker(PeerEvents):
         self.transactions = transactions_of(base, tables, membership, figures, path)
         self.consuming = await Consuming.open(base, tables, membership, figures)
         self.producing = Producing(
-            base, tables, membership, figures, path, later, self.transactions, self.unique_keys
+            base, tables, membership, figures, path, self.transactions, self.unique_keys
         )
+        self.remoting = Remoting(base, tables, figures, path, later, self.producing)
         self.registrations = Registrations(
             tables.topics,
             self.options,
@@ -229,7 +231,9 @@ class Broker(PeerEvents):
             changed=self.options_changed,
         )
         doors = (self._handlers, self._vip_handlers)
-        self.exporter = exporter_of(base, tables, figures, later, self.transactions, self.producing, doors)
+        self.exporter = exporter_of(
+            base, tables, figures, later, self.transactions, self.producing, self.remoting, doors
+        )
         self._route()
 
     def _route(self) -> None:
@@ -242,7 +246,7 @@ class Broker(PeerEvents):
         self._add("admin", self.admin.rows())
         for handlers in (self._handlers, self._vip_handlers):
             handlers.after_pass.append(self.producing.sends.end_pass)
-            self.producing.send_runs.add_to(handlers, self.lanes["send"])
+            self.remoting.send_runs.add_to(handlers, self.lanes["send"])
 
     def _add(self, lane: str, rows: Iterable[Row]) -> None:
         for code, handler, header in rows:

@@ -11,6 +11,7 @@ from kerolox.broker.figures.room import Figures
 from kerolox.broker.later.room import Later
 from kerolox.broker.options import MetricsExporter
 from kerolox.broker.produce.room import Producing
+from kerolox.broker.remoting.room import Remoting
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.transactions import Transactions
 from kerolox.net.requests import Handlers
@@ -25,6 +26,7 @@ def exporter_of(
     later: Later,
     transactions: Transactions,
     producing: Producing,
+    remoting: Remoting,
     handlers: Iterable[Handlers],
 ) -> HttpResponder | None:
     """Where scrapers and probes ask; None when it is switched off, and then nothing is counted for it."""
@@ -35,7 +37,7 @@ def exporter_of(
     for table in handlers:
         table.answered = meters.answered
     producing.sends.meter = meters.sent
-    producing.send_runs.meters = meters
+    remoting.send_runs.meters = meters
     producing.replies.on_stored.append(lambda topic, count, size: meters.stored(topic, NORMAL, count, size))
     transactions.endings.on_stored.append(
         lambda topic, count, size, _: meters.stored(topic, TRANSACTION, count, size)

@@ -1,15 +1,13 @@
-"""Messages on their way in: sends, in runs or one by one, and what comes as another request."""
+"""Messages on their way in: sends, replies, recalls, retries."""
 
 from __future__ import annotations
 
 from kerolox.broker.base import Base, Served
 from kerolox.broker.figures.room import Figures
-from kerolox.broker.later.room import Later
 from kerolox.broker.members.room import Membership
 from kerolox.broker.produce.recalls import Recalls
 from kerolox.broker.produce.replies import Replies
 from kerolox.broker.produce.retries import Retries
-from kerolox.broker.produce.send_runs import SendRuns
 from kerolox.broker.produce.sends import Sends
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.transactions import Transactions
@@ -28,7 +26,6 @@ class Producing:
         membership: Membership,
         figures: Figures,
         path: WritePath,
-        later: Later,
         transactions: Transactions,
         unique_keys: UniqueKeys,
     ) -> None:
@@ -46,16 +43,6 @@ class Producing:
         if self.sends.light_queues is not None:
             light = (topic for topic in store.queues.by_topic if topic.startswith(LIGHT_PREFIX))
             self.sends.light_queues.update(topic.encode() for topic in light)
-        self.send_runs = SendRuns(
-            self.sends,
-            store.log,
-            path.writes,
-            store.acks,
-            path.admission,
-            later.delays,
-            later.timer_sends,
-            options,
-        )
         self.recalls = Recalls(store, path.pending_messages, path.writes, topics, options, clock)
         self.replies = Replies(
             store,
@@ -80,10 +67,9 @@ class Producing:
         )
         # A message whose group has tried often enough is redirected before it could become a half message.
         self.sends.rewrites += [self.retries.redirect, transactions.prepare]
-        for writer in (self.sends, self.send_runs, self.replies):
+        for writer in (self.sends, self.replies):
             writer.on_stored.append(figures.stats.stored)
-        topics.on_change.append(lambda config: self.send_runs.forget_topic(config.topic_name))
-        topics.on_removed += [self.send_runs.forget_topic, self.sends.forget_topic]
+        topics.on_removed.append(self.sends.forget_topic)
 
     def rows(self) -> Served:
         yield (

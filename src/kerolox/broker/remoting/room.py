@@ -1,0 +1,36 @@
+"""What knows RocketMQ's frames: sends that come in runs."""
+
+from __future__ import annotations
+
+from kerolox.broker.base import Base
+from kerolox.broker.figures.room import Figures
+from kerolox.broker.later.room import Later
+from kerolox.broker.produce.room import Producing
+from kerolox.broker.remoting.send_runs import SendRuns
+from kerolox.broker.tables.room import Tables
+from kerolox.broker.write.room import WritePath
+
+
+class Remoting:
+    def __init__(
+        self,
+        base: Base,
+        tables: Tables,
+        figures: Figures,
+        path: WritePath,
+        later: Later,
+        producing: Producing,
+    ) -> None:
+        self.send_runs = SendRuns(
+            producing.sends,
+            base.store.log,
+            path.writes,
+            base.store.acks,
+            path.admission,
+            later.delays,
+            later.timer_sends,
+            base.options,
+        )
+        self.send_runs.on_stored.append(figures.stats.stored)
+        tables.topics.on_change.append(lambda config: self.send_runs.forget_topic(config.topic_name))
+        tables.topics.on_removed.append(self.send_runs.forget_topic)
