@@ -13,12 +13,13 @@ SOURCE = Path(__file__).parent.parent / "src" / "kerolox"
 ALLOWED = {
     "base": {"base", "protocol"},
     "protocol": {"protocol", "errors"},
-    "net": {"net", "protocol", "base"},
-    "nameserver": {"nameserver", "net", "protocol", "base"},
+    "front": {"front", "net", "protocol", "base"},
+    "net": {"net", "front", "protocol", "base"},
+    "nameserver": {"nameserver", "net", "front", "protocol", "base"},
     "store": {"store", "protocol", "base"},
-    "broker": {"broker", "store", "replication", "net", "protocol", "base"},
+    "broker": {"broker", "store", "replication", "net", "front", "protocol", "base"},
     "replication": {"replication", "store", "net", "protocol", "base"},
-    "client": {"client", "net", "protocol", "base"},
+    "client": {"client", "net", "front", "protocol", "base"},
     "spark": {"spark", "client", "store", "protocol", "base"},
     "pipeline": {"pipeline", "spark", "client", "store", "protocol", "base"},
     "testing": None,  # on top of everything

@@ -17,9 +17,9 @@ from kerolox.broker.members.members import Members
 from kerolox.broker.members.queue_locks import QueueLocks
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Answer, Handlers, Request
 from kerolox.net.dialer import Dialer
-from kerolox.net.lanes import Lane
-from kerolox.net.requests import Answer, Handlers, Request
 from kerolox.net.server import Server
 from kerolox.protocol.bodies.heartbeat import (
     ConsumeFromWhere,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kerolox.broker.admin import client_admin
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Answer, Handlers, Request
 from kerolox.net.dialer import Dialer
-from kerolox.net.lanes import Lane
-from kerolox.net.requests import Answer, Handlers, Request
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.clients import ConsumerConnection, ProducerConnection, ProducerTable
 from kerolox.protocol.bodies.groups import (

@@ -9,7 +9,7 @@ import pytest
 from kerolox.broker.cluster.leadership import Leadership
 from kerolox.broker.consume import commits
 from kerolox.broker.options import BrokerRole
-from kerolox.net.requests import Answer
+from kerolox.front.requests import Answer
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.offsets import ConsumerStatus, CorrectionOffsets, ResetOffsets

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from kerolox.broker.broker import Broker
+from kerolox.front.requests import Hook
 from kerolox.net.dialer import Dialer
 from kerolox.net.peer import Peer
-from kerolox.net.requests import Hook
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kerolox.broker.members.members import Client, ConsumerMembers
+from kerolox.front.requests import Handlers
 from kerolox.net.peer import Peer, PeerEvents
-from kerolox.net.requests import Handlers
 from kerolox.protocol.bodies.heartbeat import MessageModel, SubscriptionData
 from kerolox.protocol.codes import Language
 from kerolox.protocol.command import Command

@@ -13,12 +13,12 @@ import trustme
 
 from kerolox.broker.cluster.registration import split_nameservers
 from kerolox.broker.options import BrokerOptions
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Answer, Handlers, Request
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG
 from kerolox.nameserver.listings import cluster_info
 from kerolox.nameserver.server import NameServer
 from kerolox.net.dialer import Dialer
-from kerolox.net.lanes import Lane
-from kerolox.net.requests import Answer, Handlers, Request
 from kerolox.net.server import Server
 from kerolox.net.tls import ClientAuth, TlsMode
 from kerolox.protocol.bodies.registration import Registration, body_crc32

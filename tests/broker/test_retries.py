@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kerolox.broker.names import group_of_retry_topic
+from kerolox.front.requests import Handlers, Hook
 from kerolox.net.dialer import Dialer
 from kerolox.net.peer import Peer
-from kerolox.net.requests import Handlers, Hook
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.topics import TopicConfig

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from kerolox.front.requests import Hook
 from kerolox.net.dialer import Dialer
-from kerolox.net.requests import Hook
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode

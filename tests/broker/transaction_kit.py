@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Handlers, Request
 from kerolox.net.dialer import Dialer
-from kerolox.net.lanes import Lane
-from kerolox.net.requests import Handlers, Request
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.heartbeat import HeartbeatData, ProducerData
 from kerolox.protocol.codes import RequestCode

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kerolox.cli.bench import user_properties
+from kerolox.front.requests import Hook
 from kerolox.net.peer import Peer
-from kerolox.net.requests import Hook
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.signature import verify

@@ -21,9 +21,9 @@ from kerolox.client.errors import (
     TopicUnknownAtBroker,
 )
 from kerolox.errors import Closed, OptionError
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Answer, Handlers, Request
 from kerolox.net.dialer import Dialer
-from kerolox.net.lanes import Lane
-from kerolox.net.requests import Answer, Handlers, Request
 from kerolox.net.server import Server
 from kerolox.protocol.bodies.clients import ConsumeDirectlyResult, ConsumeResult, ConsumerRunningInfo
 from kerolox.protocol.bodies.heartbeat import ConsumerData, ConsumeType, HeartbeatData, MessageModel

@@ -23,8 +23,8 @@ from kerolox.client.errors import (
 )
 from kerolox.client.send.hooks import SendContext, SendHook
 from kerolox.errors import Closed, ConnectFailed, OptionError, RequestTimeout
-from kerolox.net.lanes import Lane
-from kerolox.net.requests import Answer, Handlers, Request
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Answer, Handlers, Request
 from kerolox.net.server import Server
 from kerolox.protocol.bodies.routes import BrokerData, QueueData, TopicRoute
 from kerolox.protocol.codes import RequestCode, ResponseCode

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Handlers, Request
 from kerolox.net.dialer import Dialer
-from kerolox.net.lanes import Lane
-from kerolox.net.requests import Handlers, Request
 from kerolox.protocol.bodies.heartbeat import HeartbeatData, ProducerData
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.transaction import CheckTransaction, EndTransactionRequest

@@ -14,13 +14,13 @@ import pytest
 import trustme
 
 from kerolox.errors import KeroloxError
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Handlers, Request
 from kerolox.nameserver.changes import SLICE
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG
 from kerolox.nameserver.server import NameServer
 from kerolox.net.dialer import Dialer
-from kerolox.net.lanes import Lane
 from kerolox.net.peer import Peer
-from kerolox.net.requests import Handlers, Request
 from kerolox.net.server import ListenFailed, Server
 from kerolox.net.tls import ClientTls
 from kerolox.protocol.bodies.properties_text import read_properties

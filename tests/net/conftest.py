@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kerolox.net.lanes import Lane
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Answer, Handlers, Request
 from kerolox.net.peer import Peer, PeerEvents
-from kerolox.net.requests import Answer, Handlers, Request
 from kerolox.net.server import Server
 from kerolox.protocol.header import Header
 

@@ -8,11 +8,11 @@ import struct
 
 import pytest
 
-from kerolox.net import lanes
+from kerolox.front import lanes
+from kerolox.front.requests import Answer, Request
 from kerolox.net.dialer import Dialer
 from kerolox.net.memory_budget import MemoryBudget
 from kerolox.net.peer import PASS_S_MAX, Budgets, PeerLimits
-from kerolox.net.requests import Answer, Request
 from kerolox.net.server import Server
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.command import request

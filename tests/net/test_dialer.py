@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kerolox.errors import Closed, ConnectFailed, ConnectionLost, Overloaded, RequestTimeout
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Answer, Handlers, Hook, Request
 from kerolox.net.dialer import Dialer, split_address
-from kerolox.net.lanes import Lane
 from kerolox.net.peer import PeerLimits
-from kerolox.net.requests import Answer, Handlers, Hook, Request
 from kerolox.net.server import Server
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.command import Command

@@ -8,9 +8,9 @@ import struct
 
 import pytest
 
+from kerolox.front.requests import Answer, Hook
 from kerolox.net.dialer import Dialer
 from kerolox.net.peer import PeerLimits
-from kerolox.net.requests import Answer, Hook
 from kerolox.net.server import ListenFailed, Server
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.command import Command, decode_command, request

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
-from kerolox.net.lanes import BODY_BYTES_MAX, Lane
-from kerolox.net.requests import Row
+from kerolox.front.lanes import BODY_BYTES_MAX, Lane
+from kerolox.front.requests import Row
 from kerolox.store.message_store import MessageStore
 
 # What a room serves: the rows of each lane.

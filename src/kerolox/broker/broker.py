@@ -29,8 +29,8 @@ from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.room import transactions_of
 from kerolox.broker.write.room import WritePath
 from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.front.requests import Handlers, Row
 from kerolox.net.peer import Budgets, Peer, PeerEvents, PeerLimits
-from kerolox.net.requests import Handlers, Row
 from kerolox.net.server import ListenFailed, Server
 from kerolox.options import check_present
 from kerolox.protocol.codes import RequestCode

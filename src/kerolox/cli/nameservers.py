@@ -13,7 +13,7 @@ from kerolox.errors import KeroloxError, OptionError, nearest
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
-    from kerolox.net.requests import Handlers
+    from kerolox.front.requests import Handlers
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -56,7 +56,7 @@ def access_keys() -> tuple[str, str]:
 
 def _handlers() -> Handlers:
     from kerolox.client.cluster.signing import Signing
-    from kerolox.net.requests import Handlers
+    from kerolox.front.requests import Handlers
 
     handlers = Handlers()
     access_key, secret_key = access_keys()

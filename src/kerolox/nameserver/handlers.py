@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
+from kerolox.front.requests import Answer, Handler, Request, Row
 from kerolox.nameserver import listings
 from kerolox.nameserver.brokers import MinIdNotice, Registration
 from kerolox.nameserver.changes import Changes
@@ -21,7 +22,6 @@ from kerolox.nameserver.encoded_routes import encode_route, in_zone
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.routes import Routes
-from kerolox.net.requests import Answer, Handler, Request, Row
 from kerolox.options import to_properties
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.registration import Registration as RegistrationBody

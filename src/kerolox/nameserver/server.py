@@ -15,6 +15,8 @@ from typing import Any
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.config_file import ConfigFile
 from kerolox.errors import KeroloxError
+from kerolox.front.lanes import BODY_BYTES_MAX, Lane
+from kerolox.front.requests import Handlers
 from kerolox.nameserver.brokers import BrokerKey, MinIdNotice
 from kerolox.nameserver.changes import Changes
 from kerolox.nameserver.handlers import (
@@ -29,9 +31,7 @@ from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.routes import Routes
 from kerolox.net.dialer import Dialer
-from kerolox.net.lanes import BODY_BYTES_MAX, Lane
 from kerolox.net.peer import Peer, PeerEvents, PeerLimits
-from kerolox.net.requests import Handlers
 from kerolox.net.server import ListenFailed, Server
 from kerolox.protocol import fast_codecs  # noqa: F401 — route queries are decoded in one pass
 from kerolox.protocol.codes import RequestCode

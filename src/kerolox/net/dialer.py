@@ -13,8 +13,8 @@ import ssl
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.errors import Closed, ConnectFailed, RequestTimeout
+from kerolox.front.requests import Handlers
 from kerolox.net.peer import Peer, PeerEvents, PeerLimits
-from kerolox.net.requests import Handlers
 from kerolox.net.tls import ClientTls, client_context
 from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.command import Command, request

@@ -17,8 +17,8 @@ import msgspec
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.errors import Closed, ConnectionLost, KeroloxError, Overloaded, ProtocolError, RequestTimeout
+from kerolox.front.requests import Answer, Handlers, Later, Request
 from kerolox.net.memory_budget import UNFINISHED_BYTES_MAX, UNREAD_BYTES_MAX, MemoryBudget
-from kerolox.net.requests import Answer, Handlers, Later, Request
 from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.command import ANSWER, ONE_WAY, Command, decode_command, encode_answer, request
 from kerolox.protocol.exchange import Exchange, OnAnswer

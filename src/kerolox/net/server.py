@@ -13,8 +13,8 @@ import socket
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.errors import KeroloxError
+from kerolox.front.requests import Handlers
 from kerolox.net.peer import Budgets, Peer, PeerEvents, PeerLimits, address_text
-from kerolox.net.requests import Handlers
 from kerolox.net.tls import CLIENT_HELLO, ServerContext, ServerTls, TlsMode
 
 log = logging.getLogger(__name__)

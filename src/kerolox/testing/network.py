@@ -22,9 +22,9 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Answer, Handlers, Request
 from kerolox.net.dialer import Dialer, split_address
-from kerolox.net.lanes import Lane
-from kerolox.net.requests import Answer, Handlers, Request
 from kerolox.net.server import Server
 from kerolox.protocol.bodies.routes import BrokerData, ClusterInfo, TopicRoute
 from kerolox.protocol.codes import RequestCode

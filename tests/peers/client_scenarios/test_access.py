@@ -25,8 +25,8 @@ from kerolox.client.consume.push_consumer import PushConsumer
 from kerolox.client.errors import AccessDenied
 from kerolox.client.nameservers import NameServers
 from kerolox.client.sockets.socket_cluster import SocketCluster
+from kerolox.front.requests import Handlers
 from kerolox.net.dialer import Dialer
-from kerolox.net.requests import Handlers
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.frame import BINARY, JSON
 

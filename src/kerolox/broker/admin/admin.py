@@ -15,7 +15,7 @@ from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.later.room import Later
 from kerolox.broker.members.room import Membership
 from kerolox.broker.tables.room import Tables
-from kerolox.net.requests import Row
+from kerolox.front.requests import Row
 
 
 class Admin:

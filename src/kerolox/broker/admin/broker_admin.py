@@ -14,7 +14,7 @@ from kerolox.broker.later.timers import Timers
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
-from kerolox.net.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request, Row
 from kerolox.options import change, to_properties
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.routes import KVTable

@@ -7,7 +7,7 @@ from kerolox.broker.members.members import Member, Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, RequestTimeout
-from kerolox.net.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol.bodies.clients import (
     Connection,
     ConsumerConnection,

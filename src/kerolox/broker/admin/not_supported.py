@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kerolox.broker import absent
-from kerolox.net.requests import Answer, Handler, Request, Row
+from kerolox.front.requests import Answer, Handler, Request, Row
 from kerolox.protocol.codes import RequestCode, ResponseCode
 
 _COLD = (

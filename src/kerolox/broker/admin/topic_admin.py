@@ -16,7 +16,7 @@ from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused, sentences
-from kerolox.net.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import GroupList

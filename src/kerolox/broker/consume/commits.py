@@ -13,8 +13,8 @@ from kerolox.broker.members.members import Member, Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, Refused
+from kerolox.front.requests import Answer, Request, Row
 from kerolox.net.peer import refusal
-from kerolox.net.requests import Answer, Request, Row
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.offsets import ConsumerStatus, CorrectionOffsets, ResetOffsets
 from kerolox.protocol.bodies.topics import TopicConfig

@@ -17,8 +17,8 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, Refused
+from kerolox.front.requests import Answer, HeldRequest, Later, Request
 from kerolox.net.peer import refusal
-from kerolox.net.requests import Answer, HeldRequest, Later, Request
 from kerolox.protocol import properties as packed
 from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
 from kerolox.protocol.bodies.heartbeat import MessageModel, SubscriptionData

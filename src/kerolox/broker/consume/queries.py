@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from kerolox.net.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol.bodies.heartbeat import SubscriptionData
 from kerolox.protocol.bodies.stats import ConsumeQueueEntry, ConsumeQueueView
 from kerolox.protocol.codes import RequestCode, ResponseCode

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kerolox.broker.figures.histogram import Histogram
 from kerolox.clock import Clock
-from kerolox.net.requests import HeldRequest, Request
+from kerolox.front.requests import HeldRequest, Request
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import ONE_WAY

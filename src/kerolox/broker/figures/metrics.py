@@ -20,7 +20,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.errors import OptionError
-from kerolox.net.lanes import Lane
+from kerolox.front.lanes import Lane
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.heartbeat import ConsumeType
 from kerolox.protocol.codes import version_name

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
-from kerolox.net.lanes import Lane
+from kerolox.front.lanes import Lane
 from kerolox.protocol.codes import VERSION, version_name
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.errors import StoreError

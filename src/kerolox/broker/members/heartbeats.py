@@ -20,7 +20,7 @@ from kerolox.broker.names import retry_topic
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError
-from kerolox.net.requests import Answer, Later, Request, Row
+from kerolox.front.requests import Answer, Later, Request, Row
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.heartbeat import CheckClient, ConsumerData, HeartbeatData, SubscriptionData
 from kerolox.protocol.bodies.members import ConsumerIds

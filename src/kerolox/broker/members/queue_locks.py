@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from kerolox.broker.bounds import QUEUE_LOCKS_MAX, too_many
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest
-from kerolox.net.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode

@@ -16,7 +16,7 @@ from kerolox.broker.write.intake import LogWrites
 from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
-from kerolox.net.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode, response_name
 from kerolox.protocol.flags import COMPRESSED, COMPRESSION_MASK

@@ -24,7 +24,7 @@ from kerolox.broker.write.admission import Admission, goes_to_a_group
 from kerolox.broker.write.intake import LogWrites
 from kerolox.broker.write.pending_message import Parked, PendingMessage, PendingMessages
 from kerolox.errors import KeroloxError, Refused
-from kerolox.net.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol import properties as packed
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode

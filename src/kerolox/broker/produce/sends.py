@@ -23,8 +23,8 @@ from kerolox.broker.write.admission import Admission, goes_to_a_group, is_plain,
 from kerolox.broker.write.intake import LogWrites
 from kerolox.broker.write.pending_message import Parked, PendingMessage, PendingMessages
 from kerolox.errors import KeroloxError, Overloaded, ProtocolError, Refused
+from kerolox.front.requests import Answer, Handler, Request
 from kerolox.net.peer import refusal
-from kerolox.net.requests import Answer, Handler, Request
 from kerolox.protocol import properties as packed
 from kerolox.protocol.batch import split_batch
 from kerolox.protocol.bodies.topics import TopicConfig

@@ -14,7 +14,7 @@ from typing import Any
 from kerolox.broker.consume.waiting_pulls import WaitingPulls
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
-from kerolox.net.requests import Answer, Handler, Hook, Request, Route
+from kerolox.front.requests import Answer, Handler, Hook, Request, Route
 from kerolox.net.server import Server
 from kerolox.protocol.codes import VERSION_BEFORE_GO_AWAY, ResponseCode
 from kerolox.protocol.flags import COMMAND_ONEWAY

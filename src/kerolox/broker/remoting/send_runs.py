@@ -18,9 +18,9 @@ from kerolox.broker.write.admission import STOPS, Admission
 from kerolox.broker.write.intake import LogWrites
 from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
-from kerolox.net.lanes import Lane
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Answer, Handlers, Request
 from kerolox.net.peer import Peer
-from kerolox.net.requests import Answer, Handlers, Request
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command, decode_command, encode_answer
 from kerolox.protocol.frame import Frame, split_frames

@@ -16,7 +16,7 @@ from kerolox.broker.write.intake import LogWrites
 from kerolox.broker.write.pending_message import PendingMessages
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, Overloaded, Refused
-from kerolox.net.requests import Answer, Request
+from kerolox.front.requests import Answer, Request
 from kerolox.protocol import reserved
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK

@@ -16,7 +16,7 @@ from kerolox.broker.write.intake import LogWrites
 from kerolox.broker.write.pending_message import Parked, PendingMessage, PendingMessages
 from kerolox.clock import Clock
 from kerolox.errors import Refused
-from kerolox.net.requests import Request, Row
+from kerolox.front.requests import Request, Row
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.send import SendRequest
 from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCheckRequest

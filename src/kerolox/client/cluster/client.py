@@ -32,9 +32,9 @@ from kerolox.client.nameservers import NameServers
 from kerolox.client.options import ClientOptions
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import Closed, ConnectFailed, KeroloxError, OptionError
+from kerolox.front.requests import Handlers, Hook
 from kerolox.net.dialer import Dialer
 from kerolox.net.peer import Peer, PeerEvents
-from kerolox.net.requests import Handlers, Hook
 from kerolox.protocol.bodies.routes import ClusterInfo
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command

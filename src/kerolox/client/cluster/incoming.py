@@ -12,8 +12,8 @@ import msgspec
 
 from kerolox.client.messages import Queue, Received, decode_received
 from kerolox.errors import KeroloxError
-from kerolox.net.lanes import Lane
-from kerolox.net.requests import Answer, Handlers, Request
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Answer, Handlers, Request
 from kerolox.protocol import properties as names
 from kerolox.protocol.bodies.offsets import ConsumerStatus, ResetOffsets
 from kerolox.protocol.codes import RequestCode, ResponseCode

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kerolox.client.cluster.routes import Route
     from kerolox.client.messages import Queue, Received
-    from kerolox.net.requests import Request
+    from kerolox.front.requests import Request
     from kerolox.protocol.bodies.clients import ConsumeDirectlyResult, ConsumerRunningInfo
     from kerolox.protocol.bodies.heartbeat import ConsumerData
     from kerolox.protocol.headers.transaction import CheckTransaction

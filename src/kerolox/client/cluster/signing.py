@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kerolox.net.requests import Hook
+from kerolox.front.requests import Hook
 from kerolox.protocol.codes import VERSION_UNIQUE_KEY_UNSIGNED
 from kerolox.protocol.signature import UNIQUE_KEY_QUERY, sign
 

@@ -44,7 +44,7 @@ from kerolox.client.send.transactions import (
     TransactionState,
 )
 from kerolox.errors import Closed, KeroloxError
-from kerolox.net.requests import Request
+from kerolox.front.requests import Request
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.send import RecallAnswer, RecallRequest
 from kerolox.protocol.headers.transaction import CheckTransaction

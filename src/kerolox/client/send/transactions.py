@@ -35,7 +35,7 @@ from kerolox.protocol.message_id import read_offset_id
 
 if TYPE_CHECKING:
     from kerolox.client.send.producer import Producer
-    from kerolox.net.requests import Request
+    from kerolox.front.requests import Request
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from kerolox.protocol.command import Command
 from kerolox.protocol.header import Header
 
 if TYPE_CHECKING:
-    from kerolox.net.lanes import Lane
+    from kerolox.front.lanes import Lane
     from kerolox.net.peer import Peer
     from kerolox.protocol.frame import Frame
 

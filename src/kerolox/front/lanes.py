@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
-from kerolox.net.requests import Answer, Request
+from kerolox.front.requests import Answer, Request
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.limits import FRAME_BYTES_MAX
 
