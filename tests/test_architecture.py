@@ -58,6 +58,7 @@ ROOMS = {
     ),
     "client": (
         "errors messages message_types names ids nameservers options",
+        "calls",
         "cluster",
         "send",
         "consume",

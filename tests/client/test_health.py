@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kerolox.client.send.health import BrokerHealth
+from kerolox.client.calls.health import BrokerHealth
 from kerolox.testing.clock import ManualClock
 
 

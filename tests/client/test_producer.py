@@ -101,7 +101,7 @@ async def test_either_header_encoding(running: RunningBroker, encoding: int) -> 
 
 
 def test_the_template_says_what_the_typed_header_says() -> None:
-    from kerolox.client.send.outgoing import Outgoing, Target
+    from kerolox.client.calls.outgoing import Outgoing, Target
 
     queue = Queue("a%b", "broker%d", 3)
     target = Target(queue, "x:1", "gr%oup", unit_mode=True, template_queues=7)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import trustme
 
+from kerolox.client.calls.outgoing import Target
 from kerolox.client.errors import InvalidMessage, TopicNotFound
 from kerolox.client.messages import Queue, Received
 from kerolox.client.options import ClientOptions
-from kerolox.client.send.outgoing import Target
 from kerolox.client.sockets import targets as plain_targets
 from kerolox.client.sockets.lines import Parcel, Sending, SendLine
 from kerolox.client.sockets.sending import NotAllSent, SocketSender

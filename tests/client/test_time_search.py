@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kerolox import ClientOptions, Message, Producer, PullConsumer
-from kerolox.client.cluster import time_search as module
-from kerolox.client.cluster.time_search import answered_in_turn, time_search
+from kerolox.client.calls import time_search as module
+from kerolox.client.calls.time_search import answered_in_turn, time_search
 from kerolox.protocol.codes import VERSION, VERSION_EXACT_TIMES, RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.header import Header, encode_fields

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from kerolox.client.cluster.time_search import ANSWERS, answered, time_search
+from kerolox.client.calls.time_search import ANSWERS, answered, time_search
 from kerolox.client.errors import failure
 from kerolox.client.nameservers import NameServers
 from kerolox.errors import KeroloxError, RequestFailed, nearest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
+from kerolox.client.calls.time_search import ANSWERS, answered, time_search
 from kerolox.client.cluster.routes import MASTER
-from kerolox.client.cluster.time_search import ANSWERS, answered, time_search
 from kerolox.client.errors import failure
 from kerolox.client.messages import Queue, Received
 from kerolox.protocol.bodies.members import ConsumerIds, LockAnswer, LockRequest

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from kerolox.client.calls.outgoing import Outgoing
 from kerolox.client.cluster.queue_calls import QueueCalls
 from kerolox.client.messages import Received
 from kerolox.client.names import retry_topic
 from kerolox.client.options import ProducerOptions
-from kerolox.client.send.outgoing import Outgoing
 from kerolox.client.send.sending import Sender
 from kerolox.errors import KeroloxError
 from kerolox.protocol import properties as names

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from kerolox.client.calls.outgoing import Outgoing
 from kerolox.client.errors import InvalidMessage
 from kerolox.client.message_types import wrong_field
 from kerolox.client.messages import Message, Receipt
-from kerolox.client.send.outgoing import Outgoing
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.reserved import RETRY_PREFIX

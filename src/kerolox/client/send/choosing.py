@@ -11,8 +11,8 @@ from kerolox.client.messages import Queue
 from kerolox.protocol import properties as names
 
 if TYPE_CHECKING:
+    from kerolox.client.calls.outgoing import Outgoing, Target
     from kerolox.client.cluster.client import Client
-    from kerolox.client.send.outgoing import Outgoing, Target
     from kerolox.client.send.sending import Publishing, Selector
 
 Pin = Callable[["Publishing", "Outgoing"], "Target"]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kerolox.client.calls.outgoing import Outgoing, Target
 from kerolox.client.errors import NoRoute, failure, may_try_again
 from kerolox.client.messages import Receipt
-from kerolox.client.send.outgoing import Outgoing, Target
 from kerolox.errors import KeroloxError, RequestTimeout
 from kerolox.protocol.codes import STORED_CODES, ResponseCode, request_name
 

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kerolox.client.calls.outgoing import Outgoing, Target
 from kerolox.client.errors import SendFailed
 from kerolox.client.send.batches import batch_of, receipts_of
-from kerolox.client.send.outgoing import Outgoing, Target
 from kerolox.errors import KeroloxError
 
 if TYPE_CHECKING:

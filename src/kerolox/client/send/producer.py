@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
+from kerolox.client.calls.outgoing import Outgoing, Target
 from kerolox.client.cluster.client import Client
 from kerolox.client.cluster.members import ProducingMember
 from kerolox.client.cluster.routes import Route
@@ -32,7 +33,6 @@ from kerolox.client.send.hooks import (
     run_before,
 )
 from kerolox.client.send.linger import Linger
-from kerolox.client.send.outgoing import Outgoing, Target
 from kerolox.client.send.request_reply import Requests
 from kerolox.client.send.sending import Selector, Sender
 from kerolox.client.send.tracing import TraceKind, Tracer

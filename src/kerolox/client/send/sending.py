@@ -13,15 +13,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from kerolox.client.calls.health import BrokerHealth
+from kerolox.client.calls.outgoing import Outgoing, Target, check_properties, shrink
 from kerolox.client.cluster.routes import Route
 from kerolox.client.errors import InvalidMessage, SendFailed, StoredUnsafely, failure, may_try_again
 from kerolox.client.ids import unique_keys
 from kerolox.client.message_types import seconds, wrong_field
 from kerolox.client.messages import Message, Queue, Receipt
 from kerolox.client.names import check_topic_for_sending
-from kerolox.client.send.health import BrokerHealth
 from kerolox.client.send.in_flight import Pipeline
-from kerolox.client.send.outgoing import Outgoing, Target, check_properties, shrink
 from kerolox.errors import (
     ConnectFailed,
     ConnectionLost,

@@ -6,9 +6,9 @@ import ssl
 from collections import deque
 from collections.abc import Iterable
 
+from kerolox.client.calls.outgoing import Outgoing, Target
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
-from kerolox.client.send.outgoing import Outgoing, Target
 from kerolox.client.sockets.socket_cluster import RECEIVE_BYTES, Line
 from kerolox.errors import ConnectionLost
 from kerolox.protocol.command import Command, decode_command

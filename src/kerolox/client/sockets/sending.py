@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
+from kerolox.client.calls.health import BrokerHealth
+from kerolox.client.calls.outgoing import Target
 from kerolox.client.errors import (
     InvalidMessage,
     SendFailed,
@@ -26,8 +28,6 @@ from kerolox.client.errors import (
     may_try_again,
 )
 from kerolox.client.messages import Queue
-from kerolox.client.send.health import BrokerHealth
-from kerolox.client.send.outgoing import Target
 from kerolox.client.sockets.lines import Parcel, Sending, SendLine
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.client.sockets.targets import Targets

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Self, TypeVar
 
+from kerolox.client.calls.time_search import ANSWERS, answered_in_turn, time_search
 from kerolox.client.cluster.routes import MASTER, Route
 from kerolox.client.cluster.signing import sign_request
-from kerolox.client.cluster.time_search import ANSWERS, answered_in_turn, time_search
 from kerolox.client.errors import BrokerNotRegistered, NameServerUnreachable, NoRoute, TopicNotFound, failure
 from kerolox.client.messages import Queue, Received, decode_received
 from kerolox.client.options import ClientOptions

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from kerolox.client.calls.outgoing import Target
 from kerolox.client.cluster.routes import MASTER, Route
 from kerolox.client.errors import BrokerNotRegistered, NameServerUnreachable, NoPermission, TopicNotFound
 from kerolox.client.messages import Queue
-from kerolox.client.send.outgoing import Target
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed, RequestTimeout
 from kerolox.protocol.bodies.routes import TopicRoute

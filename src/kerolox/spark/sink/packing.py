@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from kerolox.client.calls.outgoing import shrink
 from kerolox.client.messages import Queue
-from kerolox.client.send.outgoing import shrink
 from kerolox.client.sockets.lines import Parcel
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.protocol.codes import RequestCode
