@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kerolox.client.cluster.signing import sign_request
+from kerolox.client.calls.signing import finish_request
+from kerolox.client.options import ClientOptions
 from kerolox.protocol.codes import VERSION, VERSION_UNIQUE_KEY_UNSIGNED, RequestCode
 from kerolox.protocol.command import Command, decode_command, request
 from kerolox.protocol.frame import BINARY, JSON, FrameSplitter
@@ -33,9 +34,12 @@ def test_a_broker_finds_the_signature_right(encoding: int) -> None:
         fields={"a": "\U0001f600", "B": ""},
         encoding=encoding,
     )
-    sign_request(asked, "key", "secret", "token")
+    finish_request(
+        asked, ClientOptions(access_key="key", secret_key="secret", security_token="token", namespace_v2="ns")
+    )
     got = arrived(asked)
     assert (got.fields["AccessKey"], got.fields["SecurityToken"]) == ("key", "token")
+    assert (got.fields["nsd"], got.fields["ns"]) == ("true", "ns")
     assert got.version == VERSION
     assert verify(got.fields, got.body, "secret", got.version)
     assert not verify(got.fields, got.body, "Secret", got.version)
@@ -44,7 +48,7 @@ def test_a_broker_finds_the_signature_right(encoding: int) -> None:
 
 def test_a_query_by_id_is_right_for_brokers_of_both_lines(encoding: int) -> None:
     asked = request(RequestCode.QUERY_MESSAGE, QUERY, opaque=1, encoding=encoding)
-    sign_request(asked, "key", "secret")
+    finish_request(asked, ClientOptions(access_key="key", secret_key="secret"))
     got = arrived(asked)
     assert got.header(QueryMessageRequest) == QUERY
     assert got.version == VERSION_UNIQUE_KEY_UNSIGNED

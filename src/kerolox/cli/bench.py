@@ -243,8 +243,10 @@ def truth(flag: str, text: str) -> bool:
 
 def sign_requests(admin: Admin, access_key: str, secret_key: str) -> None:
     from kerolox.client.cluster.signing import Signing
+    from kerolox.client.options import ClientOptions
 
-    admin.dialer.handlers.hooks.append(Signing(access_key, secret_key))
+    options = ClientOptions(access_key=access_key, secret_key=secret_key)
+    admin.dialer.handlers.hooks.append(Signing(options))
 
 
 def _until_interrupted(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, None]]) -> None:

@@ -55,13 +55,15 @@ def access_keys() -> tuple[str, str]:
 
 
 def _handlers() -> Handlers:
-    from kerolox.client.cluster.signing import Signing
     from kerolox.front.requests import Handlers
 
     handlers = Handlers()
     access_key, secret_key = access_keys()
     if access_key:
-        handlers.hooks.append(Signing(access_key, secret_key))
+        from kerolox.client.cluster.signing import Signing
+        from kerolox.client.options import ClientOptions
+
+        handlers.hooks.append(Signing(ClientOptions(access_key=access_key, secret_key=secret_key)))
     return handlers
 
 

@@ -78,7 +78,7 @@ class Guarded:
     async def admin(self, keys: Keys = ADMIN) -> AsyncIterator[Admin]:
         handlers = Handlers()
         if keys.access_key:
-            handlers.hooks.append(Signing(*keys))
+            handlers.hooks.append(Signing(ClientOptions(**keys._asdict())))
         async with Dialer(handlers) as dialer:
             yield Admin(NameServers([self.nameserver], dialer), dialer)
 
@@ -123,7 +123,7 @@ class Guarded:
         subject = f"User:{keys.access_key}"
         acl = {"subject": subject, "policies": [{"policyType": "Custom", "entries": entries}]}
         handlers = Handlers()
-        handlers.hooks.append(Signing(*ADMIN))
+        handlers.hooks.append(Signing(ClientOptions(**ADMIN._asdict())))
         async with Dialer(handlers) as dialer:
             peer = await dialer.connect(self.broker.address)
             for code, fields, body in (

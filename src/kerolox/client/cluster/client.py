@@ -19,11 +19,12 @@ import random
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Self, TypeVar
 
+from kerolox.client.calls.signing import goes_plain
 from kerolox.client.cluster.heartbeats import Heartbeats
 from kerolox.client.cluster.incoming import Incoming
 from kerolox.client.cluster.members import ConsumingMember, Member, ProducingMember
 from kerolox.client.cluster.routes import MASTER, Route, Routes
-from kerolox.client.cluster.signing import is_incoming, sign_request
+from kerolox.client.cluster.signing import Signing
 from kerolox.client.errors import AfterFork, BrokerNotRegistered, BrokerUnreachable, failure
 from kerolox.client.ids import client_id
 from kerolox.client.messages import Received
@@ -32,7 +33,7 @@ from kerolox.client.nameservers import NameServers
 from kerolox.client.options import ClientOptions
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import Closed, ConnectFailed, KeroloxError, OptionError
-from kerolox.front.requests import Handlers, Hook
+from kerolox.front.requests import Handlers
 from kerolox.net.dialer import Dialer
 from kerolox.net.peer import Peer, PeerEvents
 from kerolox.protocol.bodies.routes import ClusterInfo
@@ -63,9 +64,8 @@ class Client(PeerEvents):
         self.consumers: dict[str, ConsumingMember] = {}
         self.replies: dict[str, asyncio.Future[Received]] = {}  # correlation id → who waits
         self.handlers = Handlers()
-        outgoing = _Outgoing(self.options)
-        if outgoing.needed:
-            self.handlers.hooks.append(outgoing)
+        if not goes_plain(self.options):
+            self.handlers.hooks.append(Signing(self.options))
         self.dialer = Dialer(
             self.handlers,
             events=self,
@@ -326,23 +326,6 @@ class Client(PeerEvents):
         while True:
             await self.clock.sleep(self.options.heartbeat_s)
             await self.heartbeat()
-
-
-class _Outgoing(Hook):
-    """Adds to every request of ours what all of them carry, and signs it."""
-
-    def __init__(self, options: ClientOptions) -> None:
-        self._options = options
-        self.needed = bool(options.access_key or options.namespace_v2)
-
-    def before_request(self, peer: Peer, request: Command) -> None:
-        if is_incoming(request):
-            return
-        options = self._options
-        if options.namespace_v2:
-            request.fields.update(nsd="true", ns=options.namespace_v2)
-        if options.access_key:
-            sign_request(request, options.access_key, options.secret_key, options.security_token)
 
 
 def _add(table: dict[str, M], member: M, client: str) -> None:

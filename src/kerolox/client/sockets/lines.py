@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Iterable
 
 from kerolox.client.calls.outgoing import Outgoing, Target
+from kerolox.client.calls.signing import finish_request, goes_plain
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import RECEIVE_BYTES, Line
 from kerolox.errors import ConnectionLost
 from kerolox.protocol.command import Command, decode_command
-from kerolox.protocol.signature import sign
 
 _WAIT = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -56,6 +56,7 @@ class SendLine(Line):
     def __init__(self, address: str, options: ClientOptions) -> None:
         super().__init__(address, options)
         self._socket.setblocking(False)
+        self._goes_plain = goes_plain(options)
         self.waiting: dict[int, Sending] = {}
         self._out: deque[tuple[Sending, memoryview]] = deque()
 
@@ -77,16 +78,9 @@ class SendLine(Line):
         self.push()
 
     def _frame(self, target: Target, parcel: Parcel, opaque: int) -> bytes:
-        options = self._options
-        plain = not options.access_key and not options.namespace_v2
-        command = target.command(parcel, opaque, options.encoding, plain=plain)
-        if options.namespace_v2:
-            command.fields.update(nsd="true", ns=options.namespace_v2)
-        if options.access_key:
-            token = options.security_token or None
-            command.fields.update(
-                sign(command.fields, parcel.body, options.access_key, options.secret_key, token)
-            )
+        command = target.command(parcel, opaque, self._options.encoding, plain=self._goes_plain)
+        if not self._goes_plain:
+            finish_request(command, self._options)
         return command.encode()
 
     def push(self) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kerolox.client.calls.signing import goes_plain
 from kerolox.client.errors import failure
 from kerolox.client.messages import Queue
 from kerolox.errors import KeroloxError
@@ -95,7 +96,7 @@ class Pulls:
         self._queue, self._group, self._expression, self._kind = queue, group, expression, kind
         options = cluster.options
         # A signature is over all fields; and the binary form has lengths.
-        self._is_plain = not (options.access_key or options.namespace_v2) and options.encoding == JSON
+        self._is_plain = goes_plain(options) and options.encoding == JSON
         self._pieces: list[bytes] = []
 
     def _header(self, offset: int, count: int) -> PullRequest:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Self, TypeVar
 
+from kerolox.client.calls.signing import finish_request
 from kerolox.client.calls.time_search import ANSWERS, answered_in_turn, time_search
 from kerolox.client.cluster.routes import MASTER, Route
-from kerolox.client.cluster.signing import sign_request
 from kerolox.client.errors import BrokerNotRegistered, NameServerUnreachable, NoRoute, TopicNotFound, failure
 from kerolox.client.messages import Queue, Received, decode_received
 from kerolox.client.options import ClientOptions
@@ -79,10 +79,7 @@ class Line:
         """Send a request; what it returns is given to :meth:`receive`."""
         options = self._options
         command = request(code, header, body, opaque=next(self._opaques), encoding=options.encoding)
-        if options.namespace_v2:
-            command.fields.update(nsd="true", ns=options.namespace_v2)
-        if options.access_key:
-            sign_request(command, options.access_key, options.secret_key, options.security_token)
+        finish_request(command, options)
         self.send_bytes(command.encode())
         return command.opaque
 
