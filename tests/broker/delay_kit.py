@@ -10,8 +10,8 @@ from typing import Any
 from kerolox.broker.cluster.leadership import Leadership
 from kerolox.broker.later.delays import Delays
 from kerolox.broker.options import BrokerOptions, BrokerRole
-from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
+from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack
@@ -52,12 +52,11 @@ class DelayRig:
         )
         Leadership(self.store.state, BrokerRole.SLAVE if follows else BrokerRole.ASYNC_MASTER)
         await self.store.open()
-        self.pending_messages = PendingMessages(self.store.log)
-        self.writes = LogWrites(self.store.log)
+        self.intake = Intake(self.store.log, self.store.acks)
         self.offsets = DelayOffsets(self.store.files, self.store.path("config"), clock=self.clock)
         self.offsets.load()
-        self.delays = Delays(self.store, self.writes, self.offsets, options, self.clock)
-        self.pending_messages.rewrites.append(self.delays.park)
+        self.delays = Delays(self.store, self.intake, self.offsets, options, self.clock)
+        self.intake.rewrites.append(self.delays.park)
         await self.delays.load()
         await self.delays.start()
         await self.clock.advance(0)
@@ -111,8 +110,8 @@ class DelayRig:
         for level in levels:
             pending = self.pending(level, **changes)
             bodies.append(pending.body)
-            self.pending_messages.put(pending)
-        await self.writes.written()
+            self.intake.put(pending)
+        await self.intake.written()
         return bodies
 
     # --- out -------------------------------------------------------------------------------------------

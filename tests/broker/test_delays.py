@@ -112,8 +112,8 @@ async def test_what_is_parked_and_what_is_delivered(rig: DelayRig) -> None:
         2, flag=7, reconsume_times=3, sys_flag=0x8, properties=properties, prepared_offset=12
     )
     sent = unpack(pending.properties)
-    rig.pending_messages.put(pending)
-    await rig.writes.written()
+    rig.intake.put(pending)
+    await rig.intake.written()
     (parked,) = rig.parked(2)
     kept = {name: value for name, value in sent.items() if not name.startswith("TIMER_")}
     assert unpack(parked.packed_properties) == kept | {"REAL_TOPIC": "T", "REAL_QID": "1"}
@@ -153,15 +153,15 @@ async def test_a_name_that_ends_in_delay_is_no_level(rig: DelayRig) -> None:
 
 async def test_half_messages_are_not_parked(rig: DelayRig) -> None:
     pending = rig.pending(3, sys_flag=0x4)
-    rig.pending_messages.put(pending)
+    rig.intake.put(pending)
     assert pending.topic == "T"
-    await rig.writes.written()
+    await rig.intake.written()
 
 
 @pytest.mark.parametrize("text", ["x", "1.5", "1_0", " 1", "99999999999", "2147483648"])
 async def test_a_level_that_is_no_number_is_refused(rig: DelayRig, text: str) -> None:
     with pytest.raises(Refused) as caught:
-        rig.pending_messages.put(rig.pending(text))
+        rig.intake.put(rig.pending(text))
     assert caught.value.code == 1
 
 
@@ -470,7 +470,7 @@ async def test_what_cannot_be_restored_is_passed_over(rig: DelayRig) -> None:
     put({"DELAY": "1", "REAL_TOPIC": HALF_TOPIC, "REAL_QID": "0"})
     put({"DELAY": "1", "REAL_TOPIC": "../T", "REAL_QID": "0"})
     put({"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "-4"})
-    await rig.writes.written()
+    await rig.intake.written()
     queue = rig.store.queues.queue(SCHEDULE_TOPIC, 0)
     hole_at = queue.max_physical
     queue.extend(ENTRY.pack(hole_at, 0, HOLE_TAGS) * 2, queue.next_offset)

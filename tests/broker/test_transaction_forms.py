@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 from hypothesis import given
@@ -15,16 +15,17 @@ from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.finished_half_messages import op_bodies, read_op
 from kerolox.broker.transactions.half_messages import Fate, Open
 from kerolox.broker.transactions.recent_half_messages import RecentHalfMessages
-from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage
-from kerolox.errors import KeroloxError
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack, unpack
 from kerolox.store.disk.files import Files
-from kerolox.store.errors import StoreError
-from kerolox.store.log.commit_log import CommitLog
+from kerolox.store.message_store import MessageStore
+from kerolox.store.state import Obstacle
 from kerolox.store.tables.transaction_counts import TransactionCounts
 from kerolox.testing.clock import ManualClock
+from tests.store.dispatch.kit import rig_at
+from tests.store.test_flush import append
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 NOW_MS = 1_700_000_000_000
@@ -162,39 +163,37 @@ def test_what_is_remembered_of_a_half_message_is_what_it_says(
     assert known == read
 
 
-class Log:
-    """Of which only the outcome of a write matters."""
-
-    failure: KeroloxError | None = None
-
-    def write(self) -> None:
-        if self.failure is not None:
-            raise self.failure
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[MessageStore]:
+    async with rig_at(tmp_path, commit_log_file_bytes=1 << 20) as rig:
+        yield await rig.open()
 
 
-def fresh(tmp_path: Path) -> tuple[RecentHalfMessages, LogWrites, Log, Counts]:
-    log = Log()
-    writes = LogWrites(cast(CommitLog, log))
+def fresh(store: MessageStore, tmp_path: Path) -> tuple[RecentHalfMessages, Intake, Counts]:
+    intake = Intake(store.log, store.acks)
     counts = Counts(TransactionCounts(Files(), tmp_path, clock=ManualClock(NOW_MS)))
-    return RecentHalfMessages(writes, counts), writes, log, counts
+    return RecentHalfMessages(intake, counts), intake, counts
 
 
 def remembered(place: int) -> Open:
     return Open("t", place, place, GROUP, NOW_MS, None, None)
 
 
-async def test_only_what_was_written_is_remembered(tmp_path: Path) -> None:
-    halves, writes, log, counts = fresh(tmp_path)
+async def test_only_what_was_written_is_remembered(store: MessageStore, tmp_path: Path) -> None:
+    halves, intake, counts = fresh(store, tmp_path)
+    append(store, b"one")
     halves.add("t", remembered(1), 100)
     assert halves.find(1) is None
-    writes.write()
+    intake.write()
     assert halves.find(1) == remembered(1)
-    log.failure = StoreError("no")
+    store.state.set(Obstacle.DISK_FULL, "no room")
+    append(store, b"two")
     halves.add("t", remembered(2), 100)
-    writes.write()
-    log.failure = None
+    intake.write()
+    store.state.clear(Obstacle.DISK_FULL)
+    append(store, b"three")
     halves.add("t", None, 100)
-    writes.write()
+    intake.write()
     assert halves.find(2) is None
     assert counts.table.counts["t"].count == 2
     halves.forget(1)
@@ -202,12 +201,14 @@ async def test_only_what_was_written_is_remembered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bound", ["COUNT_MAX", "BYTES_MAX"])
-async def test_the_oldest_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+async def test_the_oldest_are_forgotten(
+    store: MessageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
     monkeypatch.setattr(fresh_module, bound, 3 if bound == "COUNT_MAX" else 3 * 1100)
-    halves, writes, _, _ = fresh(tmp_path)
+    halves, intake, _ = fresh(store, tmp_path)
     for place in range(5):
         halves.add("t", remembered(place), 100)
-        writes.write()
+        intake.write()
     assert [place for place in range(5) if halves.find(place) is not None] == [2, 3, 4]
 
 

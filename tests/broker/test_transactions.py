@@ -521,7 +521,7 @@ async def test_a_commit_whose_note_is_missing_is_found_at_the_start(tmp_path: Pa
         producer = await s.producer()
         noted, unnoted, rolled_back, _ = [await producer.prepare(b"%d" % number) for number in range(4)]
         await producer.end(noted)
-        s.broker.write_path.writes.before.clear()
+        s.broker.write_path.intake.before.clear()
         await producer.end(unnoted)
         await producer.end(rolled_back, ROLLBACK)
         assert await producer.ops() == [b"0,"]

@@ -277,7 +277,7 @@ class Broker(PeerEvents):
     async def _answer_flushed(self) -> None:
         """Take no more messages, and let those who wait for a flush have their answer before they are
         cut off."""
-        self.write_path.writes.write()
+        self.write_path.intake.write()
         self.store.state.set(Obstacle.CLOSED, "the broker is stopping")
         try:
             await asyncio.wait_for(self.store.flusher.flush_all(), self.options.flush_timeout_ms / 1000)

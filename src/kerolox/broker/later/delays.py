@@ -29,7 +29,7 @@ from kerolox.broker.later.delay_levels import (
 from kerolox.broker.later.delay_notes import DelayNote, DelayNotes
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.lost_tables import check_nothing_due
-from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage, real_queue
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import KeroloxError, ProtocolError
@@ -68,13 +68,13 @@ class Delays:
     def __init__(
         self,
         store: MessageStore,
-        writes: LogWrites,
+        intake: Intake,
         offsets: DelayOffsets,
         options: BrokerOptions,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._writes = writes
+        self._intake = intake
         self._offsets = offsets
         self._options = options
         self._clock = clock
@@ -97,10 +97,10 @@ class Delays:
     # --- parking -------------------------------------------------------------------------------------
 
     def park(self, pending: PendingMessage) -> None:
-        """A rewrite of pending_messages: one that asks for a delay goes into the queue of its level."""
+        """A rewrite of the intake: one that asks for a delay goes into the queue of its level."""
         if self.rewrite(pending):
-            cursor = self._store.log.cursor(SCHEDULE_TOPIC, pending.queue_id)
-            self._store.log.renew_time()  # the delay counts from now
+            cursor = self._intake.cursor(SCHEDULE_TOPIC, pending.queue_id)
+            self._intake.renew_time()  # the delay counts from now
             self._note_parked(pending.queue_id, cursor.next_offset, cursor.next_offset)
 
     def rewrite(self, pending: PendingMessage) -> bool:
@@ -368,12 +368,12 @@ class Delays:
     async def _append(self, level: Level, due: list[_Due]) -> bool:
         """Store these under their own topics; False when not all of them could be."""
         self._store.state.check_writable()
-        self._store.log.renew_time()  # nobody shall read of a time before it was due
+        self._intake.renew_time()  # nobody shall read of a time before it was due
         stored: dict[str, list[int]] = {}  # sizes by topic
         last: tuple[int, int, int] | None = None
         refused: KeroloxError | None = None
         next_offset = level.next_offset
-        append = self._store.log.append
+        append = self._intake.append
         messages = decode_each([record or b"" for _, _, record in due])
         for (offset, physical, record), message in zip(due, messages, strict=True):
             queue = self._real_queue(level, offset, physical, record, message)
@@ -408,7 +408,7 @@ class Delays:
             done.set_result(error)
 
         if stored:
-            self._writes.soon(written)
+            self._intake.soon(written)
         else:
             written(None)
         failed = await done or refused
@@ -428,7 +428,7 @@ class Delays:
             topic, queue_id = real_queue_of(message.packed_properties)
             if topic == HALF_TOPIC:
                 raise Unrestorable(f"its real topic is {HALF_TOPIC}")
-            return self._store.log.cursor(topic, queue_id)
+            return self._intake.cursor(topic, queue_id)
         except (Unrestorable, ProtocolError, MessageRefused) as error:
             self.passed_over += 1
             log.error(

@@ -19,11 +19,11 @@ class Later:
     def __init__(self, base: Base, tables: Tables, figures: Figures, path: WritePath) -> None:
         options, clock, store = base.options, base.clock, base.store
         self._stats, self._options = figures.stats, options
-        self.delays = Delays(store, path.writes, tables.delay_offsets, options, clock)
-        self.timers = Timers(store, path.pending_messages, path.writes, tables.timer_counts, options, clock)
+        self.delays = Delays(store, path.intake, tables.delay_offsets, options, clock)
+        self.timers = Timers(store, path.intake, tables.timer_counts, options, clock)
         self.timer_sends = TimerSends(options, clock, self.timers.waiting_at)
         # A level wins over any time, so it is asked first.
-        path.pending_messages.rewrites += [self.delays.park, self.timer_sends.park]
+        path.intake.rewrites += [self.delays.park, self.timer_sends.park]
         self.delays.on_delivered.append(self._count_delayed)
         figures.metrics.more.append(self.delays.metrics)
         self.timers.delivery.on_stored.append(figures.stats.stored)

@@ -23,8 +23,8 @@ from kerolox.broker.later.timer_messages import (
     rolled,
 )
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
+from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.protocol.message import StoredMessage
@@ -62,8 +62,7 @@ class TimerDelivery:
         self,
         store: MessageStore,
         files: TimerStore,
-        pending_messages: PendingMessages,
-        writes: LogWrites,
+        intake: Intake,
         counts: TimerCounts,
         options: BrokerOptions,
         clock: Clock,
@@ -79,8 +78,7 @@ class TimerDelivery:
         self.last: Place | None = None  # of what was stored
         self._store = store
         self._files = files
-        self._pending_messages = pending_messages
-        self._writes = writes
+        self._intake = intake
         self._counts = counts
         self._options = options
         self._clock = clock
@@ -240,7 +238,7 @@ class TimerDelivery:
             taken = 0
             for pending, topic in pending_messages:
                 try:
-                    placed.append((pending, topic, self._pending_messages.store(pending)))
+                    placed.append((pending, topic, self._intake.store(pending)))
                 except StoreError as error:
                     failed = error
                     break
@@ -249,7 +247,7 @@ class TimerDelivery:
                 taken += 1
             try:
                 if placed:
-                    await self._writes.written()
+                    await self._intake.written()
             except KeroloxError as error:
                 failed = error  # none of them is stored
             else:

@@ -26,8 +26,7 @@ from kerolox.broker.later.timer_arrivals import Arrival, Arrivals
 from kerolox.broker.later.timer_delivery import DELIVER_MAX, RETRY_S, Stopped, TimerDelivery, pause
 from kerolox.broker.later.timer_messages import delete_key, goal, parked
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import PendingMessages
+from kerolox.broker.write.intake import Intake
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import ProtocolError
 from kerolox.protocol.java import java_hash
@@ -61,8 +60,7 @@ class Timers:
     def __init__(
         self,
         store: MessageStore,
-        pending_messages: PendingMessages,
-        writes: LogWrites,
+        intake: Intake,
         counts: TimerCounts,
         options: BrokerOptions,
         clock: Clock,
@@ -87,7 +85,7 @@ class Timers:
         self.arrivals = Arrivals(store, self._threads)
         self._closing = asyncio.Event()
         self.delivery = TimerDelivery(
-            store, self.files, pending_messages, writes, counts, options, clock, self._threads, self._closing
+            store, self.files, intake, counts, options, clock, self._threads, self._closing
         )
         self._read_ms = 0  # messages due before this were delivered
         self._seen: set[int] = set()  # messages that a crash left entered but not noted

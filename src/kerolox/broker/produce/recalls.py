@@ -10,8 +10,8 @@ from kerolox.broker.later.timer_sends import read_handle
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.sends import born_host
 from kerolox.broker.tables.topics import Topics
-from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
+from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.front.requests import Answer, Request, Row
@@ -31,15 +31,13 @@ class Recalls:
     def __init__(
         self,
         store: MessageStore,
-        pending_messages: PendingMessages,
-        writes: LogWrites,
+        intake: Intake,
         topics: Topics,
         options: BrokerOptions,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._pending_messages = pending_messages
-        self._writes = writes
+        self._intake = intake
         self._topics = topics
         self._options = options
         self._clock = clock
@@ -75,9 +73,7 @@ class Recalls:
         }
         pending = PendingMessage(topic, 0, b"0", packed.pack(properties), now_ms, born_host(request))
         try:
-            place = self._pending_messages.put(pending)
-            await self._writes.written()
-            await self._store.acks.safe(place[0] + place[2])
+            await self._intake.safe(self._intake.put(pending))
         except NotSafe:
             pass  # stored, which is what was asked
         except KeroloxError:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.sends import Sends, born_host
-from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
+from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.front.requests import Answer, Request, Row
@@ -40,8 +40,7 @@ class Replies:
         self,
         store: MessageStore,
         sends: Sends,
-        pending_messages: PendingMessages,
-        writes: LogWrites,
+        intake: Intake,
         members: Members,
         options: BrokerOptions,
         clock: Clock,
@@ -50,8 +49,7 @@ class Replies:
     ) -> None:
         self._store = store
         self._sends = sends
-        self._pending_messages = pending_messages
-        self._writes = writes
+        self._intake = intake
         self._members = members
         self._options = options
         self._clock = clock
@@ -126,8 +124,7 @@ class Replies:
         """Store it as it came: its id and queue offset, or None when that failed."""
         sent = request.header
         try:
-            self._store.state.check_writable()
-            place = self._pending_messages.put(
+            place = self._intake.put(
                 PendingMessage(
                     topic=sent.topic,
                     queue_id=queue_id,
@@ -140,8 +137,7 @@ class Replies:
                     reconsume_times=sent.reconsume_times or 0,
                 )
             )
-            await self._writes.written()
-            await self._store.acks.safe(place[0] + place[2])
+            await self._intake.safe(place)
         except NotSafe as slow:
             log.warning("reply_not_flushed topic=%r error=%r", sent.topic, str(slow))
         except KeroloxError as error:

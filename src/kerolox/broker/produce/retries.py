@@ -21,8 +21,8 @@ from kerolox.broker.members.queue_locks import QueueLocks
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.admission import Admission, goes_to_a_group
-from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Parked, PendingMessage, PendingMessages
+from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.pending_message import Parked, PendingMessage
 from kerolox.errors import KeroloxError, Refused
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol import properties as packed
@@ -57,8 +57,7 @@ class Retries:
         self,
         store: MessageStore,
         admission: Admission,
-        pending_messages: PendingMessages,
-        writes: LogWrites,
+        intake: Intake,
         topics: Topics,
         groups: Groups,
         queue_locks: QueueLocks,
@@ -67,8 +66,7 @@ class Retries:
     ) -> None:
         self._store = store
         self._admission = admission
-        self._pending_messages = pending_messages
-        self._writes = writes
+        self._intake = intake
         self._topics = topics
         self._groups = groups
         self._queue_locks = queue_locks
@@ -129,10 +127,8 @@ class Retries:
     async def _put(self, pending: PendingMessage) -> int:
         """Store it; how many bytes it takes. What went wrong is told by RocketMQ's word for it."""
         try:
-            self._store.state.check_writable()
-            place = self._pending_messages.put(pending)
-            await self._writes.written()
-            await self._store.acks.safe(place[0] + place[2])
+            place = self._intake.put(pending)
+            await self._intake.safe(place)
         except NotSafe as error:
             # The consumer tries again, and the group may see the message once more than it failed.
             raise Refused(ResponseCode.SYSTEM_ERROR, f"FLUSH_DISK_TIMEOUT: {error}") from error

@@ -31,9 +31,8 @@ class Producing:
     ) -> None:
         options, clock, store, topics = base.options, base.clock, base.store, tables.topics
         self.sends = Sends(
-            store.log,
-            path.pending_messages,
-            path.writes,
+            store.log.store_host,
+            path.intake,
             store.acks,
             path.admission,
             topics,
@@ -43,12 +42,11 @@ class Producing:
         if self.sends.light_queues is not None:
             light = (topic for topic in store.queues.by_topic if topic.startswith(LIGHT_PREFIX))
             self.sends.light_queues.update(topic.encode() for topic in light)
-        self.recalls = Recalls(store, path.pending_messages, path.writes, topics, options, clock)
+        self.recalls = Recalls(store, path.intake, topics, options, clock)
         self.replies = Replies(
             store,
             self.sends,
-            path.pending_messages,
-            path.writes,
+            path.intake,
             membership.members,
             options,
             clock,
@@ -57,8 +55,7 @@ class Producing:
         self.retries = Retries(
             store,
             path.admission,
-            path.pending_messages,
-            path.writes,
+            path.intake,
             topics,
             membership.groups,
             membership.queue_locks,

@@ -20,8 +20,8 @@ from typing import Any
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.admission import Admission, goes_to_a_group, is_plain, is_single_tag
-from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Parked, PendingMessage, PendingMessages
+from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.pending_message import Parked, PendingMessage
 from kerolox.errors import KeroloxError, Overloaded, ProtocolError, Refused
 from kerolox.front.requests import Answer, Handler, Request
 from kerolox.net.peer import refusal
@@ -34,7 +34,7 @@ from kerolox.protocol.headers.send import SendAnswer, SendRequest
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys, offset_id_prefix
 from kerolox.store.log.acks import Acks
-from kerolox.store.log.commit_log import TRANSACTION_BITS, CommitLog, MessageRefused, Place, QueueCursor
+from kerolox.store.log.commit_log import TRANSACTION_BITS, MessageRefused, Place
 from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.log.flush import Safe
 from kerolox.unsaved import NotSaved
@@ -54,34 +54,30 @@ class Sends:
 
     def __init__(
         self,
-        log: CommitLog,
-        pending_messages: PendingMessages,
-        writes: LogWrites,
+        store_host: bytes,
+        intake: Intake,
         acks: Acks,
         admission: Admission,
         topics: Topics,
         options: BrokerOptions,
         unique_keys: UniqueKeys,
     ) -> None:
-        self._log = log
-        self._pending_messages = pending_messages
-        self._writes = writes
+        self._intake = intake
         self._acks = acks
         self._admission = admission
         self._topics = topics
         self._options = options
         self._unique_keys = unique_keys
-        self.rewrites: list[Rewrite] = []  # before those of the pending_messages
+        self.rewrites: list[Rewrite] = []  # before those of the intake
         self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
         # Topic, properties and sizes, for meters; None while nobody reads them.
         self.meter: Callable[[str, bytes, Sequence[int]], None] | None = None
-        self._cursors: dict[tuple[str, int], QueueCursor] = {}
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
         self._write_is_due = False
         self._held_bytes = 0  # of requests whose topic is on its way to the disk
         # The light queues there are; None where messages do not go into those they name.
         self.light_queues: set[bytes] | None = set() if options.multi_dispatch else None
-        self._id_prefix = offset_id_prefix(log.store_host)
+        self._id_prefix = offset_id_prefix(store_host)
         self.added_properties = packed.pack(
             {
                 packed.MSG_REGION: options.region,
@@ -94,7 +90,7 @@ class Sends:
 
     def send(self, request: Request[SendRequest]) -> Answer | None:
         """One message."""
-        header = request.header
+        header, intake = request.header, self._intake
         if header.batch:
             return self.send_batch(request)
         config = self._topic(header)
@@ -110,8 +106,8 @@ class Sends:
             sys_flag |= MULTI_TAGS
         recall_handle: str | None = None
         if is_plain(topic, properties):
-            place = self._log.append(
-                self._cursors.get((topic, queue_id)) or self._cursor(topic, queue_id),
+            place = intake.append(
+                intake.cursor(topic, queue_id),
                 request.body,
                 properties,
                 flag=header.flag,
@@ -138,7 +134,7 @@ class Sends:
             if pending.topic in self._topics.unsaved:
                 self._hold(request, pending.topic, self.send)
                 return None
-            place = self._pending_messages.put(pending)
+            place = intake.put(pending)
             topic, recall_handle = pending.topic, pending.recall_handle  # counted where it was parked
             if parked is not None:
                 parked(pending, place)
@@ -171,8 +167,8 @@ class Sends:
         if header.sys_flag & TRANSACTION_BITS or (packed.find(properties, packed.AT_DELAY) or b"0") != b"0":
             raise MessageRefused("a batch can be neither delayed nor part of a transaction")
         unique = packed.find(properties, packed.AT_UNIQUE_KEY)
-        places = self._log.append_batch(
-            self._cursors.get((header.topic, queue_id)) or self._cursor(header.topic, queue_id),
+        places = self._intake.append_batch(
+            self._intake.cursor(header.topic, queue_id),
             items,
             sys_flag=header.sys_flag,
             born_timestamp=header.born_timestamp,
@@ -193,7 +189,7 @@ class Sends:
         bring in the same turn of the loop, because one write for many costs little more than for one."""
         if self._waiting and not self._write_is_due:
             self._write_is_due = True
-            self._writes.soon(self._written)
+            self._intake.soon(self._written)
 
     def _written(self, failed: KeroloxError | None) -> None:
         """Answer what was written, or let its answers wait for the flush."""
@@ -209,13 +205,11 @@ class Sends:
             if not must_wait:
                 request.answer(Answer(header=header))
         if safe:
-            self._acks.when_safe(self._log.progress.appended, lambda how: self._safe(safe, how))
+            self._intake.when_safe(lambda how: self._safe(safe, how))
 
     def forget_topic(self, topic: str) -> None:
         if self.light_queues is not None:
             self.light_queues.discard(topic.encode())
-        for key in [key for key in self._cursors if key[0] == topic]:
-            del self._cursors[key]
 
     # --- new topics ----------------------------------------------------------------------------------
 
@@ -286,10 +280,6 @@ class Sends:
         else:
             unique = found.decode("utf-8", "replace")
         return packed.append(properties, self.added_properties), unique
-
-    def _cursor(self, topic: str, queue_id: int) -> QueueCursor:
-        cursor = self._cursors[topic, queue_id] = self._log.cursor(topic, queue_id)
-        return cursor
 
     def _count(self, topic: str, messages: int, size_bytes: int) -> None:
         for note in self.on_stored:

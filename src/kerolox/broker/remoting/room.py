@@ -23,8 +23,8 @@ class Remoting:
     ) -> None:
         self.send_runs = SendRuns(
             producing.sends,
-            base.store.log,
-            path.writes,
+            base.store.log.store_host,
+            path.intake,
             base.store.acks,
             path.admission,
             later.delays,

@@ -15,7 +15,7 @@ from kerolox.broker.later.timer_sends import TimerSends
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.sends import Sends
 from kerolox.broker.write.admission import STOPS, Admission
-from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
 from kerolox.front.lanes import Lane
@@ -31,7 +31,6 @@ from kerolox.protocol.record_scan import TOPIC
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.protocol.send_runs import PLAIN_STARTS, Parked, Target, send_setting
 from kerolox.store.log.acks import Acks
-from kerolox.store.log.commit_log import CommitLog
 from kerolox.store.log.flush import Safe
 
 TOPICS_MAX = 10_000  # known at once; past that they are learned anew
@@ -47,17 +46,15 @@ class SendRuns:
     def __init__(
         self,
         sends: Sends,
-        log: CommitLog,
-        writes: LogWrites,
+        store_host: bytes,
+        intake: Intake,
         acks: Acks,
         admission: Admission,
         delays: Delays,
         timer_sends: TimerSends,
         options: BrokerOptions,
     ) -> None:
-        self._log = log
-        self._writes = writes
-        self._acks = acks
+        self._intake = intake
         self._admission = admission
         self._delays = delays
         self._timer_sends = timer_sends
@@ -69,7 +66,7 @@ class SendRuns:
         self._runs: list[Run] = []
         added = sends.added_properties
         self._setting = send_setting(
-            log.store_host,
+            store_host,
             added,
             options.region,
             trace_on=options.trace_on,
@@ -95,15 +92,15 @@ class SendRuns:
         if b"TRAN_MSG" in header or not self._admission.takes_runs:
             return 0
         if b"DELAY" in header or b"TIMER_" in header:
-            self._log.renew_time()  # the delay counts from now
+            self._intake.renew_time()  # the delay counts from now
         born_host: bytes | None = peer.data.get("born_host")
         if born_host is None:
             born_host = peer.data["born_host"] = host_bytes(peer.address)
-        taken = self._log.append_sends(frames, at, self._targets, self._setting, born_host)
+        taken = self._intake.append_sends(frames, at, self._targets, self._setting, born_host)
         if taken is None:
             if not self._learn(frames[at]):
                 return 0
-            taken = self._log.append_sends(frames, at, self._targets, self._setting, born_host)
+            taken = self._intake.append_sends(frames, at, self._targets, self._setting, born_host)
             if taken is None:
                 return 0
         count, records, entries, answers, queues, messages = taken
@@ -113,7 +110,7 @@ class SendRuns:
         for note in self.on_stored:
             note(topic, messages, len(records), count)
         if not self._runs:
-            self._writes.soon(self._written)
+            self._intake.soon(self._written)
         if self.meters is not None:
             self.meters.sent_run(topic, frames[at], entries)
         self._runs.append((peer, frames, at, count, answers, peer.active_s))
@@ -142,7 +139,7 @@ class SendRuns:
         if target is not None and queue_id in target[2]:
             return False
         try:
-            cursor = self._log.cursor(topic, queue_id)
+            cursor = self._intake.cursor(topic, queue_id)
         except KeroloxError:
             return False
         if target is None:
@@ -163,7 +160,7 @@ class SendRuns:
                 self._timer_sends.park(pending)
             if pending.topic == name:
                 return None
-            cursor = self._log.cursor(pending.topic, pending.queue_id)
+            cursor = self._intake.cursor(pending.topic, pending.queue_id)
         except KeroloxError:
             return None  # the handlers say why
         handle = (pending.recall_handle or "").encode()
@@ -177,7 +174,7 @@ class SendRuns:
             for run in runs:
                 refuse(run, Answer(code=failed.code, remark=str(failed)))
         else:
-            self._acks.when_safe(self._log.progress.appended, lambda how: self._safe(runs, how))
+            self._intake.when_safe(lambda how: self._safe(runs, how))
 
     def _answer(self, run: Run, code: ResponseCode) -> None:
         peer, frames, at, count, answers, received_s = run

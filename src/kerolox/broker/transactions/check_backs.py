@@ -22,8 +22,7 @@ from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.finished_half_messages import FinishedHalfMessages
 from kerolox.broker.transactions.half_messages import QUEUE, Fate
-from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import PendingMessages
+from kerolox.broker.write.intake import Intake
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.protocol import reserved
@@ -50,8 +49,7 @@ class CheckBacks:
     def __init__(
         self,
         store: MessageStore,
-        pending_messages: PendingMessages,
-        writes: LogWrites,
+        intake: Intake,
         finished: FinishedHalfMessages,
         counts: Counts,
         members: Members,
@@ -60,8 +58,7 @@ class CheckBacks:
         clock: Clock,
     ) -> None:
         self._store = store
-        self._pending_messages = pending_messages
-        self._writes = writes
+        self._intake = intake
         self._finished = finished
         self._counts = counts
         self._members = members
@@ -165,12 +162,12 @@ class CheckBacks:
                     is_ending = True  # the topic is on its way to the disk: likewise
                     topic_saved = self._topics.unsaved.saved(reserved.CHECKED_TOO_OFTEN_TOPIC)
                     break
-                self._pending_messages.store(half_messages.given_up(half))
+                self._intake.store(half_messages.given_up(half))
                 ended.give_up(half)
                 given_up.append(half_messages.real_topic(half))
             else:
                 pending = half_messages.checked(half) if fate is Fate.CHECK else half_messages.put_off(half)
-                place = self._pending_messages.store(pending)
+                place = self._intake.store(pending)
                 ended.put_back(half, first, place[1])
                 put_back.append(offset)
                 if fate is Fate.CHECK:
@@ -179,7 +176,7 @@ class CheckBacks:
             after = offset + 1
         if is_ending or after > ended.progress:
             try:
-                await self._writes.written()
+                await self._intake.written()
             except KeroloxError as error:
                 for offset in reversed(put_back):
                     ended.not_put_back(offset)

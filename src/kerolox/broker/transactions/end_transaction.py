@@ -12,8 +12,7 @@ from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.finished_half_messages import FinishedHalfMessages
 from kerolox.broker.transactions.half_messages import Open
 from kerolox.broker.transactions.recent_half_messages import RecentHalfMessages
-from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import PendingMessages
+from kerolox.broker.write.intake import Intake
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, Overloaded, Refused
 from kerolox.front.requests import Answer, Request
@@ -40,8 +39,7 @@ class EndTransaction:
     def __init__(
         self,
         store: MessageStore,
-        pending_messages: PendingMessages,
-        writes: LogWrites,
+        intake: Intake,
         finished: FinishedHalfMessages,
         recent: RecentHalfMessages,
         counts: Counts,
@@ -49,8 +47,7 @@ class EndTransaction:
         clock: Clock,
     ) -> None:
         self._store = store
-        self._pending_messages = pending_messages
-        self._writes = writes
+        self._intake = intake
         self._finished = finished
         self._recent = recent
         self._counts = counts
@@ -122,11 +119,11 @@ class EndTransaction:
             pending = half.pending
             if pending is None:
                 raise Refused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it belongs")
-            _, _, size = self._pending_messages.put(pending)
+            _, _, size = self._intake.put(pending)
             stored = pending.topic, size
         self._finished.end(half.queue_offset)
         if not self._waiting:
-            self._writes.soon(self._written)
+            self._intake.soon(self._written)
         self._waiting.append((request, half, stored))
         return None
 
@@ -157,7 +154,7 @@ class EndTransaction:
             for request, _, _ in waiting:
                 request.answer(done)
 
-        self._store.acks.when_safe(self._store.progress.appended, answer)
+        self._intake.when_safe(answer)
 
     async def resume(self, request: Request[ResumeCheckRequest]) -> Answer:
         """Check one again that was given up."""
@@ -173,8 +170,8 @@ class EndTransaction:
                 "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: there is no message with this id.",
             )
         self._store.state.check_writable()
-        self._pending_messages.store(half_messages.resumed(given))
-        await self._writes.written()
+        self._intake.store(half_messages.resumed(given))
+        await self._intake.written()
         self._counts.prepared(half_messages.real_topic(given))
         return Answer()
 

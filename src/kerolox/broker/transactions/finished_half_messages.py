@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.half_messages import QUEUE
-from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import PendingMessage, PendingMessages
+from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.protocol import properties as packed
@@ -61,15 +61,13 @@ class FinishedHalfMessages:
     def __init__(
         self,
         store: MessageStore,
-        pending_messages: PendingMessages,
-        writes: LogWrites,
+        intake: Intake,
         offsets: ConsumerOffsets,
         options: BrokerOptions,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._pending_messages = pending_messages
-        self._writes = writes
+        self._intake = intake
         self._offsets = offsets
         self._options = options
         self._clock = clock
@@ -87,7 +85,7 @@ class FinishedHalfMessages:
         self._in_write: dict[int, bool] = {}
         self._ops_in_write: list[tuple[int, int]] = []
         self._is_asked = False
-        writes.before.append(self._append_ops)
+        intake.before.append(self._append_ops)
 
     # --- questions -----------------------------------------------------------------------------------
 
@@ -149,7 +147,7 @@ class FinishedHalfMessages:
         self._noted[offset] = by_producer
         if not self._is_asked:
             self._is_asked = True
-            self._writes.soon(self._written)
+            self._intake.soon(self._written)
 
     def _append_ops(self) -> None:
         """The log is about to be written: with what it gets, it gets the notes."""
@@ -157,14 +155,14 @@ class FinishedHalfMessages:
             return
         if not self._is_asked:  # left from a write that had no room for them
             self._is_asked = True
-            self._writes.soon(self._written)
+            self._intake.soon(self._written)
         host = self._store.log.store_host
         try:
             for body, highest in op_bodies(self._noted, self._options.op_bytes_max):
                 pending = PendingMessage(
                     reserved.HALF_DONE_TOPIC, QUEUE, body, OP_PROPERTIES, self._clock.wall_ms(), host
                 )
-                self._ops_in_write.append((self._pending_messages.store(pending)[1], highest))
+                self._ops_in_write.append((self._intake.store(pending)[1], highest))
         except KeroloxError as error:
             log.warning(
                 "transactions_not_noted count=%d error=%r next='it is tried again with the next write; "
@@ -269,7 +267,7 @@ class FinishedHalfMessages:
         for offset in unnoted:
             self._note(offset, False)
         try:
-            await self._writes.written()
+            await self._intake.written()
         except KeroloxError as error:  # a full disk: it is known, and looked for again at the next start
             log.warning("transactions_not_noted count=%d error=%r", len(unnoted), str(error))
             self._done.update(unnoted)

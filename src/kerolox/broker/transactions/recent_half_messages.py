@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 
 from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.half_messages import Open
-from kerolox.broker.write.intake import LogWrites
+from kerolox.broker.write.intake import Intake
 from kerolox.errors import KeroloxError
 
 COUNT_MAX = 20_000
@@ -18,8 +18,8 @@ ENTRY_BYTES = 1000  # what the objects of each take beside these, roughly
 class RecentHalfMessages:
     """By their place in the log. Only what is written is in here."""
 
-    def __init__(self, writes: LogWrites, counts: Counts) -> None:
-        self._writes = writes
+    def __init__(self, intake: Intake, counts: Counts) -> None:
+        self._intake = intake
         self._counts = counts
         # Ordered, as the first key of a dict is far to seek behind all those deleted.
         self._known: OrderedDict[int, tuple[Open, int]] = OrderedDict()
@@ -29,7 +29,7 @@ class RecentHalfMessages:
     def add(self, topic: str, half: Open | None, size_bytes: int) -> None:
         """One was appended, for a topic; None: it is to be counted only."""
         if not self._in_write:
-            self._writes.soon(self._written)
+            self._intake.soon(self._written)
         self._in_write.append((topic, half, size_bytes))
 
     def find(self, place: int) -> Open | None:

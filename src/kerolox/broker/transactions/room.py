@@ -15,8 +15,7 @@ def transactions_of(
 ) -> Transactions:
     made = Transactions(
         base.store,
-        path.pending_messages,
-        path.writes,
+        path.intake,
         membership.members,
         tables.topics,
         tables.offsets,

@@ -12,8 +12,8 @@ from kerolox.broker.transactions.end_transaction import EndTransaction
 from kerolox.broker.transactions.finished_half_messages import FinishedHalfMessages
 from kerolox.broker.transactions.half_messages import Home
 from kerolox.broker.transactions.recent_half_messages import RecentHalfMessages
-from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import Parked, PendingMessage, PendingMessages
+from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.pending_message import Parked, PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import Refused
 from kerolox.front.requests import Request, Row
@@ -32,8 +32,7 @@ class Transactions:
     def __init__(
         self,
         store: MessageStore,
-        pending_messages: PendingMessages,
-        writes: LogWrites,
+        intake: Intake,
         members: Members,
         topics: Topics,
         offsets: ConsumerOffsets,
@@ -47,13 +46,11 @@ class Transactions:
         # What all messages get makes a half message in the log differ from what came.
         self._remembers = not options.record_crc and not options.multi_dispatch
         self.counts = Counts(table)
-        self.recent = RecentHalfMessages(writes, self.counts)
-        self.finished = FinishedHalfMessages(store, pending_messages, writes, offsets, options, clock)
-        self.endings = EndTransaction(
-            store, pending_messages, writes, self.finished, self.recent, self.counts, options, clock
-        )
+        self.recent = RecentHalfMessages(intake, self.counts)
+        self.finished = FinishedHalfMessages(store, intake, offsets, options, clock)
+        self.endings = EndTransaction(store, intake, self.finished, self.recent, self.counts, options, clock)
         self.check_backs = CheckBacks(
-            store, pending_messages, writes, self.finished, self.counts, members, topics, options, clock
+            store, intake, self.finished, self.counts, members, topics, options, clock
         )
 
     async def load(self) -> None:

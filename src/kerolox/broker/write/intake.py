@@ -1,8 +1,9 @@
-"""One write of the log for everything that one turn of the event loop appends.
+"""The one way into the log, for everything that the broker stores.
 
-Sends, delayed messages that fall due, retries and transactions append to the same log. The log hands all of
-it to the operating system by one call, and takes all of it back when that fails: so whoever appended asks
-here, and is told together with the others.
+Sends, runs of sends, retries, replies, recalls, what waited and falls due, and what transactions note: all of
+it is appended here. Whatever one turn of the event loop appends goes to the operating system by one call, and
+is taken back together when that fails: so whoever appended asks here, and is told together with the others.
+What was written is answered when it is safe: see :mod:`kerolox.store.log.acks`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from kerolox.broker.absent import refuse_inner_batch
+from kerolox.broker.write.pending_message import PendingMessage, Rewrite
 from kerolox.errors import KeroloxError
-from kerolox.store.log.commit_log import CommitLog
+from kerolox.store.log.acks import Acks, Told
+from kerolox.store.log.commit_log import CommitLog, Place
 
 log = logging.getLogger(__name__)
 
@@ -20,15 +24,54 @@ log = logging.getLogger(__name__)
 Written = Callable[[KeroloxError | None], None]
 
 
-class LogWrites:
-    """Owns :meth:`CommitLog.write`: nobody else in the broker calls it while sends go on."""
+class Intake:
+    """Owns the end of the log: nobody else in the broker appends to it or writes it."""
 
-    def __init__(self, log: CommitLog) -> None:
+    def __init__(self, log: CommitLog, acks: Acks) -> None:
         self._log = log
+        self._acks = acks
         self._told: list[Written] = []
         self._due_soon = False
         self.due: Callable[[], None] = self.write  # what is asked for; a broker times it
         self.before: list[Callable[[], None]] = []  # who still has something to append to each write
+        # What parks messages that are to come later, in this order. Each may refuse by raising.
+        self.rewrites: list[Rewrite] = []
+        # The log's own, with no step in between: every message passes here. What they append counts when it
+        # is written. Cursors are the log's too: nobody keeps any but those who take runs.
+        self.cursor = log.cursor
+        self.append = log.append
+        self.append_batch = log.append_batch
+        self.append_sends = log.append_sends
+        self.renew_time = log.renew_time
+
+    # --- append --------------------------------------------------------------------------------------
+
+    def put(self, pending: PendingMessage, *, light_queues: bool = True) -> Place:
+        """Store it, now or later as its properties ask. It counts when it is written."""
+        refuse_inner_batch(pending.sys_flag)
+        self._log.check_writable()
+        if not pending.is_parked:
+            for rewrite in self.rewrites:
+                rewrite(pending)
+        return self.store(pending, light_queues=light_queues)
+
+    def store(self, pending: PendingMessage, *, light_queues: bool = True) -> Place:
+        """Store it as it is: what was parked and falls due must not be parked again."""
+        return self.append(
+            self.cursor(pending.topic, pending.queue_id),
+            pending.body,
+            pending.properties,
+            flag=pending.flag,
+            sys_flag=pending.sys_flag,
+            born_timestamp=pending.born_timestamp,
+            born_host=pending.born_host,
+            reconsume_times=pending.reconsume_times,
+            prepared_offset=pending.prepared_offset,
+            light_queues=light_queues,
+            store_host=pending.store_host,
+        )
+
+    # --- write ---------------------------------------------------------------------------------------
 
     def soon(self, told: Written) -> None:
         """Write what this turn of the loop appends, and tell."""
@@ -36,21 +79,6 @@ class LogWrites:
         if not self._due_soon:
             self._due_soon = True
             asyncio.get_running_loop().call_soon(self.due)
-
-    async def written(self) -> None:
-        """Wait until what was appended up to now is written. Raises when it was not stored."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def tell(error: KeroloxError | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        self.soon(tell)
-        await done
 
     def write(self) -> None:
         """Write now, and tell everyone who waits."""
@@ -68,3 +96,30 @@ class LogWrites:
                 tell(failed)
             except Exception:  # the others are told all the same
                 log.exception("written_not_taken")
+
+    async def written(self) -> None:
+        """Wait until what was appended up to now is written. Raises when it was not stored."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def tell(error: KeroloxError | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.soon(tell)
+        await done
+
+    # --- answer --------------------------------------------------------------------------------------
+
+    def when_safe(self, told: Told) -> None:
+        """Tell once all that is written up to now is as safe as the options promise."""
+        self._acks.when_safe(self._log.progress.appended, told)
+
+    async def safe(self, place: Place) -> None:
+        """Wait until what was appended at this place is written and safe. Raises when it was not stored; and
+        :class:`kerolox.store.log.acks.NotSafe` when it is stored, but not known to be safe."""
+        await self.written()
+        await self._acks.safe(place[0] + place[2])

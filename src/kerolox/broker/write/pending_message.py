@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kerolox.broker.absent import refuse_inner_batch
 from kerolox.protocol import properties as packed
-from kerolox.store.log.commit_log import CommitLog, Place
+from kerolox.store.log.commit_log import Place
 
 
 @dataclass(slots=True)
@@ -43,35 +42,3 @@ Parked = Callable[[PendingMessage, Place], None]  # told where a message was par
 def real_queue(topic: str, queue_id: int) -> bytes:
     """The properties that say where a parked message is to go."""
     return packed.pack({packed.REAL_TOPIC: topic, packed.REAL_QUEUE_ID: str(queue_id)})
-
-
-class PendingMessages:
-    """Puts pending_messages into the log."""
-
-    def __init__(self, log: CommitLog) -> None:
-        self._log = log
-        # What parks messages that are to come later, in this order. Each may refuse by raising.
-        self.rewrites: list[Rewrite] = []
-
-    def put(self, pending: PendingMessage) -> Place:
-        """Store it, now or later as its properties ask. It counts when the log is written: see LogWrites."""
-        refuse_inner_batch(pending.sys_flag)
-        if not pending.is_parked:
-            for rewrite in self.rewrites:
-                rewrite(pending)
-        return self.store(pending)
-
-    def store(self, pending: PendingMessage) -> Place:
-        """Store it as it is: what was parked and falls due must not be parked again."""
-        return self._log.append(
-            self._log.cursor(pending.topic, pending.queue_id),
-            pending.body,
-            pending.properties,
-            flag=pending.flag,
-            sys_flag=pending.sys_flag,
-            born_timestamp=pending.born_timestamp,
-            born_host=pending.born_host,
-            reconsume_times=pending.reconsume_times,
-            prepared_offset=pending.prepared_offset,
-            store_host=pending.store_host,
-        )

@@ -6,14 +6,12 @@ from kerolox.broker.base import Base
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.write.admission import Admission
-from kerolox.broker.write.intake import LogWrites
-from kerolox.broker.write.pending_message import PendingMessages
+from kerolox.broker.write.intake import Intake
 
 
 class WritePath:
     def __init__(self, base: Base, tables: Tables, figures: Figures) -> None:
         store = base.store
         self.admission = Admission(store.acks, store.state, tables.topics, base.options, base.clock)
-        self.pending_messages = PendingMessages(store.log)
-        self.writes = LogWrites(store.log)
-        self.writes.due = figures.stats.timed(self.writes.write)
+        self.intake = Intake(store.log, store.acks)
+        self.intake.due = figures.stats.timed(self.intake.write)
