@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from kerolox.front.requests import Hook
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -212,17 +211,14 @@ async def test_a_deleted_topic_begins_anew(talk: Plain) -> None:
     assert talk.taken == 3
 
 
-async def test_hooks_see_every_request(talk: Plain) -> None:
+async def test_a_gate_sees_every_request(talk: Plain) -> None:
     seen: list[int] = []
-
-    class Look(Hook):
-        def before_request(self, peer: object, request: Command) -> None:
-            seen.append(request.code)
-
-    talk.running.broker._handlers.hooks.append(Look())
+    assert (await talk.send("T")).code == 0
+    assert talk.taken == 1
+    talk.running.broker._handlers.add_gate(lambda request: seen.append(request.command.code))
     assert (await talk.send("T")).code == 0
     assert seen == [RequestCode.SEND_MESSAGE_V2]
-    assert talk.taken == 0
+    assert talk.taken == 1
 
 
 async def test_statistics_count_messages_and_requests(talk: Plain) -> None:

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from kerolox.cli.bench import user_properties
-from kerolox.front.requests import Hook
-from kerolox.net.peer import Peer
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.signature import verify
@@ -125,22 +123,13 @@ def test_large_bodies_are_compressed_on_the_way(cluster: Cluster) -> None:
     assert sizes("c2", 4000, "-c", "true", "-ch", "100", "-cl", "9")[1] < 1000
 
 
-def test_requests_are_signed(cluster: Cluster) -> None:
+def test_requests_are_signed() -> None:
     seen: list[Command] = []
-
-    class Watch(Hook):
-        def before_request(self, peer: Peer, request: Command) -> None:
-            seen.append(request)
-
-    hooks = cluster.running.broker._handlers.hooks
-    watch = Watch()
-    hooks.append(watch)
-    try:
+    with running_cluster() as cluster:
+        cluster.running.broker._handlers.add_gate(lambda request: seen.append(request.command))
         flags = ("-a", "true", "-ak", "me", "-sk", "secret")
         cluster.ok("bench", "send", "-t", "signed", "-w", "1", "-q", "2", *flags)
         cluster.ok("bench", "consume", "-t", "signed", "-g", "signed", "-q", "2", *flags)
-    finally:
-        hooks.remove(watch)
     sends = [request for request in seen if request.code == RequestCode.SEND_MESSAGE_V2]
     pulls = [request for request in seen if request.code == RequestCode.PULL_MESSAGE]
     assert len(sends) == 2

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from typing import Any
 
 import pytest
 
-from kerolox.front.requests import Answer, Hook
+from kerolox.errors import Refused
+from kerolox.front.requests import Answer, Request
 from kerolox.net.dialer import Dialer
-from kerolox.net.peer import PeerLimits
+from kerolox.net.peer import Peer, PeerLimits
 from kerolox.net.server import ListenFailed, Server
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.command import Command, decode_command, request
-from kerolox.protocol.frame import BINARY, JSON, FrameSplitter
+from kerolox.protocol.frame import BINARY, JSON, Frame, FrameSplitter
 from kerolox.testing.clock import ManualClock
 
 from .conftest import BIG, BROKEN, ECHO, LATER, SLOW, Echo, Recorder, Word, until
@@ -256,25 +258,44 @@ async def test_an_answer_to_a_closed_peer_is_dropped(server: Server, echo: Echo,
     assert await still_serves(server)
 
 
-async def test_hooks_see_requests_and_answers_and_may_refuse(server: Server, echo: Echo) -> None:
-    seen: list[str] = []
+async def test_gates_see_requests_and_may_refuse(server: Server, echo: Echo) -> None:
+    seen: list[object] = []
 
-    class Gate(Hook):
-        def before_request(self, peer: object, request: Command) -> None:
-            seen.append(f"before {request.code}")
-            if request.fields.get("word") == "forbidden":
-                raise PermissionError("not for you")
+    def gate(request: Request[Any]) -> None:
+        seen.append(request.header)
+        if request.header == Word(word="forbidden"):
+            raise Refused(ResponseCode.NO_PERMISSION, "not for you")
 
-        def after_answer(self, peer: object, request: Command, answer: object) -> None:
-            seen.append(f"after {request.code} {getattr(answer, 'code', None)}")
-
-    echo.handlers.hooks.append(Gate())
+    echo.handlers.add_gate(gate)
+    echo.handlers.add_gate(lambda request: seen.append(request.command.code))
     async with Dialer() as dialer:
         assert (await dialer.call(server.address, ECHO, Word(word="fine"))).code == 0
         refused = await dialer.call(server.address, ECHO, Word(word="forbidden"))
-    assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert "not for you" in (refused.remark or "")
-    assert seen == [f"before {ECHO}", f"after {ECHO} 0", f"before {ECHO}", f"after {ECHO} 1"]
+        slow = asyncio.create_task(dialer.call(server.address, SLOW))
+        await until(lambda: echo.started)
+        echo.release.set()
+        assert (await slow).code == 0
+    assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "not for you")
+    assert seen == [Word(word="fine"), ECHO, Word(word="forbidden"), None, SLOW]
+
+
+async def test_nothing_goes_past_a_gate_in_runs(server: Server, echo: Echo) -> None:
+    start = b'{"code":9001'
+    taken: list[int] = []
+
+    def take(peer: Peer, frames: list[Frame], at: int) -> int:
+        taken.append(at)
+        return 0
+
+    echo.handlers.add_run(start, take, echo.quick)
+    async with Dialer() as dialer:
+        await dialer.call(server.address, ECHO, Word(word="x"))
+        assert taken == [0]
+        echo.handlers.add_gate(lambda request: None)
+        await dialer.call(server.address, ECHO, Word(word="x"))
+        assert taken == [0]
+    with pytest.raises(ValueError, match="would go past 1 gates"):
+        echo.handlers.add_run(start, take, echo.quick)
 
 
 async def test_a_taken_port_is_said_so(server: Server, echo: Echo) -> None:

@@ -82,14 +82,16 @@ class Route:
         self.lane = lane
 
 
+# Looks at a request that came, after its header was read and before it is handled. May raise to refuse it
+# with the error's code.
+Gate = Callable[[Request[Any]], None]
+
+
 class Hook:
-    """Looks at requests before they are handled or sent, and at answers after. Override what you need."""
+    """Looks at requests before they are sent. Those that come are looked at by gates."""
 
     def before_request(self, peer: Peer, request: Command) -> None:
-        """May change an outgoing request's fields; may raise to refuse the request with the error's code."""
-
-    def after_answer(self, peer: Peer, request: Command, answer: Command | Answer) -> None:
-        """The request was answered."""
+        """May change the request's fields."""
 
 
 class Handlers:
@@ -98,7 +100,8 @@ class Handlers:
     def __init__(self) -> None:
         self.routes: dict[int, Route] = {}
         self.hooks: list[Hook] = []
-        # By the first bytes of their header: what may be taken in runs. Not asked while there are hooks.
+        self.gates: tuple[Gate, ...] = ()
+        # By the first bytes of their header: what may be taken in runs.
         self.runs: dict[bytes, tuple[RunHandler, Lane]] = {}
         # Called at the end of every read pass, before its answers are written: a handler may put off
         # work until then and do it once for all requests of the pass (a broker writes its log here).
@@ -110,3 +113,14 @@ class Handlers:
         if code in self.routes:
             raise ValueError(f"code {code} has a handler already: {self.routes[code].handler}")
         self.routes[code] = Route(int(code), handler, header, lane)
+
+    def add_run(self, start: bytes, handler: RunHandler, lane: Lane) -> None:
+        """Offer frames whose header begins so to this one first. Runs go past gates: there must be none."""
+        if self.gates:
+            raise ValueError(f"runs of {start!r} would go past {len(self.gates)} gates: take none in runs")
+        self.runs[start] = (handler, lane)
+
+    def add_gate(self, gate: Gate) -> None:
+        """Show every request to this one before it is handled. So nothing is taken in runs any more."""
+        self.runs.clear()
+        self.gates += (gate,)

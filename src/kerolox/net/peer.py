@@ -148,13 +148,10 @@ class Peer(asyncio.Protocol):
 
         self.ask(question, on_answer, timeout_s)
         try:
-            answer = await future
+            return await future
         except asyncio.CancelledError:
             self._exchange.take(question.opaque)
             raise
-        for hook in self._handlers.hooks:
-            hook.after_answer(self, question, answer)
-        return answer
 
     def tell(
         self,
@@ -188,9 +185,6 @@ class Peer(asyncio.Protocol):
     def answer(self, asked: Request[Any], answer: Answer) -> None:
         """Write the answer to a request of this peer, in the encoding it was asked in."""
         command = asked.command
-        if self._handlers.hooks:
-            for hook in self._handlers.hooks:
-                hook.after_answer(self, command, answer)
         if self._handlers.answered is not None:
             self._handlers.answered(asked, answer.code)
         if command.flag & ONE_WAY or self.close_reason is not None:
@@ -294,7 +288,7 @@ class Peer(asyncio.Protocol):
         began_s = now_s = received_s if now_s is None else now_s
         self._in_pass = True
         try:
-            runs = {} if self._handlers.hooks else self._handlers.runs
+            runs = self._handlers.runs
             taken = 0  # frames before this were handled
             for number, (encoding, header, body) in enumerate(frames):
                 if number < taken:
@@ -383,11 +377,10 @@ class Peer(asyncio.Protocol):
                 self.answer(asked, refused)
                 return
         try:
-            if self._handlers.hooks:
-                for hook in self._handlers.hooks:
-                    hook.before_request(self, command)
             if route.header is not None:
                 asked.header = command.header(route.header)
+            for gate in self._handlers.gates:
+                gate(asked)
             if route.waits:
                 lane.submit(asked, lambda: self._run(lambda: cast("Any", route.handler(asked)), asked))
                 return

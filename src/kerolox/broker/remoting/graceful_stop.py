@@ -6,7 +6,6 @@ nobody could be told to bring it elsewhere.
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 from kerolox.broker.consume.waiting_pulls import WaitingPulls
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
-from kerolox.front.requests import Answer, Handler, Hook, Request, Route
+from kerolox.errors import Refused
+from kerolox.front.requests import Request
 from kerolox.net.server import Server
 from kerolox.protocol.codes import VERSION_BEFORE_GO_AWAY, ResponseCode
 from kerolox.protocol.flags import COMMAND_ONEWAY
@@ -22,8 +22,6 @@ from kerolox.protocol.flags import COMMAND_ONEWAY
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.05  # how often it is seen whether all are gone
-
-_GO_AWAY = Answer(code=ResponseCode.GO_AWAY, remark="please go away: this broker is stopping")
 
 
 class GracefulStop:
@@ -44,10 +42,7 @@ class GracefulStop:
             return
         log.info("going_away peers=%d seconds=%d", self._peers, self._options.graceful_stop_s)
         for server in self._servers:
-            # With a hook there is no short way past the routes.
-            server.handlers.hooks.append(Hook())
-            for code, route in list(server.handlers.routes.items()):
-                server.handlers.routes[code] = Route(code, _or_go(route.handler), route.header, route.lane)
+            server.handlers.add_gate(_send_away)
         self._waiting.wake_all()
         until_s = self._clock.monotonic_s() + self._options.graceful_stop_s
         while self._peers and self._clock.monotonic_s() < until_s:
@@ -58,24 +53,8 @@ class GracefulStop:
         return sum(len(server.peers) for server in self._servers)
 
 
-def _or_go(handler: Handler) -> Handler:
-    """The handler, but for those who can be sent away."""
-
-    def may_go(request: Request[Any]) -> bool:
-        command = request.command
-        return command.version > VERSION_BEFORE_GO_AWAY and not command.flag & COMMAND_ONEWAY
-
-    if inspect.iscoroutinefunction(handler):
-
-        async def later(request: Request[Any]) -> Answer | None:
-            if may_go(request):
-                return _GO_AWAY
-            answer: Answer | None = await handler(request)
-            return answer
-
-        return later
-
-    def at_once(request: Request[Any]) -> Any:
-        return _GO_AWAY if may_go(request) else handler(request)
-
-    return at_once
+def _send_away(request: Request[Any]) -> None:
+    """Refuse a request of one who can be sent away."""
+    command = request.command
+    if command.version > VERSION_BEFORE_GO_AWAY and not command.flag & COMMAND_ONEWAY:
+        raise Refused(ResponseCode.GO_AWAY, "please go away: this broker is stopping")

@@ -83,7 +83,7 @@ class SendRuns:
         """Take runs from now on."""
         if self._possible:
             for start in PLAIN_STARTS:
-                handlers.runs[start] = (self.take, lane)
+                handlers.add_run(start, self.take, lane)
 
     def take(self, peer: Peer, frames: list[Frame], at: int) -> int:
         """Take the plain sends of one topic from a place on; how many."""

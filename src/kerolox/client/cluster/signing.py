@@ -20,10 +20,4 @@ class Signing(Hook):
         self._options = options
 
     def before_request(self, peer: Peer, request: Command) -> None:
-        if not _was_read(request):
-            finish_request(request, self._options)
-
-
-def _was_read(request: Command) -> bool:
-    """Whether it came from a connection: hooks see those too."""
-    return request._raw is not None or request._whole is not None
+        finish_request(request, self._options)
