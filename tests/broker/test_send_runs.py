@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hmac
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from kerolox.client.cluster.signing import Signing
+from kerolox.client.options import ClientOptions
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -20,6 +24,7 @@ from kerolox.protocol.command import Command
 from kerolox.protocol.frame import BINARY, JSON
 from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.reserved import SCHEDULE_TOPIC, TIMER_TOPIC
+from kerolox.protocol.send_runs import Signed
 from kerolox.store.errors import disk_error
 from kerolox.store.options import FlushMode
 from kerolox.store.state import Obstacle
@@ -218,6 +223,45 @@ async def test_a_gate_sees_every_request(talk: Plain) -> None:
     talk.running.broker._handlers.add_gate(lambda request: seen.append(request.command.code))
     assert (await talk.send("T")).code == 0
     assert seen == [RequestCode.SEND_MESSAGE_V2]
+    assert talk.taken == 1
+
+
+async def test_signed_sends_are_taken_in_runs_and_stored_like_others(talk: Plain) -> None:
+    assert (await talk.send("T")).code == 0
+    talk.dialer.handlers.hooks.append(Signing("me", "secret", "token"))
+    assert (await talk.send("T")).code == 0
+    assert talk.taken == 2
+    talk.handle_all()
+    assert (await talk.send("T")).code == 0
+    assert talk.taken == 2
+    stored = await talk.messages("T")
+    assert {(one.body, one.packed_properties) for one in stored} == {(b"hello", stored[0].packed_properties)}
+    assert len(stored) == 3
+
+
+async def test_sends_with_a_field_that_is_not_known_are_left_to_the_handlers(talk: Plain) -> None:
+    header = SendRequestV2(**send_fields("T", {"UNIQ_KEY": UNIQUE}))
+    for more in ({"ns": "mine"}, {"x": "y"}, {}):
+        answer = await talk.dialer.call(talk.address, RequestCode.SEND_MESSAGE_V2, header, b"b", fields=more)
+        assert answer.code == 0
+    assert talk.taken == 1
+    assert len(await talk.messages("T")) == 3
+
+
+async def test_where_senders_must_sign_only_those_who_are_cleared_are_taken_in_runs(talk: Plain) -> None:
+    def clears(topic: bytes, host: bytes, signed: Signed) -> bool:
+        _, signature, _, text, body = signed
+        return signature == b64encode(hmac.digest(b"secret", text + body, "sha1"))
+
+    runs = talk.running.broker.remoting.send_runs
+    runs._setting = runs._setting._replace(clears=clears, signed_only=True)
+    await talk.send("T")
+    assert talk.taken == 0
+    talk.dialer.handlers.hooks.append(Signing(ClientOptions(access_key="me", secret_key="guess")))
+    await talk.send("T")
+    assert talk.taken == 0
+    talk.dialer.handlers.hooks[:] = [Signing(ClientOptions(access_key="me", secret_key="secret"))]
+    await talk.send("T", 'ü"'.encode(), {"x": 'ü"\\ \n'})
     assert talk.taken == 1
 
 

@@ -133,6 +133,8 @@ def sends(data: bytes) -> None:
     """Runs of sends by the core and by its twin: whatever the core takes, the twin takes alike.
 
     A frame each for arbitrary bytes, and for arbitrary fields in a usual JSON and a usual binary header.
+    Senders are cleared if they sign an even number of bytes. Nothing is taken with a field that is not
+    known; where senders must sign, nothing that is not signed.
     """
     half = len(data) // 2
     fields = (
@@ -151,9 +153,19 @@ def sends(data: bytes) -> None:
         (1, binary, data[half:]),
         (data[0] % 3 if data else 0, data[:half], data[half:]),
         (0, (usual % (fields, b"")).replace(b"310", b"320"), data),
+        (0, usual % (fields, b',"AccessKey":"%b"' % data[:half]), data[half:]),
+        (0, usual % (fields, b',"AccessKey":"me","Signature":"%b"' % data[:half].hex().encode()), data),
+        (0, usual % (fields, b',"%b":"x"' % data[:half]), data[half:]),
     ]
     setting = send_runs.send_setting(
-        bytes(8), b"X\x01y\x02", "r", trace_on=True, stops=(b"DELAY",), wait_matters=False
+        bytes(8),
+        b"X\x01y\x02",
+        "r",
+        trace_on=True,
+        stops=(b"DELAY",),
+        wait_matters=False,
+        clears=None if data[:1] < b"\x20" else lambda topic, host, signed: len(b"".join(signed)) % 2 == 0,
+        signed_only=data[-1:] > b"\xc0",
     )
 
     def take(how: Callable[..., send_runs.Taken | None], at: int, count: int) -> object:
@@ -166,6 +178,10 @@ def sends(data: bytes) -> None:
         if compiled is not None:
             count = compiled[0]  # type: ignore[index]
             assert compiled == take(send_runs._take_sends, at, count)
+            for one in frames[at : at + count]:
+                named = decode_command(*one).fields.keys()
+                assert named <= send_runs.KNOWN_FIELDS
+                assert not setting.signed_only or named & send_runs.SIGNATURE_FIELDS
 
 
 def batches(data: bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +19,20 @@ from kerolox.protocol.command import Command, decode_command
 from kerolox.protocol.frame import BINARY, JSON, Frame, FrameSplitter
 from kerolox.protocol.headers.send import SendAnswer
 from kerolox.protocol.record import body_crc_ok, decode_records, topic_field
-from kerolox.protocol.send_runs import Park, Parked, SendSetting, Taken, send_setting
+from kerolox.protocol.send_runs import (
+    KNOWN_FIELDS,
+    SIGNATURE_FIELDS,
+    Clears,
+    Park,
+    Parked,
+    SendSetting,
+    Signed,
+    Taken,
+    send_setting,
+)
+from kerolox.protocol.signature import sign
+
+from . import golden
 
 CORE = load()
 BORN = bytes([10, 0, 0, 1, 0, 0, 0x30, 0x39])
@@ -47,9 +62,19 @@ def setting(
     store_host: bytes = STORE,
     region: str = "DefaultRegion",
     park: Park | None = None,
+    clears: Clears | None = None,
+    signed_only: bool = False,
 ) -> SendSetting:
     return send_setting(
-        store_host, ADDED, region, trace_on=True, stops=STOPS, wait_matters=wait_matters, park=park
+        store_host,
+        ADDED,
+        region,
+        trace_on=True,
+        stops=STOPS,
+        wait_matters=wait_matters,
+        park=park,
+        clears=clears,
+        signed_only=signed_only,
     )
 
 
@@ -75,6 +100,18 @@ class Waiting:
     @property
     def queues(self) -> list[Queue]:
         return [*self.levels, self.times]
+
+
+class Guard:
+    """Clears everybody but one."""
+
+    def __init__(self, refused: bytes = b"bad") -> None:
+        self.refused = refused
+        self.asked: list[tuple[bytes, bytes, Signed]] = []
+
+    def clears(self, topic: bytes, host: bytes, signed: Signed) -> bool:
+        self.asked.append((topic, host, signed))
+        return signed[0] != self.refused
 
 
 def fields(**changes: str | None) -> dict[str, str]:
@@ -399,6 +436,175 @@ def test_more_queues_than_a_run_may_have(take: Take) -> None:
     assert run(take, frames, targets(queues=70))[0][0] == 64
 
 
+# --- fields that are not known, and signatures ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("take", TAKERS)
+@pytest.mark.parametrize("encoding", [JSON, BINARY])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ns",
+        "nsd",
+        "bname",
+        "lo",
+        "ReqT",
+        "__ZONE_NAME",
+        "o",
+        "A",
+        "accessKey",
+        "Signature2",
+        "topic",
+        "é",
+        "ab",
+    ],
+)
+def test_a_send_with_a_field_that_is_not_known_is_left(take: Take, encoding: int, name: str) -> None:
+    everybody = setting(clears=Guard().clears)
+    for own in ({name: "x", **fields()}, {**fields(), name: "x"}):
+        for code, body in ((310, b"hello"), (320, ONE_ITEM)):
+            odd = frame(own, body, code=code, encoding=encoding)
+            assert run(take, [odd], setting=everybody) == (None, [0, 1, 2, 3])
+            (count, *_), after = run(take, [frame(), odd, frame()], setting=everybody)
+            assert (count, after) == (1, [1, 1, 2, 3])
+
+
+@pytest.mark.parametrize("take", TAKERS)
+@pytest.mark.parametrize("kind", ["json", "binary"])
+def test_what_apaches_clients_send_has_known_fields_and_is_taken(take: Take, kind: str) -> None:
+    sends = [
+        FrameSplitter().feed(row.frame)[0]
+        for row in golden.rows(kind)
+        if row.sender == "client" and row.header["code"] in (310, 320)
+    ]
+    assert len(sends) > 10
+    taken = 0
+    for one in sends:
+        command = decode_command(*one)
+        assert command.fields.keys() <= KNOWN_FIELDS
+        known = targets(queues=16, topic=command.fields["b"].encode())
+        taken += run(take, [one], known)[0] is not None
+    assert taken > 5  # the others are of transactions
+
+
+@pytest.mark.parametrize("take", TAKERS)
+@pytest.mark.parametrize("encoding", [JSON, BINARY])
+@pytest.mark.parametrize("name", ["AccessKey", "SecurityToken", "Signature"])
+def test_what_is_signed_is_left_where_nobody_clears_it(take: Take, encoding: int, name: str) -> None:
+    for own in ({name: "x", **fields()}, {**fields(), name: "x"}):
+        signed = frame(own, encoding=encoding)
+        for signed_only in (False, True):
+            assert run(take, [signed], setting=setting(signed_only=signed_only)) == (None, [0, 1, 2, 3])
+        assert run(take, [frame(), signed, frame()])[0][0] == 1
+        guard = Guard()
+        assert run(take, [signed], setting=setting(clears=guard.clears))[0][0] == 1
+        given = {"AccessKey": b"", "SecurityToken": b"", "Signature": b"", name: b"x"}
+        ((topic, host, (access_key, signature, token, _, body)),) = guard.asked
+        assert (topic, host, body) == (b"T", BORN, b"hello")
+        assert [access_key, token, signature] == list(given.values())
+
+
+@pytest.mark.parametrize("take", TAKERS)
+@pytest.mark.parametrize("encoding", [JSON, BINARY])
+@pytest.mark.parametrize("token", [None, "a token"])
+@pytest.mark.parametrize("code", [310, 320])
+def test_who_clears_gets_what_the_signature_is_made_of(
+    take: Take, encoding: int, token: str | None, code: int
+) -> None:
+    body = b"\x00body" if code == 310 else ONE_ITEM
+    own = fields(i=f'UNIQ_KEY\x01{KEY}\x02x\x01ü"\\\n\x02', l="16", j=None)
+    signed = frame(sign(own, body, "me", "secret", token), body, code=code, encoding=encoding)
+    asked: list[bool] = []
+
+    def clears(topic: bytes, host: bytes, given: Signed) -> bool:
+        access_key, signature, security_token, text, content = given
+        right = b64encode(hmac.digest(b"secret", text + content, "sha1"))
+        asked.append(right == signature and access_key == b"me" and security_token == (token or "").encode())
+        return True
+
+    taken, after = run(take, [signed], setting=setting(clears=clears))
+    assert asked == [True]
+    # A signature changes nothing of what is stored and answered.
+    assert (taken, after) == run(take, [frame(own, body, code=code, encoding=encoding)])
+
+
+@pytest.mark.parametrize("take", TAKERS)
+def test_a_run_ends_before_a_sender_who_is_not_cleared(take: Take) -> None:
+    good, bad = (frame(sign(fields(e="1"), b"hello", key, "secret")) for key in ("good", "bad"))
+    guard = Guard()
+    usual = {"setting": setting(clears=guard.clears)}
+    assert run(take, [bad], **usual) == (None, [0, 1, 2, 3])
+    (count, *_), after = run(take, [frame(), good, bad, good], **usual)
+    assert (count, after) == (2, [1, 2, 2, 3])
+    assert [signed[0] for _, _, signed in guard.asked] == [b"bad", b"good", b"bad"]
+
+
+@pytest.mark.parametrize("take", TAKERS)
+def test_where_senders_must_sign_others_are_left(take: Take) -> None:
+    signed = frame(sign(fields(), b"hello", "me", "secret"))
+    guard = Guard()
+    usual = {"setting": setting(clears=guard.clears, signed_only=True)}
+    assert run(take, [frame()], **usual) == (None, [0, 1, 2, 3])
+    assert run(take, [signed, signed, frame(), signed], **usual)[0][0] == 2
+    assert len(guard.asked) == 2
+
+
+@pytest.mark.parametrize("take", TAKERS)
+def test_what_comes_later_is_parked_only_for_senders_who_are_cleared(take: Take) -> None:
+    own = fields(i=f"UNIQ_KEY\x01{KEY}\x02DELAY\x011\x02")
+    good, bad = (frame(sign(own, b"hello", key, "secret")) for key in ("good", "bad"))
+    waiting, guard = Waiting(), Guard()
+    usual = {"setting": setting(park=waiting.park, clears=guard.clears, signed_only=True)}
+    assert run(take, [good, bad], **usual)[0][0] == 1
+    assert len(waiting.asked) == 1
+    assert run(take, [frame(own)], **usual)[0] is None
+    assert len(waiting.asked) == 1
+
+
+@pytest.mark.parametrize("take", TAKERS)
+@pytest.mark.parametrize("later", [False, True])
+def test_when_who_clears_fails_nothing_was_taken(take: Take, later: bool) -> None:
+    def fails(topic: bytes, host: bytes, signed: Signed) -> bool:
+        raise RuntimeError("cannot say")
+
+    frames = [frame()] * later + [frame(sign(fields(e="1"), b"hello", "me", "secret")), frame()]
+    known = targets(first=100)
+    with pytest.raises(RuntimeError, match="cannot say"):
+        run(take, frames, known, setting=setting(clears=fails))
+    not_callable: Any = 7
+    with pytest.raises(TypeError):
+        run(take, frames, known, setting=setting(clears=not_callable))
+    assert [queue.next_offset for queue in known[b"T"][2].values()] == [100, 101, 102, 103]
+
+
+@pytest.mark.parametrize("take", TAKERS)
+@pytest.mark.parametrize("queues_too", [False, True])
+def test_a_run_holds_what_it_uses_while_senders_are_cleared(take: Take, queues_too: bool) -> None:
+    """Who is asked may forget the topic, or hear that the connection is gone."""
+    own = sign(fields(i=f"UNIQ_KEY\x01{KEY}\x02x\x01{'y' * 3000}\x02"), b"hello" * 1000, "me", "secret")
+    expected, _ = run(take, [frame(own, b"hello" * 1000)], setting=setting(clears=Guard().clears))
+    frames = [frame(own, b"hello" * 1000) for _ in range(3)]
+    known = targets()
+    queues = list(known[b"T"][2].values())
+
+    def forgetful(topic: bytes, host: bytes, signed: Signed) -> bool:
+        for name in list(known):
+            if queues_too:
+                known[name][2].clear()
+        known.clear()
+        del frames[1:]
+        frames[0] = frame()
+        return True
+
+    taken = take(frames, 0, known, setting(clears=forgetful), BORN, 1 << 22, END, FILE_END, NOW)
+    if queues_too:
+        assert taken is None  # the queue is no longer known
+    else:
+        assert taken is not None
+        assert (taken[0], taken[1], taken[3]) == (1, expected[1], expected[3])
+    assert [queue.next_offset for queue in queues] == [0 if queues_too else 1, 1, 2, 3]
+
+
 text = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=6)
 packed = st.lists(
     st.tuples(
@@ -433,6 +639,9 @@ def sends(draw: st.DrawFn) -> Frame:
         changes[name] = draw(numbers | text | st.none() | st.sampled_from(["true", "false"]))
     if draw(st.booleans()):
         changes["i"] = draw(packed | st.just(f"UNIQ_KEY\x01{KEY}\x02")) + draw(packed)
+    others = st.sampled_from(["AccessKey", "AccessKey", "Signature", "SecurityToken", "ns", "o", ""])
+    for name in draw(st.lists(others, max_size=2)):
+        changes[name] = draw(text | st.sampled_from(["good", "bad"]))
     batch = draw(st.booleans())
     body = encode_batch(draw(st.lists(item, max_size=4))) if batch else draw(st.binary(max_size=20))
     return frame(
@@ -468,28 +677,47 @@ def damaged(draw: st.DrawFn) -> Frame:
     wide=st.booleans(),
     topic=st.sampled_from([b"T", b"T" * 130]),
     parks=st.booleans(),
+    guarded=st.booleans(),
+    signed_only=st.booleans(),
 )
 def test_compiled_takes_what_python_takes_and_makes_the_same_of_it(
-    frames: list[Frame], wait_matters: bool, wide: bool, topic: bytes, parks: bool
+    frames: list[Frame],
+    wait_matters: bool,
+    wide: bool,
+    topic: bytes,
+    parks: bool,
+    guarded: bool,
+    signed_only: bool,
 ) -> None:
     assert CORE is not None
     store_host = STORE_V6 if wide else STORE
 
-    def usual() -> dict[str, Any]:
-        park = Waiting().park if parks else None
-        return {"setting": setting(wait_matters=wait_matters, store_host=store_host, park=park)}
+    def usual(guard: Guard) -> dict[str, Any]:
+        return {
+            "setting": setting(
+                wait_matters=wait_matters,
+                store_host=store_host,
+                park=Waiting().park if parks else None,
+                clears=guard.clears if guarded else None,
+                signed_only=signed_only,
+            )
+        }
 
     frames = [
         (encoding, header.replace(b'"b":"T"', b'"b":"%b"' % topic), body) for encoding, header, body in frames
     ]
     for at in range(len(frames)):
-        compiled = run(CORE.take_sends, frames, targets(topic=topic), at, **usual())
+        guard, other = Guard(), Guard()
+        compiled = run(CORE.take_sends, frames, targets(topic=topic), at, **usual(guard))
         if compiled[0] is not None:
             # Python may take more: it reads spellings that nobody writes.
-            count = compiled[0][0]
-            assert compiled == run(
-                send_runs._take_sends, frames[: at + count], targets(topic=topic), at, **usual()
-            )
+            taken = frames[: at + compiled[0][0]]
+            assert compiled == run(send_runs._take_sends, taken, targets(topic=topic), at, **usual(other))
+            assert guard.asked[: len(other.asked)] == other.asked
+            for one in taken[at:]:
+                named = decode_command(*one).fields.keys()
+                assert named <= KNOWN_FIELDS
+                assert signed_only <= bool(named & SIGNATURE_FIELDS) <= guarded
 
 
 @pytest.mark.skipif(CORE is None, reason="the core is not compiled")

@@ -161,13 +161,14 @@ enum {
 typedef struct {
     int code, encoding;
     int32_t opaque, flag;
-    Text letter[14]; /* a to n; at is NULL when absent */
+    Text letter[14]; /* a to n; at is NULL when absent, as in the three of a signature */
+    Text access_key, security_token, signature;
     Text topic, properties;
     int32_t queue_id, sys_flag, message_flag, reconsume_times;
     int64_t born_timestamp;
 } Send;
 
-/* Reads it; 0 for everything else. Texts point into the header, or into scratch, which is as long. */
+/* Reads it; 0 for everything else, a field that is not among those above too. Texts point into the header, or into scratch, which is as long. */
 int read_send(int encoding, const char *header, Py_ssize_t length, char *scratch, Send *send);
 
 /* --- what Python calls, by the file it stands in ------------------------------------------------------- */

@@ -2,11 +2,19 @@
  * the handlers. */
 #include "core.h"
 
-static int keep_letter(Send *send, Text key, Text value) {
-    if (key.length != 1 || key.at[0] < 'a' || key.at[0] > 'n') return 1;
-    Text *letter = &send->letter[key.at[0] - 'a'];
-    if (letter->at) return 0; /* given twice: others decide */
-    *letter = value;
+/* Where a field goes; NULL when it is not known. KNOWN_FIELDS in protocol/send_runs.py says which are, and why. */
+static Text *known_field(Send *send, Text key) {
+    if (key.length == 1) return key.at[0] >= 'a' && key.at[0] <= 'n' ? &send->letter[key.at[0] - 'a'] : NULL;
+    if (IS_LITERAL(key, "AccessKey")) return &send->access_key;
+    if (IS_LITERAL(key, "SecurityToken")) return &send->security_token;
+    if (IS_LITERAL(key, "Signature")) return &send->signature;
+    return NULL;
+}
+
+static int keep_field(Send *send, Text key, Text value) {
+    Text *field = known_field(send, key);
+    if (!field || field->at) return 0; /* unknown, or given twice: others decide */
+    *field = value;
     return 1;
 }
 
@@ -34,7 +42,7 @@ static int read_binary_header(const char *at, Py_ssize_t length, Send *send) {
         int properties = key.length == 1 && key.at[0] == 'i';
         if (!is_ascii(key.at, key.length) || !(properties ? is_utf8 : is_ascii)(value.at, value.length)) return 0;
         /* Empty is Java's null. */
-        if (key.length && value.length && !keep_letter(send, key, value)) return 0;
+        if (key.length && value.length && !keep_field(send, key, value)) return 0;
     }
     return 1;
 }
@@ -126,7 +134,7 @@ static int read_json_fields(const char **at, const char *end, char *scratch, Sen
         int properties = key.length == 1 && key.at[0] == 'i' && !send->letter['i' - 'a'].at;
         if (!(properties ? read_escaped_string(&p, end, scratch, &value) : read_plain_string(&p, end, &value)))
             return 0;
-        if (!keep_letter(send, key, value) || p >= end) return 0;
+        if (!keep_field(send, key, value) || p >= end) return 0;
         if (*p == ',') {
             p++;
             continue;

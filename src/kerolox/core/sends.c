@@ -22,11 +22,12 @@ typedef struct {
         json_end_length, binary_head_length, binary_tail_length;
     PyObject *stops; /* words in properties that others have to look at */
     PyObject *park;  /* who says where messages go that are to come later; or None */
-    int wait_matters;
+    PyObject *clears; /* who says whether the one that signed may send to the topic; or None */
+    int wait_matters, signed_only;
     int64_t bytes_max, file_end, now_ms;
-    PyObject *now;
+    PyObject *now, *sender; /* sender: born_host */
     PyObject *next_offset; /* the attribute's name */
-    /* of the topic: what target holds, which is ours, because park may change what is known of topics */
+    /* of the topic: what target holds, which is ours, because those who are asked may change what is known of topics */
     PyObject *target, *topic_name, *field, *cursors;
     PyObject *stored_name; /* of the topic the messages are stored under: that, or where they are parked */
     /* made */
@@ -350,6 +351,32 @@ static int take_batch(Run *run, const Send *send, Text batch, Text unique) {
     return good ? 1 : -1;
 }
 
+static char *put_text(char *to, Text text) {
+    return text.length ? put_bytes(to, text.at, text.length) : to;
+}
+
+/* Whether a send may be taken as far as its sender goes. 1 it may, 0 left to others, -1 an error. */
+static int is_cleared(Run *run, const Send *send, PyObject *body) {
+    if (!send->access_key.at && !send->security_token.at && !send->signature.at) return !run->signed_only;
+    if (run->clears == Py_None) return 0;
+    /* What is signed: the values in the order of the names, all but the signature. */
+    Text key = send->access_key, token = send->security_token, signature = send->signature;
+    const int letters = (int)(sizeof send->letter / sizeof *send->letter);
+    Py_ssize_t length = key.length + token.length;
+    for (int i = 0; i < letters; i++) length += send->letter[i].length;
+    PyObject *text = PyBytes_FromStringAndSize(NULL, length);
+    if (!text) return -1;
+    char *to = put_text(put_text(PyBytes_AS_STRING(text), key), token);
+    for (int i = 0; i < letters; i++) to = put_text(to, send->letter[i]);
+    PyObject *answer = PyObject_CallFunction(
+        run->clears, "OO(y#y#y#NO)", run->topic_name, run->sender, key.at ? key.at : "", key.length,
+        signature.at ? signature.at : "", signature.length, token.at ? token.at : "", token.length, text, body);
+    if (!answer) return -1;
+    int cleared = PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    return cleared;
+}
+
 /* 1 taken, 0 left to others, -1 an error. */
 static int take_frame(Run *run, PyObject *frame, PyObject *targets, Buffer *scratch) {
     if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3 || !PyLong_Check(PyTuple_GET_ITEM(frame, 0)) ||
@@ -386,6 +413,8 @@ static int take_frame(Run *run, PyObject *frame, PyObject *targets, Buffer *scra
     /* A batch need not have a key of its own, and ours have none. */
     if (!is_simple(found.unique_key) && (send.code == SEND || found.unique_key.length)) return 0;
     if (run->wait_matters && IS_LITERAL(found.wait, "false")) return 0;
+    int cleared = is_cleared(run, &send, content);
+    if (cleared <= 0) return cleared;
     Text body = {PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content)};
     if (has_any(send.properties.at, send.properties.length, run->stops))
         return take_later(run, &send, body, found.unique_key);
@@ -432,12 +461,14 @@ PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t arg_cou
     run.now_ms = PyLong_AsLongLong(run.now);
     run.next_offset = ((CoreState *)PyModule_GetState(module))->next_offset;
     if (PyErr_Occurred()) return NULL;
-    if (!PyArg_ParseTuple(setting, "y#y#y#y#y#y#y#O!pOOO", &run.store_host, &run.store_host_length, &run.added,
+    if (!PyArg_ParseTuple(setting, "y#y#y#y#y#y#y#O!pOOOOp", &run.store_host, &run.store_host_length, &run.added,
                           &run.added_length, &run.id_prefix, &run.id_prefix_length, &run.json_after,
                           &run.json_after_length, &run.json_end, &run.json_end_length, &run.binary_head,
                           &run.binary_head_length, &run.binary_tail, &run.binary_tail_length, &PyTuple_Type,
-                          &run.stops, &run.wait_matters, &region_id, &trace_on, &run.park))
+                          &run.stops, &run.wait_matters, &region_id, &trace_on, &run.park, &run.clears,
+                          &run.signed_only))
         return NULL;
+    run.sender = born_host;
     run.born_host = PyBytes_AS_STRING(born_host);
     run.born_host_length = PyBytes_GET_SIZE(born_host);
     if ((run.born_host_length != 8 && run.born_host_length != 20) ||

@@ -2,8 +2,9 @@
 
 Nearly all messages are plain: sent with one-letter fields, to a queue that is known, with a unique key,
 without transaction. A run of such frames needs no objects for its requests and answers. Of a message that is
-to come later somebody else says where it waits until then. What is not plain is left to the handlers, which
-decide everything once more: taking less than could be taken is never wrong.
+to come later somebody else says where it waits until then, and of one that is signed whether its sender may
+send it. What is not plain is left to the handlers, which decide everything once more: taking less than could
+be taken is never wrong. So a frame with a field that is not known here is left, whatever the field may mean.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.record import encode_record
 from kerolox.protocol.record_scan import Entry
+from kerolox.protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, signed_text
 
 _SIMPLE = re.compile(rb"[0-9A-Za-z_-]+")  # a unique key that needs no escapes
 QUEUES_MAX: Final = 64  # different queues in one run
@@ -39,6 +41,15 @@ PLAIN_STARTS: Final = (
     RequestCode.SEND_BATCH_MESSAGE.to_bytes(2),
 )
 
+# The fields of a frame that is taken. Java's clients send a to m, since 5.0 also n (the broker's name), and
+# the three of a signature if they have an access key. With any other field the frame is left to the handlers:
+# - ns, nsd (namespaces of 5.x): no open broker reads them, but one who does must not find them passed over;
+# - __ZONE_NAME, __ZONE_MODE: they are added after signing, and only who verifies makes allowance for that;
+# - ReqT (streams), bname, oway, lo: Java's headers could carry them, no client writes them into a plain send;
+# - long names, of C++ and of Go's single sends: they belong to code 10.
+SIGNATURE_FIELDS: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
+KNOWN_FIELDS: Final = frozenset("abcdefghijklmn") | SIGNATURE_FIELDS
+
 
 # Of a topic: its name as bytes, its field in records, and the queues messages may go to, by their number. A
 # queue is anything with a next_offset.
@@ -50,6 +61,13 @@ Target: TypeAlias = "tuple[bytes, bytes, dict[int, Any]]"
 Parked: TypeAlias = "tuple[bytes, bytes, int, Any, bytes, bytes]"
 # Asked with topic, queue and properties; None when others have to look at it. Must not change anything.
 Park = Callable[[bytes, int, bytes], "Parked | None"]
+
+# Of a send that is signed: access key, signature and security token (empty when absent), the signed text, and
+# the body, which is signed behind it.
+Signed: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes]"
+# Asked with topic, the sender's host and what is signed: whether that sender may send there. If not, the
+# handlers say why. Must not change anything.
+Clears = Callable[[bytes, bytes, Signed], bool]
 
 
 class SendSetting(NamedTuple):
@@ -67,6 +85,8 @@ class SendSetting(NamedTuple):
     region_id: str
     trace_on: bool
     park: Park | None  # asked about messages with such words
+    clears: Clears | None  # asked about messages that are signed; without it they are left
+    signed_only: bool  # leave out those that are not
 
 
 class Taken(NamedTuple):
@@ -89,6 +109,8 @@ def send_setting(
     stops: tuple[bytes, ...],
     wait_matters: bool,
     park: Park | None = None,
+    clears: Clears | None = None,
+    signed_only: bool = False,
 ) -> SendSetting:
     trace = "true" if trace_on else "false"
     return SendSetting(
@@ -104,6 +126,8 @@ def send_setting(
         region_id,
         trace_on,
         park,
+        clears,
+        signed_only,
     )
 
 
@@ -125,9 +149,9 @@ def _take_sends(
     """
     run = _Run(targets, setting, born_host, bytes_max, end, file_end, now_ms)
     count = 0
-    for encoding, header, body in frames[at:]:
+    while at + count < len(frames):  # those who are asked may let go of frames
         try:
-            if not run.take(encoding, header, body):
+            if not run.take(*frames[at + count]):
                 break
         except (ProtocolError, InvalidRequest):
             break
@@ -175,6 +199,9 @@ class _Run:
         batch = command.code == RequestCode.SEND_BATCH_MESSAGE
         if (not batch and command.code != RequestCode.SEND_MESSAGE_V2) or command.flag & ANSWER:
             return False
+        fields = command.fields
+        if not fields.keys() <= KNOWN_FIELDS:
+            return False
         said = command.header(SendRequestV2)
         if said.queue_id < 0 or said.sys_flag & ~SYS_FLAGS_PLAIN or (said.batch and not batch):
             return False
@@ -189,6 +216,7 @@ class _Run:
             (unique is None and not batch)  # a batch need not have a key of its own, and ours have none
             or (unique is not None and not _SIMPLE.fullmatch(unique))
             or (setting.wait_matters and names.find(properties, names.AT_WAIT) == b"false")
+            or not self._is_cleared(target[0], fields, body)
         ):
             return False
         if any(word in properties for word in setting.stops):
@@ -212,6 +240,19 @@ class _Run:
         self._put(command, said, items, (topic, target[1], said.queue_id), queue, unique)
         self._target = target
         return True
+
+    def _is_cleared(self, topic: bytes, fields: dict[str, str], body: bytes) -> bool:
+        """Whether a send may be taken as far as its sender goes."""
+        setting = self._setting
+        if SIGNATURE_FIELDS.isdisjoint(fields):
+            return not setting.signed_only
+        access_key, signature, token = [
+            fields.get(name, "") for name in (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)
+        ]
+        if setting.clears is None or not (access_key + signature + token).isascii():
+            return False
+        signed = (access_key.encode(), signature.encode(), token.encode(), signed_text(fields), body)
+        return setting.clears(topic, self._born_host, signed)
 
     def _take_later(
         self, command: Command, said: SendRequestV2, target: Target, properties: bytes, unique: bytes

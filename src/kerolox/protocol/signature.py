@@ -28,11 +28,16 @@ def signature(
     fields: Mapping[str, str], body: bytes | None, secret_key: str, left_out: frozenset[str] = _NOTHING
 ) -> str:
     """The signature of header fields and body. ``Signature`` itself is never part of it."""
-    signed = [name for name in fields if name != SIGNATURE and name not in left_out]
-    signed.sort(key=_code_units)
-    text = "".join([fields[name] for name in signed]).encode("utf-8", "replace")
+    text = signed_text(fields, left_out)
     digest = hmac.digest(secret_key.encode(), text + body if body else text, "sha1")
     return b64encode(digest).decode()
+
+
+def signed_text(fields: Mapping[str, str], left_out: frozenset[str] = _NOTHING) -> bytes:
+    """What is signed before the body."""
+    signed = [name for name in fields if name != SIGNATURE and name not in left_out]
+    signed.sort(key=_code_units)
+    return "".join([fields[name] for name in signed]).encode("utf-8", "replace")
 
 
 def sign(

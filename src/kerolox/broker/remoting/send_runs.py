@@ -73,6 +73,8 @@ class SendRuns:
             stops=STOPS,
             wait_matters=acks.wait,
             park=self._park,
+            clears=admission.clears,
+            signed_only=admission.signed_only,
         )
         # What all messages need makes none of them plain.
         self._possible = (

@@ -2,7 +2,7 @@
 
 Single sends, batches, runs of plain sends and replies ask. A run asks once for each topic and queue it does
 not know, and once for each time it is about to take something; what it was told is forgotten when the topic
-changes.
+changes. Of every message that is signed it asks whether its sender may send it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from kerolox.protocol import reserved
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.headers.send import SendRequest
+from kerolox.protocol.send_runs import Signed
 from kerolox.store.log.acks import Acks
 from kerolox.store.state import StoreState
 
@@ -76,6 +77,16 @@ class Admission:
                 f"disk for {stalled_ms:.0f}ms, limit {self._options.send_wait_ms}ms. This one was not stored"
             )
         return None
+
+    # --- the sender ----------------------------------------------------------------------------------
+
+    # Whether messages are taken only from senders who say who they are.
+    signed_only: Final = False
+
+    def clears(self, topic: bytes, host: bytes, signed: Signed) -> bool:
+        """Whether the sender of a signed message may send to the topic. Nobody is asked for a name here, so
+        a signature says as much as none."""
+        return True
 
     # --- the topic -----------------------------------------------------------------------------------
 
