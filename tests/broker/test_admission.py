@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import kerolox.broker
 from kerolox.broker.write.admission import REWRITTEN, STOPS, is_plain
+from kerolox.errors import Refused
 from kerolox.protocol import reserved
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.codes import ResponseCode
@@ -27,8 +29,11 @@ SOURCES = {path.name: path.read_text() for path in Path(kerolox.broker.__file__)
         (r"stalled_ms >", "admission.py"),
         (r"broker unable to service", "admission.py"),
         (r"request queueId\[", "admission.py"),
-        (r"\.wait_safe\(", None),
-        (r"FlushMode", None),
+        (r"LMQ_CONSUME_QUEUE_NUM_EXCEEDED", "admission.py"),
+        (r"for guard in", "admission.py"),
+        (r"\blog\.(append|append_batch|append_sends|append_raw|write|cursor)\b", "intake.py"),
+        (r"acks\.(when_safe|safe)\(", "intake.py"),
+        (r"\.wait_safe\(|\bflush_mode\b|FlushMode", None),
     ],
 )
 def test_a_rule_stands_in_one_place(rule: str, home: str | None) -> None:
@@ -57,6 +62,62 @@ async def test_a_broker_that_follows_takes_no_runs_and_takes_them_again() -> Non
         assert (await talk.send("T", properties=KEY)).code == ResponseCode.SYSTEM_BUSY
         talk.running.broker.leadership.lead()
         assert (await talk.send("T", properties=KEY)).code == 0
+
+
+async def test_a_caller_that_may_not_send_is_refused_whichever_way_it_comes() -> None:
+    """Nobody has a name here yet, so what stands guard refuses a topic to those without one."""
+    refused: set[str] = set()
+
+    def guard(identity: str | None, topic: str) -> None:
+        if topic in refused and identity is None:
+            raise Refused(ResponseCode.NO_PERMISSION, f"topic {topic} is not for strangers")
+
+    async with talking() as talk:
+        path = talk.running.broker.write_path
+        path.admission.guards.append(guard)
+        for _ in range(2):
+            assert (await talk.send("T", properties=KEY)).code == 0
+        assert b"T" in path.targets.of(None)
+        refused.add("T")
+        path.targets.forget()
+        for answer in (
+            await talk.send("T", properties=KEY),
+            await talk.send_v1("T", properties=KEY),
+            await talk.send_batch("T", encode_batch([(0, b"hello", b"")])),
+        ):
+            assert (answer.code, answer.remark) == (16, "topic T is not for strangers")
+        assert path.targets.of(None) == {}
+        refused.clear()
+        assert (await talk.send("T", properties=KEY)).code == 0
+
+
+async def test_what_runs_know_is_forgotten_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with talking() as talk:
+        broker = talk.running.broker
+        targets = broker.write_path.targets
+
+        async def known() -> bool:
+            for topic in ("T", "U"):
+                for _ in range(2):
+                    assert (await talk.send(topic, properties=KEY)).code == 0
+            return targets.of(None).keys() >= {b"T", b"U"}
+
+        assert await known()
+        topics = broker.tables.topics
+        config = topics.find("T")
+        assert config is not None
+        topics.put(msgspec.structs.replace(config, write_queue_nums=1, read_queue_nums=1))
+        assert targets.of(None).keys() == {b"U"}
+        await topics.unsaved.all_saved()
+        assert (await talk.send("T", properties=KEY, queue_id=3)).code == ResponseCode.INVALID_PARAMETER
+        assert await known()
+        broker.options_changed({})
+        assert targets.of(None) == {}
+        assert await known()
+        monkeypatch.setattr("kerolox.broker.write.targets.TARGETS_MAX", 2)
+        assert (await talk.send("V", properties=KEY)).code == 0
+        assert (await talk.send("V", properties=KEY)).code == 0
+        assert targets.of(None).keys() == {b"V"}
 
 
 @pytest.mark.parametrize("word", STOPS)

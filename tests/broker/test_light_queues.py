@@ -173,3 +173,22 @@ async def test_light_queues_are_bounded_over_restarts_too(tmp_path: Path) -> Non
         await send_to(talk, b"3", "%LMQ%a", "%LMQ%c")
         assert await bodies(talk, "%LMQ%c") == [b"3"]
         assert await bodies(talk, "%LMQ%a") == [b"1", b"3"]
+
+
+async def test_what_was_taken_before_a_restart_comes_without_the_queues_there_is_no_room_for(
+    tmp_path: Path,
+) -> None:
+    """It was taken, so it must not be lost; and it must not hold up those behind it."""
+    async with talking(tmp_path, light_queues_max=3, delay_levels="1s 2s 3s") as talk:
+        await send_to(talk, b"later", "%LMQ%a", "%LMQ%b", DELAY="2")
+        # What waits counts already.
+        refused = await talk.send("T", b"2", {"INNER_MULTI_DISPATCH": "%LMQ%c,%LMQ%d"})
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+    async with talking(tmp_path, light_queues_max=3, delay_levels="1s 2s 3s") as talk:
+        await send_to(talk, b"first", "%LMQ%c", "%LMQ%d")
+        await send_to(talk, b"last", "%LMQ%c", DELAY="2")
+        await until(lambda: talk.running.broker.later.delays.delivered == 2)
+        await until(lambda: talk.running.broker.store.max_offset("T", 0) == 3)
+        assert await bodies(talk, "T") == [b"first", b"later", b"last"]
+        assert await bodies(talk, "%LMQ%c") == [b"first", b"last"]
+        assert "%LMQ%a" not in talk.running.broker.store.queues.by_topic

@@ -228,7 +228,9 @@ async def test_a_gate_sees_every_request(talk: Plain) -> None:
 
 async def test_signed_sends_are_taken_in_runs_and_stored_like_others(talk: Plain) -> None:
     assert (await talk.send("T")).code == 0
-    talk.dialer.handlers.hooks.append(Signing("me", "secret", "token"))
+    talk.dialer.handlers.hooks.append(
+        Signing(ClientOptions(access_key="me", secret_key="secret", security_token="token"))
+    )
     assert (await talk.send("T")).code == 0
     assert talk.taken == 2
     talk.handle_all()

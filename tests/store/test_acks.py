@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from tests.store.dispatch.kit import Rig, rig_at
 from tests.store.test_flush import append
 
+import kerolox
 from kerolox.store.log.flush import Safe
 from kerolox.store.options import FlushMode
 from kerolox.store.state import NotWritable
@@ -58,3 +60,18 @@ async def test_a_failed_flush_is_not_safe(rig: Rig) -> None:
     store.log.write()
     with pytest.raises(NotWritable, match="the store takes no messages: fenced"):
         await store.acks.safe(end)
+
+
+@pytest.mark.parametrize(
+    ("asks", "where"),
+    [
+        (r"\.wait_safe\(", {"acks.py"}),
+        # Beside the answers: when a log is flushed, and up to where it may be read.
+        (r"\.flush_mode\b", {"acks.py", "flush.py", "message_store.py"}),
+        (r"\bSafe\.(YES|TIMEOUT|FAILED)\b", {"acks.py", "flush.py", "sends.py", "send_runs.py"}),
+    ],
+)
+def test_one_place_decides_when_to_answer(asks: str, where: set[str]) -> None:
+    """Who stores messages is told how it ended, and asks neither for the flush mode nor for the flush."""
+    sources = Path(kerolox.__file__).parent.rglob("*.py")
+    assert {path.name for path in sources if re.search(asks, path.read_text())} == where

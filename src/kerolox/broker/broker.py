@@ -212,7 +212,7 @@ class Broker(PeerEvents):
         self.producing = Producing(
             base, tables, membership, figures, path, self.transactions, self.unique_keys
         )
-        self.remoting = Remoting(base, tables, figures, path, later, self.producing)
+        self.remoting = Remoting(base, figures, path, later, self.producing)
         self.registrations = Registrations(
             tables.topics,
             self.options,
@@ -259,6 +259,7 @@ class Broker(PeerEvents):
     def options_changed(self, changed: Mapping[str, object]) -> None:
         """Options took new values, by our names: those that others have copies of are passed on."""
         set_ages(self.lanes, self.options)
+        self.write_path.targets.forget()
         if "permission" in changed:
             # Name servers take another look only at another version.
             self.tables.topics.table.bump()

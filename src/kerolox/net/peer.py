@@ -82,6 +82,7 @@ class Peer(asyncio.Protocol):
         self.local_address = ""
         self.close_reason: str | None = None
         self.data: dict[str, Any] = {}  # what a role wants to remember of this connection
+        self.identity: str | None = None
         self.active_s = clock.monotonic_s()
         self._received_s = self.active_s  # when what is handled now came
         self.stalled_since_s: float | None = None

@@ -373,22 +373,24 @@ class Delays:
         last: tuple[int, int, int] | None = None
         refused: KeroloxError | None = None
         next_offset = level.next_offset
-        append = self._intake.append
+        append, fills_light_queues = self._intake.append, self._intake.fills_light_queues
         messages = decode_each([record or b"" for _, _, record in due])
         for (offset, physical, record), message in zip(due, messages, strict=True):
             queue = self._real_queue(level, offset, physical, record, message)
             if queue is not None and message is not None:
                 # Not as a pending message: it must not be parked again, and there are many of them.
+                properties = restored_properties(message.packed_properties)
                 try:
                     place = append(
                         queue,
                         message.body,
-                        restored_properties(message.packed_properties),
+                        properties,
                         flag=message.flag,
                         sys_flag=message.sys_flag,
                         born_timestamp=message.born_timestamp,
                         born_host=message.born_host,
                         reconsume_times=message.reconsume_times,
+                        light_queues=fills_light_queues(queue.topic, properties),
                         store_host=message.store_host,
                     )
                 except KeroloxError as error:

@@ -11,7 +11,9 @@ from collections.abc import Callable
 
 from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.produce.sends import Sends, born_host
+from kerolox.broker.produce.sends import born_host
+from kerolox.broker.tables.topics import Topics
+from kerolox.broker.write.admission import Admission
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.clock import Clock
@@ -39,8 +41,9 @@ class Replies:
     def __init__(
         self,
         store: MessageStore,
-        sends: Sends,
+        admission: Admission,
         intake: Intake,
+        topics: Topics,
         members: Members,
         options: BrokerOptions,
         clock: Clock,
@@ -48,8 +51,9 @@ class Replies:
         address: str,
     ) -> None:
         self._store = store
-        self._sends = sends
+        self._admission = admission
         self._intake = intake
+        self._topics = topics
         self._members = members
         self._options = options
         self._clock = clock
@@ -63,9 +67,11 @@ class Replies:
         ]
 
     async def reply(self, request: Request[SendRequest]) -> Answer:
-        queue_id = self._sends.allowed_queue(request.header)
+        # Its name, rights and topic are checked as those of a send; whether it could be stored now is not.
+        topic = self._admission.topic(request.peer.identity, request.header, stored=False)
+        queue_id = self._admission.queue(request.header, topic)
         if self._options.store_replies:
-            await self._sends.topic_saved(request.header)
+            await self._topics.unsaved.saved(topic.topic_name)
         failed = await self._push(request)
         place = await self._keep(request, queue_id) if self._options.store_replies else None
         code = ResponseCode.SUCCESS if failed is None else ResponseCode.SYSTEM_ERROR

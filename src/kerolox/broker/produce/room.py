@@ -15,7 +15,6 @@ from kerolox.broker.write.room import WritePath
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.send import SendRequest, SendRequestV2
 from kerolox.protocol.message_id import UniqueKeys
-from kerolox.store.log.cursors import LIGHT_PREFIX
 
 
 class Producing:
@@ -39,14 +38,12 @@ class Producing:
             options,
             unique_keys,
         )
-        if self.sends.light_queues is not None:
-            light = (topic for topic in store.queues.by_topic if topic.startswith(LIGHT_PREFIX))
-            self.sends.light_queues.update(topic.encode() for topic in light)
         self.recalls = Recalls(store, path.intake, topics, options, clock)
         self.replies = Replies(
             store,
-            self.sends,
+            path.admission,
             path.intake,
+            topics,
             membership.members,
             options,
             clock,
@@ -66,7 +63,6 @@ class Producing:
         self.sends.rewrites += [self.retries.redirect, transactions.prepare]
         for writer in (self.sends, self.replies):
             writer.on_stored.append(figures.stats.stored)
-        topics.on_removed.append(self.sends.forget_topic)
 
     def rows(self) -> Served:
         yield (

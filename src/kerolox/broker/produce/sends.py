@@ -22,7 +22,7 @@ from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.admission import Admission, goes_to_a_group, is_plain, is_single_tag
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import Parked, PendingMessage
-from kerolox.errors import KeroloxError, Overloaded, ProtocolError, Refused
+from kerolox.errors import KeroloxError, Overloaded, ProtocolError
 from kerolox.front.requests import Answer, Handler, Request
 from kerolox.net.peer import refusal
 from kerolox.protocol import properties as packed
@@ -35,14 +35,11 @@ from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys, offset_id_prefix
 from kerolox.store.log.acks import Acks
 from kerolox.store.log.commit_log import TRANSACTION_BITS, MessageRefused, Place
-from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.log.flush import Safe
 from kerolox.unsaved import NotSaved
 
 HELD_BYTES_MAX = 64 << 20  # of requests that wait for their topics to be written
 HELD_REQUEST_BYTES = 1000  # what one takes beside its body, about
-
-_LIGHT_QUEUE = LIGHT_PREFIX.encode()
 
 # What another part of the broker (retries, transactions) makes of a message before it is stored. It may
 # refuse by raising, and ask to be told where the message was parked.
@@ -75,8 +72,6 @@ class Sends:
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
         self._write_is_due = False
         self._held_bytes = 0  # of requests whose topic is on its way to the disk
-        # The light queues there are; None where messages do not go into those they name.
-        self.light_queues: set[bytes] | None = set() if options.multi_dispatch else None
         self._id_prefix = offset_id_prefix(store_host)
         self.added_properties = packed.pack(
             {
@@ -93,7 +88,7 @@ class Sends:
         header, intake = request.header, self._intake
         if header.batch:
             return self.send_batch(request)
-        config = self._topic(header)
+        config = self._topic(request)
         if header.topic in self._topics.unsaved:
             self._hold(request, header.topic, self.send)
             return None
@@ -147,7 +142,7 @@ class Sends:
     def send_batch(self, request: Request[SendRequest]) -> Answer | None:
         """Many messages of one topic and queue in one request: all or none."""
         header = request.header
-        config = self._topic(header)
+        config = self._topic(request)
         if goes_to_a_group(header.topic):
             return Answer(
                 code=ResponseCode.MESSAGE_ILLEGAL,
@@ -207,10 +202,6 @@ class Sends:
         if safe:
             self._intake.when_safe(lambda how: self._safe(safe, how))
 
-    def forget_topic(self, topic: str) -> None:
-        if self.light_queues is not None:
-            self.light_queues.discard(topic.encode())
-
     # --- new topics ----------------------------------------------------------------------------------
 
     def _hold(self, request: Request[SendRequest], topic: str, again: Handler) -> None:
@@ -239,40 +230,16 @@ class Sends:
 
     # --- decisions -----------------------------------------------------------------------------------
 
-    def allowed_queue(self, header: SendRequest) -> int:
-        """The queue of a message that came as another request than a send: its name, rights and topic are
-        checked likewise; whether it could be stored now is not asked."""
-        return self._admission.queue(header, self._admission.topic(header, stored=False))
-
-    async def topic_saved(self, header: SendRequest) -> None:
-        """Wait until its topic, if it was just made, is on disk. Raises NotSaved."""
-        await self._topics.unsaved.saved(header.topic)
-
-    def _topic(self, header: SendRequest) -> TopicConfig:
+    def _topic(self, request: Request[SendRequest]) -> TopicConfig:
         self._admission.check_taking()
-        return self._admission.topic(header)
-
-    def _check_light_queues(self, known: set[bytes], properties: bytes) -> None:
-        """Refused, in RocketMQ's words, when a message would make too many light queues."""
-        named = (packed.find(properties, packed.AT_INNER_MULTI_DISPATCH) or b"").split(b",")
-        new = {name for name in named if name.startswith(_LIGHT_QUEUE)} - known
-        limit = self._options.light_queues_max
-        if new and len(known) + len(new) > limit:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR,
-                "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, lmq "
-                f"consumeQueue num exceed maxLmqConsumeQueueNum config num, {limit}: there are {len(known)}, "
-                f"the message names {len(new)} new ones",
-            )
-        known |= new
+        return self._admission.topic(request.peer.identity, request.header)
 
     def _properties(self, text: str | None) -> tuple[bytes, str]:
         """The properties as they are stored, and the unique key among them."""
         properties = (text or "").encode()
         if packed.AT_POP_CHECKPOINT[1:] in properties:
             properties = packed.remove(properties, packed.AT_POP_CHECKPOINT)
-        if self.light_queues is not None and packed.AT_INNER_MULTI_DISPATCH[1:] in properties:
-            self._check_light_queues(self.light_queues, properties)
+        self._admission.check_light_queues(properties)
         found = packed.find(properties, packed.AT_UNIQUE_KEY)
         if found is None:
             unique = self._unique_keys.next()

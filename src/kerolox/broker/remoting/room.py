@@ -7,7 +7,6 @@ from kerolox.broker.figures.room import Figures
 from kerolox.broker.later.room import Later
 from kerolox.broker.produce.room import Producing
 from kerolox.broker.remoting.send_runs import SendRuns
-from kerolox.broker.tables.room import Tables
 from kerolox.broker.write.room import WritePath
 
 
@@ -15,7 +14,6 @@ class Remoting:
     def __init__(
         self,
         base: Base,
-        tables: Tables,
         figures: Figures,
         path: WritePath,
         later: Later,
@@ -27,10 +25,9 @@ class Remoting:
             path.intake,
             base.store.acks,
             path.admission,
+            path.targets,
             later.delays,
             later.timer_sends,
             base.options,
         )
         self.send_runs.on_stored.append(figures.stats.stored)
-        tables.topics.on_change.append(lambda config: self.send_runs.forget_topic(config.topic_name))
-        tables.topics.on_removed.append(self.send_runs.forget_topic)

@@ -17,6 +17,7 @@ from kerolox.broker.produce.sends import Sends
 from kerolox.broker.write.admission import STOPS, Admission
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage
+from kerolox.broker.write.targets import Targets
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Handlers, Request
@@ -29,11 +30,10 @@ from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.limits import FRAME_BYTES_MAX
 from kerolox.protocol.record_scan import TOPIC
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.protocol.send_runs import PLAIN_STARTS, Parked, Target, send_setting
+from kerolox.protocol.send_runs import PLAIN_STARTS, Parked, send_setting
 from kerolox.store.log.acks import Acks
 from kerolox.store.log.flush import Safe
 
-TOPICS_MAX = 10_000  # known at once; past that they are learned anew
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 
 # Of a run: who sent it, the frames, from which on, how many, their answers, and when they came.
@@ -50,19 +50,20 @@ class SendRuns:
         intake: Intake,
         acks: Acks,
         admission: Admission,
+        targets: Targets,
         delays: Delays,
         timer_sends: TimerSends,
         options: BrokerOptions,
     ) -> None:
         self._intake = intake
         self._admission = admission
+        self._targets = targets
         self._delays = delays
         self._timer_sends = timer_sends
         self._options = options
         # For statistics: topic, messages, bytes, requests.
         self.on_stored: list[Callable[[str, int, int, int], None]] = []
         self.meters: Meters | None = None  # None while nobody reads them
-        self._targets: dict[bytes, Target] = {}
         self._runs: list[Run] = []
         added = sends.added_properties
         self._setting = send_setting(
@@ -98,11 +99,15 @@ class SendRuns:
         born_host: bytes | None = peer.data.get("born_host")
         if born_host is None:
             born_host = peer.data["born_host"] = host_bytes(peer.address)
-        taken = self._intake.append_sends(frames, at, self._targets, self._setting, born_host)
+        taken = self._intake.append_sends(
+            frames, at, self._targets.of(peer.identity), self._setting, born_host
+        )
         if taken is None:
-            if not self._learn(frames[at]):
+            if not self._learn(peer.identity, frames[at]):
                 return 0
-            taken = self._intake.append_sends(frames, at, self._targets, self._setting, born_host)
+            taken = self._intake.append_sends(
+                frames, at, self._targets.of(peer.identity), self._setting, born_host
+            )
             if taken is None:
                 return 0
         count, records, entries, answers, queues, messages = taken
@@ -118,14 +123,10 @@ class SendRuns:
         self._runs.append((peer, frames, at, count, answers, peer.active_s))
         return count
 
-    def forget_topic(self, topic: str) -> None:
-        """It was changed or removed."""
-        self._targets.pop(topic.encode(), None)
-
     # --- decisions -----------------------------------------------------------------------------------
 
-    def _learn(self, frame: Frame) -> bool:
-        """Know the topic and queue of a send from now on, if plain ones may go there; whether it is new."""
+    def _learn(self, identity: str | None, frame: Frame) -> bool:
+        """Know the topic and queue of a send from now on, if it may go there; whether that is new."""
         try:
             command = decode_command(*frame)
             if command.code not in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
@@ -133,23 +134,7 @@ class SendRuns:
             header = command.header(SendRequestV2)
         except (ProtocolError, InvalidRequest):
             return False
-        topic, queue_id = header.topic, header.queue_id
-        if not self._admission.takes_plain(topic, queue_id):
-            return False
-        name = topic.encode()
-        target = self._targets.get(name)
-        if target is not None and queue_id in target[2]:
-            return False
-        try:
-            cursor = self._intake.cursor(topic, queue_id)
-        except KeroloxError:
-            return False
-        if target is None:
-            if len(self._targets) >= TOPICS_MAX:
-                self._targets.clear()
-            target = self._targets[name] = (cursor.topic_name, cursor.field, {})
-        target[2][queue_id] = cursor
-        return True
+        return self._targets.learn(identity, header.topic, header.queue_id)
 
     def _park(self, topic: bytes, queue_id: int, properties: bytes) -> Parked | None:
         """Where a message waits that is to come later; None when it does not, or something else is asked."""

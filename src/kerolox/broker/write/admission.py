@@ -1,13 +1,16 @@
-"""May this message go to that topic and queue now? Each rule stands here, and only here.
+"""May this caller send this to that topic and queue now? Each rule stands here, and only here.
 
 Single sends, batches, runs of plain sends and replies ask. A run asks once for each topic and queue it does
-not know, and once for each time it is about to take something; what it was told is forgotten when the topic
-changes. Of every message that is signed it asks whether its sender may send it.
+not know, and once for each time it is about to take something; what it was told is kept as a target, for as
+long as that holds: see :mod:`kerolox.broker.write.targets`. Of every signed message it asks whether it may
+take it.
 """
 
 from __future__ import annotations
 
+import logging
 import random
+from collections.abc import Callable
 from typing import Final
 
 from kerolox.broker import names
@@ -16,13 +19,23 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused
+from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.headers.send import SendRequest
 from kerolox.protocol.send_runs import Signed
 from kerolox.store.log.acks import Acks
+from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.state import StoreState
+
+log = logging.getLogger(__name__)
+
+_LIGHT_QUEUE = LIGHT_PREFIX.encode()
+
+# Asked whether a caller may send to a topic: by the identity that was checked when it came, None for one that
+# nobody has asked. Refuses by raising. Who changes its mind tells the targets.
+Guard = Callable[[str | None, str], None]
 
 # Words in properties about which somebody has something to say before the message is stored: delays, timers,
 # transactions. What looks like one may be part of a value: those who rewrite look closer.
@@ -42,12 +55,16 @@ class Admission:
         topics: Topics,
         options: BrokerOptions,
         clock: Clock,
+        light_queues: set[bytes] | None = None,
     ) -> None:
         self._acks = acks
         self._state = state
         self._topics = topics
         self._options = options
         self._clock = clock
+        # The light queues there are; None where messages do not go into those they name.
+        self._light_queues = light_queues
+        self.guards: list[Guard] = []  # without any, every caller is cleared
 
     # --- the broker ----------------------------------------------------------------------------------
 
@@ -78,21 +95,28 @@ class Admission:
             )
         return None
 
-    # --- the sender ----------------------------------------------------------------------------------
+    # --- the caller ----------------------------------------------------------------------------------
 
-    # Whether messages are taken only from senders who say who they are.
-    signed_only: Final = False
+    def check_caller(self, identity: str | None, topic: str) -> None:
+        for guard in self.guards:
+            guard(identity, topic)
+
+    @property
+    def signed_only(self) -> bool:
+        """Whether runs are taken only of senders who say in each message who they are."""
+        return bool(self.guards)
 
     def clears(self, topic: bytes, host: bytes, signed: Signed) -> bool:
-        """Whether the sender of a signed message may send to the topic. Nobody is asked for a name here, so
-        a signature says as much as none."""
-        return True
+        """Whether a run may take a signed message. Where nobody guards topics, a signature says as much as
+        none; where somebody does, the handlers look at it."""
+        return not self.guards
 
     # --- the topic -----------------------------------------------------------------------------------
 
-    def topic(self, header: SendRequest, *, stored: bool = True) -> TopicConfig:
+    def topic(self, identity: str | None, header: SendRequest, *, stored: bool = True) -> TopicConfig:
         """The topic of a message, made if it may be. ``stored``: ask too whether the store takes anything."""
         options = self._options
+        self.check_caller(identity, header.topic)
         if stored:
             refuse_inner_batch(header.sys_flag)
         if options.accept_sends_from_ms and self._clock.wall_ms() < options.accept_sends_from_ms:
@@ -142,8 +166,12 @@ class Admission:
             )
         return queue_id
 
-    def takes_plain(self, topic: str, queue_id: int) -> bool:
-        """Whether plain sends to this queue need no further look, until the topic changes."""
+    def takes_plain(self, identity: str | None, topic: str, queue_id: int) -> bool:
+        """Whether plain sends of a caller to this queue need no further look, until something changes."""
+        try:
+            self.check_caller(identity, topic)
+        except KeroloxError:
+            return False  # the handlers say why
         config = self._topics.find(topic)
         return (
             config is not None
@@ -155,6 +183,40 @@ class Admission:
             and queue_id >= 0
             and has_queue(config, queue_id)
         )
+
+    # --- light queues --------------------------------------------------------------------------------
+
+    def check_light_queues(self, properties: bytes) -> None:
+        """Refuse, in RocketMQ's words, a message that would make too many. What it may make counts from now
+        on, though it may come only later."""
+        known, limit = self._light_queues, self._options.light_queues_max
+        if known is None or packed.AT_INNER_MULTI_DISPATCH[1:] not in properties:
+            return
+        named = (packed.find(properties, packed.AT_INNER_MULTI_DISPATCH) or b"").split(b",")
+        new = {name for name in named if name.startswith(_LIGHT_QUEUE)} - known
+        if new and len(known) + len(new) > limit:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, lmq "
+                f"consumeQueue num exceed maxLmqConsumeQueueNum config num, {limit}: there are {len(known)}, "
+                f"the message names {len(new)} new ones",
+            )
+        known |= new
+
+    def fills_light_queues(self, topic: str, properties: bytes) -> bool:
+        """The same for a message that must not be lost, because it was taken before: here, where its queues
+        count already, or by an earlier process. Where it would make too many it comes to its own topic
+        alone."""
+        try:
+            self.check_light_queues(properties)
+        except Refused as refused:
+            log.warning("light_queues_not_filled topic=%r error=%r", topic, str(refused))
+            return False
+        return True
+
+    def topic_removed(self, topic: str) -> None:
+        if self._light_queues is not None:
+            self._light_queues.discard(topic.encode())
 
 
 def goes_to_a_group(topic: str) -> bool:

@@ -27,9 +27,15 @@ Written = Callable[[KeroloxError | None], None]
 class Intake:
     """Owns the end of the log: nobody else in the broker appends to it or writes it."""
 
-    def __init__(self, log: CommitLog, acks: Acks) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        acks: Acks,
+        fills_light_queues: Callable[[str, bytes], bool] = lambda topic, properties: True,
+    ) -> None:
         self._log = log
         self._acks = acks
+        self.fills_light_queues = fills_light_queues  # asked with the topic and properties of each message
         self._told: list[Written] = []
         self._due_soon = False
         self.due: Callable[[], None] = self.write  # what is asked for; a broker times it
@@ -46,16 +52,16 @@ class Intake:
 
     # --- append --------------------------------------------------------------------------------------
 
-    def put(self, pending: PendingMessage, *, light_queues: bool = True) -> Place:
+    def put(self, pending: PendingMessage) -> Place:
         """Store it, now or later as its properties ask. It counts when it is written."""
         refuse_inner_batch(pending.sys_flag)
         self._log.check_writable()
         if not pending.is_parked:
             for rewrite in self.rewrites:
                 rewrite(pending)
-        return self.store(pending, light_queues=light_queues)
+        return self.store(pending)
 
-    def store(self, pending: PendingMessage, *, light_queues: bool = True) -> Place:
+    def store(self, pending: PendingMessage) -> Place:
         """Store it as it is: what was parked and falls due must not be parked again."""
         return self.append(
             self.cursor(pending.topic, pending.queue_id),
@@ -67,7 +73,7 @@ class Intake:
             born_host=pending.born_host,
             reconsume_times=pending.reconsume_times,
             prepared_offset=pending.prepared_offset,
-            light_queues=light_queues,
+            light_queues=self.fills_light_queues(pending.topic, pending.properties),
             store_host=pending.store_host,
         )
 

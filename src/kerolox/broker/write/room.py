@@ -7,11 +7,22 @@ from kerolox.broker.figures.room import Figures
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.write.admission import Admission
 from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.targets import Targets
+from kerolox.store.log.cursors import LIGHT_PREFIX
 
 
 class WritePath:
     def __init__(self, base: Base, tables: Tables, figures: Figures) -> None:
         store = base.store
-        self.admission = Admission(store.acks, store.state, tables.topics, base.options, base.clock)
-        self.intake = Intake(store.log, store.acks)
+        light_queues: set[bytes] | None = None
+        if base.options.multi_dispatch:
+            topics = store.queues.by_topic
+            light_queues = {topic.encode() for topic in topics if topic.startswith(LIGHT_PREFIX)}
+        self.admission = Admission(
+            store.acks, store.state, tables.topics, base.options, base.clock, light_queues
+        )
+        self.intake = Intake(store.log, store.acks, self.admission.fills_light_queues)
         self.intake.due = figures.stats.timed(self.intake.write)
+        self.targets = Targets(self.admission, self.intake)
+        tables.topics.on_change.append(self.targets.topic_changed)
+        tables.topics.on_removed += [self.targets.topic_removed, self.admission.topic_removed]
