@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "kerolox"
 ALLOWED = {
     "base": {"base", "protocol"},
     "protocol": {"protocol", "errors"},
-    "front": {"front", "net", "protocol", "base"},
+    "front": {"front", "protocol", "base"},
     "net": {"net", "front", "protocol", "base"},
     "nameserver": {"nameserver", "net", "front", "protocol", "base"},
     "store": {"store", "protocol", "base"},

@@ -18,8 +18,9 @@ from kerolox.broker.members.queue_locks import QueueLocks
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Answer, Handlers, Request
+from kerolox.front.requests import Answer, Request
 from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.server import Server
 from kerolox.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
@@ -82,8 +83,8 @@ class Part:
         self.store.dispatcher.followers.append(self.waiting.arrived)
         self.address = ""
 
-    def handlers(self) -> Handlers:
-        handlers = Handlers()
+    def handlers(self) -> RemotingHandlers:
+        handlers = RemotingHandlers()
         lane = Lane("test")
         for part in (self.heartbeats, self.locks, self.commits, self.resets):
             for code, handler, header in part.rows():
@@ -126,7 +127,7 @@ class TestClient:
         self.notices: list[str] = []  # groups that changed
         self.told: list[Command] = []  # everything else
         self.status_answer = Answer(code=1)
-        handlers = Handlers()
+        handlers = RemotingHandlers()
         lane = Lane("client")
         handlers.add(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._notice, ConsumerIdsChanged, lane)
         handlers.add(
@@ -138,15 +139,15 @@ class TestClient:
         self.dialer = Dialer(handlers)
 
     def _notice(self, request: Request[ConsumerIdsChanged]) -> None:
-        assert request.command.is_one_way
+        assert request.is_one_way
         self.notices.append(request.header.consumer_group)
 
     def _tell(self, request: Request[Any]) -> None:
-        assert request.command.is_one_way
-        self.told.append(request.command)
+        assert request.is_one_way
+        self.told.append(request.ticket)
 
     def _ask(self, request: Request[Any]) -> Answer:
-        self.told.append(request.command)
+        self.told.append(request.ticket)
         return self.status_answer
 
     async def call(self, code: int, header: Header | None = None, body: bytes = b"", **more: Any) -> Command:

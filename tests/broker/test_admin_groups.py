@@ -10,8 +10,9 @@ import pytest
 
 from kerolox.broker.admin import client_admin
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Answer, Handlers, Request
+from kerolox.front.requests import Answer, Request
 from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.clients import ConsumerConnection, ProducerConnection, ProducerTable
 from kerolox.protocol.bodies.groups import (
@@ -249,12 +250,12 @@ async def test_questions_are_passed_on(talk: Talk, monkeypatch: pytest.MonkeyPat
     asked: list[Command] = []
 
     async def consumer(request: Request[None]) -> Answer | None:
-        asked.append(request.command)
-        if request.command.fields.get("jstackEnable") == "true":
+        asked.append(request.ticket)
+        if request.fields.get("jstackEnable") == "true":
             await asyncio.sleep(60)
         return Answer(code=0, remark="from the consumer", body=b'{"it":1}')
 
-    handlers = Handlers()
+    handlers = RemotingHandlers()
     lane = Lane("client")
     for code in (RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY):
         handlers.add(code, consumer, None, lane)

@@ -439,7 +439,7 @@ async def test_a_member_that_leaves_instead_of_answering_is_left_out(part: Part)
         await one.heartbeat(consumer("g"))
         one.status_answer = Answer(body=b"no JSON")
         assert ConsumerStatus.decode((await status(admin)).body).consumer_table == {}
-        one._ask = lambda request: request.peer.close("no answer")  # type: ignore[method-assign]
+        one._ask = lambda request: request.caller.close("no answer")  # type: ignore[method-assign]
         one.dialer.handlers.routes[RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT].handler = one._ask
         assert ConsumerStatus.decode((await status(admin)).body).consumer_table == {}
 

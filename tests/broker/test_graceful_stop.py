@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kerolox.broker.broker import Broker
-from kerolox.front.requests import Hook
 from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import Hook
 from kerolox.net.peer import Peer
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command

@@ -68,7 +68,7 @@ async def test_what_a_heartbeat_told_is_known(part: Part) -> None:
         [member] = part.members.producers["PG"].values()
         assert member.client_id == "10.0.0.9@1234#5678"
         assert member.seen_ms == part.clock.wall_ms()
-        assert part.members.producer("10.0.0.9@1234#5678") is member.peer
+        assert part.members.producer("10.0.0.9@1234#5678") is member.caller
         assert part.members.consumer("CG", "10.0.0.9@1234#5678") is not None
         assert part.members.consumer("CG", "nobody") is None
 

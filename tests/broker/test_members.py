@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from kerolox.broker.members.members import Client, ConsumerMembers
-from kerolox.front.requests import Handlers
-from kerolox.net.peer import Peer, PeerEvents
+from kerolox.front.caller import CallerEvents
+from kerolox.net.handlers import RemotingHandlers
+from kerolox.net.peer import Peer
 from kerolox.protocol.bodies.heartbeat import MessageModel, SubscriptionData
 from kerolox.protocol.codes import Language
-from kerolox.protocol.command import Command
+from kerolox.protocol.frame import JSON, pack_frame
 from tests.broker.group_kit import Part, clients, consumer, running, until, wants
 
 
@@ -49,7 +51,7 @@ def test_topics_not_listed_any_more_are_dropped() -> None:
 
 
 def peer(address: str = "10.0.0.1:5555") -> Peer:
-    made = Peer(Handlers(), PeerEvents())
+    made = Peer(RemotingHandlers(), CallerEvents())
     made.address = address
     return made
 
@@ -137,7 +139,10 @@ async def test_listeners_hear_of_subscriptions_and_of_deserted_groups(tmp_path: 
     ("told", "name"), [("JAVA", "JAVA"), ("go", "GO"), (Language.CPP, "CPP"), (99, "OTHER"), (None, "JAVA")]
 )
 async def test_the_language_of_a_client_is_known_by_name(told: int | str | None, name: str) -> None:
-    client = Client.of(peer(), "c", Command(34, language=told, version=300))
+    caller = peer()
+    header = {"code": 34, "flag": 0, "opaque": 1, "version": 300, "language": told}
+    caller.data_received(pack_frame(JSON, json.dumps(header).encode(), b""))
+    client = Client.of(caller, "c")
     assert (client.language, client.version) == (name, 300)
 
 
@@ -234,7 +239,7 @@ async def test_members_of_broadcasting_groups_are_told_nothing(part: Part) -> No
         await one.heartbeat(consumer("g", model=MessageModel.BROADCASTING))
         await two.heartbeat(consumer("g", model=MessageModel.BROADCASTING))
         await two.close()
-        await until(lambda: len(part.members.consumers["g"].by_peer) == 1)
+        await until(lambda: len(part.members.consumers["g"].by_caller) == 1)
         await one.consumer_ids("g")
         assert one.notices == []
 
@@ -262,7 +267,7 @@ async def test_a_silent_member_loses_its_connection_and_the_rest_is_told(part: P
         await alive.heartbeat(consumer("g"))
         await until(lambda: len(alive.notices) == 1)
         await part.clock.advance(5)
-        assert len(part.members.consumers["g"].by_peer) == 2  # 120 s is not more than 120 s
+        assert len(part.members.consumers["g"].by_caller) == 2  # 120 s is not more than 120 s
         await part.clock.advance(10)
         assert part.members.consumers["g"].client_ids == ("alive",)
         assert part.members.producers == {}

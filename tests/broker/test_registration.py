@@ -14,11 +14,12 @@ import trustme
 from kerolox.broker.cluster.registration import split_nameservers
 from kerolox.broker.options import BrokerOptions
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Answer, Handlers, Request
+from kerolox.front.requests import Answer, Request
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG
 from kerolox.nameserver.listings import cluster_info
 from kerolox.nameserver.server import NameServer
 from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.server import Server
 from kerolox.net.tls import ClientAuth, TlsMode
 from kerolox.protocol.bodies.registration import Registration, body_crc32
@@ -64,7 +65,7 @@ class Listener:
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[Listener]:
-    handlers, lane = Handlers(), Lane("all")
+    handlers, lane = RemotingHandlers(), Lane("all")
     async with Server(handlers, host="127.0.0.1") as server:
         ours = Listener(server)
         handlers.add(RequestCode.REGISTER_BROKER, ours.register, RegisterBrokerRequest, lane)
@@ -168,7 +169,7 @@ async def test_a_name_server_that_comes_back_is_told_everything() -> None:
             assert "meanwhile" in listener.topics[0]
             port = listener.server.port
         await until(lambda: not line.knows_us)
-        handlers, lane = Handlers(), Lane("all")
+        handlers, lane = RemotingHandlers(), Lane("all")
         async with Server(handlers, host="127.0.0.1", port=port) as server:
             again = Listener(server)
             handlers.add(RequestCode.REGISTER_BROKER, again.register, RegisterBrokerRequest, lane)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Answer, Handlers, Request
+from kerolox.front.requests import Answer, Request
 from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.protocol.bodies.heartbeat import HeartbeatData, ProducerData
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
@@ -36,7 +37,7 @@ class Asker:
     def __init__(self) -> None:
         self.got: list[Request[PushReply]] = []
         self.code = 0
-        self.handlers = Handlers()
+        self.handlers = RemotingHandlers()
         self.handlers.add(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._take, PushReply, Lane("client"))
 
     def _take(self, request: Request[PushReply]) -> Answer:

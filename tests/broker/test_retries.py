@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kerolox.broker.names import group_of_retry_topic
-from kerolox.front.requests import Handlers, Hook
 from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import Hook, RemotingHandlers
 from kerolox.net.peer import Peer
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.groups import GroupConfig
@@ -184,7 +184,7 @@ async def test_how_often_is_enough_is_said_by_the_group_or_by_a_client_that_is_n
     assert len(await talk.messages("%DLQ%G")) == 1
     await back(talk, await stored(talk, reconsume_times=3), max_reconsume_times=3)
     assert len(await talk.messages("%DLQ%G")) == 2
-    handlers = Handlers()
+    handlers = RemotingHandlers()
     handlers.hooks.append(Older())
     async with Dialer(handlers) as dialer:
         await back(Talk(dialer, talk.running), await stored(talk, reconsume_times=2), max_reconsume_times=30)

@@ -220,7 +220,7 @@ async def test_a_gate_sees_every_request(talk: Plain) -> None:
     seen: list[int] = []
     assert (await talk.send("T")).code == 0
     assert talk.taken == 1
-    talk.running.broker._handlers.add_gate(lambda request: seen.append(request.command.code))
+    talk.running.broker._handlers.add_gate(lambda request: seen.append(request.code))
     assert (await talk.send("T")).code == 0
     assert seen == [RequestCode.SEND_MESSAGE_V2]
     assert talk.taken == 1

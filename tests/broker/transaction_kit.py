@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Handlers, Request
+from kerolox.front.requests import Request
 from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.heartbeat import HeartbeatData, ProducerData
 from kerolox.protocol.codes import RequestCode
@@ -42,7 +43,7 @@ class Producer(Talk):
     """One member of the group. What it is asked is kept, and answered if ``outcome`` says how."""
 
     def __init__(self, running: RunningBroker, client_id: str = "payer-1") -> None:
-        handlers = Handlers()
+        handlers = RemotingHandlers()
         handlers.add(RequestCode.CHECK_TRANSACTION_STATE, self._check, CheckTransaction, Lane("client"))
         super().__init__(Dialer(handlers), running)
         self.client_id = client_id
@@ -54,14 +55,14 @@ class Producer(Talk):
         await self.dialer.call(self.address, RequestCode.HEART_BEAT, None, data.encode())
 
     def _check(self, request: Request[CheckTransaction]) -> None:
-        assert request.command.is_one_way
+        assert request.is_one_way
         self.asked.append(request)
         if self.outcome is not None:
             asked = request.header
             header = self.end_header(
                 self.outcome, asked.tran_state_table_offset, asked.commit_log_offset, check=True
             )
-            request.peer.tell(RequestCode.END_TRANSACTION, header)
+            request.caller.tell(RequestCode.END_TRANSACTION, header)
 
     async def prepare(
         self, body: bytes = b"hello", properties: dict[str, str] | None = None, **fields: Any

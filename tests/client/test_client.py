@@ -22,8 +22,9 @@ from kerolox.client.errors import (
 )
 from kerolox.errors import Closed, OptionError
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Answer, Handlers, Request
+from kerolox.front.requests import Answer, Request
 from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.server import Server
 from kerolox.protocol.bodies.clients import ConsumeDirectlyResult, ConsumeResult, ConsumerRunningInfo
 from kerolox.protocol.bodies.heartbeat import ConsumerData, ConsumeType, HeartbeatData, MessageModel
@@ -307,11 +308,11 @@ def test_a_fingerprint_changes_with_what_groups_want() -> None:
 @pytest.fixture
 async def asked_by_a_broker() -> AsyncIterator[tuple[Client, Consumer, Callable[..., object]]]:
     """A server in place of a broker, and a way to ask the client something over its connection."""
-    server = Server(Handlers(), host="127.0.0.1")
+    server = Server(RemotingHandlers(), host="127.0.0.1")
     peers = []
 
     def heartbeat(request: Request[object]) -> Answer:
-        peers.append(request.peer)
+        peers.append(request.caller)
         return Answer()
 
     server.handlers.add(RequestCode.HEART_BEAT, heartbeat, None, Lane("test"))
@@ -329,7 +330,7 @@ async def test_brokers_ask_and_members_answer(asked_by_a_broker: tuple[Client, C
     queue = Queue("orders", "broker-a", 0)
 
     async def ask(code: int, header: object, body: bytes = b"") -> Command:
-        return await peer.call(code, header, body)  # type: ignore[attr-defined,no-any-return]
+        return await peer.request(code, header, body)  # type: ignore[attr-defined,no-any-return]
 
     peer.tell(  # type: ignore[attr-defined]
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
@@ -364,11 +365,11 @@ async def test_brokers_ask_and_members_answer(asked_by_a_broker: tuple[Client, C
 
 
 async def test_requests_are_signed_and_carry_the_namespace() -> None:
-    server = Server(Handlers(), host="127.0.0.1")
+    server = Server(RemotingHandlers(), host="127.0.0.1")
     seen: list[Command] = []
 
     def heartbeat(request: Request[object]) -> Answer:
-        seen.append(request.command)
+        seen.append(request.ticket)
         return Answer()
 
     server.handlers.add(RequestCode.HEART_BEAT, heartbeat, None, Lane("test"))

@@ -24,7 +24,8 @@ from kerolox.client.errors import (
 from kerolox.client.send.hooks import SendContext, SendHook
 from kerolox.errors import Closed, ConnectFailed, OptionError, RequestTimeout
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Answer, Handlers, Request
+from kerolox.front.requests import Answer, Request
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.server import Server
 from kerolox.protocol.bodies.routes import BrokerData, QueueData, TopicRoute
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -418,7 +419,7 @@ class Cluster:
         self.routes_asked = 0
 
     async def add(self, name: str, behaviour: Callable[[Request[Any]], Any]) -> Server:
-        handlers = Handlers()
+        handlers = RemotingHandlers()
 
         def send(request: Request[SendRequestV2]) -> Any:
             self.asked.append((name, request.header))
@@ -480,7 +481,7 @@ def silent(request: Request[Any]) -> None:
 
 
 def hangs_up(request: Request[Any]) -> None:
-    request.peer.close("for the test", at_once=True)
+    request.caller.close("for the test", at_once=True)
 
 
 def to(cluster: Cluster, **options: Any) -> Producer:
@@ -645,7 +646,7 @@ async def test_go_away_means_a_new_connection(cluster: Cluster) -> None:
     peers: list[Any] = []
 
     def leaves_once(request: Request[Any]) -> Answer:
-        peers.append(request.peer)
+        peers.append(request.caller)
         return refuses(ResponseCode.GO_AWAY)(request) if len(peers) == 1 else takes(request)
 
     await cluster.add("a", leaves_once)
@@ -726,7 +727,7 @@ async def test_a_signed_request_takes_the_long_way(cluster: Cluster) -> None:
     seen: list[dict[str, str]] = []
 
     def look(request: Request[Any]) -> Answer:
-        seen.append(request.command.fields)
+        seen.append(request.fields)
         return takes(request)
 
     cluster.behaviour["a"] = look

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Handlers, Request
+from kerolox.front.requests import Request
 from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.protocol.bodies.heartbeat import HeartbeatData, ProducerData
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.transaction import CheckTransaction, EndTransactionRequest
@@ -57,7 +58,7 @@ class Life(lives.Life):
     def __init__(self, plan: dict[str, Any], pipe: int) -> None:
         super().__init__(plan, pipe)
         self.checks: Counter[int] = Counter()
-        handlers = Handlers()
+        handlers = RemotingHandlers()
         handlers.add(RequestCode.CHECK_TRANSACTION_STATE, self.check, CheckTransaction, Lane("client"))
         self.dialer = Dialer(handlers)
 
@@ -90,7 +91,7 @@ class Life(lives.Life):
         self.checks[number] += 1
         if self.finish or self.checks[number] > ignored_checks(number):
             asked = request.header
-            request.peer.tell(
+            request.caller.tell(
                 RequestCode.END_TRANSACTION,
                 self.ended(number, asked.tran_state_table_offset, asked.commit_log_offset, check=True),
             )

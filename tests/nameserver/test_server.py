@@ -15,11 +15,12 @@ import trustme
 
 from kerolox.errors import KeroloxError
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Handlers, Request
+from kerolox.front.requests import Request
 from kerolox.nameserver.changes import SLICE
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG
 from kerolox.nameserver.server import NameServer
 from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer
 from kerolox.net.server import ListenFailed, Server
 from kerolox.net.tls import ClientTls
@@ -455,7 +456,7 @@ async def test_brokers_are_told_of_a_new_lowest_id() -> None:
     def take(request: Request[registration.MinBrokerIdChanged]) -> None:
         told.append(request.header)
 
-    handlers = Handlers()
+    handlers = RemotingHandlers()
     code = RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE
     handlers.add(code, take, registration.MinBrokerIdChanged, Lane("default"))
     async with (

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Answer, Handlers, Request
+from kerolox.front.requests import Answer, Request
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer, PeerEvents
 from kerolox.net.server import Server
 from kerolox.protocol.header import Header
@@ -43,7 +44,7 @@ class Echo:
         self.later: list[Request[Any]] = []
         self.lane = Lane("test", running_max=2, waiting_max=3, age_s_max=30)
         self.quick = Lane("quick")
-        self.handlers = Handlers()
+        self.handlers = RemotingHandlers()
         self.handlers.add(ECHO, self.echo, Word, self.quick)
         self.handlers.add(SLOW, self.slow, None, self.lane)
         self.handlers.add(BROKEN, self.broken, None, self.quick)

@@ -10,8 +10,9 @@ import pytest
 
 from kerolox.errors import Closed, ConnectFailed, ConnectionLost, Overloaded, RequestTimeout
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Answer, Handlers, Hook, Request
+from kerolox.front.requests import Answer, Request
 from kerolox.net.dialer import Dialer, split_address
+from kerolox.net.handlers import Hook, RemotingHandlers
 from kerolox.net.peer import PeerLimits
 from kerolox.net.server import Server
 from kerolox.protocol.codes import ResponseCode
@@ -60,15 +61,15 @@ async def test_one_way(server: Server, echo: Echo) -> None:
     async with Dialer() as dialer:
         await dialer.tell(server.address, LATER, fields={"x": "1"})
         await until(lambda: echo.later)
-        assert echo.later[0].command.is_one_way
-        assert echo.later[0].command.fields == {"x": "1"}
+        assert echo.later[0].is_one_way
+        assert echo.later[0].fields == {"x": "1"}
 
 
 async def test_waiting_calls_fail_when_the_connection_goes(server: Server, echo: Echo) -> None:
     async with Dialer() as dialer:
         call = asyncio.create_task(dialer.call(server.address, LATER, timeout_s=10))
         await until(lambda: echo.later)
-        echo.later[0].peer.close("test", at_once=True)
+        echo.later[0].caller.close("test", at_once=True)
         with pytest.raises(ConnectionLost):
             await call
         assert (await dialer.call(server.address, ECHO, Word(word="again"))).code == 0
@@ -108,7 +109,7 @@ async def test_a_failed_connect_backs_off_and_recovers(echo: Echo) -> None:
 async def test_requests_from_the_server_are_served_on_the_same_connection(
     server: Server, recorder: Recorder
 ) -> None:
-    handlers = Handlers()
+    handlers = RemotingHandlers()
     lane = Lane("client")
     told: list[Request[Any]] = []
     handlers.add(39, told.append, None, lane)
@@ -116,8 +117,8 @@ async def test_requests_from_the_server_are_served_on_the_same_connection(
     async with Dialer(handlers) as dialer:
         await dialer.call(server.address, ECHO, Word(word="hello"))
         peer = recorder.connected_peers[0]
-        assert (await peer.call(307)).body == b"running"
-        assert (await peer.call(308)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert (await peer.request(307)).body == b"running"
+        assert (await peer.request(308)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         peer.tell(39)
         await until(lambda: told)
         # The same opaque in both directions is not confused.
@@ -127,10 +128,10 @@ async def test_requests_from_the_server_are_served_on_the_same_connection(
 
 
 async def test_go_away_is_followed_once_on_a_new_connection(echo: Echo) -> None:
-    handlers, lane, seen = Handlers(), Lane("x"), []
+    handlers, lane, seen = RemotingHandlers(), Lane("x"), []
 
     def leave(request: Request[Any]) -> Answer:
-        seen.append(request.peer)
+        seen.append(request.caller)
         return Answer(code=ResponseCode.GO_AWAY) if len(seen) == 1 else Answer(remark="here now")
 
     handlers.add(1, leave, None, lane)
@@ -151,12 +152,12 @@ async def test_hooks_may_add_fields_to_outgoing_requests(server: Server, echo: E
         def before_request(self, peer: object, request: Command) -> None:
             request.fields["Signature"] = "abc"
 
-    handlers = Handlers()
+    handlers = RemotingHandlers()
     handlers.hooks.append(Sign())
     async with Dialer(handlers) as dialer:
         await dialer.tell(server.address, LATER)
         await until(lambda: echo.later)
-        assert echo.later[0].command.fields == {"Signature": "abc"}
+        assert echo.later[0].fields == {"Signature": "abc"}
 
 
 async def test_cancelling_a_call_leaves_the_others(server: Server, echo: Echo) -> None:

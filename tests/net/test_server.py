@@ -267,7 +267,7 @@ async def test_gates_see_requests_and_may_refuse(server: Server, echo: Echo) -> 
             raise Refused(ResponseCode.NO_PERMISSION, "not for you")
 
     echo.handlers.add_gate(gate)
-    echo.handlers.add_gate(lambda request: seen.append(request.command.code))
+    echo.handlers.add_gate(lambda request: seen.append(request.code))
     async with Dialer() as dialer:
         assert (await dialer.call(server.address, ECHO, Word(word="fine"))).code == 0
         refused = await dialer.call(server.address, ECHO, Word(word="forbidden"))

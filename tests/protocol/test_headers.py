@@ -41,7 +41,8 @@ REQUESTS = {
     100: "namespace? key? value?",
     101: "namespace key",
     102: "namespace? key?",
-    103: f"{BROKER} haServerAddr? heartbeatTimeoutMillis? enableActingMaster? compressed? bodyCrc32?",
+    103: f"{BROKER} haServerAddr? heartbeatTimeoutMillis? enableActingMaster? compressed? bodyCrc32? "
+    "__ZONE_NAME?",
     104: BROKER,
     105: "topic acceptStandardJsonOnly? __ZONE_NAME? __ZONE_MODE?",
     106: None,

@@ -29,8 +29,10 @@ from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.room import transactions_of
 from kerolox.broker.write.room import WritePath
 from kerolox.clock import SYSTEM_CLOCK, Clock
-from kerolox.front.requests import Handlers, Row
-from kerolox.net.peer import Budgets, Peer, PeerEvents, PeerLimits
+from kerolox.front.caller import Caller, CallerEvents
+from kerolox.front.requests import Row
+from kerolox.net.handlers import RemotingHandlers
+from kerolox.net.peer import Budgets, PeerLimits
 from kerolox.net.server import ListenFailed, Server
 from kerolox.options import check_present
 from kerolox.protocol.codes import RequestCode
@@ -51,7 +53,7 @@ NOT_ON_VIP_PORT = frozenset({
 })  # fmt: skip
 
 
-class Broker(PeerEvents):
+class Broker(CallerEvents):
     """Stores messages and hands them out. ``async with`` starts and stops it."""
 
     def __init__(
@@ -63,8 +65,8 @@ class Broker(PeerEvents):
         self.ha_address = ""
         self.started = False
         self._files = files
-        self._handlers = Handlers()
-        self._vip_handlers = Handlers()
+        self._handlers = RemotingHandlers()
+        self._vip_handlers = RemotingHandlers()
         self._budgets = Budgets()  # of the connections of both ports
         self._stop = AsyncExitStack()
         self._closed = False
@@ -173,7 +175,7 @@ class Broker(PeerEvents):
         self.ha_address = join(options.advertised_host, options.ha_port)
         return server, vip_server, followers
 
-    def _listener(self, handlers: Handlers, host: str, port: int) -> Server:
+    def _listener(self, handlers: RemotingHandlers, host: str, port: int) -> Server:
         return Server(
             handlers,
             host=host,
@@ -265,10 +267,10 @@ class Broker(PeerEvents):
             self.tables.topics.table.bump()
             self.registrations.register_all()
 
-    def closed(self, peer: Peer, reason: str) -> None:
+    def closed(self, caller: Caller, reason: str, /) -> None:
         if not self._closed:
-            self.consuming.waiting.forget(peer)
-            self.membership.members.closed(peer, reason)
+            self.consuming.waiting.forget(caller)
+            self.membership.members.closed(caller, reason)
 
     async def settled(self) -> None:
         """Wait until changed topics are on disk, and told to the name servers."""

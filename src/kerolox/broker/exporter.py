@@ -14,7 +14,7 @@ from kerolox.broker.produce.room import Producing
 from kerolox.broker.remoting.room import Remoting
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.transactions import Transactions
-from kerolox.front.requests import Handlers
+from kerolox.front.handlers import Handlers
 
 LOOPBACK = "127.0.0.1"
 

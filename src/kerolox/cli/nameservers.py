@@ -13,7 +13,7 @@ from kerolox.errors import KeroloxError, OptionError, nearest
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
-    from kerolox.front.requests import Handlers
+    from kerolox.net.handlers import RemotingHandlers
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -54,10 +54,10 @@ def access_keys() -> tuple[str, str]:
     return (access_key, secret_key) if access_key else ("", "")
 
 
-def _handlers() -> Handlers:
-    from kerolox.front.requests import Handlers
+def _handlers() -> RemotingHandlers:
+    from kerolox.net.handlers import RemotingHandlers
 
-    handlers = Handlers()
+    handlers = RemotingHandlers()
     access_key, secret_key = access_keys()
     if access_key:
         from kerolox.client.cluster.signing import Signing

@@ -45,7 +45,6 @@ TellNotices = Callable[[Iterable[MinIdNotice]], None]
 LARGE_BODY_BYTES = 64 << 10  # a registration of more is read by a thread
 _REGISTERING = "registering"  # under which a connection keeps its lock
 
-ZONE_NAME = "__ZONE_NAME"
 _DISABLED = Answer(code=ResponseCode.SYSTEM_ERROR, remark="disable")
 _NOT_READY = Answer(code=ResponseCode.SYSTEM_ERROR, remark=route.NOT_READY)
 
@@ -106,7 +105,7 @@ class RouteHandlers:
         asked = request.header
         if self._opening.awaits_routes():
             return _NOT_READY
-        standard = request.command.version >= VERSION_STANDARD_JSON or bool(asked.standard_json_only)
+        standard = request.caller.version >= VERSION_STANDARD_JSON or bool(asked.standard_json_only)
         if asked.zone_mode and asked.zone_name and asked.zone_name.strip():
             found = self._routes.route(asked.topic)
             body = None if found is None else encode_route(in_zone(found, asked.zone_name), standard)
@@ -154,7 +153,7 @@ class BrokerHandlers:
 
     async def register(self, request: Request[registration.RegisterBrokerRequest]) -> Answer:
         # What a broker says later must not overtake what it said before.
-        async with request.peer.data.setdefault(_REGISTERING, asyncio.Lock()):
+        async with request.caller.data.setdefault(_REGISTERING, asyncio.Lock()):
             return await self._register(request)
 
     async def _register(self, request: Request[registration.RegisterBrokerRequest]) -> Answer:
@@ -163,7 +162,7 @@ class BrokerHandlers:
             log.warning(
                 "registration_refused broker=%r peer=%s reason='crc32'",
                 told.broker_name,
-                request.peer.address,
+                request.caller.address,
             )
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
         if len(request.body) > LARGE_BODY_BYTES:
@@ -171,8 +170,8 @@ class BrokerHandlers:
         else:
             wanted = _registration(request)
         result = await self._changes.run(self._routes.registering(wanted, self._clock.monotonic_s()))
-        if request.peer.is_closed:  # meanwhile: nobody else would forget it
-            _, notices = await self._changes.run(self._routes.losing_connection(request.peer))
+        if request.caller.is_closed:  # meanwhile: nobody else would forget it
+            _, notices = await self._changes.run(self._routes.losing_connection(request.caller))
             self._tell(notices)
         if result.refused is not None:
             log.warning(
@@ -257,13 +256,13 @@ class BrokerHandlers:
     async def wipe_write_perm(self, request: Request[registration.WipeWritePermRequest]) -> Answer:
         name = request.header.broker_name
         count = await self._changes.run(self._routes.wiping_write_perm(name))
-        log.info("write_perm_wiped broker=%r topics=%d by=%s", name, count, request.peer.address)
+        log.info("write_perm_wiped broker=%r topics=%d by=%s", name, count, request.caller.address)
         return Answer(header=registration.WipeWritePermAnswer(wipe_topic_count=count))
 
     async def add_write_perm(self, request: Request[registration.AddWritePermRequest]) -> Answer:
         name = request.header.broker_name
         count = await self._changes.run(self._routes.adding_write_perm(name))
-        log.info("write_perm_added broker=%r topics=%d by=%s", name, count, request.peer.address)
+        log.info("write_perm_added broker=%r topics=%d by=%s", name, count, request.caller.address)
         return Answer(header=registration.AddWritePermAnswer(add_topic_count=count))
 
 
@@ -323,7 +322,7 @@ class TopicHandlers:
             "topic_deleted topic=%r cluster=%r by=%s",
             asked.topic,
             asked.cluster_name or "all",
-            request.peer.address,
+            request.caller.address,
         )
         return Answer()
 
@@ -411,7 +410,7 @@ class ConfigHandlers:
             return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
         changed = await self._file.change(self._options, wanted)
         if changed:
-            log.info("options_changed keys=%s by=%s", ",".join(changed), request.peer.address)
+            log.info("options_changed keys=%s by=%s", ",".join(changed), request.caller.address)
             self._routes.options_changed()
         return Answer()
 
@@ -426,10 +425,9 @@ async def _listed(topics: TopicList) -> Answer:
 
 def _registration(request: Request[registration.RegisterBrokerRequest]) -> Registration:
     told = request.header
-    command = request.command
     body = RegistrationBody()
-    if command.body:
-        body = decode_registration(command.body, compressed=told.compressed, version=command.version)
+    if request.body:
+        body = decode_registration(request.body, compressed=told.compressed, version=request.caller.version)
     table = body.topic_config_serialize_wrapper
     timeout_ms = told.heartbeat_timeout_millis
     return Registration(
@@ -441,9 +439,9 @@ def _registration(request: Request[registration.RegisterBrokerRequest]) -> Regis
         topics=table.topic_config_table,
         mappings=table.topic_queue_mapping_info_map,
         ha_address=told.ha_server_addr,
-        zone=command.fields.get(ZONE_NAME),
+        zone=told.zone_name,
         timeout_s=None if timeout_ms is None else timeout_ms / 1000,
         acting_master=told.enable_acting_master,
         filter_servers=body.filter_server_list,
-        connection=request.peer,
+        connection=request.caller,
     )

@@ -15,8 +15,8 @@ from typing import Any
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.config_file import ConfigFile
 from kerolox.errors import KeroloxError
+from kerolox.front.caller import Caller, CallerEvents
 from kerolox.front.lanes import BODY_BYTES_MAX, Lane
-from kerolox.front.requests import Handlers
 from kerolox.nameserver.brokers import BrokerKey, MinIdNotice
 from kerolox.nameserver.changes import Changes
 from kerolox.nameserver.handlers import (
@@ -31,7 +31,8 @@ from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.routes import Routes
 from kerolox.net.dialer import Dialer
-from kerolox.net.peer import Peer, PeerEvents, PeerLimits
+from kerolox.net.handlers import RemotingHandlers
+from kerolox.net.peer import PeerLimits
 from kerolox.net.server import ListenFailed, Server
 from kerolox.protocol import fast_codecs  # noqa: F401 — route queries are decoded in one pass
 from kerolox.protocol.codes import RequestCode
@@ -51,7 +52,7 @@ _LISTS = (
 )
 
 
-class NameServer(PeerEvents):
+class NameServer(CallerEvents):
     """Keeps who serves which topic. ``async with`` starts and stops it.
 
     Whoever starts it together with its brokers says how many there are, as ``brokers_awaited``: before they
@@ -132,13 +133,13 @@ class NameServer(PeerEvents):
     def port(self) -> int:
         return self.options.listen_port
 
-    def _handlers(self) -> Handlers:
+    def _handlers(self) -> RemotingHandlers:
         # Clients asking for routes come by the thousand when a broker has gone: they have their own lane.
         route_lane = Lane("route", clock=self._clock)
         default_lane = Lane("default", body_bytes_max=BODY_BYTES_MAX, clock=self._clock)
         register_lane = Lane("registration", running_max=4, waiting_max=1000, clock=self._clock)
         opening = Opening(self.routes, self.options, self._clock, self._brokers_awaited)
-        handlers = Handlers()
+        handlers = RemotingHandlers()
         for code, handler, header in RouteHandlers(self.routes, opening).rows():
             handlers.add(code, handler, header, route_lane)
         for code, handler, header in (
@@ -154,14 +155,14 @@ class NameServer(PeerEvents):
 
     # --- brokers that go ---------------------------------------------------------------------
 
-    def closed(self, peer: Peer, reason: str) -> None:
+    def closed(self, caller: Caller, reason: str, /) -> None:
         if self._closed:
             return
-        if self.routes.speaks(peer):
-            self._start(self._lose(peer, reason))
+        if self.routes.speaks(caller):
+            self._start(self._lose(caller, reason))
 
-    async def _lose(self, peer: Peer, reason: str) -> None:
-        gone, notices = await self.changes.run(self.routes.losing_connection(peer))
+    async def _lose(self, caller: Caller, reason: str) -> None:
+        gone, notices = await self.changes.run(self.routes.losing_connection(caller))
         self._forgotten(gone, reason, notices)
 
     def _forget_quiet(self) -> None:
@@ -171,8 +172,8 @@ class NameServer(PeerEvents):
         steps = self.routes.forgetting_quiet(self._clock.monotonic_s())
         connections, gone, notices = await self.changes.run(steps)
         self._forgotten(gone, "no sign of life within its time", notices)
-        for peer in connections:
-            peer.close("its broker gave no sign of life in time")
+        for caller in connections:
+            caller.close("its broker gave no sign of life in time")
         interval_s = self.options.scan_not_active_broker_interval / 1000
         self._scan = self._clock.beat(interval_s, self._forget_quiet)
 

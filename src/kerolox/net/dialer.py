@@ -13,7 +13,8 @@ import ssl
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.errors import Closed, ConnectFailed, RequestTimeout
-from kerolox.front.requests import Handlers
+from kerolox.front.caller import CallerEvents
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer, PeerEvents, PeerLimits
 from kerolox.net.tls import ClientTls, client_context
 from kerolox.protocol.codes import ResponseCode, request_name
@@ -42,12 +43,12 @@ class _Line:
         self.last_error: object = None
 
 
-class Dialer(PeerEvents):
+class Dialer:
     """Calls to many addresses over shared connections."""
 
     def __init__(
         self,
-        handlers: Handlers | None = None,
+        handlers: RemotingHandlers | None = None,
         *,
         events: PeerEvents | None = None,
         limits: PeerLimits = PeerLimits(),
@@ -56,8 +57,8 @@ class Dialer(PeerEvents):
         encoding: int = JSON,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.handlers = handlers or Handlers()
-        self._events = events or PeerEvents()
+        self.handlers = handlers or RemotingHandlers()
+        self._events: PeerEvents = events or CallerEvents()
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s
         self._tls = tls
@@ -83,7 +84,7 @@ class Dialer(PeerEvents):
         deadline_s = self._clock.monotonic_s() + timeout_s
         peer = await self._peer(address, timeout_s, code)
         left_s = deadline_s - self._clock.monotonic_s()
-        answer = await peer.call(code, header, body, timeout_s=left_s, fields=fields)
+        answer = await peer.request(code, header, body, timeout_s=left_s, fields=fields)
         if answer.code == ResponseCode.GO_AWAY:
             # The server is leaving this connection: once more on a new one, with the time that is left.
             line = self._lines.get(address)
@@ -92,7 +93,7 @@ class Dialer(PeerEvents):
             peer.close("the server said go away")
             peer = await self._peer(address, deadline_s - self._clock.monotonic_s(), code)
             left_s = deadline_s - self._clock.monotonic_s()
-            answer = await peer.call(code, header, body, timeout_s=left_s, fields=fields)
+            answer = await peer.request(code, header, body, timeout_s=left_s, fields=fields)
         return answer
 
     async def ask(
@@ -177,10 +178,10 @@ class Dialer(PeerEvents):
 
     # --- events of peers ---------------------------------------------------------------------
 
-    def connected(self, peer: Peer) -> None:
+    def connected(self, peer: Peer, /) -> None:
         self._events.connected(peer)
 
-    def closed(self, peer: Peer, reason: str) -> None:
+    def closed(self, peer: Peer, reason: str, /) -> None:
         for line in self._lines.values():
             if line.peer is peer:
                 line.peer = None

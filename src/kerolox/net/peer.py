@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
-from kerolox.errors import Closed, ConnectionLost, KeroloxError, Overloaded, ProtocolError, RequestTimeout
-from kerolox.front.requests import Answer, Handlers, Later, Request
+from kerolox.errors import ConnectionLost, Overloaded, ProtocolError, RequestTimeout
+from kerolox.front.requests import Answer, Request
+from kerolox.net.address import address_text
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.memory_budget import UNFINISHED_BYTES_MAX, UNREAD_BYTES_MAX, MemoryBudget
-from kerolox.protocol.codes import ResponseCode, request_name
+from kerolox.protocol.codes import Language, language_named, language_numbered, request_name
 from kerolox.protocol.command import ANSWER, ONE_WAY, Command, decode_command, encode_answer, request
 from kerolox.protocol.exchange import Exchange, OnAnswer
 from kerolox.protocol.frame import JSON, Frame, FrameSplitter
@@ -56,20 +57,22 @@ class PeerLimits(msgspec.Struct, frozen=True):
     idle_s_max: float = 120.0  # close after so long without a byte either way
 
 
-class PeerEvents:
-    """Told about the life of connections. Override what you need."""
+class PeerEvents(Protocol):
+    """Told about the life of connections. Override what you need. CallerEvents are this too."""
 
-    def connected(self, peer: Peer) -> None: ...
+    def connected(self, peer: Peer, /) -> None:
+        return
 
-    def closed(self, peer: Peer, reason: str) -> None: ...
+    def closed(self, peer: Peer, reason: str, /) -> None:
+        return
 
 
 class Peer(asyncio.Protocol):
-    """One connection. Made by a Server or a Dialer."""
+    """One connection. Made by a Server or a Dialer. To handlers it is a caller."""
 
     def __init__(
         self,
-        handlers: Handlers,
+        handlers: RemotingHandlers,
         events: PeerEvents,
         *,
         limits: PeerLimits = PeerLimits(),
@@ -83,13 +86,14 @@ class Peer(asyncio.Protocol):
         self.close_reason: str | None = None
         self.data: dict[str, Any] = {}  # what a role wants to remember of this connection
         self.identity: str | None = None
+        self.version = 0  # of the other side, as its last request told
+        self._language: int | str | None = None  # of the same
         self.active_s = clock.monotonic_s()
         self._received_s = self.active_s  # when what is handled now came
         self.stalled_since_s: float | None = None
         self.limits = limits
         self.encoding = encoding  # of our own questions; answers go in the encoding of their question
         self._handlers = handlers
-        self._routes = handlers.routes
         self._events = events
         self._clock = clock
         self._server_side = server_side
@@ -123,6 +127,19 @@ class Peer(asyncio.Protocol):
         self._write(question.encode())
 
     async def call(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = 3.0,
+        fields: dict[str, str] | None = None,
+    ) -> Answer:
+        """Ask it as a handler does: without a word of commands."""
+        answer = await self.request(code, header, body, timeout_s=timeout_s, fields=fields)
+        return Answer(code=answer.code, body=answer.body, remark=answer.remark)
+
+    async def request(
         self,
         code: int,
         header: Header | None = None,
@@ -185,7 +202,7 @@ class Peer(asyncio.Protocol):
 
     def answer(self, asked: Request[Any], answer: Answer) -> None:
         """Write the answer to a request of this peer, in the encoding it was asked in."""
-        command = asked.command
+        command: Command = asked.ticket
         if self._handlers.answered is not None:
             self._handlers.answered(asked, answer.code)
         if command.flag & ONE_WAY or self.close_reason is not None:
@@ -209,6 +226,15 @@ class Peer(asyncio.Protocol):
     @property
     def is_closed(self) -> bool:
         return self.close_reason is not None
+
+    @property
+    def is_stalled(self) -> bool:
+        return self.stalled_since_s is not None
+
+    @property
+    def language(self) -> Language:
+        told = self._language
+        return language_named(told) if isinstance(told, str) else language_numbered(told or 0)
 
     @property
     def in_flight(self) -> int:
@@ -287,9 +313,10 @@ class Peer(asyncio.Protocol):
             return
         received_s = self._received_s
         began_s = now_s = received_s if now_s is None else now_s
+        handlers = self._handlers
         self._in_pass = True
         try:
-            runs = self._handlers.runs
+            runs = handlers.runs
             taken = 0  # frames before this were handled
             for number, (encoding, header, body) in enumerate(frames):
                 if number < taken:
@@ -321,11 +348,13 @@ class Peer(asyncio.Protocol):
                     return
                 if command.flag & ANSWER:
                     self._take_answer(command)
-                else:
-                    self._handle(command, received_s, now_s)
+                    continue
+                self._language = command.language
+                self.version = command.version
+                asked = Request(self, command.code, None, command.body, received_s, command)
+                handlers.handle(asked, now_s)
         finally:
-            for finish in self._handlers.after_pass:
-                finish()
+            handlers.end_pass()
             self._in_pass = False
             self._flush()
 
@@ -355,53 +384,6 @@ class Peer(asyncio.Protocol):
             log.debug("answer_unexpected peer=%s opaque=%d", self.address, command.opaque)
             return
         on_answer(command)
-
-    def _handle(self, command: Command, received_s: float, now_s: float) -> None:
-        route = self._routes.get(command.code)
-        asked: Request[Any] = Request(command, None, self, received_s)
-        if route is None:
-            self.answer(
-                asked,
-                Answer(
-                    code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                    remark=f" request type {command.code} ({request_name(command.code)}) not supported",
-                ),
-            )
-            return
-        lane = route.lane
-        if len(command.body) > lane.body_bytes_max:
-            self.answer(asked, lane.too_long(asked))
-            return
-        if now_s - received_s > lane.age_s_max:
-            refused = lane.too_old(asked, now_s)
-            if refused is not None:
-                self.answer(asked, refused)
-                return
-        try:
-            if route.header is not None:
-                asked.header = command.header(route.header)
-            for gate in self._handlers.gates:
-                gate(asked)
-            if route.waits:
-                lane.submit(asked, lambda: self._run(lambda: cast("Any", route.handler(asked)), asked))
-                return
-            answer = route.handler(asked)
-        except Exception as error:
-            self.answer(asked, refusal(error, asked))
-            return
-        if type(answer) is Answer:
-            self.answer(asked, answer)
-        elif answer is not None:
-            later = cast(Later, answer)
-            lane.submit(asked, lambda: self._run(later, asked))
-
-    async def _run(self, handling: Later, asked: Request[Any]) -> None:
-        try:
-            answer = await handling()
-        except Exception as error:
-            answer = refusal(error, asked)
-        if answer is not None:
-            self.answer(asked, answer)
 
     def _break(self, error: ProtocolError) -> None:
         log.warning(
@@ -482,28 +464,3 @@ class Peer(asyncio.Protocol):
     def __repr__(self) -> str:
         state = f"closed: {self.close_reason}" if self.close_reason else "open"
         return f"<peer {self.address} {state}, {self.in_flight} in flight>"
-
-
-def refusal(error: Exception, asked: Request[Any]) -> Answer:
-    """The answer of a failed handler: our own errors explain themselves, others say where they came from."""
-    if isinstance(error, Closed):
-        return Answer(code=error.code, remark=str(error))
-    if isinstance(error, KeroloxError):
-        log.debug("request_refused peer=%s code=%d error=%r", asked.peer.address, asked.command.code, error)
-        return Answer(code=error.code, remark=str(error))
-    log.exception("request_failed peer=%s request=%s", asked.peer.address, request_name(asked.command.code))
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}"
-    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error} ({place})")
-
-
-def address_text(name: Any) -> str:
-    """A socket's name as ``ip:port``; IPv6 in brackets."""
-    if not isinstance(name, tuple) or len(name) < 2:
-        return str(name or "")
-    host, port = name[0], name[1]
-    if ":" in host:
-        if host.startswith("::ffff:") and "." in host:
-            return f"{host[7:]}:{port}"  # an IPv4 client on a dual-stack listener
-        return f"[{host}]:{port}"
-    return f"{host}:{port}"

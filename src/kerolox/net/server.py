@@ -13,8 +13,10 @@ import socket
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.errors import KeroloxError
-from kerolox.front.requests import Handlers
-from kerolox.net.peer import Budgets, Peer, PeerEvents, PeerLimits, address_text
+from kerolox.front.caller import CallerEvents
+from kerolox.net.address import address_text
+from kerolox.net.handlers import RemotingHandlers
+from kerolox.net.peer import Budgets, Peer, PeerEvents, PeerLimits
 from kerolox.net.tls import CLIENT_HELLO, ServerContext, ServerTls, TlsMode
 
 log = logging.getLogger(__name__)
@@ -32,12 +34,12 @@ class ListenFailed(KeroloxError):
         super().__init__(f"cannot listen on {address}: {reason}. Is another process using the port?")
 
 
-class Server(PeerEvents):
+class Server:
     """Listens, and keeps its peers. ``async with`` starts and stops it."""
 
     def __init__(
         self,
-        handlers: Handlers,
+        handlers: RemotingHandlers,
         *,
         host: str = "0.0.0.0",
         port: int = 0,
@@ -52,7 +54,7 @@ class Server(PeerEvents):
         self.port = port
         self.peers: set[Peer] = set()
         self.address = ""
-        self._events = events or PeerEvents()
+        self._events: PeerEvents = events or CallerEvents()
         self._limits = limits
         self._budgets = budgets or Budgets()  # shared where a process has several ports
         self._tls_options = tls
@@ -132,11 +134,11 @@ class Server(PeerEvents):
 
     # --- events of peers ---------------------------------------------------------------------
 
-    def connected(self, peer: Peer) -> None:
+    def connected(self, peer: Peer, /) -> None:
         self.peers.add(peer)
         self._events.connected(peer)
 
-    def closed(self, peer: Peer, reason: str) -> None:
+    def closed(self, peer: Peer, reason: str, /) -> None:
         self.peers.discard(peer)
         log.debug("peer_closed peer=%s reason=%r", peer.address, reason)
         self._events.closed(peer, reason)

@@ -23,8 +23,9 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Answer, Handlers, Request
+from kerolox.front.requests import Answer, Request
 from kerolox.net.dialer import Dialer, split_address
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.server import Server
 from kerolox.protocol.bodies.routes import BrokerData, ClusterInfo, TopicRoute
 from kerolox.protocol.codes import RequestCode
@@ -168,17 +169,18 @@ class _Names:
         self._network = network
         self._real = real
         self._dialer = dialer
-        self.handlers = Handlers()
+        self.handlers = RemotingHandlers()
         lane = Lane("names")
         for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO):
             self.handlers.add(code, self.answer, None, lane)
 
     async def answer(self, request: Request[None]) -> Answer:
-        command = request.command
-        told = await self._dialer.call(self._real, command.code, None, command.body, fields=command.fields)
+        told = await self._dialer.call(
+            self._real, request.code, None, request.body, fields=dict(request.fields)
+        )
         if told.code != 0:
             return Answer(code=told.code, remark=told.remark)
-        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             route = TopicRoute.decode(told.body)
             brokers = [await self._behind_proxies(data) for data in route.broker_datas]
             return Answer(body=msgspec.structs.replace(route, broker_datas=tuple(brokers)).encode())

@@ -25,8 +25,8 @@ from kerolox.client.consume.push_consumer import PushConsumer
 from kerolox.client.errors import AccessDenied
 from kerolox.client.nameservers import NameServers
 from kerolox.client.sockets.socket_cluster import SocketCluster
-from kerolox.front.requests import Handlers
 from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.frame import BINARY, JSON
 
@@ -76,7 +76,7 @@ class Guarded:
 
     @asynccontextmanager
     async def admin(self, keys: Keys = ADMIN) -> AsyncIterator[Admin]:
-        handlers = Handlers()
+        handlers = RemotingHandlers()
         if keys.access_key:
             handlers.hooks.append(Signing(ClientOptions(**keys._asdict())))
         async with Dialer(handlers) as dialer:
@@ -122,7 +122,7 @@ class Guarded:
         user = {"username": keys.access_key, "password": keys.secret_key, "userType": "Normal"}
         subject = f"User:{keys.access_key}"
         acl = {"subject": subject, "policies": [{"policyType": "Custom", "entries": entries}]}
-        handlers = Handlers()
+        handlers = RemotingHandlers()
         handlers.hooks.append(Signing(ClientOptions(**ADMIN._asdict())))
         async with Dialer(handlers) as dialer:
             peer = await dialer.connect(self.broker.address)
@@ -130,7 +130,7 @@ class Guarded:
                 (CREATE_USER, {"username": keys.access_key}, user),
                 (CREATE_ACL, {"subject": subject}, acl),
             ):
-                answer = await peer.call(code, None, json.dumps(body).encode(), fields=fields)
+                answer = await peer.request(code, None, json.dumps(body).encode(), fields=fields)
                 assert answer.code == 0, answer.remark
 
 

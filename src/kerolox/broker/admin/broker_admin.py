@@ -90,7 +90,7 @@ class BrokerAdmin:
             )
         if not changed:
             return Answer()
-        log.info("options_changed keys=%s by=%s", ",".join(changed), request.peer.address)
+        log.info("options_changed keys=%s by=%s", ",".join(changed), request.caller.address)
         self._version = self._version.next(self._clock.wall_ms())
         self._changed(changed)
         if "permission" in changed:
@@ -147,11 +147,11 @@ class BrokerAdmin:
         count = await asyncio.get_running_loop().run_in_executor(
             store.keeper, store.queues.delete_before, store.log.min_offset
         )
-        log.info("queue_files_removed count=%d by=%s", count, request.peer.address)
+        log.info("queue_files_removed count=%d by=%s", count, request.caller.address)
         return Answer()
 
     def delete_expired(self, request: Request[None]) -> Answer:
-        log.info("deletion_ordered by=%s", request.peer.address)
+        log.info("deletion_ordered by=%s", request.caller.address)
         self._store.housekeeper.order_deletion()
         return Answer()
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.members import Member, Members
 from kerolox.broker.options import BrokerOptions
@@ -16,6 +21,7 @@ from kerolox.protocol.bodies.clients import (
     ProducerTable,
 )
 from kerolox.protocol.codes import VERSION_RELAYED_CALL, RequestCode, ResponseCode, version_name
+from kerolox.protocol.header import Header, spelling
 from kerolox.protocol.headers.group import ConsumerConnectionRequest, ProducerConnectionRequest
 from kerolox.protocol.headers.heartbeat import ConsumeDirectlyRequest, ConsumerRunningInfoRequest
 from kerolox.protocol.message_id import read_offset_id
@@ -56,7 +62,7 @@ class ClientAdmin:
         group = request.header.consumer_group
         found = self._members.online(group, f"the consumer group[{group}] not online")
         body = ConsumerConnection(
-            connection_set=tuple(_connection(member) for member in found.by_peer.values()),
+            connection_set=tuple(_connection(member) for member in found.by_caller.values()),
             consume_from_where=found.from_where,
             consume_type=found.consume_type,
             message_model=found.model,
@@ -79,7 +85,7 @@ class ClientAdmin:
                     client_id=member.client_id,
                     language=member.client.language,
                     last_update_timestamp=member.seen_ms,
-                    remote_ip=f"/{member.peer.address}",  # as Java writes a socket's address
+                    remote_ip=f"/{member.caller.address}",  # as Java writes a socket's address
                     version=member.client.version,
                 )
                 for member in table.values()
@@ -92,31 +98,28 @@ class ClientAdmin:
 
     async def running_info(self, request: Request[ConsumerRunningInfoRequest]) -> Answer:
         asked = request.header
-        return await self._relay(
-            request.command.code, asked.consumer_group, asked.client_id, request.command.fields, b""
-        )
+        return await self._relay(request, asked, asked.consumer_group, asked.client_id, b"")
 
     async def consume_directly(self, request: Request[ConsumeDirectlyRequest]) -> Answer:
         asked = request.header
         if asked.msg_id is None:
             raise InvalidRequest("msgId is missing: which message is to be consumed?")
-        fields = dict(request.command.fields)
-        fields["brokerName"] = self._options.broker_name
         config = self._topics.find(asked.topic) if asked.topic else None
-        if config is not None:
-            fields["topicSysFlag"] = str(config.topic_sys_flag)
         group = self._groups.find(asked.consumer_group)
-        if group is not None:
-            fields["groupSysFlag"] = str(group.group_sys_flag)
-        record = await self._store.message_at(read_offset_id(asked.msg_id).physical_offset)
-        return await self._relay(
-            request.command.code, asked.consumer_group, asked.client_id or "", fields, record
+        told = msgspec.structs.replace(
+            asked,
+            broker_name=self._options.broker_name,
+            topic_sys_flag=asked.topic_sys_flag if config is None else config.topic_sys_flag,
+            group_sys_flag=asked.group_sys_flag if group is None else group.group_sys_flag,
         )
+        record = await self._store.message_at(read_offset_id(asked.msg_id).physical_offset)
+        return await self._relay(request, told, asked.consumer_group, asked.client_id or "", record)
 
     async def _relay(
-        self, code: int, group: str, client_id: str, fields: dict[str, str], body: bytes
+        self, request: Request[Any], header: Header, group: str, client_id: str, body: bytes
     ) -> Answer:
-        """Ask a consumer over the connection it has here, and give its answer back as it is."""
+        """Ask a consumer that is known here, and give its answer back as it is. Fields that the header does
+        not know go with it."""
         member = self._members.consumer(group, client_id)
         if member is None:
             return Answer(
@@ -129,7 +132,9 @@ class ClientAdmin:
                 "to finish, please upgrade it to V3_1_8_SNAPSHOT",
             )
         try:
-            answer = await member.peer.call(code, None, body, timeout_s=RELAY_TIMEOUT_S, fields=dict(fields))
+            return await member.caller.call(
+                request.code, header, body, timeout_s=RELAY_TIMEOUT_S, fields=_beside(header, request.fields)
+            )
         except RequestTimeout as error:
             return Answer(
                 code=ResponseCode.CONSUME_MSG_TIMEOUT,
@@ -140,12 +145,17 @@ class ClientAdmin:
                 code=ResponseCode.SYSTEM_ERROR,
                 remark=f"invoke consumer <{group}> <{client_id}> Exception: {error}",
             )
-        return Answer(code=answer.code, remark=answer.remark, body=answer.body)
+
+
+def _beside(header: Header, fields: Mapping[str, str]) -> dict[str, str]:
+    """The fields that this type of header does not know."""
+    known = {name for _, name in spelling(type(header))}
+    return {name: value for name, value in fields.items() if name not in known}
 
 
 def _connection(member: Member) -> Connection:
     return Connection(
-        client_addr=member.peer.address,
+        client_addr=member.caller.address,
         client_id=member.client_id,
         language=member.client.language,
         version=member.client.version,

@@ -109,10 +109,10 @@ class TopicAdmin:
             order=asked.order,
             attributes=parse_attributes(asked.attributes),
         )
-        return await self._put([config], request.peer.address)
+        return await self._put([config], request.caller.address)
 
     async def create_many(self, request: Request[None]) -> Answer:
-        return await self._put(TopicConfigList.decode(request.body).topic_config_list, request.peer.address)
+        return await self._put(TopicConfigList.decode(request.body).topic_config_list, request.caller.address)
 
     async def _put(self, configs: Sequence[TopicConfig], by: str) -> Answer:
         """All of them or none: whatever is wrong with one is found before the first is put."""
@@ -165,7 +165,7 @@ class TopicAdmin:
         gone = [topic, *(retry for retry in retries if self._topics.find(retry) is not None)]
         for name in gone:
             await self._delete(name)
-            log.info("topic_deleted topic=%r by=%s", name, request.peer.address)
+            log.info("topic_deleted topic=%r by=%s", name, request.caller.address)
         # Offsets that came back would lie behind the end of a topic that is made again.
         await offsets_gone(self._offsets_saved, f"topic[{topic}]")
         await self._settled()
@@ -189,7 +189,7 @@ class TopicAdmin:
         """Remove queues of topics that are no more."""
         for topic in list(self._store.queues.by_topic):
             if self._topics.find(topic) is None and not topic.startswith(LIGHT_PREFIX):
-                log.info("unused_queues_removed topic=%r by=%s", topic, request.peer.address)
+                log.info("unused_queues_removed topic=%r by=%s", topic, request.caller.address)
                 await self._store.delete_topic(topic)
         return Answer()
 

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 
-from kerolox.net.peer import address_text
+from kerolox.net.address import address_text
 from kerolox.net.server import ListenFailed
 
 log = logging.getLogger(__name__)

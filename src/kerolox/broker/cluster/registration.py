@@ -18,8 +18,8 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed
+from kerolox.front.caller import Caller, CallerEvents
 from kerolox.net.dialer import Dialer
-from kerolox.net.peer import Peer, PeerEvents
 from kerolox.protocol.bodies.registration import Registration, body_crc32
 from kerolox.protocol.bodies.routes import KVTable
 from kerolox.protocol.bodies.topics import TopicConfig, TopicConfigTable
@@ -60,7 +60,7 @@ class NameServerLine:
         self.task: asyncio.Task[None] | None = None
 
 
-class Registrations(PeerEvents):
+class Registrations(CallerEvents):
     """Keeps the broker registered. ``address`` and ``ha_address`` are what clients and followers are told."""
 
     def __init__(
@@ -131,7 +131,7 @@ class Registrations(PeerEvents):
 
     # --- events of connections -------------------------------------------------------------------------
 
-    def closed(self, peer: Peer, reason: str) -> None:
+    def closed(self, caller: Caller, reason: str, /) -> None:
         for line in self.lines:
             if line.knows_us and self._dialer.connected_peer(line.address) is None:
                 line.knows_us = False

@@ -13,8 +13,8 @@ from kerolox.broker.members.members import Member, Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, Refused
+from kerolox.front.handlers import refusal
 from kerolox.front.requests import Answer, Request, Row
-from kerolox.net.peer import refusal
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.offsets import ConsumerStatus, CorrectionOffsets, ResetOffsets
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -23,7 +23,6 @@ from kerolox.protocol.codes import (
     Language,
     RequestCode,
     ResponseCode,
-    language_named,
     version_name,
 )
 from kerolox.protocol.headers import offset as headers
@@ -173,10 +172,10 @@ class Resets:
         if self._options.server_side_reset:
             targets = await self._reset_here(asked)
         else:
-            targets = await self._reset_members(asked, _is_cpp(request))
+            targets = await self._reset_members(asked, request.caller.language is Language.CPP)
         log.info(
             "offsets_reset group=%r topic=%r by=%s here=%s targets=%s",
-            asked.group, asked.topic, request.peer.address, self._options.server_side_reset,
+            asked.group, asked.topic, request.caller.address, self._options.server_side_reset,
             {queue.queue_id: offset for queue, offset in targets.items()},
         )  # fmt: skip
         return Answer(body=ResetOffsets(offset_table=targets).encode())
@@ -240,13 +239,13 @@ class Resets:
             f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} "
             f"Timestamp: {asked.timestamp}",
         )
-        _check_versions(found.by_peer.values())
+        _check_versions(found.by_caller.values())
         table = ResetOffsets(offset_table=targets)
         body = table.encode_for_cpp() if cpp else table.encode()
         told = headers.ResetOffsetRequest(topic=topic, group=group, timestamp=asked.timestamp)
-        for member in list(found.by_peer.values()):
+        for member in list(found.by_caller.values()):
             try:
-                member.peer.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
+                member.caller.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
             except KeroloxError as error:
                 log.warning("reset_not_told group=%r client=%r error=%r", group, member.client_id, error)
         return targets
@@ -270,7 +269,7 @@ class Resets:
             f"No Any Consumer online in the consumer group: [{asked.group}]",
             ResponseCode.SYSTEM_ERROR,
         )
-        members = list(found.by_peer.values())
+        members = list(found.by_caller.values())
         _check_versions(members)
         wanted = (asked.client_addr or "").strip()
         if wanted:
@@ -285,11 +284,11 @@ class Resets:
     ) -> tuple[str, dict[MessageQueue, int] | None]:
         client_id = member.client_id
         try:
-            answer = await member.peer.call(
+            answer = await member.caller.call(
                 RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, question, timeout_s=ASK_CLIENT_S
             )
             if answer.code == ResponseCode.SUCCESS and answer.body:
-                return client_id, ConsumerStatus.decode(answer.body).message_queue_table
+                return client_id, ConsumerStatus.decode(answer.whole_body).message_queue_table
         except KeroloxError as error:
             log.warning("status_not_told group=%r client=%r error=%r", question.group, client_id, error)
         return client_id, None
@@ -368,11 +367,6 @@ def _first_or_none(in_memory: bool) -> Answer:
     if in_memory:
         return _offset(0)
     return _no_offset("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
-
-
-def _is_cpp(request: Request[headers.ResetOffsetRequest]) -> bool:
-    language = request.command.language
-    return (language_named(language) if isinstance(language, str) else language) == Language.CPP
 
 
 def _check_versions(members: Iterable[Member]) -> None:

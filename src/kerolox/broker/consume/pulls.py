@@ -17,8 +17,8 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, Refused
+from kerolox.front.handlers import refusal
 from kerolox.front.requests import Answer, HeldRequest, Later, Request
-from kerolox.net.peer import refusal
 from kerolox.protocol import properties as packed
 from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
 from kerolox.protocol.bodies.heartbeat import MessageModel, SubscriptionData
@@ -181,7 +181,7 @@ class Pulls:
                 f"the broker[{options.advertised_host}] pulling message is forbidden",
                 1,
             )
-        if request.command.code == RequestCode.LITE_PULL_MESSAGE and not options.lite_pull:
+        if request.code == RequestCode.LITE_PULL_MESSAGE and not options.lite_pull:
             raise PullRefused(ResponseCode.NO_PERMISSION, "the broker does not serve lite pulls", 1)
         group = self._groups.config(header.consumer_group)
         if group is None:
@@ -209,7 +209,7 @@ class Pulls:
         if not 0 <= header.queue_id < config.read_queue_nums:
             raise InvalidRequest(
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-                f"topicConfig.readQueueNums:[{config.read_queue_nums}] consumer:[{request.peer.address}]"
+                f"topicConfig.readQueueNums:[{config.read_queue_nums}] consumer:[{request.caller.address}]"
             )
         wanted = self._subscription(header, group)
         if is_tag_type(wanted):
@@ -364,7 +364,7 @@ class Pulls:
         )
 
     def _hold(self, request: Request[PullRequest], plan: Plan) -> None:
-        if request.peer.is_closed:  # while a thread was looking: it was forgotten already
+        if request.caller.is_closed:  # while a thread was looking: it was forgotten already
             return
         header = request.header
         wait_ms = (
@@ -372,14 +372,14 @@ class Pulls:
         )
 
         def resume() -> None:
-            if request.peer.is_closed:
+            if request.caller.is_closed:
                 return
             try:
                 answer = self._go_on(request, plan)
             except Exception as error:
                 answer = refusal(error, request)
             if answer is not None:
-                HeldRequest(request.command, header, request.peer, request.received_s).answer(answer)
+                HeldRequest.of(request).answer(answer)
 
         held = HeldPull(
             (header.topic, header.queue_id),
@@ -387,7 +387,7 @@ class Pulls:
             self._clock.monotonic_s() + min(max(0, wait_ms), HELD_MS_MAX) / 1000,
             resume,
             plan.filter.by_properties,
-            request.peer,
+            request.caller,
         )
         queue = self._store.queues.find(header.topic, header.queue_id)
         if queue is not None and queue.max_offset > header.queue_offset:

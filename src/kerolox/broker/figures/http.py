@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from kerolox.net.peer import address_text
+from kerolox.net.address import address_text
 from kerolox.net.server import ListenFailed
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,6 @@ from kerolox.clock import Clock
 from kerolox.front.requests import HeldRequest, Request
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.command import ONE_WAY
-from kerolox.protocol.frame import Frame
 from kerolox.protocol.record_scan import SIZE, Entry
 from kerolox.protocol.reserved import SCHEDULE_TOPIC, TIMER_TOPIC
 
@@ -30,7 +28,7 @@ CREATE_MS: Final = (10, 100, 1000, 3000, 5000)
 DELAY_S: Final = (60, 600, 3600, 43_200, 86_400, 259_200)
 
 NORMAL, FIFO, DELAY, TRANSACTION = "normal", "fifo", "delay", "transaction"
-_SHARDING_KEY = b"__SHARDINGKEY"
+SHARDING_KEY = b"__SHARDINGKEY"
 _LATER = (packed.AT_DELAY, packed.AT_TIMER_DELIVER_MS, packed.AT_TIMER_DELAY_S, packed.AT_TIMER_DELAY_MS)
 _WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
 _UNKNOWN = "unknown"
@@ -62,13 +60,13 @@ class Meters:
         """A request brought messages."""
         self._stored(topic, kind_of(properties)).add_all(sizes)
 
-    def sent_run(self, topic: str, frame: Frame, entries: list[Entry]) -> None:
+    def sent_run(self, topic: str, ordered: bool, entries: list[Entry]) -> None:
         """A run of plain sends to one topic. They count as what the first of them is: to look at each would
         cost more than all the rest."""
         if topic in _WAITING_TOPICS:
             kind = DELAY
         else:
-            kind = FIFO if _SHARDING_KEY in frame[1] else NORMAL
+            kind = FIFO if ordered else NORMAL
         found = self._stored(topic, kind)
         if len(entries) == 1:
             found.add(entries[0][SIZE])
@@ -97,20 +95,17 @@ class Meters:
 
     def answered(self, request: Request[Any], code: int) -> None:
         """A request was answered, or done when nobody waits for the answer."""
-        command = request.command
         elapsed_ms = (self._clock.monotonic_s() - request.received_s) * 1000
         held = isinstance(request, HeldRequest)
-        self._call(command.code, code, held, bool(command.flag & ONE_WAY)).add(elapsed_ms)
-        if command.code == RequestCode.UPDATE_AND_CREATE_TOPIC and request.header is not None:
+        self._call(request.code, code, held, request.is_one_way).add(elapsed_ms)
+        if request.code == RequestCode.UPDATE_AND_CREATE_TOPIC and request.header is not None:
             made = (_ending(code), self._is_system(request.header.topic))
             self._topics_made.setdefault(made, Histogram(CREATE_MS)).add(elapsed_ms)
-        elif command.code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
+        elif request.code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
             self._groups_made.setdefault(_ending(code), Histogram(CREATE_MS)).add(elapsed_ms)
 
-    def answered_run(self, frame: Frame, received_s: float, count: int, code: int) -> None:
-        """So many sends that came together, as this one, were answered together."""
-        header = frame[1]
-        asked = int(header[8:11]) if header[:1] == b"{" else int.from_bytes(header[:2])
+    def answered_run(self, asked: int, received_s: float, count: int, code: int) -> None:
+        """So many sends of one request code that came together were answered together."""
         elapsed_ms = (self._clock.monotonic_s() - received_s) * 1000
         self._call(asked, code, False, False).add(elapsed_ms, count)
 
@@ -181,7 +176,7 @@ def kind_of(properties: bytes) -> str:
         return TRANSACTION
     if any(packed.find(properties, mark) is not None for mark in _LATER):
         return DELAY
-    return FIFO if _SHARDING_KEY in properties else NORMAL
+    return FIFO if SHARDING_KEY in properties else NORMAL
 
 
 def _ending(code: int) -> str:

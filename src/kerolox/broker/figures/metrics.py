@@ -251,7 +251,7 @@ class Metrics:
         for group, found in self._members.consumers.items():
             consumers = Counter(
                 _client_words(member.client.language, member.client.version)
-                for member in found.by_peer.values()
+                for member in found.by_caller.values()
             )
             for (language, version), count in consumers.items():
                 labels: Labels = {

@@ -58,7 +58,7 @@ class Heartbeats:
         return self._with_filters(wanted, lambda: self._joined(request, told))
 
     def _joined(self, request: Request[None], told: HeartbeatData) -> Answer:
-        client = Client.of(request.peer, told.client_id, request.command)
+        client = Client.of(request.caller, told.client_id)
         # A client that sends no fingerprint always sends everything; others want to know if they must.
         full_wanted = told.heartbeat_fingerprint == 0
         for data in told.consumer_data_set:
@@ -82,9 +82,9 @@ class Heartbeats:
     def unregister(self, request: Request[UnregisterClientRequest]) -> Answer:
         told = request.header
         if told.producer_group is not None:
-            self._members.leave_producers(told.producer_group, request.peer)
+            self._members.leave_producers(told.producer_group, request.caller)
         if told.consumer_group is not None:
-            self._members.leave(told.consumer_group, request.peer)
+            self._members.leave(told.consumer_group, request.caller)
         return Answer()
 
     def consumer_list(self, request: Request[ConsumerListRequest]) -> Answer:

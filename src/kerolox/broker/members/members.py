@@ -20,7 +20,7 @@ from kerolox.broker.bounds import (
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import KeroloxError, Refused
-from kerolox.net.peer import Peer, PeerEvents
+from kerolox.front.caller import Caller
 from kerolox.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     ConsumerData,
@@ -28,8 +28,7 @@ from kerolox.protocol.bodies.heartbeat import (
     MessageModel,
     SubscriptionData,
 )
-from kerolox.protocol.codes import RequestCode, ResponseCode, language_named, language_numbered
-from kerolox.protocol.command import Command
+from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.heartbeat import ConsumerIdsChanged
 
 log = logging.getLogger(__name__)
@@ -43,17 +42,17 @@ Wants = frozenset[tuple[str, str, str]]
 class Client:
     """A client behind a connection, as its last heartbeat told."""
 
-    __slots__ = ("client_id", "language", "peer", "version")
+    __slots__ = ("caller", "client_id", "language", "version")
 
-    def __init__(self, peer: Peer, client_id: str, language: str = "JAVA", version: int = 0) -> None:
-        self.peer = peer
+    def __init__(self, caller: Caller, client_id: str, language: str = "JAVA", version: int = 0) -> None:
+        self.caller = caller
         self.client_id = client_id
         self.language = language
         self.version = version
 
     @classmethod
-    def of(cls, peer: Peer, client_id: str, command: Command) -> Client:
-        return cls(peer, client_id, _language(command.language), command.version)
+    def of(cls, caller: Caller, client_id: str) -> Client:
+        return cls(caller, client_id, caller.language.name, caller.version)
 
 
 class Member:
@@ -69,8 +68,8 @@ class Member:
         self.warned: set[tuple[str, Wants, Wants]] = set()  # other member, what this and what that one wants
 
     @property
-    def peer(self) -> Peer:
-        return self.client.peer
+    def caller(self) -> Caller:
+        return self.client.caller
 
     @property
     def client_id(self) -> str:
@@ -86,7 +85,7 @@ class ConsumerMembers:
         self.model: MessageModel | None = None
         self.from_where: ConsumeFromWhere | None = None
         self.subscriptions: dict[str, SubscriptionData] = {}
-        self.by_peer: dict[Peer, Member] = {}
+        self.by_caller: dict[Caller, Member] = {}
         self.notify = True  # the group's own setting
         self.mismatches = 0  # how often two members were found to want different things
 
@@ -96,10 +95,10 @@ class ConsumerMembers:
     @property
     def client_ids(self) -> tuple[str, ...]:
         """One for each connection: a client with two connections is there twice."""
-        return tuple([member.client_id for member in self.by_peer.values()])
+        return tuple([member.client_id for member in self.by_caller.values()])
 
     def find(self, client_id: str) -> Member | None:
-        return next((member for member in self.by_peer.values() if member.client_id == client_id), None)
+        return next((member for member in self.by_caller.values() if member.client_id == client_id), None)
 
     def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
         """Take over what a member has subscribed; True when the set of topics is another one now.
@@ -124,18 +123,18 @@ class ConsumerMembers:
     def differing(self, member: Member) -> list[tuple[Member, Wants]]:
         """Members that want something else: of those that want the same, the first."""
         found: dict[Wants, Member] = {}
-        for other in self.by_peer.values():
+        for other in self.by_caller.values():
             if other.wants is not None and other.wants != member.wants:
                 found.setdefault(other.wants, other)
         return [(other, wants) for wants, other in found.items()]
 
 
-class Members(PeerEvents):
+class Members:
     """All members of all groups."""
 
     def __init__(self, options: BrokerOptions, clock: Clock) -> None:
         self.consumers: dict[str, ConsumerMembers] = {}
-        self.producers: dict[str, dict[Peer, Member]] = {}
+        self.producers: dict[str, dict[Caller, Member]] = {}
         self.mismatches = 0  # as in ConsumerMembers, of all groups ever
         self.expired = 0  # connections closed because they fell silent
         # group, what a member has subscribed: with every heartbeat that says so
@@ -143,9 +142,9 @@ class Members(PeerEvents):
         self.on_deserted: list[Callable[[str], object]] = []  # the last consumer of a group has left
         self._options = options
         self._clock = clock
-        self._consumes_in: dict[Peer, set[str]] = {}
-        self._produces_in: dict[Peer, set[str]] = {}
-        self._by_client: dict[str, dict[Peer, None]] = {}  # producers; the newest connection last
+        self._consumes_in: dict[Caller, set[str]] = {}
+        self._produces_in: dict[Caller, set[str]] = {}
+        self._by_client: dict[str, dict[Caller, None]] = {}  # producers; the newest connection last
         self._turn = 0
         self._to_notify: set[str] = set()
         self._scan: TimerHandle | None = None
@@ -192,22 +191,22 @@ class Members(PeerEvents):
         """
         group = data.group_name
         found = self.consumers.get(group)
-        if found is None or client.peer not in found.by_peer:
-            by_peer = None if found is None else found.by_peer
-            self._check_room(self._consumes_in, by_peer, client, group)
+        if found is None or client.caller not in found.by_caller:
+            by_caller = None if found is None else found.by_caller
+            self._check_room(self._consumes_in, by_caller, client, group)
         if found is None:
             found = self.consumers[group] = ConsumerMembers(group)
         found.consume_type = data.consume_type
         found.model = data.message_model
         found.from_where = data.consume_from_where
         found.notify = notify
-        member, changed = self._seen(found.by_peer, client)
+        member, changed = self._seen(found.by_caller, client)
         if changed:
-            self._consumes_in.setdefault(client.peer, set()).add(group)
+            self._consumes_in.setdefault(client.caller, set()).add(group)
             log.info(
                 "consumer_joined group=%r client=%r peer=%s language=%s version=%d members=%d",
-                group, client.client_id, client.peer.address, client.language, client.version,
-                len(found.by_peer),
+                group, client.client_id, client.caller.address, client.language, client.version,
+                len(found.by_caller),
             )  # fmt: skip
         if with_subscriptions:
             changed |= found.subscribe(data.subscription_data_set)
@@ -218,90 +217,92 @@ class Members(PeerEvents):
             self._notify(found)
         return changed
 
-    def leave(self, group: str, peer: Peer) -> bool:
+    def leave(self, group: str, caller: Caller) -> bool:
         """A consumer says good-bye to one group; the others are told."""
-        groups = self._consumes_in.get(peer)
+        groups = self._consumes_in.get(caller)
         if groups is not None:
             groups.discard(group)
             if not groups:
-                del self._consumes_in[peer]
-        return self._remove_consumer(group, peer, "it said so")
+                del self._consumes_in[caller]
+        return self._remove_consumer(group, caller, "it said so")
 
     # --- producers -----------------------------------------------------------------------------------
 
     def join_producers(self, group: str, client: Client) -> bool:
         """A heartbeat of a producer; True when it is new."""
         found = self.producers.get(group)
-        if found is None or client.peer not in found:
+        if found is None or client.caller not in found:
             self._check_room(self._produces_in, found, client, group)
         if found is None:
             found = self.producers[group] = {}
         _, changed = self._seen(found, client)
         if changed:
-            self._produces_in.setdefault(client.peer, set()).add(group)
+            self._produces_in.setdefault(client.caller, set()).add(group)
             connections = self._by_client.setdefault(client.client_id, {})
-            connections.pop(client.peer, None)
-            connections[client.peer] = None
+            connections.pop(client.caller, None)
+            connections[client.caller] = None
             log.info(
                 "producer_joined group=%r client=%r peer=%s language=%s version=%d members=%d",
-                group, client.client_id, client.peer.address, client.language, client.version, len(found),
+                group, client.client_id, client.caller.address, client.language, client.version, len(found),
             )  # fmt: skip
         return changed
 
-    def leave_producers(self, group: str, peer: Peer) -> bool:
-        groups = self._produces_in.get(peer)
+    def leave_producers(self, group: str, caller: Caller) -> bool:
+        groups = self._produces_in.get(caller)
         if groups is not None:
             groups.discard(group)
             if not groups:
-                del self._produces_in[peer]
-        return self._remove_producer(group, peer)
+                del self._produces_in[caller]
+        return self._remove_producer(group, caller)
 
-    def pick_producer(self, group: str) -> Peer | None:
+    def pick_producer(self, group: str) -> Caller | None:
         """A connection of a producer group, another one each time; rather one that reads what it gets."""
         found = self.producers.get(group)
         if not found:
             return None
         self._turn += 1
-        peers = list(found)
-        start = self._turn % len(peers)
-        waiting: Peer | None = None
-        for peer in peers[start:] + peers[:start]:
-            if peer.is_closed:
+        callers = list(found)
+        start = self._turn % len(callers)
+        waiting: Caller | None = None
+        for caller in callers[start:] + callers[:start]:
+            if caller.is_closed:
                 continue
-            if peer.stalled_since_s is None:
-                return peer
-            waiting = waiting or peer
+            if not caller.is_stalled:
+                return caller
+            waiting = waiting or caller
         return waiting
 
-    def producer(self, client_id: str) -> Peer | None:
+    def producer(self, client_id: str) -> Caller | None:
         """The newest open connection of a producer."""
-        for peer in reversed(self._by_client.get(client_id, {})):
-            if not peer.is_closed:
-                return peer
+        for caller in reversed(self._by_client.get(client_id, {})):
+            if not caller.is_closed:
+                return caller
         return None
 
     # --- connections that go ---------------------------------------------------------------------------
 
-    def closed(self, peer: Peer, reason: str) -> None:
+    def closed(self, caller: Caller, reason: str) -> None:
         """The connection is gone: so are its memberships."""
-        for group in self._consumes_in.pop(peer, ()):
-            self._remove_consumer(group, peer, reason)
-        for group in self._produces_in.pop(peer, ()):
-            self._remove_producer(group, peer)
+        for group in self._consumes_in.pop(caller, ()):
+            self._remove_consumer(group, caller, reason)
+        for group in self._produces_in.pop(caller, ()):
+            self._remove_producer(group, caller)
 
-    def expire(self) -> list[Peer]:
+    def expire(self) -> list[Caller]:
         """Close connections without a heartbeat for too long."""
         latest_s = self._clock.monotonic_s() - self._options.member_timeout_ms / 1000
-        tables = [found.by_peer for found in self.consumers.values()] + list(self.producers.values())
+        tables = [found.by_caller for found in self.consumers.values()] + list(self.producers.values())
         silent = {
-            peer: member for table in tables for peer, member in table.items() if member.seen_s < latest_s
+            caller: member for table in tables for caller, member in table.items() if member.seen_s < latest_s
         }
-        for peer, member in silent.items():
+        for caller, member in silent.items():
             reason = f"no heartbeat for more than {self._options.member_timeout_ms / 1000:g} s"
-            log.warning("member_expired client=%r peer=%s reason=%r", member.client_id, peer.address, reason)
+            log.warning(
+                "member_expired client=%r peer=%s reason=%r", member.client_id, caller.address, reason
+            )
             self.expired += 1
-            self.closed(peer, reason)
-            peer.close(reason)
+            self.closed(caller, reason)
+            caller.close(reason)
         return list(silent)
 
     def _look(self) -> None:
@@ -311,26 +312,26 @@ class Members(PeerEvents):
     # --- inside ----------------------------------------------------------------------------------------
 
     def _check_room(
-        self, groups: dict[Peer, set[str]], members: dict[Peer, Member] | None, client: Client, group: str
+        self, groups: dict[Caller, set[str]], members: dict[Caller, Member] | None, client: Client, group: str
     ) -> None:
         """Refused when the connection is in too many groups, or the group has too many members."""
-        if len(groups.get(client.peer, ())) >= GROUPS_OF_CLIENT_MAX:
+        if len(groups.get(client.caller, ())) >= GROUPS_OF_CLIENT_MAX:
             raise too_many(
                 f"groups of client {client.client_id!r}", "GROUPS_OF_CLIENT_MAX", GROUPS_OF_CLIENT_MAX
             )
         if members is not None and len(members) >= MEMBERS_OF_GROUP_MAX:
             raise too_many(f"members of group {group!r}", "MEMBERS_OF_GROUP_MAX", MEMBERS_OF_GROUP_MAX)
 
-    def _seen(self, table: dict[Peer, Member], client: Client) -> tuple[Member, bool]:
+    def _seen(self, table: dict[Caller, Member], client: Client) -> tuple[Member, bool]:
         """The member, and whether it is new or goes by another name now."""
-        member = table.get(client.peer)
+        member = table.get(client.caller)
         changed = member is None or member.client_id != client.client_id
         if member is None:
-            member = table[client.peer] = Member(client)
+            member = table[client.caller] = Member(client)
         elif changed:
             log.warning(
                 "client_renamed peer=%s was=%r now=%r next='one connection belongs to one client'",
-                client.peer.address, member.client_id, client.client_id,
+                client.caller.address, member.client_id, client.client_id,
             )  # fmt: skip
             self._forget_name(member)
         member.client = client
@@ -338,16 +339,16 @@ class Members(PeerEvents):
         member.seen_ms = self._clock.wall_ms()
         return member, changed
 
-    def _remove_consumer(self, group: str, peer: Peer, reason: str) -> bool:
+    def _remove_consumer(self, group: str, caller: Caller, reason: str) -> bool:
         found = self.consumers.get(group)
-        member = None if found is None else found.by_peer.pop(peer, None)
+        member = None if found is None else found.by_caller.pop(caller, None)
         if found is None or member is None:
             return False
         log.info(
             "consumer_left group=%r client=%r peer=%s members=%d reason=%r",
-            group, member.client_id, peer.address, len(found.by_peer), reason,
+            group, member.client_id, caller.address, len(found.by_caller), reason,
         )  # fmt: skip
-        if found.by_peer:
+        if found.by_caller:
             self._notify(found)
             return True
         del self.consumers[group]
@@ -355,9 +356,9 @@ class Members(PeerEvents):
             told(group)
         return True
 
-    def _remove_producer(self, group: str, peer: Peer) -> bool:
+    def _remove_producer(self, group: str, caller: Caller) -> bool:
         found = self.producers.get(group)
-        member = None if found is None else found.pop(peer, None)
+        member = None if found is None else found.pop(caller, None)
         if found is None or member is None:
             return False
         if not found:
@@ -367,13 +368,13 @@ class Members(PeerEvents):
 
     def _forget_name(self, member: Member) -> None:
         """Unless the connection still produces under this name in another group."""
-        for group in self._produces_in.get(member.peer, ()):
-            other = self.producers.get(group, {}).get(member.peer)
+        for group in self._produces_in.get(member.caller, ()):
+            other = self.producers.get(group, {}).get(member.caller)
             if other is not None and other is not member and other.client_id == member.client_id:
                 return
         connections = self._by_client.get(member.client_id)
         if connections is not None:
-            connections.pop(member.peer, None)
+            connections.pop(member.caller, None)
             if not connections:
                 del self._by_client[member.client_id]
 
@@ -414,18 +415,13 @@ class Members(PeerEvents):
             found = self.consumers.get(group)
             if found is None:
                 continue
-            for peer in list(found.by_peer):
+            for caller in list(found.by_caller):
                 try:
-                    peer.tell(
+                    caller.tell(
                         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ConsumerIdsChanged(consumer_group=group)
                     )
                 except KeroloxError as error:
-                    log.debug("notice_failed group=%r peer=%s error=%r", group, peer.address, error)
-
-
-def _language(told: int | str | None) -> str:
-    known = language_named(told) if isinstance(told, str) else language_numbered(told or 0)
-    return known.name
+                    log.debug("notice_failed group=%r peer=%s error=%r", group, caller.address, error)
 
 
 def _text(wants: Wants) -> str:

@@ -68,7 +68,7 @@ class Replies:
 
     async def reply(self, request: Request[SendRequest]) -> Answer:
         # Its name, rights and topic are checked as those of a send; whether it could be stored now is not.
-        topic = self._admission.topic(request.peer.identity, request.header, stored=False)
+        topic = self._admission.topic(request.caller.identity, request.header, stored=False)
         queue_id = self._admission.queue(request.header, topic)
         if self._options.store_replies:
             await self._topics.unsaved.saved(topic.topic_name)
@@ -95,8 +95,8 @@ class Replies:
         if found is None:
             return _failed(f"reply message properties[{packed.REPLY_TO_CLIENT}] is null", request)
         client_id = found.decode("utf-8", "replace")
-        peer = self._members.producer(client_id)
-        if peer is None:
+        asker = self._members.producer(client_id)
+        if asker is None:
             return _failed(f"push reply message fail, channel of <{client_id}> not found.", request)
         now_ms = self._clock.wall_ms()
         told = PushReply(
@@ -111,12 +111,12 @@ class Replies:
             properties=packed.replace(properties, packed.PUSH_REPLY_TIME, str(now_ms)).decode(),
             reconsume_times=sent.reconsume_times,
             unit_mode=bool(sent.unit_mode),
-            born_host=request.peer.address,
+            born_host=request.caller.address,
             store_host=self._address,
             store_timestamp=now_ms,
         )
         try:
-            answer = await peer.call(
+            answer = await asker.call(
                 RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, told, request.body, timeout_s=PUSH_TIMEOUT_S
             )
         except KeroloxError as error:
@@ -159,7 +159,7 @@ def _failed(why: str, request: Request[SendRequest]) -> str:
         "reply_not_pushed topic=%r by=%s error=%r next='the client that asked hears nothing; is it connected "
         "to this broker?'",
         request.header.topic,
-        request.peer.address,
+        request.caller.address,
         why,
     )
     return why

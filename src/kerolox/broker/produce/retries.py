@@ -105,7 +105,7 @@ class Retries:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {asked.offset}: {error}"
             ) from error
-        limit = _limit(group, request.command.version, asked.max_reconsume_times)
+        limit = _limit(group, request.caller.version, asked.max_reconsume_times)
         dead = message.reconsume_times >= limit or asked.delay_level < 0
         if dead:
             topic = self._topics.for_group(names.dead_letter_topic(asked.group), DEAD_LETTER_QUEUES)
@@ -148,7 +148,7 @@ class Retries:
         group = self._group(name)
         sent = request.header
         times = sent.reconsume_times or 0
-        limit = _limit(group, request.command.version, sent.max_reconsume_times)
+        limit = _limit(group, request.caller.version, sent.max_reconsume_times)
         # Who consumes in order tries again itself, and sends only what it has given up.
         if times <= limit and not self._queue_locks.held(name):
             return None

@@ -23,8 +23,8 @@ from kerolox.broker.write.admission import Admission, goes_to_a_group, is_plain,
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import Parked, PendingMessage
 from kerolox.errors import KeroloxError, Overloaded, ProtocolError
+from kerolox.front.handlers import refusal
 from kerolox.front.requests import Answer, Handler, Request
-from kerolox.net.peer import refusal
 from kerolox.protocol import properties as packed
 from kerolox.protocol.batch import split_batch
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -232,7 +232,7 @@ class Sends:
 
     def _topic(self, request: Request[SendRequest]) -> TopicConfig:
         self._admission.check_taking()
-        return self._admission.topic(request.peer.identity, request.header)
+        return self._admission.topic(request.caller.identity, request.header)
 
     def _properties(self, text: str | None) -> tuple[bytes, str]:
         """The properties as they are stored, and the unique key among them."""
@@ -294,8 +294,8 @@ class Sends:
 
 def born_host(request: Request[Any]) -> bytes:
     """Where the message came from, as records hold it; kept with the connection."""
-    data = request.peer.data
+    data = request.caller.data
     host: bytes | None = data.get("born_host")
     if host is None:
-        host = data["born_host"] = host_bytes(request.peer.address)
+        host = data["born_host"] = host_bytes(request.caller.address)
     return host

@@ -17,7 +17,6 @@ from kerolox.errors import Refused
 from kerolox.front.requests import Request
 from kerolox.net.server import Server
 from kerolox.protocol.codes import VERSION_BEFORE_GO_AWAY, ResponseCode
-from kerolox.protocol.flags import COMMAND_ONEWAY
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +54,5 @@ class GracefulStop:
 
 def _send_away(request: Request[Any]) -> None:
     """Refuse a request of one who can be sent away."""
-    command = request.command
-    if command.version > VERSION_BEFORE_GO_AWAY and not command.flag & COMMAND_ONEWAY:
+    if request.caller.version > VERSION_BEFORE_GO_AWAY and not request.is_one_way:
         raise Refused(ResponseCode.GO_AWAY, "please go away: this broker is stopping")

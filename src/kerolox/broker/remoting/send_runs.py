@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kerolox.broker.figures.meters import Meters
+from kerolox.broker.figures.meters import SHARDING_KEY, Meters
 from kerolox.broker.later.delays import Delays
 from kerolox.broker.later.timer_sends import TimerSends
 from kerolox.broker.options import BrokerOptions
@@ -20,7 +20,8 @@ from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.broker.write.targets import Targets
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Answer, Handlers, Request
+from kerolox.front.requests import Answer, Request
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command, decode_command, encode_answer
@@ -75,14 +76,13 @@ class SendRuns:
             wait_matters=acks.wait,
             park=self._park,
             clears=admission.clears,
-            signed_only=admission.signed_only,
         )
         # What all messages need makes none of them plain.
         self._possible = (
             not options.record_crc and not options.multi_dispatch and not any(word in added for word in STOPS)
         )
 
-    def add_to(self, handlers: Handlers, lane: Lane) -> None:
+    def add_to(self, handlers: RemotingHandlers, lane: Lane) -> None:
         """Take runs from now on."""
         if self._possible:
             for start in PLAIN_STARTS:
@@ -119,7 +119,7 @@ class SendRuns:
         if not self._runs:
             self._intake.soon(self._written)
         if self.meters is not None:
-            self.meters.sent_run(topic, frames[at], entries)
+            self.meters.sent_run(topic, SHARDING_KEY in header, entries)
         self._runs.append((peer, frames, at, count, answers, peer.active_s))
         return count
 
@@ -167,7 +167,7 @@ class SendRuns:
         peer, frames, at, count, answers, received_s = run
         peer.write_answers(answers if code == ResponseCode.SUCCESS else with_code(answers, code))
         if self.meters is not None:
-            self.meters.answered_run(frames[at], received_s, count, code)
+            self.meters.answered_run(code_of(frames[at][1]), received_s, count, code)
 
     def _safe(self, runs: list[Run], how: Safe) -> None:
         for run in runs:
@@ -189,8 +189,13 @@ def refuse(run: Run, answer: Answer) -> None:
     """Answer all requests of a run alike."""
     peer, frames, at, count, _, _ = run
     for frame in frames[at : at + count]:
-        request: Request[None] = Request(decode_command(*frame), None, peer, 0.0)
-        request.answer(answer)
+        command = decode_command(*frame)
+        peer.answer(Request(peer, command.code, None, command.body, 0.0, command), answer)
+
+
+def code_of(header: bytes) -> int:
+    """The request code of a plain send, whose headers all begin with it."""
+    return int(header[8:11]) if header[:1] == b"{" else int.from_bytes(header[:2])
 
 
 def with_code(answers: bytes, code: int) -> bytes:

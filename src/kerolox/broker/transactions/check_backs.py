@@ -203,8 +203,8 @@ class CheckBacks:
     def _ask(self, half: StoredMessage, place: Place) -> None:
         """Ask one producer of the group; the answer comes as END_TRANSACTION, or not."""
         group = half_messages.producer_group(half)
-        peer = self._members.pick_producer(group)
-        if peer is None:
+        producer = self._members.pick_producer(group)
+        if producer is None:
             self._unasked[group] += 1
             return
         physical, queue_offset, _ = place
@@ -227,6 +227,6 @@ class CheckBacks:
             )
         )
         try:
-            peer.tell(RequestCode.CHECK_TRANSACTION_STATE, told, record)
+            producer.tell(RequestCode.CHECK_TRANSACTION_STATE, told, record)
         except KeroloxError:  # it has just gone
             self._unasked[group] += 1

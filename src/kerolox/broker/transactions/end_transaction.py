@@ -65,8 +65,8 @@ class EndTransaction:
         if told.commit_or_rollback not in _WORDS:  # not known yet: it is asked for later
             log.info(
                 "transaction_unknown group=%r id=%r from_check=%s by=%s remark=%r",
-                told.producer_group, told.msg_id, told.from_transaction_check, request.peer.address,
-                request.command.remark,
+                told.producer_group, told.msg_id, told.from_transaction_check, request.caller.address,
+                request.remark,
             )  # fmt: skip
             return None
         place = told.commit_log_offset
@@ -109,7 +109,7 @@ class EndTransaction:
         if self._finished.to_end(half.queue_offset) is None:
             log.info(
                 "transaction_ended_again group=%r id=%r outcome=%s by=%s next='the first outcome stands'",
-                told.producer_group, told.msg_id, _WORDS[told.commit_or_rollback], request.peer.address,
+                told.producer_group, told.msg_id, _WORDS[told.commit_or_rollback], request.caller.address,
             )  # fmt: skip
             return Answer()
         self._store.state.check_writable()

@@ -101,11 +101,6 @@ class Admission:
         for guard in self.guards:
             guard(identity, topic)
 
-    @property
-    def signed_only(self) -> bool:
-        """Whether runs are taken only of senders who say in each message who they are."""
-        return bool(self.guards)
-
     def clears(self, topic: bytes, host: bytes, signed: Signed) -> bool:
         """Whether a run may take a signed message. Where nobody guards topics, a signature says as much as
         none; where somebody does, the handlers look at it."""

@@ -33,8 +33,8 @@ from kerolox.client.nameservers import NameServers
 from kerolox.client.options import ClientOptions
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import Closed, ConnectFailed, KeroloxError, OptionError
-from kerolox.front.requests import Handlers
 from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer, PeerEvents
 from kerolox.protocol.bodies.routes import ClusterInfo
 from kerolox.protocol.codes import RequestCode
@@ -63,7 +63,7 @@ class Client(PeerEvents):
         self.producers: dict[str, ProducingMember] = {}  # by group, with namespace
         self.consumers: dict[str, ConsumingMember] = {}
         self.replies: dict[str, asyncio.Future[Received]] = {}  # correlation id → who waits
-        self.handlers = Handlers()
+        self.handlers = RemotingHandlers()
         if not goes_plain(self.options):
             self.handlers.hooks.append(Signing(self.options))
         self.dialer = Dialer(
@@ -189,7 +189,10 @@ class Client(PeerEvents):
     async def _leave(self, asked: UnregisterClientRequest) -> None:
         peers = [peer for peer in self._peers.values() if not peer.is_closed]
         await asyncio.gather(
-            *(peer.call(RequestCode.UNREGISTER_CLIENT, asked, timeout_s=LEAVE_TIMEOUT_S) for peer in peers),
+            *(
+                peer.request(RequestCode.UNREGISTER_CLIENT, asked, timeout_s=LEAVE_TIMEOUT_S)
+                for peer in peers
+            ),
             return_exceptions=True,
         )
 
@@ -230,7 +233,7 @@ class Client(PeerEvents):
             del self._peers[address]
         self.dialer.retire(peer)
 
-    def closed(self, peer: Peer, reason: str) -> None:
+    def closed(self, peer: Peer, reason: str, /) -> None:
         self.heartbeats.forget(peer)
 
     def address(self, broker: str, broker_id: int = MASTER, *, exact: bool = False) -> str:

@@ -12,8 +12,9 @@ import msgspec
 
 from kerolox.client.messages import Queue, Received, decode_received
 from kerolox.errors import KeroloxError
+from kerolox.front.handlers import Handlers
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Answer, Handlers, Request
+from kerolox.front.requests import Answer, Request
 from kerolox.protocol import properties as names
 from kerolox.protocol.bodies.offsets import ConsumerStatus, ResetOffsets
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -63,7 +64,7 @@ class Incoming:
         try:
             (message,) = decode_received(asked.body)
         except (KeroloxError, ValueError) as error:
-            log.warning("transaction_check_unreadable broker=%s error=%r", asked.peer.address, str(error))
+            log.warning("transaction_check_unreadable broker=%s error=%r", asked.caller.address, str(error))
             return
         group = message.get(names.PRODUCER_GROUP)
         producer = self._client.producers.get(group)

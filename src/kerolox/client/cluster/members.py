@@ -38,7 +38,7 @@ class ProducingMember(Member):
     """A producer of a group."""
 
     def check_transaction(self, asked: Request[CheckTransaction], message: Received) -> None:
-        """A broker asks how a transaction ended. Answer with END_TRANSACTION over ``asked.peer``."""
+        """A broker asks how a transaction ended. Answer with END_TRANSACTION over ``asked.caller``."""
 
 
 class ConsumingMember(Member):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kerolox.client.calls.signing import finish_request
-from kerolox.front.requests import Hook
+from kerolox.net.handlers import Hook
 
 if TYPE_CHECKING:
     from kerolox.client.options import ClientOptions

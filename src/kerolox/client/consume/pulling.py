@@ -113,7 +113,7 @@ class Pulling:
         peer = self._client.ready_peer(address) or await self._client.peer(address, code=code)
         held.pulled_at_s = self._clock.monotonic_s()
         offset_asked = held.next_offset
-        answer = await peer.call(code, asked, timeout_s=options.hold_s * 2)
+        answer = await peer.request(code, asked, timeout_s=options.hold_s * 2)
         if self._is_stale(held, offset_asked):
             return  # let go, or sent elsewhere meanwhile
         if answer.code not in _PULLED:

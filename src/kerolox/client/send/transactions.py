@@ -209,7 +209,7 @@ class Transactions:
             broker_name=header.broker_name,
         )
         try:
-            asked.peer.tell(RequestCode.END_TRANSACTION, answer)
+            asked.caller.tell(RequestCode.END_TRANSACTION, answer)
         except KeroloxError as error:
             log.warning("transaction_check_not_answered msg_id=%s error=%r", message.msg_id, str(error))
         self._trace(
@@ -217,7 +217,7 @@ class Transactions:
             message.msg_id,
             message.tags,
             " ".join(message.keys),
-            asked.peer.address,
+            asked.caller.address,
             state,
             from_check=True,
         )

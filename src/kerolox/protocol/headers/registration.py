@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kerolox.protocol.header import Header, Int32, Int64
+from kerolox.protocol.header import Header, Int32, Int64, wire
 
 
-class RegisterBrokerRequest(Header, frozen=True, kw_only=True):
+class RegisterBrokerRequest(Header, frozen=True, kw_only=True, rename=wire(zone_name="__ZONE_NAME")):
     """I am here, with the topics in the body."""
 
     broker_name: str
@@ -17,6 +17,7 @@ class RegisterBrokerRequest(Header, frozen=True, kw_only=True):
     enable_acting_master: bool | None = None  # that it is there counts, even as false
     compressed: bool = False
     body_crc32: Int32 = 0  # 0: do not check
+    zone_name: str | None = None
 
 
 class RegisterBrokerAnswer(Header, frozen=True, kw_only=True):
