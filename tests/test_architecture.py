@@ -67,13 +67,13 @@ ROOMS = {
         "blocking",
     ),
     "spark": (
-        "columns offsets option_table times java short_errors records shipping starting",
+        "columns offsets option_table times java short_errors records shipping patient_start",
         "source",
         "sink",
         "store",
         "datasource session",
     ),
-    "pipeline": ("charts copy_properties", "archive", "audit", "replay"),
+    "pipeline": ("charts page_style copy_properties", "archive", "audit", "replay"),
 }
 # protocol does no I/O.
 NO_IO = {

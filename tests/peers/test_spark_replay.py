@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from kerolox.client.messages import Queue
-from kerolox.pipeline.replay import lane as replay_lane
-from kerolox.pipeline.replay.lane import REPLAY_FROM, REPLAY_ID, Lane
+from kerolox.pipeline.replay import send_task
 from kerolox.pipeline.replay.plan import Source
+from kerolox.pipeline.replay.send_task import REPLAY_FROM, REPLAY_ID, Lane
 from tests.pipeline.replaying import Forgetful, Quiet, lane_rows, message
 
 from .driver import JavaDriver
@@ -26,9 +26,9 @@ def test_the_java_consumer_gets_every_copy_once(
     unique: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replay_lane, "BATCH_COUNT", 10)
+    monkeypatch.setattr(send_task, "BATCH_COUNT", 10)
     for name in ("SETTLE_S", "PAUSE_S_MAX", "SLICE_S"):
-        monkeypatch.setattr(replay_lane, name, 0.1)
+        monkeypatch.setattr(send_task, name, 0.1)
     topic, group, call = unique("topic"), unique("group"), java_driver.call
     java_driver.create_topic(java_nameserver.address, java_broker.address, topic, 2)
     rows = [message(queue, offset) for queue in (0, 1) for offset in range(COUNT)]

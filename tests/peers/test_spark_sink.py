@@ -21,9 +21,9 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
-from kerolox.spark.sink.once import Beginning, Stored, ends_of
+from kerolox.spark.sink.effectively_once import Beginning, Stored, ends_of
 from kerolox.spark.sink.outgoing import Encoder
-from kerolox.spark.sink.packing import Packer
+from kerolox.spark.sink.requests import Packer
 from kerolox.spark.sink.row_ids import RowIds
 from tests.spark import sinking
 from tests.spark.sinking import TrappedSource, stored, texts

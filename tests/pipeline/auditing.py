@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kerolox.pipeline.audit.checks import TABLES, PartAudit
-from kerolox.pipeline.audit.judge import Judge
-from kerolox.pipeline.audit.kinds import KINDS, Findings
+from kerolox.pipeline.audit.finding_kinds import KINDS, Findings
+from kerolox.pipeline.audit.findings import Judge
 from kerolox.pipeline.audit.plan import StorePlan, plan_stores, spans
 from kerolox.pipeline.audit.queues import lonely_entries
 

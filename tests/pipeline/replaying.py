@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import ConnectionLost
-from kerolox.pipeline.replay import lane as replay_lane
-from kerolox.pipeline.replay.watch import Watched
+from kerolox.pipeline.replay import send_task
+from kerolox.pipeline.replay.lifeline import Watched
 from kerolox.protocol.codes import RequestCode
 from kerolox.spark.columns import arrow_schema
 
@@ -92,7 +92,7 @@ class Forgetful(SocketCluster):
 
 def lane_rows(rows: Sequence[dict[str, Any]]) -> list[pa.RecordBatch]:
     """As a lane takes them."""
-    names = [column.split()[0] for column in replay_lane.COLUMNS.split(", ")]
+    names = [column.split()[0] for column in send_task.COLUMNS.split(", ")]
     made = [row | {"lane": 0, "source": row["queue_id"], "born_ms": None} for row in rows]
     columns = [[row[name] for row in made] for name in names]
     table = pa.table(

@@ -21,7 +21,7 @@ from kerolox.client.messages import Message, Receipt
 from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
 from kerolox.pipeline.audit.audit import Audit, audit
-from kerolox.pipeline.audit.kinds import DEAD_LETTERS, DUPLICATES, KINDS, OTHER
+from kerolox.pipeline.audit.finding_kinds import DEAD_LETTERS, DUPLICATES, KINDS, OTHER
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.message import StoredMessage

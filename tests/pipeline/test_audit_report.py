@@ -7,10 +7,11 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 
-from kerolox.pipeline.audit import kinds, numbers
+from kerolox.pipeline.audit import finding_kinds as kinds
+from kerolox.pipeline.audit import traffic
 from kerolox.pipeline.audit.audit import Audit
-from kerolox.pipeline.audit.judge import duration
-from kerolox.pipeline.audit.kinds import Findings
+from kerolox.pipeline.audit.finding_kinds import Findings
+from kerolox.pipeline.audit.findings import duration
 from kerolox.pipeline.audit.report import ROWS_SHOWN, page, size_text, steps
 
 
@@ -110,7 +111,7 @@ def test_percentiles_are_of_values_that_are_there() -> None:
     counts = pa.table({
         "topic": ["a", "a", "b", "a", "a"], "latency_ms": [5, 1, -3, 5, 100], "messages": [40, 50, 1, 9, 1],
     })  # fmt: skip
-    a, b = numbers.spread(counts, "latency_ms", "topic")
+    a, b = traffic.spread(counts, "latency_ms", "topic")
     assert (a["p50"], a["p90"], a["p99"], a["p99_9"], a["most"]) == (1, 5, 5, 100, 100)
     assert (a["messages"], a["mean"], a["negative"]) == (100, pytest.approx(3.95), 0)
     assert (b["p50"], b["p99_9"], b["least"], b["negative"]) == (-3, -3, -3, 1)
@@ -118,13 +119,13 @@ def test_percentiles_are_of_values_that_are_there() -> None:
 
 def test_steps_are_powers_of_two_without_holes() -> None:
     counts = pa.table({"body_bytes": [0, 1, 2, 3, 4, 5, 33], "messages": [1, 2, 3, 4, 5, 6, 7]})
-    found = [(row["up_to"], row["messages"]) for row in numbers.histogram(counts, "body_bytes")]
+    found = [(row["up_to"], row["messages"]) for row in traffic.histogram(counts, "body_bytes")]
     assert found == [(0, 1), (1, 2), (2, 3), (4, 9), (8, 6), (16, 0), (32, 0), (64, 7)]
 
 
 def test_a_hot_spot_has_its_worst_minute_and_tag() -> None:
     row = {"kind": "retries", "group": "g", "topic": "t", "store": 0, "reconsume_times_max": 1}
-    (found,) = numbers.hot_spots([
+    (found,) = traffic.hot_spots([
         {**row, "tag": "a", "minute": 7, "messages": 5, "physical_offset": 300},
         {**row, "tag": "b", "minute": 6, "messages": 4, "physical_offset": 100, "reconsume_times_max": 9},
         {**row, "tag": "b", "minute": 7, "messages": 2, "physical_offset": 200},

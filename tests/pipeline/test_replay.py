@@ -25,11 +25,11 @@ from kerolox.pipeline.archive.delta import DeltaArchive
 from kerolox.pipeline.archive.files import Format, write
 from kerolox.pipeline.archive.log import ParquetArchive
 from kerolox.pipeline.copy_properties import REPLAY_FROM, REPLAY_ID
-from kerolox.pipeline.replay import lane as replay_lane
-from kerolox.pipeline.replay.lane import REPLAY_BORN, Lane
+from kerolox.pipeline.replay import send_task
+from kerolox.pipeline.replay.lifeline import NoLongerWanted, Watch, Watched
 from kerolox.pipeline.replay.plan import Choice, PlanFile, ReplayError, Source, lanes_of, target_of
 from kerolox.pipeline.replay.replay import Replayed, parse_map, parse_rate, replay
-from kerolox.pipeline.replay.watch import NoLongerWanted, Watch, Watched
+from kerolox.pipeline.replay.send_task import REPLAY_BORN, Lane
 from kerolox.protocol.reserved import TOOLS_GROUP
 from kerolox.spark.columns import arrow_schema
 from kerolox.spark.source.options import read_wanted
@@ -334,10 +334,10 @@ def test_a_program_killed_midway_leaves_nothing_running_and_its_replay_goes_on(
 def test_lost_answers_are_looked_for(
     broker: BrokerThread, topic: str, cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay_lane, "SETTLE_S", 0.05)
-    monkeypatch.setattr(replay_lane, "PAUSE_S_MAX", 0.05)
-    monkeypatch.setattr(replay_lane, "SLICE_S", 0.05)
-    monkeypatch.setattr(replay_lane, "BATCH_COUNT", 10)
+    monkeypatch.setattr(send_task, "SETTLE_S", 0.05)
+    monkeypatch.setattr(send_task, "PAUSE_S_MAX", 0.05)
+    monkeypatch.setattr(send_task, "SLICE_S", 0.05)
+    monkeypatch.setattr(send_task, "BATCH_COUNT", 10)
     rows = [message(queue, offset) for queue in (0, 1) for offset in range(100)]
     rows[150]["body"] = b"x" * 600_000  # goes alone, compressed
     target = Queue(topic, cluster.route(topic).writable[0].broker, 2)

@@ -17,7 +17,7 @@ from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.message_id import read_unique_key
 from kerolox.spark.sink.outgoing import Encoder, java_hashes
-from kerolox.spark.sink.packing import Packer
+from kerolox.spark.sink.requests import Packer
 from kerolox.spark.sink.row_ids import RowIds
 
 MAP = pa.map_(pa.string(), pa.string())

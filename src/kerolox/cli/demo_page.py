@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from kerolox.cli.demo_shop import ALERT_FROM, BATCH, IN_FLIGHT, STEADY_RATE, STEP_MS
-from kerolox.pipeline.audit.style import STYLE
 from kerolox.pipeline.charts import Mark, Series, bars, curves, legend
+from kerolox.pipeline.page_style import STYLE
 
 if TYPE_CHECKING:
     from kerolox.cli.demo_shop import Shop

@@ -116,7 +116,7 @@ def _run(
 
 
 def _tables(made: Audit, to: Path) -> list[Table]:
-    from kerolox.pipeline.audit.kinds import KINDS
+    from kerolox.pipeline.audit.finding_kinds import KINDS
     from kerolox.pipeline.audit.report import size_text
 
     rows = [

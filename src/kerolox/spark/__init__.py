@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+from kerolox.spark.patient_start import start as start
 from kerolox.spark.source.metrics import fill_metrics as fill_metrics
-from kerolox.spark.starting import start as start
 
 
 def register(spark: SparkSession, **options: str) -> None:

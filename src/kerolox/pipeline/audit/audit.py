@@ -1,8 +1,8 @@
 """Is everything that was sent still there, once, and where it should be? The audit of whole stores, on Spark.
 
-Tasks go through parts of the commit logs (:mod:`audit_checks`) and leave small files, which are compared and
-added up (:mod:`audit_keys`, :mod:`audit_numbers`, :mod:`audit_sql`). What is wrong becomes findings
-(:mod:`audit_judge`), a page for people (:mod:`audit_report`) and tables for programs. Only reading: a broker
+Tasks go through parts of the commit logs (``checks.py``) and leave small files, which are compared and
+added up (``duplicates.py``, ``traffic.py``, ``open_transactions.py``). What is wrong becomes findings
+(``findings.py``), a page for people (``report.py``) and tables for programs. Only reading: a broker
 may be at work on the stores meanwhile.
 """
 
@@ -28,11 +28,11 @@ import pyarrow.parquet as pq
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline.audit import keys, numbers, sql
-from kerolox.pipeline.audit.blocks import Span
+from kerolox.pipeline.audit import duplicates, open_transactions, traffic
 from kerolox.pipeline.audit.checks import TABLES, PartAudit
-from kerolox.pipeline.audit.judge import Judge, Where
-from kerolox.pipeline.audit.kinds import KINDS, Findings
+from kerolox.pipeline.audit.finding_kinds import KINDS, Findings
+from kerolox.pipeline.audit.findings import Judge, Where
+from kerolox.pipeline.audit.log_blocks import Span
 from kerolox.pipeline.audit.plan import SPAN_BYTES, StorePlan, check_topics, plan_stores, spans
 from kerolox.pipeline.audit.queues import Cover, Lonely, lonely_entries
 from kerolox.store.disk.files import Files
@@ -120,7 +120,7 @@ def audit(
     try:
         lock.take()
         made = Audit(stores, Findings(ROWS_MAX), clock.wall_ms(), sorted(topics), since_ms, until_ms)
-        scratch = sql.Scratch(spark, work)
+        scratch = open_transactions.Scratch(spark, work)
         summary = _go_through(scratch, stores, topics, progress)
         _judge(scratch, made, summary, topics)
         _count(scratch, made)
@@ -212,7 +212,10 @@ def _shares(parts: Sequence[Span], size_bytes: int = SPAN_BYTES) -> list[list[Sp
 
 
 def _go_through(
-    scratch: sql.Scratch, stores: Sequence[StorePlan], topics: Sequence[str], progress: Progress | None
+    scratch: open_transactions.Scratch,
+    stores: Sequence[StorePlan],
+    topics: Sequence[str],
+    progress: Progress | None,
 ) -> list[Row]:
     parts = [span for store in stores for span in spans(store)]
     total = sum(span.end - span.start for span in parts)
@@ -247,7 +250,7 @@ def _look_at_queues(
 
 
 def _lonely(
-    scratch: sql.Scratch, made: Audit, covers: dict[Where, Cover], summary: Sequence[Row]
+    scratch: open_transactions.Scratch, made: Audit, covers: dict[Where, Cover], summary: Sequence[Row]
 ) -> dict[Where, list[Lonely]]:
     wanted = set(made.topics_wanted)
     keys = [
@@ -273,7 +276,9 @@ def _lonely(
     return found
 
 
-def _judge(scratch: sql.Scratch, made: Audit, summary: list[Row], topics: Sequence[str]) -> None:
+def _judge(
+    scratch: open_transactions.Scratch, made: Audit, summary: list[Row], topics: Sequence[str]
+) -> None:
     made.messages = sum(row["messages"] for row in summary)
     made.bytes_read = sum(row["end"] - row["start"] for row in summary)
     made.bodies = sum(row["bodies"] for row in summary)
@@ -288,55 +293,55 @@ def _judge(scratch: sql.Scratch, made: Audit, summary: list[Row], topics: Sequen
     judge.gaps(covers, _lonely(scratch, made, covers, summary))
     judge.copies(_small(scratch, "copies").to_pylist())
     judge.duplicates(*_duplicates(scratch, made.bytes_read))
-    rows = sql.open_halves(scratch, made.stores, topics, ROWS_MAX)
+    rows = open_transactions.open_halves(scratch, made.stores, topics, ROWS_MAX)
     made.halves_young = judge.halves(rows, made.made_ms)
 
 
-def _small(scratch: sql.Scratch, name: str) -> pa.Table:
+def _small(scratch: open_transactions.Scratch, name: str) -> pa.Table:
     """A table that is small whatever the size of the store, read without the help of Spark."""
     return pa.concat_tables(_tables(scratch, name))
 
 
-def _tables(scratch: sql.Scratch, name: str) -> Iterator[pa.Table]:
+def _tables(scratch: open_transactions.Scratch, name: str) -> Iterator[pa.Table]:
     """What each task left of it, and first an empty table."""
     yield TABLES[name].empty_table()
     for path in sorted((scratch.directory / name).glob("*.parquet")):
         yield pq.read_table(path, schema=TABLES[name], partitioning=None)
 
 
-def _duplicates(scratch: sql.Scratch, log_bytes: int) -> tuple[list[Row], int]:
+def _duplicates(scratch: open_transactions.Scratch, log_bytes: int) -> tuple[list[Row], int]:
     """Messages that are in a topic more than once, and how many there are."""
-    look = partial(keys.find_repeated, str(scratch.directory), ROWS_MAX)
-    shares = keys.shares(log_bytes)
+    look = partial(duplicates.find_repeated, str(scratch.directory), ROWS_MAX)
+    shares = duplicates.shares(log_bytes)
     found = [look(shares[0])] if len(shares) == 1 else _spread(scratch.spark, look, shares)
     rows = [row for some, _ in found for row in some]
     rows.sort(key=lambda row: (row["topic"], row["places"][0]["stored_ms"], row["msg_id"]))
     return rows[:ROWS_MAX], sum(count for _, count in found)
 
 
-def _volume(scratch: sql.Scratch) -> pa.Table:
+def _volume(scratch: open_transactions.Scratch) -> pa.Table:
     """Messages and bytes by store, topic, tag and minute."""
     by = ["minute", "store", "topic", "tag"]
-    whole = numbers.added(_tables(scratch, "volume"), by)
+    whole = traffic.added(_tables(scratch, "volume"), by)
     return whole.sort_by([(name, "ascending") for name in by])
 
 
-def _count(scratch: sql.Scratch, made: Audit) -> None:
+def _count(scratch: open_transactions.Scratch, made: Audit) -> None:
     made.volume = _volume(scratch)
-    made.topics = numbers.sums(made.volume, "topic")
-    made.tags = numbers.sums(made.volume, "topic", "tag")
-    made.minutes = numbers.by_minute(made.volume, [row["topic"] for row in made.topics[:TOPICS_SHOWN]])
+    made.topics = traffic.sums(made.volume, "topic")
+    made.tags = traffic.sums(made.volume, "topic", "tag")
+    made.minutes = traffic.by_minute(made.volume, [row["topic"] for row in made.topics[:TOPICS_SHOWN]])
     latency, sizes = _small(scratch, "latency"), _small(scratch, "sizes")
-    made.latency = numbers.spread(latency, "latency_ms", "topic")
-    made.latency_steps = numbers.histogram(latency, "latency_ms")
-    made.latency_minutes = numbers.spread(_small(scratch, "latency_by_minute"), "latency_ms", "minute")
-    made.sizes = numbers.spread(sizes, "body_bytes", "topic")
-    made.size_steps = numbers.histogram(sizes, "body_bytes")
+    made.latency = traffic.spread(latency, "latency_ms", "topic")
+    made.latency_steps = traffic.histogram(latency, "latency_ms")
+    made.latency_minutes = traffic.spread(_small(scratch, "latency_by_minute"), "latency_ms", "minute")
+    made.sizes = traffic.spread(sizes, "body_bytes", "topic")
+    made.size_steps = traffic.histogram(sizes, "body_bytes")
     judge = Judge(made.stores, made.findings)
     judge.clocks(made.latency)
     totals = {row["topic"]: row["messages"] for row in made.topics}
-    hot_spots = numbers.hot_spots(_small(scratch, "retries").to_pylist())
-    judge.hot_spots(hot_spots, totals, numbers.resent(_small(scratch, "dead"), _small(scratch, "resent")))
+    hot_spots = traffic.hot_spots(_small(scratch, "retries").to_pylist())
+    judge.hot_spots(hot_spots, totals, traffic.resent(_small(scratch, "dead"), _small(scratch, "resent")))
 
 
 # --- the report --------------------------------------------------------------------------------------

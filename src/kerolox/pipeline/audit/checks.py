@@ -1,7 +1,7 @@
 """What one task does with its part of a log: every check and every count, a block of records at a time.
 
 Nothing here takes a Python step per record but the checksums, and these are single calls of zlib. What is
-found is small (sums, runs, faults), save for the unique keys (:mod:`audit_keys`) and for transactions that
+found is small (sums, runs, faults), save for the unique keys (``duplicates.py``) and for transactions that
 are open: all of it goes to files of columns, which are then joined and added up. See :data:`TABLES`.
 """
 
@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kerolox.pipeline.audit.blocks import Block, Blocks, Heads, Numbers, Span, every_byte
 from kerolox.pipeline.audit.copies import RESENT_FROM, makers_of, place_of
-from kerolox.pipeline.audit.keys import KeyFiles
+from kerolox.pipeline.audit.duplicates import KeyFiles
+from kerolox.pipeline.audit.log_blocks import Block, Blocks, Heads, Numbers, Span, every_byte
 from kerolox.pipeline.audit.plan import StorePlan, is_users
 from kerolox.pipeline.audit.queues import QueueCheck
 from kerolox.protocol import properties as names

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from kerolox.errors import KeroloxError, OptionError, ProtocolError
-from kerolox.pipeline.audit.blocks import Blocks, Span
+from kerolox.pipeline.audit.log_blocks import Blocks, Span
 from kerolox.protocol import json_dialect
 from kerolox.protocol.reserved import (
     BENCHMARK_TOPIC,

@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kerolox.pipeline import charts
-from kerolox.pipeline.audit import kinds
-from kerolox.pipeline.audit.judge import duration
-from kerolox.pipeline.audit.kinds import KINDS, Kind
-from kerolox.pipeline.audit.style import STYLE, WORDS
+from kerolox.pipeline.audit import finding_kinds as kinds
+from kerolox.pipeline.audit.finding_kinds import KINDS, Kind
+from kerolox.pipeline.audit.findings import duration
+from kerolox.pipeline.page_style import STYLE
 
 if TYPE_CHECKING:
     from kerolox.pipeline.audit.audit import Audit
@@ -27,6 +27,19 @@ _WIDTHS_MIN = (1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 2880, 10_080)
 
 # Characters no page may have; names of topics and tags can have any.
 _NOT_ALLOWED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+WORDS: Final = (
+    ("Commit log", "The files that hold every message of a broker, in the order they came."),
+    ("Topic and queue", "Producers send to a topic. It has several queues; a message is in one."),
+    ("Consume queue", "A list of where the messages of a queue lie in the commit log. Consumers read by it."),
+    ("Queue offset", "The number of a message in its queue: 0, 1, 2 and so on."),
+    ("Tag", "A word a producer gives a message, by which consumers can choose."),
+    ("Unique key", "An identity the producer's client gives each message before it is sent."),
+    ("Retry", "A message a consumer could not handle comes again later, under %RETRY% and the group's name."),
+    ("Dead letter", "A message that was tried too often. It is kept under %DLQ% and the group's name."),
+    ("Half message", "Half of a transaction: stored, but shown to nobody until its producer says so."),
+    ("Store", "The directory of one broker with its commit log, consume queues and tables."),
+)  # fmt: skip
 
 Row = dict[str, Any]
 Cell = Callable[[Row], str]

@@ -1,11 +1,12 @@
 """Messages of an archive, or of a broker's files, sent to topics again.
 
-Order is kept within each queue the messages come from, and each of these goes to one queue. Copies carry the
-properties of the originals, and marks: the replay's id and the place each came from. By these marks a replay
-that was killed goes on where it was (``replay_lane``), and so nothing is sent twice. The window that remains:
-a request that a dead sender has sent, and that its broker stores only after the next run has looked for it,
-more than ``SETTLE_S`` later. And the source must stay what it was: what is added to a queue below the offsets
-already sent is not noticed.
+Order is kept within each queue the messages come from, and each of these queues goes to one queue. A copy
+carries the properties of its message, and two marks: the id of the replay and the place of the message. By
+these marks a replay that was killed goes on where it was (``send_task.py``), and sends nothing twice.
+
+Two things are not covered. A request of a dead sender that its broker stores more than ``SETTLE_S`` after the
+next run has looked for it is sent again. And the source must stay what it was: messages that are added to a
+queue below the offsets already sent are not noticed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import OptionError
-from kerolox.pipeline.replay.lane import COLUMNS, RESULT_COLUMNS, Lanes
+from kerolox.pipeline.replay.lifeline import Watch
 from kerolox.pipeline.replay.plan import (
     Choice,
     Plan,
@@ -33,8 +34,8 @@ from kerolox.pipeline.replay.plan import (
     lanes_of,
     target_of,
 )
+from kerolox.pipeline.replay.send_task import COLUMNS, RESULT_COLUMNS, Lanes
 from kerolox.pipeline.replay.source import check_topics, chosen, find_source
-from kerolox.pipeline.replay.watch import Watch
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:

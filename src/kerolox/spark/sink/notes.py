@@ -16,7 +16,7 @@ from pyarrow import fs
 
 from kerolox.atomic_file import write_atomically
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.spark.sink.once import Beginning
+from kerolox.spark.sink.effectively_once import Beginning
 
 FOLDER: Final = "kerolox-sink"
 KEPT: Final = 100  # batches, as Spark keeps its own

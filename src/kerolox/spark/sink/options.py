@@ -26,7 +26,7 @@ from kerolox.spark.option_table import (
     span,
     text,
 )
-from kerolox.spark.sink.packing import BATCH_BYTES, BATCH_BYTES_MAX, BATCH_COUNT
+from kerolox.spark.sink.requests import BATCH_BYTES, BATCH_BYTES_MAX, BATCH_COUNT
 
 GROUP: Final = "spark_writer"
 AT_LEAST_ONCE: Final = "at-least-once"

@@ -5,7 +5,7 @@ See :data:`kerolox.spark.sink.options.COLUMNS` and ``SINK`` for columns and opti
 
 ``at-least-once``: a task returns when brokers have stored all its rows, so nothing is lost; a task or batch
 that is run again sends all of them again. The copies have the same message ids. ``effectively-once``: it
-sends what is missing, see :mod:`kerolox.spark.sink.once` for how, and for what it takes.
+sends what is missing, see :mod:`kerolox.spark.sink.effectively_once` for how, and for what it takes.
 
 Order: rows with the same ordering key lie in one queue in the order of their partition, and so do rows with
 the same queue. Rows with neither go to the queues in turn.
@@ -37,11 +37,11 @@ from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.protocol.reserved import TEMPLATE_TOPIC
 from kerolox.spark.short_errors import tells_shortly
+from kerolox.spark.sink.effectively_once import Beginning, Offsets, Stored, ends_of
 from kerolox.spark.sink.notes import LocalFolder, Notes, open_folder
-from kerolox.spark.sink.once import Beginning, Offsets, Stored, ends_of
 from kerolox.spark.sink.options import EFFECTIVELY_ONCE, SinkSettings, check_columns, read_settings
 from kerolox.spark.sink.outgoing import Encoder
-from kerolox.spark.sink.packing import Packer
+from kerolox.spark.sink.requests import Packer
 from kerolox.spark.sink.row_ids import RowIds
 
 log = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError
 from kerolox.pipeline.copy_properties import REPLAY_FROM, REPLAY_ID
+from kerolox.pipeline.replay.lifeline import Watched
 from kerolox.pipeline.replay.plan import ReplayError, Source
-from kerolox.pipeline.replay.watch import Watched
 from kerolox.protocol import properties as names
 from kerolox.protocol.batch import encode_batch, unwrap
 from kerolox.protocol.codes import STORED_CODES, RequestCode

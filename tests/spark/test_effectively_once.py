@@ -15,10 +15,10 @@ from kerolox.client.sockets.sending import SocketSender
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import ConnectionLost, KeroloxError, OptionError
 from kerolox.protocol.command import Command
+from kerolox.spark.sink.effectively_once import Beginning, NotTheSameRows, Stored, ends_of
 from kerolox.spark.sink.notes import LocalFolder, Notes, RemoteFolder, open_folder
-from kerolox.spark.sink.once import Beginning, NotTheSameRows, Stored, ends_of
 from kerolox.spark.sink.outgoing import Encoder
-from kerolox.spark.sink.packing import Packer
+from kerolox.spark.sink.requests import Packer
 from kerolox.spark.sink.row_ids import RowIds
 from kerolox.testing.threads import BrokerThread
 from tests.spark.sinking import stored, texts

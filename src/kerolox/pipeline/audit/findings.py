@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from kerolox.pipeline.audit import kinds
-from kerolox.pipeline.audit.kinds import Findings
+from kerolox.pipeline.audit import finding_kinds as kinds
+from kerolox.pipeline.audit.finding_kinds import Findings
 from kerolox.pipeline.audit.plan import StorePlan
 from kerolox.pipeline.audit.queues import MISSING, NO_QUEUE, Cover, Key, Lonely, cover
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX

@@ -44,7 +44,7 @@ from kerolox.protocol import properties as names
 from kerolox.protocol.batch import encode_batch, split_batch
 from kerolox.protocol.codes import RequestCode
 from kerolox.spark.sink.outgoing import Rows
-from kerolox.spark.sink.packing import split_item
+from kerolox.spark.sink.requests import split_item
 from kerolox.spark.sink.row_ids import RowIds
 
 CLOCK_SKEW_MS: Final = 300_000  # between driver and brokers, where only a time is known

@@ -1,4 +1,4 @@
-"""How the pages of audits and of the demo look, and what the words of an audit mean.
+"""How the pages of audits and of the demo look.
 
 Colours are told apart by people who do not see all of them (those of Okabe and Ito), and lines by their
 strokes too.
@@ -55,16 +55,3 @@ border-radius:8px}
 dt{font-weight:600;margin-top:8px}dd{margin:0 0 0 0;color:var(--soft)}
 @media print{header,.chart{break-inside:avoid}}
 """.replace("\n", "")
-
-WORDS: Final = (
-    ("Commit log", "The files that hold every message of a broker, in the order they came."),
-    ("Topic and queue", "Producers send to a topic. It has several queues; a message is in one."),
-    ("Consume queue", "A list of where the messages of a queue lie in the commit log. Consumers read by it."),
-    ("Queue offset", "The number of a message in its queue: 0, 1, 2 and so on."),
-    ("Tag", "A word a producer gives a message, by which consumers can choose."),
-    ("Unique key", "An identity the producer's client gives each message before it is sent."),
-    ("Retry", "A message a consumer could not handle comes again later, under %RETRY% and the group's name."),
-    ("Dead letter", "A message that was tried too often. It is kept under %DLQ% and the group's name."),
-    ("Half message", "Half of a transaction: stored, but shown to nobody until its producer says so."),
-    ("Store", "The directory of one broker with its commit log, consume queues and tables."),
-)  # fmt: skip

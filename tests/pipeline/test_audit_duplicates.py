@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kerolox.pipeline.audit import keys as audit_keys
+from kerolox.pipeline.audit import duplicates
 from kerolox.pipeline.audit.checks import TABLES
-from kerolox.pipeline.audit.keys import KeyFiles, find_repeated, mixed, numbers_of, shares
+from kerolox.pipeline.audit.duplicates import KeyFiles, find_repeated, mixed, numbers_of, shares
 
 Row = dict[str, Any]
 
@@ -59,9 +59,9 @@ def plainly(rows: list[Row]) -> dict[tuple[Any, ...], set[tuple[int, int]]]:
 def test_repeated_keys_are_those_of_a_plain_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share_bytes: int
 ) -> None:
-    monkeypatch.setattr(audit_keys, "SHARE_BYTES", share_bytes)
-    monkeypatch.setattr(audit_keys, "_ROW_GROUP_ROWS", 64)
-    monkeypatch.setattr(audit_keys, "_CHUNK", 10)
+    monkeypatch.setattr(duplicates, "SHARE_BYTES", share_bytes)
+    monkeypatch.setattr(duplicates, "_ROW_GROUP_ROWS", 64)
+    monkeypatch.setattr(duplicates, "_CHUNK", 10)
     rows = rows_of(3000)
     replica = [{**row, "store": 1} for row in rows[100:900]]
     for number, part in enumerate((rows[:1000], rows[1000:1001], rows[1001:], replica)):
@@ -74,7 +74,7 @@ def test_repeated_keys_are_those_of_a_plain_count(
         found += some
         count += here
     assert count == len(found) == len(wanted)
-    assert {tuple(row[name] for name in audit_keys.SAME): row["copies"] for row in found} == {
+    assert {tuple(row[name] for name in duplicates.SAME): row["copies"] for row in found} == {
         key: len(places) for key, places in wanted.items()
     }
     for row in found:
@@ -84,7 +84,7 @@ def test_repeated_keys_are_those_of_a_plain_count(
 
 
 def test_what_is_more_than_can_be_kept_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_keys, "_CHUNK", 7)
+    monkeypatch.setattr(duplicates, "_CHUNK", 7)
     rows = rows_of(1000)
     write(tmp_path, rows)
     found, count = find_repeated(str(tmp_path), 20, shares(1)[0])
@@ -98,7 +98,7 @@ def test_without_keys_nothing_is_repeated(tmp_path: Path) -> None:
 
 
 def test_shares_cover_every_number_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_keys, "SHARE_BYTES", 10)
+    monkeypatch.setattr(duplicates, "SHARE_BYTES", 10)
     found = shares(95)
     assert (len(found), found[0][0], found[-1][1]) == (10, 0, (1 << 64) - 1)
     assert all(high + 1 == low for (_, high), (low, _) in pairwise(found))
