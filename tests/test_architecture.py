@@ -57,8 +57,9 @@ ROOMS = {
         "exporter broker",
     ),
     "client": (
-        "errors messages message_types names ids nameservers options",
+        "errors messages message_types names ids addresses options",
         "calls",
+        "nameservers",
         "cluster",
         "send",
         "consume",
@@ -129,6 +130,14 @@ def test_imports_follow_the_flow(path: Path) -> None:
             assert name in ("kerolox.errors", "kerolox.compiled"), f"{module} imports {name}"
         else:
             assert target in allowed, f"{module} ({layer}) imports {name} ({target}), against the flow"
+
+
+def test_decisions_of_clients_do_no_io() -> None:
+    """The client with an event loop and the one with sockets share them."""
+    for path in (SOURCE / "client" / "calls").glob("*.py"):
+        for name in imports_of(path):
+            assert name.split(".")[0] not in NO_IO | {"time"}, f"{path} does I/O: imports {name}"
+            assert not name.startswith("kerolox.net"), f"{path} imports {name}"
 
 
 @pytest.mark.parametrize("package", ROOMS)

@@ -109,7 +109,7 @@ async def test_a_new_topic_gets_the_template_s_route(running: RunningBroker) -> 
         assert len(route.writable) == 4
         with pytest.raises(TopicNotFound, match="kerolox topic create"):
             await client.routes.refresh("not_yet")
-        assert client.routes.get("not_yet") is route
+        assert client.routes.known.get("not_yet") is route
 
 
 async def test_topic_absent(running: RunningBroker) -> None:

@@ -118,7 +118,7 @@ async def test_a_known_topic_that_stays_away_may_come_back() -> None:
             with pytest.raises(TopicNotFound) as caught:
                 await client.routes.find_soon("orders", 0.3, afresh=True)
             assert caught.value.retriable
-            assert client.routes.get("orders") is not None
+            assert client.routes.known.get("orders") is not None
 
 
 async def test_another_name_server_knows_better() -> None:

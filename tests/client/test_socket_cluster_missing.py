@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from kerolox.client.calls.retries import QUEUES
 from kerolox.client.errors import BrokerNotRegistered, TopicNotFound
 from kerolox.client.messages import Queue
 from kerolox.client.sockets import socket_cluster as plain
-from kerolox.client.sockets import targets as plain_targets
 from kerolox.client.sockets.sending import SocketSender
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.testing.threads import BrokerThread, broker_in_thread
@@ -20,8 +20,7 @@ from kerolox.testing.threads import BrokerThread, broker_in_thread
 @pytest.fixture
 def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerThread]:
     """Two brokers, of which the second has the topic orders. What nobody has seen is asked about once."""
-    monkeypatch.setattr(plain, "UNKNOWN_TOPIC_S", 0.0)
-    monkeypatch.setattr(plain_targets, "MISSING_PAUSES_S", ())
+    monkeypatch.setattr(plain, "QUEUES", QUEUES._replace(unknown_topic_s=0.0))
     with broker_in_thread(2) as running:
         second = running.cluster.brokers[1]
         running.run(lambda: second.create_topic("orders", queues=1))

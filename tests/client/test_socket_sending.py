@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import trustme
 
-from kerolox.client.calls.outgoing import Target
+from kerolox.client.calls.retries import QUEUES
+from kerolox.client.calls.routes import Route
 from kerolox.client.errors import InvalidMessage, TopicNotFound
 from kerolox.client.messages import Queue, Received
 from kerolox.client.options import ClientOptions
-from kerolox.client.sockets import targets as plain_targets
+from kerolox.client.sockets import socket_cluster
 from kerolox.client.sockets.lines import Parcel, Sending, SendLine
 from kerolox.client.sockets.sending import NotAllSent, SocketSender
 from kerolox.client.sockets.socket_cluster import SocketCluster
@@ -25,6 +26,7 @@ from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import ConnectionLost
 from kerolox.net.tls import ClientTls
 from kerolox.protocol.batch import encode_batch
+from kerolox.protocol.bodies.routes import BrokerData, QueueData, TopicRoute
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.frame import BINARY
@@ -91,7 +93,7 @@ def test_a_given_queue_keeps_the_order(broker: BrokerThread) -> None:
 
 
 def test_a_topic_is_made_by_its_first_message(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_targets, "MISSING_PAUSES_S", (0.01,))
+    monkeypatch.setattr(socket_cluster, "QUEUES", QUEUES._replace(unknown_topic_s=0.01))
     with SocketCluster(broker.nameserver_address) as cluster, SocketSender(cluster, "g") as sender:
         assert sender.is_assumed("made-on-the-way")
         sender.send(batch("made-on-the-way", ["a", "b"]))
@@ -218,12 +220,11 @@ def test_a_peer_that_stops_reading_blocks_nobody_for_ever() -> None:
             SocketCluster(options, tries=1) as cluster,
             SocketSender(cluster, "g", give_up_s=0.6, retries=0) as sender,
         ):
-            queue = Queue("stuck", "b", 0)
-            target = Target(queue, address, "g")
-            targets = sender._targets
-            targets._targets["stuck"] = {queue: target}
-            targets._in_turn["stuck"] = (target,)
-            targets._asked_s["stuck"] = time.monotonic()
+            queues = QueueData(broker_name="b", read_queue_nums=1, write_queue_nums=1, perm=6)
+            there = BrokerData(cluster="c", broker_name="b", broker_addrs={0: address})
+            route = Route("stuck", TopicRoute(queue_datas=(queues,), broker_datas=(there,)))
+            sender._targets._publish(route)
+            sender._targets._asked_s["stuck"] = time.monotonic()
             for _ in range(3):
                 sender.send(batch("stuck", ["x" * 1_000_000, "y" * 1_000_000, "z" * 1_000_000]))
             with pytest.raises(NotAllSent) as told:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from kerolox import ClientOptions, Message, Producer, PullConsumer
 from kerolox.client.calls import time_search as module
-from kerolox.client.calls.time_search import answered_in_turn, time_search
+from kerolox.client.calls.steps import Ask, in_turn
+from kerolox.client.calls.time_search import time_search
 from kerolox.protocol.codes import VERSION, VERSION_EXACT_TIMES, RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.header import Header, encode_fields
@@ -30,7 +31,8 @@ class Broker:
         self.times, self.first, self.version, self.guess = times, first, version, guess
         self.looks: list[int] = []
 
-    def ask(self, code: RequestCode, header: Header) -> Command:
+    def ask(self, asked: Ask) -> Command:
+        code, header = asked.code, asked.header
         end = self.first + len(self.times)
         if isinstance(header, PullRequest):
             return self._pulled(header.queue_offset)
@@ -56,7 +58,7 @@ class Broker:
 
 
 def found(broker: Broker, time_ms: int) -> int:
-    return answered_in_turn(time_search("T", "broker-a", 0, time_ms, "g"), broker.ask)
+    return in_turn(time_search("T", "broker-a", 0, time_ms, "g"), broker.ask)
 
 
 def test_a_new_broker_is_believed() -> None:

@@ -443,7 +443,7 @@ def test_a_topic_of_the_checkpoint_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, available_now: bool
 ) -> None:
     """A query goes on after everything was restarted: a name server may not know its topic yet."""
-    monkeypatch.setattr(plain, "UNKNOWN_TOPIC_S", 0.0)
+    monkeypatch.setattr(plain, "QUEUES", plain.QUEUES._replace(unknown_topic_s=0.0))
     with broker_in_thread(2) as two:
         second = two.cluster.brokers[1]
         two.run(lambda: second.create_topic("orders", queues=1))

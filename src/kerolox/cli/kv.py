@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, NameServers, run_with
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_with
 from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
 from kerolox.errors import KeroloxError, RequestFailed, nearest
+
+if TYPE_CHECKING:
+    from kerolox.client.nameservers import NameServers
 
 app = typer.Typer(
     help="Settings kept by name servers; ORDER_TOPIC_CONFIG is the namespace of ordered topics.",

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from kerolox.client.nameservers import NameServers, split_addresses
+from kerolox.client.addresses import split_addresses
 from kerolox.errors import KeroloxError, OptionError, nearest
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
+    from kerolox.client.nameservers import NameServers
     from kerolox.net.handlers import RemotingHandlers
 
 __all__ = [
     "DEFAULT_ADDRESS",
     "NameServerOption",
-    "NameServers",
     "access_keys",
     "near_topic",
     "run_admin",
@@ -77,6 +77,7 @@ async def near_topic(admin: Admin, topic: str) -> str:
 
 def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work against the name servers of an option."""
+    from kerolox.client.nameservers import NameServers
     from kerolox.net.dialer import Dialer
     from kerolox.net.loop import run
 
@@ -90,6 +91,7 @@ def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T
 def run_admin(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work against the name servers of an option and their brokers."""
     from kerolox.client.admin.admin import Admin, NoSuchTopic
+    from kerolox.client.nameservers import NameServers
     from kerolox.net.dialer import Dialer
     from kerolox.net.loop import run
 

@@ -14,12 +14,11 @@ from kerolox.errors import (
     ConnectFailed,
     ConnectionLost,
     KeroloxError,
-    Overloaded,
     RequestFailed,
     RequestTimeout,
     sentences,
 )
-from kerolox.protocol.codes import RETRIABLE_CODES, ResponseCode, request_name
+from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.headers.route import NOT_READY
 
 if TYPE_CHECKING:
@@ -279,24 +278,6 @@ def is_access_failure(code: int, remark: str | None) -> bool:
 
 
 # --- sending ----------------------------------------------------------------------------------------
-
-
-def may_try_again(error: Exception, *, pinned: bool) -> bool:
-    """Whether another try may help. One tied to a queue is repeated only if nothing was done: a second
-    copy elsewhere in the queue would break the order it is tied for."""
-    if isinstance(error, ConnectFailed | Overloaded):
-        return True
-    if isinstance(error, StoredUnsafely):
-        return not pinned
-    if isinstance(error, ConnectionLost | RequestTimeout):
-        return not pinned
-    if isinstance(error, AccessDenied) and not isinstance(error, NotAllowedThere):
-        return False  # every broker would look at the same keys
-    if isinstance(error, RequestFailed):
-        if pinned:
-            return error.response_code in (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
-        return error.response_code in RETRIABLE_CODES
-    return False
 
 
 class SendFailed(KeroloxError):

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kerolox.client.addresses import split_addresses
 from kerolox.client.ids import DEFAULT_INSTANCE
-from kerolox.client.nameservers import split_addresses
 from kerolox.errors import OptionError
 from kerolox.net.tls import ClientTls
 from kerolox.protocol.compression import COMPRESS_FROM_BYTES, LEVEL

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from kerolox.client.calls.time_search import ANSWERS, answered, time_search
-from kerolox.client.errors import failure
+from kerolox.client.calls.routes import MASTER, address_of, cluster_info, fetch_route
+from kerolox.client.calls.steps import awaited
+from kerolox.client.calls.time_search import ANSWERS, time_search
+from kerolox.client.errors import TopicNotFound, failure
 from kerolox.client.nameservers import NameServers
-from kerolox.errors import KeroloxError, RequestFailed, nearest
+from kerolox.errors import KeroloxError, nearest
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.clients import ConsumerConnection
@@ -30,7 +32,6 @@ from kerolox.protocol.headers import topic as topic_headers
 from kerolox.protocol.headers.route import (
     ClusterTopicsRequest,
     DeleteTopicAtNameServerRequest,
-    RouteRequest,
 )
 from kerolox.protocol.limits import INT64_MAX
 from kerolox.protocol.reserved import TEMPLATE_TOPIC, TOOLS_GROUP, is_of_system
@@ -92,7 +93,7 @@ class Admin:
         return answer
 
     async def cluster_info(self) -> ClusterInfo:
-        return ClusterInfo.decode((await self.nameservers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+        return await self.nameservers.patiently(lambda: cluster_info(self.nameservers.order))
 
     async def masters(self, *, cluster: str | None = None, broker: str | None = None) -> dict[str, str]:
         """Broker name → address of its master: of all clusters, of one, or of one broker."""
@@ -105,9 +106,9 @@ class Admin:
         if broker is not None:
             wanted &= {broker}
         found = {
-            name: data.broker_addrs[0]
+            name: data.broker_addrs[MASTER]
             for name, data in sorted(info.broker_addr_table.items())
-            if name in wanted and 0 in data.broker_addrs
+            if name in wanted and MASTER in data.broker_addrs
         }
         if not found:
             raise NotFound(
@@ -118,22 +119,18 @@ class Admin:
         return found
 
     async def route(self, topic: str) -> TopicRoute:
-        asked = RouteRequest(topic=topic, standard_json_only=True)
         try:
-            answer = await self.nameservers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)
-        except RequestFailed as error:
-            if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
-                raise NoSuchTopic(topic, error.address) from None
-            raise
-        return TopicRoute.decode(answer.body)
+            return await self.nameservers.patiently(lambda: fetch_route(self.nameservers.order, topic))
+        except TopicNotFound as error:
+            raise NoSuchTopic(topic, error.nameserver) from None
 
     async def brokers_of(self, topic: str) -> dict[str, str]:
         """Broker name → address of those that serve a topic; of each its master, or the next best."""
         route = await self.route(topic)
         return {
-            data.broker_name: data.broker_addrs[min(data.broker_addrs)]
+            data.broker_name: address
             for data in sorted(route.broker_datas, key=lambda data: data.broker_name)
-            if data.broker_addrs
+            if (address := address_of(data.broker_addrs)) is not None
         }
 
     async def queues(self, topic: str, *, for_sending: bool = False) -> list[Queue]:
@@ -150,11 +147,10 @@ class Admin:
         brokers = {data.broker_name: data.broker_addrs for data in route.broker_datas}
         found: list[Queue] = []
         for data in sorted(route.queue_datas, key=lambda data: data.broker_name):
-            addresses = brokers.get(data.broker_name) or {}
-            if not addresses or (for_sending and (0 not in addresses or not data.perm & PERM_WRITE)):
+            address = address_of(brokers.get(data.broker_name) or {}, exact=for_sending)
+            if address is None or (for_sending and not data.perm & PERM_WRITE):
                 continue
             count = data.write_queue_nums if for_sending else data.read_queue_nums
-            address = addresses[min(addresses)]
             found += [Queue(data.broker_name, queue_id, address) for queue_id in range(count)]
         return found
 
@@ -322,9 +318,9 @@ class Admin:
             asked = offset_headers.MaxOffsetRequest(topic=topic, queue_id=queue_id)
             answer = await self.ask(address, RequestCode.GET_MAX_OFFSET, asked)
             return answer.header(offset_headers.OffsetAnswer).offset
-        return await answered(
+        return await awaited(
             time_search(topic, None, queue_id, time_ms, TOOLS_GROUP),
-            lambda code, asked: self.ask(address, code, asked, ok=ANSWERS),
+            lambda asked: self.ask(address, asked.code, asked.header, ok=ANSWERS),
         )
 
 

@@ -7,12 +7,9 @@ their answer are looked at until the first is found, mostly two of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
-
+from kerolox.client.calls.steps import Ask, Steps
 from kerolox.protocol.codes import VERSION_EXACT_TIMES, RequestCode, ResponseCode
-from kerolox.protocol.command import Command
 from kerolox.protocol.flags import PULL_SUBSCRIPTION
-from kerolox.protocol.header import Header
 from kerolox.protocol.headers.offset import (
     BoundaryType,
     MaxOffsetRequest,
@@ -32,13 +29,10 @@ ANSWERS = (
     ResponseCode.PULL_OFFSET_MOVED,
 )
 
-Question = tuple[RequestCode, Header]
-Search = Generator[Question, Command, int]
 
-
-def time_search(topic: str, broker: str | None, queue_id: int, time_ms: int, group: str) -> Search:
+def time_search(topic: str, broker: str | None, queue_id: int, time_ms: int, group: str) -> Steps[int]:
     """Questions to a broker, until it is known which offset is the first stored at this time or later."""
-    answer = yield (
+    answer = yield Ask(
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         SearchOffsetRequest(
             topic=topic,
@@ -52,14 +46,14 @@ def time_search(topic: str, broker: str | None, queue_id: int, time_ms: int, gro
     if answer.version >= VERSION_EXACT_TIMES:
         return guess
     lowest = MinOffsetRequest(topic=topic, queue_id=queue_id, broker_name=broker)
-    low = max(0, (yield RequestCode.GET_MIN_OFFSET, lowest).header(OffsetAnswer).offset)
+    low = max(0, (yield Ask(RequestCode.GET_MIN_OFFSET, lowest)).header(OffsetAnswer).offset)
     highest = MaxOffsetRequest(topic=topic, queue_id=queue_id, broker_name=broker)
-    high = max(low, (yield RequestCode.GET_MAX_OFFSET, highest).header(OffsetAnswer).offset)
+    high = max(low, (yield Ask(RequestCode.GET_MAX_OFFSET, highest)).header(OffsetAnswer).offset)
     # What lies before low is earlier, what lies from high on is not. Steps away from the guess grow until the
     # first is between two looks; then the middle is looked at.
     look, step, sides = min(max(guess, low), high - 1), 1, set()
     while low < high:
-        answer = yield (
+        answer = yield Ask(
             RequestCode.PULL_MESSAGE,
             PullRequest(
                 consumer_group=group,
@@ -88,23 +82,3 @@ def time_search(topic: str, broker: str | None, queue_id: int, time_ms: int, gro
             look = min(low + step - 1, high - 1) if earlier else max(high - step, low)
             step *= 2
     return high
-
-
-async def answered(search: Search, ask: Callable[[RequestCode, Header], Awaitable[Command]]) -> int:
-    """The end of a search whose questions are asked like this."""
-    question = next(search)
-    while True:
-        try:
-            question = search.send(await ask(*question))
-        except StopIteration as end:
-            return int(end.value)
-
-
-def answered_in_turn(search: Search, ask: Callable[[RequestCode, Header], Command]) -> int:
-    """The same for who waits for every answer."""
-    question = next(search)
-    while True:
-        try:
-            question = search.send(ask(*question))
-        except StopIteration as end:
-            return int(end.value)

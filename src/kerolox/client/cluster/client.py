@@ -19,11 +19,12 @@ import random
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Self, TypeVar
 
+from kerolox.client.calls.routes import MASTER, Route, cluster_info
 from kerolox.client.calls.signing import goes_plain
 from kerolox.client.cluster.heartbeats import Heartbeats
 from kerolox.client.cluster.incoming import Incoming
 from kerolox.client.cluster.members import ConsumingMember, Member, ProducingMember
-from kerolox.client.cluster.routes import MASTER, Route, Routes
+from kerolox.client.cluster.routes import Routes
 from kerolox.client.cluster.signing import Signing
 from kerolox.client.errors import AfterFork, BrokerNotRegistered, BrokerUnreachable, failure
 from kerolox.client.ids import client_id
@@ -36,7 +37,6 @@ from kerolox.errors import Closed, ConnectFailed, KeroloxError, OptionError
 from kerolox.net.dialer import Dialer
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer, PeerEvents
-from kerolox.protocol.bodies.routes import ClusterInfo
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.header import Header
@@ -220,7 +220,7 @@ class Client(PeerEvents):
             peer = await self.dialer.connect(address, timeout_s or self.options.request_timeout_s, code)
         except ConnectFailed as error:
             raise BrokerUnreachable(
-                self.routes.broker_at(address), address, error.__cause__ or error
+                self.routes.known.broker_at(address), address, error.__cause__ or error
             ) from error
         if self._peers.get(address) is not peer:
             self._peers[address] = peer
@@ -238,7 +238,7 @@ class Client(PeerEvents):
 
     def address(self, broker: str, broker_id: int = MASTER, *, exact: bool = False) -> str:
         """Where a broker is, by the routes known. Raises BrokerNotRegistered."""
-        found = self.routes.address(broker, broker_id, exact=exact)
+        found = self.routes.known.address(broker, broker_id, exact=exact)
         if found is None:
             raise BrokerNotRegistered(
                 "", self.nameservers.addresses[0], f"no broker {broker!r} with id {broker_id} is registered"
@@ -281,11 +281,10 @@ class Client(PeerEvents):
 
     async def masters(self) -> dict[str, str]:
         """Broker name → address of its master, of all brokers the name servers know."""
-        answer = await self.nameservers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-        table = ClusterInfo.decode(answer.body).broker_addr_table
+        info = await self.nameservers.patiently(lambda: cluster_info(self.nameservers.order))
         return {
             name: data.broker_addrs[MASTER]
-            for name, data in sorted(table.items())
+            for name, data in sorted(info.broker_addr_table.items())
             if MASTER in data.broker_addrs
         }
 
@@ -294,7 +293,7 @@ class Client(PeerEvents):
     async def heartbeat(self) -> int:
         """Tell all brokers of our routes now; returns how many have taken it."""
         wanted: list[str] = []
-        for addresses in self.routes.brokers().values():
+        for addresses in self.routes.known.brokers().values():
             for broker_id, address in sorted(addresses.items()):
                 # Only consumers have to do with slaves.
                 if broker_id == MASTER or self.consumers:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kerolox.client.cluster.routes import Route
+    from kerolox.client.calls.routes import Route
     from kerolox.client.messages import Queue, Received
     from kerolox.front.requests import Request
     from kerolox.protocol.bodies.clients import ConsumeDirectlyResult, ConsumerRunningInfo

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
-from kerolox.client.calls.time_search import ANSWERS, answered, time_search
-from kerolox.client.cluster.routes import MASTER
+from kerolox.client.calls.routes import MASTER
+from kerolox.client.calls.steps import Ask, awaited
+from kerolox.client.calls.time_search import ANSWERS, time_search
 from kerolox.client.errors import failure
 from kerolox.client.messages import Queue, Received
 from kerolox.protocol.bodies.members import ConsumerIds, LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
-from kerolox.protocol.header import Header
 from kerolox.protocol.headers.heartbeat import ConsumerListRequest
 from kerolox.protocol.headers.offset import (
     MaxOffsetRequest,
@@ -109,11 +109,11 @@ class QueueCalls:
     async def offset_at(self, queue: Queue, time_ms: int) -> int:
         """The first offset stored at this time or later."""
 
-        def ask(code: RequestCode, asked: Header) -> Awaitable[Command]:
-            vip = code != RequestCode.PULL_MESSAGE  # that port serves no pulls
-            return self._client.ask(self._any(queue), code, asked, ok=ANSWERS, vip=vip)
+        def ask(asked: Ask) -> Awaitable[Command]:
+            vip = asked.code != RequestCode.PULL_MESSAGE  # that port serves no pulls
+            return self._client.ask(self._any(queue), asked.code, asked.header, ok=ANSWERS, vip=vip)
 
-        return await answered(time_search(*queue, time_ms, self._group), ask)
+        return await awaited(time_search(*queue, time_ms, self._group), ask)
 
     # --- the group ------------------------------------------------------------------------------------
 

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from kerolox.client.calls.routes import Route
 from kerolox.client.cluster.client import Client
 from kerolox.client.cluster.members import ConsumingMember
 from kerolox.client.cluster.queue_calls import QueueCalls
-from kerolox.client.cluster.routes import Route
 from kerolox.client.consume.consumer_options import ConsumerOptions, StartAt
 from kerolox.client.consume.held_queue import HeldQueue
 from kerolox.client.consume.offset_keeping import BrokerOffsets, FileOffsets, OffsetKeeping

@@ -15,8 +15,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 
+from kerolox.client.calls.routes import Route
 from kerolox.client.cluster.client import Client
-from kerolox.client.cluster.routes import Route
 from kerolox.client.consume.consume_stats import ConsumeStats
 from kerolox.client.consume.consumer import Consumer
 from kerolox.client.consume.consumer_options import PullOptions, expression_of

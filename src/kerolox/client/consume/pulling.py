@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from kerolox.client.cluster.routes import MASTER
+from kerolox.client.calls.routes import MASTER
 from kerolox.client.consume.held_queue import HeldQueue
 from kerolox.client.errors import failure
 from kerolox.client.messages import Received, decode_received

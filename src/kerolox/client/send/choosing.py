@@ -12,8 +12,9 @@ from kerolox.protocol import properties as names
 
 if TYPE_CHECKING:
     from kerolox.client.calls.outgoing import Outgoing, Target
+    from kerolox.client.calls.sends import Publishing
     from kerolox.client.cluster.client import Client
-    from kerolox.client.send.sending import Publishing, Selector
+    from kerolox.client.send.sending import Selector
 
 Pin = Callable[["Publishing", "Outgoing"], "Target"]
 

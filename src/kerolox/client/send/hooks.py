@@ -83,7 +83,7 @@ class TraceHook(SendHook):
             kind=context.kind,
             began_ms=self._client.clock.wall_ms() - cost_ms,
             cost_ms=cost_ms,
-            address=self._client.routes.address(receipt.queue.broker) or "",
+            address=self._client.routes.known.address(receipt.queue.broker) or "",
             body_bytes=len(message.body_bytes()),
             region=receipt.region,
             success=receipt.ok,

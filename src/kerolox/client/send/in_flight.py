@@ -8,13 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kerolox.client.calls.outgoing import Outgoing, Target
-from kerolox.client.errors import NoRoute, failure, may_try_again
+from kerolox.client.errors import NoRoute, failure
 from kerolox.client.messages import Receipt
 from kerolox.errors import KeroloxError, RequestTimeout
 from kerolox.protocol.codes import STORED_CODES, ResponseCode, request_name
 
 if TYPE_CHECKING:
-    from kerolox.client.send.sending import Publishing, Sender
+    from kerolox.client.calls.sends import Publishing
+    from kerolox.client.send.sending import Sender
     from kerolox.protocol.command import Command
 
 _NOT_YET = KeroloxError("not sent")
@@ -147,8 +148,8 @@ class Pipeline:
         began_s: float,
         error: Exception,
     ) -> None:
-        self._sender.note_failure(target, error)
-        if not may_try_again(error, pinned=pinned is not None) or isinstance(error, RequestTimeout):
+        helps = self._sender.failed(outgoing.topic, target, pinned, error)
+        if not helps or isinstance(error, RequestTimeout):
             self._done(place, outgoing, error)
             return
         # It still counts as under way, so there are never more of these tasks than the window is wide.

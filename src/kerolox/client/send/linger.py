@@ -16,8 +16,9 @@ from kerolox.client.send.batches import batch_of, receipts_of
 from kerolox.errors import KeroloxError
 
 if TYPE_CHECKING:
+    from kerolox.client.calls.sends import Publishing
     from kerolox.client.messages import Receipt
-    from kerolox.client.send.sending import Publishing, Sender
+    from kerolox.client.send.sending import Sender
     from kerolox.clock import TimerHandle
 
 # A burst is spread over the queues of its topic, in parts of at least so many messages: in one queue it would

@@ -14,9 +14,9 @@ from itertools import repeat
 from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from kerolox.client.calls.outgoing import Outgoing, Target
+from kerolox.client.calls.routes import Route
 from kerolox.client.cluster.client import Client
 from kerolox.client.cluster.members import ProducingMember
-from kerolox.client.cluster.routes import Route
 from kerolox.client.errors import InvalidMessage, SomeFailed
 from kerolox.client.message_types import seconds, shown
 from kerolox.client.messages import Message, Queue, Receipt, Received

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from kerolox.client.calls.health import BrokerHealth
 from kerolox.client.calls.outgoing import Outgoing, Target, check_properties, shrink
-from kerolox.client.cluster.routes import Route
-from kerolox.client.errors import InvalidMessage, SendFailed, StoredUnsafely, failure, may_try_again
+from kerolox.client.calls.retries import SENDS, SENDS_TIED, RefreshGap
+from kerolox.client.calls.routes import Route
+from kerolox.client.calls.sends import COULD_NOT_HELP, Publishing, pause_before, verdict_on, why_over
+from kerolox.client.errors import InvalidMessage, SendFailed, StoredUnsafely, failure
 from kerolox.client.ids import unique_keys
 from kerolox.client.message_types import seconds, wrong_field
 from kerolox.client.messages import Message, Queue, Receipt
@@ -28,11 +30,9 @@ from kerolox.errors import (
     KeroloxError,
     Overloaded,
     ProtocolError,
-    RequestFailed,
     RequestTimeout,
 )
 from kerolox.protocol.codes import STORED_CODES, RequestCode, ResponseCode, request_name
-from kerolox.protocol.java import java_hash
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 
 KEYS_MAX = 1 << 15  # made at a time: their counter has 16 bits
@@ -45,42 +45,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AGAIN_FIRST_S = 0.05  # before the same broker is tried again; doubled each time
-AGAIN_MAX_S = 1.0
 ROOM_S = 0.005  # how often a connection that cannot be written to is looked at
-REFRESH_GAP_S = 1.0  # a failing broker makes us ask for routes no more often than this
 
 Selector = Callable[[Sequence[Queue], Message], Queue]
-
-
-class Publishing:
-    """The queues of one topic, as a sender sees them."""
-
-    __slots__ = ("_turn", "by_queue", "route", "targets")
-
-    def __init__(self, route: Route, targets: Sequence[Target], turn: int) -> None:
-        self.route = route
-        self.targets = targets
-        self.by_queue = {target.queue: target for target in targets}
-        self._turn = turn
-
-    def next(self, avoid: Collection[str], health: BrokerHealth) -> Target:
-        """The next queue in turn: of a broker that is well and was not tried, if there is one."""
-        targets = self.targets
-        turn = self._turn = self._turn + 1
-        count = len(targets)
-        if not avoid and health.all_well:
-            return targets[turn % count]
-        in_turn = [targets[(turn + step) % count] for step in range(count)]
-        untried = [target for target in in_turn if target.queue.broker not in avoid]
-        for target in untried:
-            if health.is_available(target.queue.broker):
-                return target
-        return (untried or in_turn)[0]
-
-    def by_key(self, key: str) -> Target:
-        """The queue of a key: the same for every sender that sees the same route."""
-        return self.targets[abs(java_hash(key)) % len(self.targets)]
 
 
 class Sender:
@@ -92,7 +59,7 @@ class Sender:
         self.options = options
         self.health = BrokerHealth(client.clock)
         self._publishing: dict[str, Publishing] = {}
-        self._refreshed_s: dict[str, float] = {}
+        self._refresh_gap = RefreshGap(client.clock.monotonic_s)
         self._keys = unique_keys()
         self._monotonic_s = client.clock.monotonic_s
         self._wall_ms = client.clock.wall_ms
@@ -214,33 +181,30 @@ class Sender:
             self._publish(route)
         else:
             del self._publishing[route.topic]
-        self.health.forget_all_but(self.client.routes.brokers())
+        self.health.forget_all_but(self.client.routes.known.brokers())
 
     def _publish(self, route: Route) -> Publishing:
         client, options = self.client, self.options
         shown = client.user_name(route.topic)
-        targets = [
-            Target(
+
+        def make(queue: Queue, address: str) -> Target:
+            return Target(
                 queue,
-                client.vip(route.brokers[queue.broker][0]),
+                client.vip(address),
                 self.group,
                 shown_topic=shown,
                 unit_mode=client.options.unit_mode,
                 template_topic=options.template_topic,
                 template_queues=options.template_queues,
             )
-            for queue in route.writable
-            if 0 in route.brokers.get(queue.broker, ())
-        ]
-        publishing = Publishing(route, targets, random.randrange(1 << 20))
+
+        publishing = Publishing(route, make, random.randrange(1 << 20))
         self._publishing[route.topic] = publishing
         return publishing
 
     def refresh_soon(self, topic: str) -> None:
         """A broker failed: perhaps the route has changed."""
-        now_s = self._monotonic_s()
-        if now_s - self._refreshed_s.get(topic, -REFRESH_GAP_S) >= REFRESH_GAP_S:
-            self._refreshed_s[topic] = now_s
+        if self._refresh_gap.is_over(topic):
             self.client.spawn(self.client.routes.refresh_all([topic]))
 
     # --- connections --------------------------------------------------------------------------
@@ -290,11 +254,11 @@ class Sender:
         tried = [] if tried is None else tried
         while True:
             left_s = deadline_s - clock() if tried else timeout_s
-            if left_s <= 0 or _asked(tried) > self.options.retries:
+            why = why_over(tried, self.options.retries, left_s, timeout_s)
+            if why:
                 for _, error in reversed(tried):
                     if isinstance(error, StoredUnsafely):
                         return error.receipt  # no broker did better
-                why = f"{timeout_s:g} s are over" if left_s <= 0 else "no tries are left"
                 raise SendFailed(outgoing.topic, tried, clock() - began_s, why)
             if pinned is None:
                 publishing = self._publishing.get(outgoing.topic)
@@ -303,8 +267,7 @@ class Sender:
                 target = publishing.next([broker for broker, _ in tried] if tried else (), self.health)
             else:
                 target = pinned
-            if tried and any(broker == target.queue.broker for broker, _ in tried):
-                pause_s = min(AGAIN_MAX_S, AGAIN_FIRST_S * 2 ** (len(tried) - 1))
+            if tried and (pause_s := pause_before(tried, target.queue.broker)):
                 await self.client.clock.sleep(min(pause_s, left_s))
             try:
                 # All at hand, as nearly always: no further coroutine for the one try there will be.
@@ -320,16 +283,12 @@ class Sender:
                     return self._judge(answer, target, outgoing, clock() - now_s)
                 return await self._try(outgoing, target, deadline_s)
             except (KeroloxError, ProtocolError) as error:
-                mistaken = pinned is None and self._assumed_wrongly(outgoing.topic, error)
-                self.note_failure(target, error)
-                if not mistaken and not may_try_again(error, pinned=pinned is not None):
+                if not self.failed(outgoing.topic, target, pinned, error):
                     if isinstance(error, StoredUnsafely):
                         return error.receipt
                     if tried or isinstance(error, ConnectionLost | RequestTimeout | ConnectFailed):
                         tried.append((target.queue.broker, error))
-                        raise SendFailed(
-                            outgoing.topic, tried, clock() - began_s, "another try could not help"
-                        ) from error
+                        raise SendFailed(outgoing.topic, tried, clock() - began_s, COULD_NOT_HELP) from error
                     raise
                 tried.append((target.queue.broker, error))
 
@@ -381,34 +340,19 @@ class Sender:
                 raise Overloaded(f"{peer.address} does not read: what waits to be written does not get less")
             await self.client.clock.sleep(ROOM_S)
 
-    def _assumed_wrongly(self, topic: str, error: Exception) -> bool:
-        """Whether the topic exists meanwhile, with fewer queues than were assumed of a new one: nothing
-        was stored, and its route is asked for anew."""
+    def failed(self, topic: str, target: Target, pinned: Target | None, error: Exception) -> bool:
+        """Learn from a failure about broker and route; whether another try may help."""
         known = self._publishing.get(topic)
-        if known is None or not known.route.assumed or not isinstance(error, RequestFailed):
-            return False
-        if error.response_code not in (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR):
-            return False  # RocketMQ 5's code, and that of 4
-        if "queueId" not in str(error):
-            return False
-        self.client.routes.forget(topic)
-        del self._publishing[topic]
-        return True
-
-    def note_failure(self, target: Target, error: Exception) -> None:
-        """What a failure says about broker and route."""
-        topic = target.queue.topic
-        if isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout):
-            if self.options.avoid_slow_brokers:
-                self.health.failed(target.queue.broker)
+        mistaken = pinned is None and known is not None and known.was_mistaken(error)
+        verdict = verdict_on(error)
+        if verdict.avoid_broker and self.options.avoid_slow_brokers:
+            self.health.failed(target.queue.broker)
+        if verdict.forget_route or mistaken:
+            self.client.routes.known.forget(topic)
+            self._publishing.pop(topic, None)
+        elif verdict.refresh_route:
             self.refresh_soon(topic)
-        elif isinstance(error, RequestFailed):
-            if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
-                # Deleted meanwhile, or never made: find out anew.
-                self.client.routes.forget(topic)
-                self._publishing.pop(topic, None)
-            elif error.response_code in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION):
-                self.refresh_soon(topic)
+        return mistaken or (SENDS if pinned is None else SENDS_TIED).helps(error)
 
     async def tell(self, outgoing: Outgoing, timeout_s: float, *, pinned: Target | None = None) -> None:
         """Send one way: once, to one broker, and nobody says how it went."""
@@ -439,12 +383,6 @@ class Sender:
             return await pipeline.finish()
         finally:
             pipeline.give_up()
-
-
-def _asked(tried: Sequence[tuple[str, Exception]]) -> int:
-    """Tries that reached a broker. One that could not be connected to may be starting again: that is waited
-    for until the time is over."""
-    return sum(not isinstance(error, ConnectFailed) for _, error in tried)
 
 
 def _answered(future: asyncio.Future[Command | Exception], answer: Command | Exception) -> None:

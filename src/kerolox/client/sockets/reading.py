@@ -7,10 +7,12 @@ is going to give; that also spares it from looking at what it does not give.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kerolox.client.calls.retries import Retries
 from kerolox.client.calls.signing import goes_plain
 from kerolox.client.errors import failure
 from kerolox.client.messages import Queue
@@ -173,7 +175,7 @@ def blocks(
     pace = Pace(count)
     is_filtered = expression not in ("*", "")  # then nobody knows how far a pull comes
     guesses: deque[_Guess] = deque()
-    attempts = cluster.attempts()
+    retries: Retries | None = None
     offset = start
     resets = 0
     try:
@@ -197,7 +199,8 @@ def blocks(
                 pulled = _pulled(queue, line, answer, offset)
             except KeroloxError as error:
                 _forget(guesses)
-                attempts.pause_after(error)
+                retries = retries or cluster.retries()
+                time.sleep(retries.pause_after(error))
                 cluster.refresh(queue.topic)
                 continue
             if pulled is None:  # somebody reset the group; this reader goes by its range
@@ -205,7 +208,7 @@ def blocks(
                 if resets > RESETS_MAX:
                     raise OffsetGone(queue, offset, offset, end)
                 continue
-            attempts = cluster.attempts()
+            retries = None
             if not is_filtered:
                 pace.saw(guess.asked, pulled.next_offset - offset)
             offset = pulled.next_offset

@@ -13,7 +13,6 @@ see them twice; unless it was given a ``doubt`` to ask, which looks what is ther
 
 from __future__ import annotations
 
-import random
 import selectors
 import time
 from collections.abc import Callable, Sequence
@@ -21,18 +20,15 @@ from typing import Self
 
 from kerolox.client.calls.health import BrokerHealth
 from kerolox.client.calls.outgoing import Target
-from kerolox.client.errors import (
-    InvalidMessage,
-    SendFailed,
-    failure,
-    may_try_again,
-)
+from kerolox.client.calls.retries import SENDS
+from kerolox.client.calls.sends import COULD_NOT_HELP, leaves_doubt, verdict_on, why_over
+from kerolox.client.errors import InvalidMessage, SendFailed, failure
 from kerolox.client.messages import Queue
 from kerolox.client.sockets.lines import Parcel, Sending, SendLine
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.client.sockets.targets import Targets
 from kerolox.clock import SYSTEM_CLOCK
-from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed, RequestTimeout
+from kerolox.errors import ConnectFailed, KeroloxError, RequestTimeout
 from kerolox.protocol.codes import STORED_CODES, ResponseCode, request_name
 from kerolox.protocol.command import Command
 from kerolox.protocol.reserved import TEMPLATE_TOPIC
@@ -40,8 +36,6 @@ from kerolox.protocol.reserved import TEMPLATE_TOPIC
 IN_FLIGHT = 4  # requests on a connection that wait for answers
 RETRIES = 5  # further tries after an answer that was an error, or none
 GIVE_UP_S = 120.0
-AGAIN_FIRST_S = 0.05  # before a broker is tried again; doubled each time
-AGAIN_MAX_S = 1.0
 ROOM_S = 0.01  # how often a connection with too many requests is looked at
 WAIT_S = 1.0  # at most, before deadlines are looked at again
 
@@ -98,7 +92,6 @@ class SocketSender:
         self._health = BrokerHealth(SYSTEM_CLOCK)
         self._selector = selectors.DefaultSelector()
         self._lines: dict[str, SendLine] = {}
-        self._turn = random.randrange(1 << 20)
         self._open = 0  # requests neither stored nor lost
         self._later: list[Sending] = []  # to be tried again
         self._busy: set[Queue] = set()  # with a request that was to go there
@@ -194,24 +187,12 @@ class SocketSender:
 
     def _choose(self, sending: Sending) -> Target:
         """Its queue, or the next one whose broker is well and has room."""
-        topic = sending.parcel.topic
         if sending.queue is not None:
-            return self._targets.get(sending.queue) or sending.target or self._targets.in_turn(topic)[0]
-        targets = self._targets.in_turn(topic)
-        turn = self._turn = self._turn + 1
-        count = len(targets)
-        tried = {broker for broker, _ in sending.tried}
-        if not tried and self._health.all_well:
-            found = targets[turn % count]
-            if self._has_room(found):
-                return found
-        in_turn = [targets[(turn + step) % count] for step in range(count)]
-        untried = [target for target in in_turn if target.queue.broker not in tried] or in_turn
-        well = [target for target in untried if self._health.is_available(target.queue.broker)] or untried
-        for target in well:
-            if self._has_room(target):
-                return target
-        return well[0]
+            known = self._targets.get(sending.queue) or sending.target
+            assert known is not None, "a queue is looked for before anything is sent to it"
+            return known
+        tried = {broker for broker, _ in sending.tried} if sending.tried else ()
+        return self._targets.of(sending.parcel.topic).next(tried, self._health, self._has_room)
 
     # --- connections ----------------------------------------------------------------------------------
 
@@ -311,31 +292,28 @@ class SocketSender:
         """Decide what becomes of a request after a failure."""
         target = sending.target
         assert target is not None
-        broker = target.queue.broker
-        seen_before = any(name == broker for name, _ in sending.tried)
+        topic, broker = sending.parcel.topic, target.queue.broker
         sending.tried.append((broker, error))
         now_s = time.monotonic()
-        if isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout):
+        publishing = self._targets.of(topic)
+        mistaken = sending.queue is None and publishing.was_mistaken(error)
+        verdict = verdict_on(error)
+        if verdict.avoid_broker:
             self._health.failed(broker)
-            self._targets.refresh(sending.parcel.topic)
-        elif isinstance(error, RequestFailed):
-            self._targets.refresh(sending.parcel.topic)
-        asked = sum(not isinstance(each, ConnectFailed) for _, each in sending.tried)
-        if self.doubt is not None and _leaves_doubt(error):
+        if mistaken or verdict.refresh_route or verdict.forget_route:
+            self._targets.refresh(topic, at_once=mistaken)
+        if self.doubt is not None and leaves_doubt(error) and not mistaken:
             sending.doubtful = target.queue
-        if now_s - sending.began_s >= self._give_up_s:
-            self._lose(sending, f"{self._give_up_s:g} s are over")
-        elif asked > self._retries:
-            self._lose(sending, "no tries are left")
-        elif not may_try_again(error, pinned=False):
-            self._lose(sending, "another try could not help")
-        else:
-            others = {each.queue.broker for each in self._targets.in_turn(sending.parcel.topic)}
-            pause_s = 0.0
-            if seen_before or sending.queue is not None or others == {broker}:
-                pause_s = min(AGAIN_MAX_S, AGAIN_FIRST_S * 2 ** (len(sending.tried) - 1))
-            sending.not_before_s = now_s + pause_s
-            self._later.append(sending)
+        left_s = sending.began_s + self._give_up_s - now_s
+        why = why_over(sending.tried, self._retries, left_s, self._give_up_s)
+        if not why and not mistaken and not SENDS.helps(error):
+            why = COULD_NOT_HELP
+        if why:
+            self._lose(sending, why)
+            return
+        goes_elsewhere = sending.queue is None and publishing.has_untried(sending.tried)
+        sending.not_before_s = now_s + (0.0 if goes_elsewhere else SENDS.pause_s(len(sending.tried)))
+        self._later.append(sending)
 
     def _again(self, sending: Sending) -> None:
         """Its time has come to be tried again."""
@@ -358,7 +336,7 @@ class SocketSender:
                 self._done(sending)
                 return
             sending.parcel = rest
-        elif _leaves_doubt(sending.tried[-1][1]):
+        elif leaves_doubt(sending.tried[-1][1]):
             self.repeated += 1
         self._begin(sending, target)
 
@@ -367,10 +345,3 @@ class SocketSender:
         error = SendFailed(sending.parcel.topic, sending.tried, elapsed_s, why)
         self._lost.append((sending.parcel, error))
         self._done(sending)
-
-
-def _leaves_doubt(error: Exception) -> bool:
-    """Whether the messages may be stored although an error came of it."""
-    if isinstance(error, RequestFailed):
-        return error.response_code == ResponseCode.SYSTEM_ERROR
-    return not isinstance(error, ConnectFailed)

@@ -12,22 +12,25 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Self, TypeVar
 
+from kerolox.client.calls.nameservers import NameServerList
+from kerolox.client.calls.retries import QUEUES, Retries
+from kerolox.client.calls.routes import MASTER, NO_BROKER, Route, RouteTable, address_of, cluster_info
 from kerolox.client.calls.signing import finish_request
-from kerolox.client.calls.time_search import ANSWERS, answered_in_turn, time_search
-from kerolox.client.cluster.routes import MASTER, Route
-from kerolox.client.errors import BrokerNotRegistered, NameServerUnreachable, NoRoute, TopicNotFound, failure
+from kerolox.client.calls.steps import Ask, Steps, in_turn
+from kerolox.client.calls.time_search import ANSWERS, time_search
+from kerolox.client.errors import BrokerNotRegistered, failure
 from kerolox.client.messages import Queue, Received, decode_received
 from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.reading import OffsetGone as OffsetGone
 from kerolox.client.sockets.reading import Pulled as Pulled
 from kerolox.client.sockets.reading import blocks
-from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed, RequestTimeout
+from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestTimeout
 from kerolox.net.tls import client_context
-from kerolox.protocol.bodies.routes import ClusterInfo, TopicList, TopicRoute
+from kerolox.protocol.bodies.routes import TopicList
 from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
 from kerolox.protocol.command import Command, decode_command, request
 from kerolox.protocol.frame import FrameSplitter
@@ -39,14 +42,9 @@ from kerolox.protocol.headers.offset import (
     QueryOffsetRequest,
     UpdateOffsetRequest,
 )
-from kerolox.protocol.headers.route import RouteRequest
 from kerolox.protocol.reserved import TOOLS_GROUP
 
 RECEIVE_BYTES = 1 << 18
-NO_BROKER = "no broker at all is registered"
-UNKNOWN_TOPIC_S = 3.0  # for which a topic nobody knows is asked about again
-RETRY_FIRST_S = 0.1
-RETRY_MAX_S = 2.0
 
 T = TypeVar("T")
 
@@ -154,27 +152,6 @@ class Edges(NamedTuple):
     end: int
 
 
-class Attempts:
-    """How often and for how long something was tried in vain."""
-
-    def __init__(self, cluster: SocketCluster) -> None:
-        self._left = cluster.tries
-        self._patience_s = cluster.patience_s
-        self._deadline_s = 0.0  # none yet: the first failure starts the clock
-        self._pause_s = RETRY_FIRST_S
-
-    def pause_after(self, error: KeroloxError) -> None:
-        """Wait for the next try, or raise the error when there is none."""
-        now_s = time.monotonic()
-        self._left -= 1
-        self._deadline_s = self._deadline_s or now_s + (self._patience_s or 0.0)
-        over = self._left <= 0 if self._patience_s is None else now_s >= self._deadline_s
-        if over or not error.retriable:
-            raise error
-        time.sleep(self._pause_s)
-        self._pause_s = min(RETRY_MAX_S, self._pause_s * 2)
-
-
 class SocketCluster:
     """A cluster as seen over plain sockets. Not for several threads at once.
 
@@ -191,9 +168,9 @@ class SocketCluster:
         self.options = where if isinstance(where, ClientOptions) else ClientOptions(where or "")
         self.tries = tries
         self.patience_s = patience_s
-        self._nameservers = self.options.addresses()
+        self.nameservers = NameServerList(self.options.addresses())
+        self.routes = RouteTable(self.nameservers)
         self._lines: dict[str, Line] = {}
-        self._routes: dict[str, Route] = {}
 
     def close(self) -> None:
         for line in self._lines.values():
@@ -215,87 +192,46 @@ class SocketCluster:
 
     # --- routes ---------------------------------------------------------------------------------------
 
-    def ask_nameserver(self, code: int, header: Header | None = None) -> Command:
-        error: KeroloxError | None = None
-        for address in self._nameservers:
-            try:
-                answer = self.line(address).ask(code, header)
-            except (ConnectFailed, ConnectionLost, RequestTimeout) as failed:
-                error = failed
-                continue
-            if answer.code:
-                raise failure(answer, address=address, code=code)
-            return answer
-        assert error is not None
-        raise error
+    def follow(self, steps: Callable[[], Steps[T]]) -> T:
+        """What steps find out that ask name servers; again while another try may help."""
+        return self.retried(lambda: in_turn(steps(), self._ask_at))
+
+    def _ask_at(self, asked: Ask) -> Command:
+        return self.line(asked.address).ask(asked.code, asked.header, asked.body)
 
     def route(self, topic: str, *, fresh: bool = False, expected: bool = False) -> Route:
         """Who serves a topic. Raises a kind of NoRoute.
 
         ``expected``: the topic was there before, so a name server does not know it for a while only: it is
         asked again as long as one that does not answer. So is one that knows no broker at all, since it has
-        just started. Of any other topic the name is most often wrong: UNKNOWN_TOPIC_S are enough for it.
+        just started. Any other topic is asked about for some seconds.
         """
-        known = self._routes.get(topic)
-        if known is not None and not fresh:
-            return known
-        began_s = time.monotonic()
-
-        def once() -> Route:
-            short = time.monotonic() - began_s < UNKNOWN_TOPIC_S
-            return self._asked_route(topic, patient=expected or known is not None or short)
-
-        return self.retried(once)
-
-    def _asked_route(self, topic: str, *, patient: bool) -> Route:
-        """The route, asked for once. ``patient``: that the topic is missing is taken to be for now."""
-        asked = RouteRequest(topic=topic, standard_json_only=True)
-        try:
-            answer = self.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)
-        except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
-            raise NameServerUnreachable(topic, self._nameservers, error) from error
-        except RequestFailed as error:
-            if error.response_code != ResponseCode.TOPIC_NOT_EXIST:
-                raise
-            missing = self.missing(topic, error.address)
-            missing.retriable |= patient
-            raise missing from None
-        route = self._routes[topic] = Route(topic, TopicRoute.decode(answer.body))
-        return route
-
-    def missing(self, topic: str, nameserver: str) -> NoRoute:
-        """Why a name server does not know a topic: one where no broker has registered cannot know any."""
-        try:
-            answer = self.line(nameserver).ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-        except KeroloxError as error:  # it has gone since
-            return NameServerUnreachable(topic, self._nameservers, error)
-        if not answer.code and not ClusterInfo.decode(answer.body).broker_addr_table:
-            return BrokerNotRegistered(topic, nameserver, NO_BROKER)
-        return TopicNotFound(topic, nameserver)
+        known = self.routes.get(topic)
+        afresh = fresh or (known is not None and known.assumed)
+        return self.follow(lambda: self.routes.find(topic, afresh=afresh, expected=expected))
 
     def refresh(self, topic: str) -> None:
         """Ask for the route anew, and keep the one there is when that does not help: a broker that restarts
         is gone from the name servers for a while, but not from where it was."""
-        try:
-            asked = RouteRequest(topic=topic, standard_json_only=True)
-            answer = self.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)
-        except KeroloxError:
-            return
-        self._routes[topic] = Route(topic, TopicRoute.decode(answer.body))
+        with suppress(KeroloxError):
+            in_turn(self.routes.refresh(topic), self._ask_at)
 
     def address(self, queue: Queue, broker_id: int = MASTER) -> str:
         """Where to ask about a queue, looked for once: callers try again. Who names a queue has seen it, so
         its topic was there."""
-        route = self._routes.get(queue.topic) or self._asked_route(queue.topic, patient=True)
-        addresses = route.brokers.get(queue.broker)
-        if not addresses:
+        route = self.routes.get(queue.topic)
+        if route is None:
+            route = in_turn(self.routes.find(queue.topic, expected=True), self._ask_at)
+        found = address_of(route.brokers.get(queue.broker) or {}, broker_id)
+        if found is None:
             raise BrokerNotRegistered(
-                queue.topic, self._nameservers[0], f"no broker {queue.broker!r} is registered"
+                queue.topic, self.nameservers.addresses[0], f"no broker {queue.broker!r} is registered"
             )
-        return addresses.get(broker_id) or addresses[min(addresses)]
+        return found
 
-    def attempts(self) -> Attempts:
-        return Attempts(self)
+    def retries(self) -> Retries:
+        """For one call: how often, or how long, it is tried again."""
+        return Retries(QUEUES, time.monotonic, patience_s=self.patience_s, tries=self.tries)
 
     @contextmanager
     def once(self) -> Iterator[None]:
@@ -309,17 +245,18 @@ class SocketCluster:
 
     def retried(self, work: Callable[[], T]) -> T:
         """Do it again when another try may help: a broker restarts, a connection breaks."""
-        attempts = Attempts(self)
+        retries = self.retries()
         while True:
             try:
                 return work()
             except KeroloxError as error:
-                attempts.pause_after(error)
+                time.sleep(retries.pause_after(error))
 
-    def ask(self, queue: Queue, code: int, header: Header, *, ok: Sequence[int] = (0,)) -> Command:
+    # --- questions ------------------------------------------------------------------------------------
+
+    def ask(self, queue: Queue, code: int, header: Header | None, *, ok: Collection[int] = (0,)) -> Command:
         """A question about a queue, asked of its broker until it answers."""
-
-        attempts = Attempts(self)
+        retries = self.retries()
         while True:
             try:
                 address = self.address(queue)
@@ -328,14 +265,14 @@ class SocketCluster:
                     raise failure(answer, address=address, code=code)
                 return answer
             except KeroloxError as error:
-                attempts.pause_after(error)
+                time.sleep(retries.pause_after(error))
                 self.refresh(queue.topic)
 
     def ask_all(
         self, asked: Sequence[tuple[Queue, int, Header]], *, ok: Sequence[int] = (0,)
     ) -> list[Command]:
         """Questions about many queues, all sent before the first answer is waited for."""
-        attempts = Attempts(self)
+        retries = self.retries()
         while True:
             try:
                 lines = [self.line(self.address(queue)) for queue, _, _ in asked]
@@ -349,7 +286,7 @@ class SocketCluster:
                 return answers
             except KeroloxError as error:
                 self.close()  # some answers may still be on their way
-                attempts.pause_after(error)
+                time.sleep(retries.pause_after(error))
                 for topic in {queue.topic for queue, _, _ in asked}:
                     self.refresh(topic)
 
@@ -410,18 +347,16 @@ class SocketCluster:
 
     def topics(self) -> list[str]:
         """Every topic the name servers know, without those named after brokers and clusters."""
-        everything = self.retried(self._listed)
-        own = self.retried(lambda: self.ask_nameserver(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS))
-        hidden = set(TopicList.decode(own.body).topic_list)
-        return sorted(set(everything) - hidden)
+        return self.follow(self._listed)
 
-    def _listed(self) -> tuple[str, ...]:
-        """All topics. A name server without brokers has just started, and none would be a wrong answer."""
-        listed = self.ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        brokers = self.ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO)
-        if not ClusterInfo.decode(brokers.body).broker_addr_table:
-            raise BrokerNotRegistered("*", ";".join(self._nameservers), NO_BROKER)
-        return TopicList.decode(listed.body).topic_list
+    def _listed(self) -> Steps[list[str]]:
+        """A name server without brokers has just started, and no topic would be a wrong answer."""
+        listed = yield from self.nameservers.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        if not (yield from cluster_info(self.nameservers)).broker_addr_table:
+            raise BrokerNotRegistered("*", ";".join(self.nameservers.addresses), NO_BROKER)
+        own = yield from self.nameservers.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+        hidden = set(TopicList.decode(own.body).topic_list)
+        return sorted(set(TopicList.decode(listed.body).topic_list) - hidden)
 
     def min_offset(self, queue: Queue) -> int:
         asked = MinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)
@@ -434,7 +369,7 @@ class SocketCluster:
     def offset_at(self, queue: Queue, time_ms: int) -> int:
         """The first offset stored at this time or later."""
         search = time_search(*queue, time_ms, TOOLS_GROUP)
-        return answered_in_turn(search, lambda code, asked: self.ask(queue, code, asked, ok=ANSWERS))
+        return in_turn(search, lambda asked: self.ask(queue, asked.code, asked.header, ok=ANSWERS))
 
     def committed(self, queue: Queue, group: str) -> int | None:
         """How far a group is; None when it has not begun."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import MapType, StructType
 
-from kerolox.client.cluster.routes import MASTER
+from kerolox.client.calls.routes import MASTER
 from kerolox.client.messages import Queue
 from kerolox.client.names import without_namespace
 from kerolox.client.options import ClientOptions
