@@ -177,12 +177,14 @@ class Time(ManualClock):
 def pauses(retries: Retries, clock: Time, error: KeroloxError) -> list[float]:
     """How long it waits between tries, until the error is raised."""
     found: list[float] = []
-    try:
+
+    def try_for_ever() -> None:
         while True:
             found.append(round(retries.pause_after(error), 3))
             clock.now_s += found[-1]
-    except KeroloxError as raised:
-        assert raised is error
+
+    with pytest.raises(type(error)):
+        try_for_ever()
     return found
 
 

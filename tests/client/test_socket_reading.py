@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerolox import Queue
+from kerolox.client.calls.pulls import Pace, PullFrames
 from kerolox.client.options import ClientOptions
-from kerolox.client.sockets.reading import Pace, Pulls
-from kerolox.client.sockets.socket_cluster import SocketCluster
+from kerolox.client.sockets import socket_cluster
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command, decode_command
 from kerolox.protocol.frame import FrameSplitter
@@ -43,10 +43,10 @@ class Wire:
 def test_requests_made_from_a_template_are_requests(key: str) -> None:
     options = ClientOptions("127.0.0.1:9876", access_key=key, secret_key=key)
     queue = Queue('odd%"topic"7', "broker-ä", 1313131313 % 1000)
-    pulls = Pulls(SocketCluster(options), queue, "g", "a || b", "TAG")
+    requests = PullFrames(options, queue, "g", "a || b", "TAG")
     wire = Wire()
     wanted = [(0, 1), (2**62, 32), (17, 1024)]
-    assert pulls.send(wire, wanted) == [7, 8, 9]  # type: ignore[arg-type]
+    assert socket_cluster._send(wire, requests, wanted) == [7, 8, 9]  # type: ignore[arg-type]
     for number, ((offset, count), command) in enumerate(zip(wanted, wire.commands, strict=True)):
         header = command.header(PullRequest)
         assert (command.code, command.opaque) == (RequestCode.PULL_MESSAGE, 7 + number)

@@ -22,7 +22,7 @@ from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.headers.route import NOT_READY
 
 if TYPE_CHECKING:
-    from kerolox.client.messages import Receipt
+    from kerolox.client.messages import Queue, Receipt
     from kerolox.protocol.command import Command
 
 
@@ -275,6 +275,19 @@ def is_access_failure(code: int, remark: str | None) -> bool:
     return code == ResponseCode.NO_PERMISSION or (
         code == ResponseCode.SYSTEM_ERROR and "AclException" in (remark or "")
     )
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+class OffsetGone(KeroloxError):
+    """The messages asked for are not there any more, or not there yet."""
+
+    def __init__(self, queue: Queue, asked: int, first: int, end: int) -> None:
+        self.queue, self.asked, self.first, self.end = queue, asked, first, end
+        super().__init__(
+            f"queue {queue.topic}/{queue.broker}/{queue.queue_id} has offsets {first} to {end}, not {asked}"
+        )
 
 
 # --- sending ----------------------------------------------------------------------------------------

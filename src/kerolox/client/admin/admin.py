@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from kerolox.client.calls.offsets import ask_end, read_edge, tell_progress
+from kerolox.client.calls.pulls import PULL_CODES
 from kerolox.client.calls.routes import MASTER, address_of, cluster_info, fetch_route
 from kerolox.client.calls.steps import awaited
-from kerolox.client.calls.time_search import ANSWERS, time_search
+from kerolox.client.calls.time_search import time_search
 from kerolox.client.errors import TopicNotFound, failure
 from kerolox.client.nameservers import NameServers
 from kerolox.errors import KeroloxError, nearest
@@ -83,7 +85,7 @@ class Admin:
         header: Header | None = None,
         body: bytes = b"",
         *,
-        ok: tuple[int, ...] = (0,),
+        ok: Collection[int] = (0,),
         timeout_s: float | None = None,
     ) -> Command:
         """One broker's answer. Raises a kind of RequestFailed when its code is none of ``ok``."""
@@ -305,22 +307,19 @@ class Admin:
             if queue.broker != broker:
                 continue
             offset = await self.offset_at(address, topic, queue.queue_id, time_ms)
-            asked = offset_headers.UpdateOffsetRequest(
-                consumer_group=group, topic=topic, queue_id=queue.queue_id, commit_offset=offset
-            )
-            await self.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, asked)
+            told = tell_progress(topic, None, queue.queue_id, group, offset)
+            await self.ask(address, told.code, told.header)
             found[MessageQueue(topic, broker, queue.queue_id)] = offset
         return found
 
     async def offset_at(self, address: str, topic: str, queue_id: int, time_ms: int) -> int:
         """The first offset of a queue stored at this time or later; LATEST_MS: its end."""
         if time_ms == LATEST_MS or time_ms >= INT64_MAX:
-            asked = offset_headers.MaxOffsetRequest(topic=topic, queue_id=queue_id)
-            answer = await self.ask(address, RequestCode.GET_MAX_OFFSET, asked)
-            return answer.header(offset_headers.OffsetAnswer).offset
+            asked = ask_end(topic, None, queue_id)
+            return read_edge(await self.ask(address, asked.code, asked.header))
         return await awaited(
             time_search(topic, None, queue_id, time_ms, TOOLS_GROUP),
-            lambda asked: self.ask(address, asked.code, asked.header, ok=ANSWERS),
+            lambda asked: self.ask(address, asked.code, asked.header, ok=PULL_CODES),
         )
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kerolox.client.admin.admin import Admin, NoSuchTopic, NotFound, Queue
+from kerolox.client.calls.pulls import PULL_CODES, pull_request
 from kerolox.errors import ConnectFailed, InvalidRequest, KeroloxError, RequestFailed
 from kerolox.protocol.batch import unwrap
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
-from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
-from kerolox.protocol.headers.pull import PullAnswer, PullRequest
+from kerolox.protocol.headers.pull import PullAnswer
 from kerolox.protocol.headers.query import QueryMessageRequest, ViewMessageRequest
 from kerolox.protocol.hosts import PORT_MAX, host_text
 from kerolox.protocol.limits import INT64_MAX
@@ -25,11 +25,6 @@ COUNT_MAX = 64  # of one query by key: brokers give no more
 PULL_COUNT = 32
 TOPICS_MAX = 500  # in which a unique key is looked for when nobody says where
 TOPICS_AT_ONCE = 16
-_GOES_ON = (
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 
 
 @dataclass
@@ -202,24 +197,22 @@ class Lookups:
         count_max: int = PULL_COUNT,
     ) -> tuple[list[StoredMessage], int, int]:
         """Messages from an offset on, where to go on, and the end of the queue. Holds if told to."""
-        asked = PullRequest(
-            consumer_group=TOOLS_GROUP,
-            topic=topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=count_max,
-            sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if hold_ms else 0),
-            commit_offset=0,
-            suspend_timeout_millis=hold_ms,
-            sub_version=0,
-            subscription=expression,
-            expression_type=expression_type,
+        asked = pull_request(
+            topic,
+            None,
+            queue.queue_id,
+            offset,
+            count_max,
+            group=TOOLS_GROUP,
+            expression=expression,
+            kind=expression_type,
+            hold_ms=hold_ms,
         )
         answer = await self._admin.ask(
             queue.address,
             RequestCode.PULL_MESSAGE,
             asked,
-            ok=(0, *_GOES_ON),
+            ok=PULL_CODES,
             timeout_s=hold_ms / 1000 + 10.0,
         )
         header = answer.header(PullAnswer)

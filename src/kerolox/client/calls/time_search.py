@@ -7,31 +7,17 @@ their answer are looked at until the first is found, mostly two of them.
 
 from __future__ import annotations
 
+from kerolox.client.calls.offsets import ask_end, ask_first, read_edge
+from kerolox.client.calls.pulls import pull_request
 from kerolox.client.calls.steps import Ask, Steps
-from kerolox.protocol.codes import VERSION_EXACT_TIMES, RequestCode, ResponseCode
-from kerolox.protocol.flags import PULL_SUBSCRIPTION
-from kerolox.protocol.headers.offset import (
-    BoundaryType,
-    MaxOffsetRequest,
-    MinOffsetRequest,
-    OffsetAnswer,
-    SearchOffsetRequest,
-)
-from kerolox.protocol.headers.pull import PullRequest
+from kerolox.protocol.codes import VERSION_EXACT_TIMES, RequestCode
+from kerolox.protocol.headers.offset import BoundaryType, OffsetAnswer, SearchOffsetRequest
 from kerolox.protocol.record import decode_records
-from kerolox.protocol.subscription import ALL, TAG
-
-# None of these is a failure: there may be no message where one was looked for.
-ANSWERS = (
-    0,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 
 
 def time_search(topic: str, broker: str | None, queue_id: int, time_ms: int, group: str) -> Steps[int]:
-    """Questions to a broker, until it is known which offset is the first stored at this time or later."""
+    """Questions to a broker, until it is known which offset is the first stored at this time or later.
+    Answers to pulls among them may have any of PULL_CODES."""
     answer = yield Ask(
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         SearchOffsetRequest(
@@ -45,30 +31,15 @@ def time_search(topic: str, broker: str | None, queue_id: int, time_ms: int, gro
     guess = answer.header(OffsetAnswer).offset
     if answer.version >= VERSION_EXACT_TIMES:
         return guess
-    lowest = MinOffsetRequest(topic=topic, queue_id=queue_id, broker_name=broker)
-    low = max(0, (yield Ask(RequestCode.GET_MIN_OFFSET, lowest)).header(OffsetAnswer).offset)
-    highest = MaxOffsetRequest(topic=topic, queue_id=queue_id, broker_name=broker)
-    high = max(low, (yield Ask(RequestCode.GET_MAX_OFFSET, highest)).header(OffsetAnswer).offset)
+    low = read_edge((yield ask_first(topic, broker, queue_id)))
+    high = max(low, read_edge((yield ask_end(topic, broker, queue_id))))
     # What lies before low is earlier, what lies from high on is not. Steps away from the guess grow until the
     # first is between two looks; then the middle is looked at.
     look, step, sides = min(max(guess, low), high - 1), 1, set()
     while low < high:
         answer = yield Ask(
             RequestCode.PULL_MESSAGE,
-            PullRequest(
-                consumer_group=group,
-                topic=topic,
-                queue_id=queue_id,
-                queue_offset=look,
-                max_msg_nums=1,
-                sys_flag=PULL_SUBSCRIPTION,
-                commit_offset=0,
-                suspend_timeout_millis=0,
-                sub_version=0,
-                subscription=ALL,
-                expression_type=TAG,
-                broker_name=broker,
-            ),
+            pull_request(topic, broker, queue_id, look, 1, group=group),
         )
         earlier = answer.code != 0 or decode_records(answer.body)[0].store_timestamp < time_ms
         if earlier:  # as what is deleted meanwhile is

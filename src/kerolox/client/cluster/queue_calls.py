@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
+from kerolox.client.calls.offsets import (
+    PROGRESS_CODES,
+    ask_end,
+    ask_first,
+    ask_progress,
+    read_edge,
+    read_progress,
+    tell_progress,
+)
+from kerolox.client.calls.pulls import PULL_CODES
 from kerolox.client.calls.routes import MASTER
 from kerolox.client.calls.steps import Ask, awaited
-from kerolox.client.calls.time_search import ANSWERS, time_search
+from kerolox.client.calls.time_search import time_search
 from kerolox.client.errors import failure
 from kerolox.client.messages import Queue, Received
 from kerolox.protocol.bodies.members import ConsumerIds, LockAnswer, LockRequest
-from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.headers.heartbeat import ConsumerListRequest
-from kerolox.protocol.headers.offset import (
-    MaxOffsetRequest,
-    MinOffsetRequest,
-    OffsetAnswer,
-    QueryOffsetRequest,
-    UpdateOffsetRequest,
-)
 from kerolox.protocol.headers.send import SendBackRequest
 
 if TYPE_CHECKING:
@@ -49,69 +52,45 @@ class QueueCalls:
         """How far the group is; None when it has not begun. Of a queue that has all its messages still, a new
         group is told 0 by the broker: so the first messages of a new topic are not missed. Who begins at a
         certain time misses nothing, and is better without."""
-        asked = QueryOffsetRequest(
-            consumer_group=self._group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            set_zero_if_not_found=None if zero_if_young else False,
-            broker_name=queue.broker,
-        )
-        code = RequestCode.QUERY_CONSUMER_OFFSET
+        asked = ask_progress(*queue, self._group, zero_if_young=zero_if_young)
         answer = await self._client.ask(
             self._any(queue),
-            code,
-            asked,
-            ok=(0, ResponseCode.QUERY_NOT_FOUND),
+            asked.code,
+            asked.header,
+            ok=PROGRESS_CODES,
             timeout_s=OFFSET_TIMEOUT_S,
             vip=True,
         )
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            return None
-        offset = answer.header(OffsetAnswer).offset
-        return offset if offset >= 0 else None
-
-    def _progress(self, queue: Queue, offset: int) -> UpdateOffsetRequest:
-        return UpdateOffsetRequest(
-            consumer_group=self._group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            commit_offset=offset,
-            broker_name=queue.broker,
-        )
+        return read_progress(answer)
 
     async def save_offset(self, queue: Queue, offset: int) -> None:
         """Tell the broker, and wait until it has heard."""
-        await self._client.ask(
-            self._any(queue),
-            RequestCode.UPDATE_CONSUMER_OFFSET,
-            self._progress(queue, offset),
-            timeout_s=OFFSET_TIMEOUT_S,
-            vip=True,
-        )
+        told = tell_progress(*queue, self._group, offset)
+        address = self._any(queue)
+        await self._client.ask(address, told.code, told.header, timeout_s=OFFSET_TIMEOUT_S, vip=True)
 
     async def tell_offset(self, queue: Queue, offset: int) -> None:
         """Tell the broker one way: the next telling makes up for one that is lost."""
-        peer = await self._client.peer(self._any(queue), code=RequestCode.UPDATE_CONSUMER_OFFSET)
-        peer.tell(RequestCode.UPDATE_CONSUMER_OFFSET, self._progress(queue, offset))
+        told = tell_progress(*queue, self._group, offset)
+        peer = await self._client.peer(self._any(queue), code=told.code)
+        peer.tell(told.code, told.header)
 
     async def max_offset(self, queue: Queue) -> int:
         """The offset the next message will have."""
-        asked = MaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)
-        answer = await self._client.ask(self._any(queue), RequestCode.GET_MAX_OFFSET, asked, vip=True)
-        return answer.header(OffsetAnswer).offset
+        asked = ask_end(*queue)
+        return read_edge(await self._client.ask(self._any(queue), asked.code, asked.header, vip=True))
 
     async def min_offset(self, queue: Queue) -> int:
         """The first offset still there."""
-        asked = MinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)
-        answer = await self._client.ask(self._any(queue), RequestCode.GET_MIN_OFFSET, asked, vip=True)
-        return answer.header(OffsetAnswer).offset
+        asked = ask_first(*queue)
+        return read_edge(await self._client.ask(self._any(queue), asked.code, asked.header, vip=True))
 
     async def offset_at(self, queue: Queue, time_ms: int) -> int:
         """The first offset stored at this time or later."""
 
         def ask(asked: Ask) -> Awaitable[Command]:
             vip = asked.code != RequestCode.PULL_MESSAGE  # that port serves no pulls
-            return self._client.ask(self._any(queue), asked.code, asked.header, ok=ANSWERS, vip=vip)
+            return self._client.ask(self._any(queue), asked.code, asked.header, ok=PULL_CODES, vip=vip)
 
         return await awaited(time_search(*queue, time_ms, self._group), ask)
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from kerolox.client.calls.pulls import PULL_CODES
 from kerolox.client.calls.routes import MASTER
 from kerolox.client.consume.held_queue import HeldQueue
 from kerolox.client.errors import failure
@@ -26,12 +27,6 @@ FLOW_CONTROL_PAUSE_S = 0.02
 EARLY_PAUSE_S = 0.2
 PAUSED_LOOK_S = 1.0
 
-_PULLED = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 # The broker does not know (yet) what the group wants: it forgot, or our heartbeat has not come.
 _UNKNOWN_THERE = (
     ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -116,7 +111,7 @@ class Pulling:
         answer = await peer.request(code, asked, timeout_s=options.hold_s * 2)
         if self._is_stale(held, offset_asked):
             return  # let go, or sent elsewhere meanwhile
-        if answer.code not in _PULLED:
+        if answer.code not in PULL_CODES:
             if answer.code == ResponseCode.GO_AWAY:
                 self._client.retire(address, peer)
                 return

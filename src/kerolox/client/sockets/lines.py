@@ -1,8 +1,12 @@
-"""Connections that requests are sent over without ever waiting for them."""
+"""Connections over sockets: one that waits for its answers, and one that never waits."""
 
 from __future__ import annotations
 
+import itertools
+import random
+import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import Iterable
 
@@ -10,11 +14,112 @@ from kerolox.client.calls.outgoing import Outgoing, Target
 from kerolox.client.calls.signing import finish_request, goes_plain
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
-from kerolox.client.sockets.socket_cluster import RECEIVE_BYTES, Line
-from kerolox.errors import ConnectionLost
-from kerolox.protocol.command import Command, decode_command
+from kerolox.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from kerolox.net.tls import client_context
+from kerolox.protocol.codes import request_name
+from kerolox.protocol.command import Command, decode_command, request
+from kerolox.protocol.frame import FrameSplitter
+from kerolox.protocol.header import Header
+
+RECEIVE_BYTES = 1 << 18
 
 _WAIT = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Line:
+    """One blocking connection. Answers come in any order and are kept until asked for."""
+
+    def __init__(self, address: str, options: ClientOptions) -> None:
+        self.address = address
+        self._options = options
+        self._timeout_s = options.request_timeout_s
+        self._opaques = itertools.count(random.randrange(1 << 16))
+        self._splitter = FrameSplitter()
+        self._answers: dict[int, Command] = {}
+        self._forgotten: set[int] = set()
+        self._waits_s = -1.0
+        host, _, port = address.rpartition(":")
+        try:
+            plain = socket.create_connection((host.strip("[]"), int(port)), options.connect_timeout_s)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = (
+                plain
+                if options.tls is None
+                else client_context(options.tls).wrap_socket(plain, server_hostname=host.strip("[]"))
+            )
+        except (OSError, ssl.SSLError, ValueError) as error:
+            raise ConnectFailed(address, error) from error
+
+    def send(self, code: int, header: Header | None = None, body: bytes = b"") -> int:
+        """Send a request; what it returns is given to :meth:`receive`."""
+        options = self._options
+        command = request(code, header, body, opaque=next(self._opaques), encoding=options.encoding)
+        finish_request(command, options)
+        self.send_bytes(command.encode())
+        return command.opaque
+
+    def next_opaque(self) -> int:
+        """The number of a request that is made elsewhere and goes out by :meth:`send_bytes`."""
+        return next(self._opaques)
+
+    def send_bytes(self, frame: bytes) -> None:
+        try:
+            self._wait_for(self._timeout_s)
+            self._socket.sendall(frame)
+        except OSError as error:
+            self.close()
+            raise ConnectionLost(self.address, error) from error
+
+    def _wait_for(self, seconds: float) -> None:
+        if seconds != self._waits_s:  # setting it is a call to the system
+            self._socket.settimeout(seconds)
+            self._waits_s = seconds
+
+    def forget(self, opaque: int) -> None:
+        """Nobody will ask for this answer."""
+        if self._answers.pop(opaque, None) is None:
+            self._forgotten.add(opaque)
+
+    def receive(self, opaque: int, timeout_s: float, what: str = "request") -> Command:
+        deadline_s = time.monotonic() + timeout_s
+        while opaque not in self._answers:
+            if time.monotonic() >= deadline_s:
+                self.close()  # its answer may still come, and would be taken for another's
+                raise RequestTimeout(self.address, what, timeout_s)
+            try:
+                self._wait_for(timeout_s)
+                data = self._socket.recv(RECEIVE_BYTES)
+            except TimeoutError:
+                continue
+            except OSError as error:
+                self.close()
+                raise ConnectionLost(self.address, error) from error
+            if not data:
+                self.close()
+                raise ConnectionLost(self.address, "the peer closed it")
+            for frame in self._splitter.feed(data):
+                answer = decode_command(*frame)
+                if answer.is_answer and answer.opaque in self._forgotten:
+                    self._forgotten.discard(answer.opaque)
+                elif answer.is_answer:  # a broker may also ask; nobody here answers
+                    self._answers[answer.opaque] = answer
+            if self._splitter.error is not None:
+                self.close()
+                raise self._splitter.error
+        return self._answers.pop(opaque)
+
+    def ask(
+        self, code: int, header: Header | None = None, body: bytes = b"", *, timeout_s: float | None = None
+    ) -> Command:
+        opaque = self.send(code, header, body)
+        return self.receive(opaque, timeout_s or self._timeout_s, request_name(code))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._socket.fileno() < 0
 
 
 class Parcel(Outgoing, gc=False):

@@ -1,155 +1,49 @@
-"""Queues read and written over plain blocking sockets: no event loop, no heartbeat, no membership.
+"""Queues read and asked about over plain blocking sockets: no event loop, no heartbeat, no membership.
 
 For processes that only move a range: a Spark task, a script, a thread. Progress is the caller's business;
 nobody in the group notices a reader. Requests may be sent ahead, so that a broker works on the next one while
-an answer is looked at.
+an answer is looked at. Names of topics and groups are those of the wire: with their namespace.
 """
 
 from __future__ import annotations
 
-import itertools
-import random
-import socket
-import ssl
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, Self, TypeVar
 
 from kerolox.client.calls.nameservers import NameServerList
+from kerolox.client.calls.offsets import (
+    PROGRESS_CODES,
+    ask_end,
+    ask_first,
+    ask_progress,
+    read_edge,
+    read_progress,
+    tell_progress,
+)
+from kerolox.client.calls.offsets import Edges as Edges
+from kerolox.client.calls.pulls import PULL_CODES, Pace, Pulled, PullFrames, read_pull
 from kerolox.client.calls.retries import QUEUES, Retries
 from kerolox.client.calls.routes import MASTER, NO_BROKER, Route, RouteTable, address_of, cluster_info
-from kerolox.client.calls.signing import finish_request
 from kerolox.client.calls.steps import Ask, Steps, in_turn
-from kerolox.client.calls.time_search import ANSWERS, time_search
+from kerolox.client.calls.time_search import time_search
 from kerolox.client.errors import BrokerNotRegistered, failure
+from kerolox.client.errors import OffsetGone as OffsetGone
 from kerolox.client.messages import Queue, Received, decode_received
 from kerolox.client.options import ClientOptions
-from kerolox.client.sockets.reading import OffsetGone as OffsetGone
-from kerolox.client.sockets.reading import Pulled as Pulled
-from kerolox.client.sockets.reading import blocks
-from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestTimeout
-from kerolox.net.tls import client_context
+from kerolox.client.sockets.lines import Line
+from kerolox.errors import KeroloxError
 from kerolox.protocol.bodies.routes import TopicList
-from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
-from kerolox.protocol.command import Command, decode_command, request
-from kerolox.protocol.frame import FrameSplitter
+from kerolox.protocol.codes import RequestCode, request_name
+from kerolox.protocol.command import Command
 from kerolox.protocol.header import Header
-from kerolox.protocol.headers.offset import (
-    MaxOffsetRequest,
-    MinOffsetRequest,
-    OffsetAnswer,
-    QueryOffsetRequest,
-    UpdateOffsetRequest,
-)
 from kerolox.protocol.reserved import TOOLS_GROUP
 
-RECEIVE_BYTES = 1 << 18
+RESETS_MAX = 8  # pulls answered with another place, though the one asked for is there
 
 T = TypeVar("T")
-
-
-class Line:
-    """One blocking connection. Answers come in any order and are kept until asked for."""
-
-    def __init__(self, address: str, options: ClientOptions) -> None:
-        self.address = address
-        self._options = options
-        self._timeout_s = options.request_timeout_s
-        self._opaques = itertools.count(random.randrange(1 << 16))
-        self._splitter = FrameSplitter()
-        self._answers: dict[int, Command] = {}
-        self._forgotten: set[int] = set()
-        self._waits_s = -1.0
-        host, _, port = address.rpartition(":")
-        try:
-            plain = socket.create_connection((host.strip("[]"), int(port)), options.connect_timeout_s)
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = (
-                plain
-                if options.tls is None
-                else client_context(options.tls).wrap_socket(plain, server_hostname=host.strip("[]"))
-            )
-        except (OSError, ssl.SSLError, ValueError) as error:
-            raise ConnectFailed(address, error) from error
-
-    def send(self, code: int, header: Header | None = None, body: bytes = b"") -> int:
-        """Send a request; what it returns is given to :meth:`receive`."""
-        options = self._options
-        command = request(code, header, body, opaque=next(self._opaques), encoding=options.encoding)
-        finish_request(command, options)
-        self.send_bytes(command.encode())
-        return command.opaque
-
-    def next_opaque(self) -> int:
-        """The number of a request that is made elsewhere and goes out by :meth:`send_bytes`."""
-        return next(self._opaques)
-
-    def send_bytes(self, frame: bytes) -> None:
-        try:
-            self._wait_for(self._timeout_s)
-            self._socket.sendall(frame)
-        except OSError as error:
-            self.close()
-            raise ConnectionLost(self.address, error) from error
-
-    def _wait_for(self, seconds: float) -> None:
-        if seconds != self._waits_s:  # setting it is a call to the system
-            self._socket.settimeout(seconds)
-            self._waits_s = seconds
-
-    def forget(self, opaque: int) -> None:
-        """Nobody will ask for this answer."""
-        if self._answers.pop(opaque, None) is None:
-            self._forgotten.add(opaque)
-
-    def receive(self, opaque: int, timeout_s: float, what: str = "request") -> Command:
-        deadline_s = time.monotonic() + timeout_s
-        while opaque not in self._answers:
-            if time.monotonic() >= deadline_s:
-                self.close()  # its answer may still come, and would be taken for another's
-                raise RequestTimeout(self.address, what, timeout_s)
-            try:
-                self._wait_for(timeout_s)
-                data = self._socket.recv(RECEIVE_BYTES)
-            except TimeoutError:
-                continue
-            except OSError as error:
-                self.close()
-                raise ConnectionLost(self.address, error) from error
-            if not data:
-                self.close()
-                raise ConnectionLost(self.address, "the peer closed it")
-            for frame in self._splitter.feed(data):
-                answer = decode_command(*frame)
-                if answer.is_answer and answer.opaque in self._forgotten:
-                    self._forgotten.discard(answer.opaque)
-                elif answer.is_answer:  # a broker may also ask; nobody here answers
-                    self._answers[answer.opaque] = answer
-            if self._splitter.error is not None:
-                self.close()
-                raise self._splitter.error
-        return self._answers.pop(opaque)
-
-    def ask(
-        self, code: int, header: Header | None = None, body: bytes = b"", *, timeout_s: float | None = None
-    ) -> Command:
-        opaque = self.send(code, header, body)
-        return self.receive(opaque, timeout_s or self._timeout_s, request_name(code))
-
-    def close(self) -> None:
-        self._socket.close()
-
-    @property
-    def is_closed(self) -> bool:
-        return self._socket.fileno() < 0
-
-
-class Edges(NamedTuple):
-    """What a queue holds: from ``first`` up to ``end``, not including it."""
-
-    first: int
-    end: int
 
 
 class SocketCluster:
@@ -268,82 +162,44 @@ class SocketCluster:
                 time.sleep(retries.pause_after(error))
                 self.refresh(queue.topic)
 
-    def ask_all(
-        self, asked: Sequence[tuple[Queue, int, Header]], *, ok: Sequence[int] = (0,)
-    ) -> list[Command]:
+    def ask_all(self, asked: Sequence[tuple[Queue, Ask]], *, ok: Collection[int] = (0,)) -> list[Command]:
         """Questions about many queues, all sent before the first answer is waited for."""
         retries = self.retries()
         while True:
             try:
-                lines = [self.line(self.address(queue)) for queue, _, _ in asked]
-                sent = [line.send(code, header) for line, (_, code, header) in zip(lines, asked, strict=True)]
+                lines = [self.line(self.address(queue)) for queue, _ in asked]
+                sent = [line.send(ask.code, ask.header) for line, (_, ask) in zip(lines, asked, strict=True)]
                 answers = []
-                for line, opaque, (_, code, _) in zip(lines, sent, asked, strict=True):
-                    answer = line.receive(opaque, self.options.request_timeout_s, request_name(code))
+                for line, opaque, (_, ask) in zip(lines, sent, asked, strict=True):
+                    answer = line.receive(opaque, self.options.request_timeout_s, request_name(ask.code))
                     if answer.code not in ok:
-                        raise failure(answer, address=line.address, code=code)
+                        raise failure(answer, address=line.address, code=ask.code)
                     answers.append(answer)
                 return answers
             except KeroloxError as error:
                 self.close()  # some answers may still be on their way
                 time.sleep(retries.pause_after(error))
-                for topic in {queue.topic for queue, _, _ in asked}:
+                for topic in {queue.topic for queue, _ in asked}:
                     self.refresh(topic)
 
     # --- offsets --------------------------------------------------------------------------------------
 
     def edges(self, queues: Sequence[Queue]) -> dict[Queue, Edges]:
         """The first offset and the next one to be written, of many queues at once."""
-        asked: list[tuple[Queue, int, Header]] = []
-        for topic, broker, queue_id in queues:
-            queue = Queue(topic, broker, queue_id)
-            low = MinOffsetRequest(topic=topic, queue_id=queue_id, broker_name=broker)
-            high = MaxOffsetRequest(topic=topic, queue_id=queue_id, broker_name=broker)
-            asked += [(queue, RequestCode.GET_MIN_OFFSET, low), (queue, RequestCode.GET_MAX_OFFSET, high)]
-        found = iter([answer.header(OffsetAnswer).offset for answer in self.ask_all(asked)])
-        # A queue that never had a message may say -1.
-        return {queue: Edges(max(0, next(found)), max(0, next(found))) for queue in queues}
+        asked = [(queue, ask(*queue)) for queue in queues for ask in (ask_first, ask_end)]
+        found = map(read_edge, self.ask_all(asked))
+        return {queue: Edges(next(found), next(found)) for queue in queues}
 
     def all_committed(self, queues: Sequence[Queue], group: str) -> dict[Queue, int]:
         """How far a group is; queues in which it has not begun are left out."""
-        asked: list[tuple[Queue, int, Header]] = [
-            (
-                queue,
-                RequestCode.QUERY_CONSUMER_OFFSET,
-                QueryOffsetRequest(
-                    consumer_group=group,
-                    topic=queue.topic,
-                    queue_id=queue.queue_id,
-                    set_zero_if_not_found=False,
-                    broker_name=queue.broker,
-                ),
-            )
-            for queue in queues
-        ]
-        answers = self.ask_all(asked, ok=(0, ResponseCode.QUERY_NOT_FOUND))
-        return {
-            queue: answer.header(OffsetAnswer).offset
-            for queue, answer in zip(queues, answers, strict=True)
-            if answer.code == 0
-        }
+        asked = [(queue, ask_progress(*queue, group)) for queue in queues]
+        answers = self.ask_all(asked, ok=PROGRESS_CODES)
+        found = zip(queues, map(read_progress, answers), strict=True)
+        return {queue: offset for queue, offset in found if offset is not None}
 
     def commit_all(self, places: Mapping[Queue, int], group: str) -> None:
         """Set how far a group is, in many queues at once."""
-        asked: list[tuple[Queue, int, Header]] = [
-            (
-                queue,
-                RequestCode.UPDATE_CONSUMER_OFFSET,
-                UpdateOffsetRequest(
-                    consumer_group=group,
-                    topic=queue.topic,
-                    queue_id=queue.queue_id,
-                    commit_offset=offset,
-                    broker_name=queue.broker,
-                ),
-            )
-            for queue, offset in places.items()
-        ]
-        self.ask_all(asked)
+        self.ask_all([(queue, tell_progress(*queue, group, offset)) for queue, offset in places.items()])
 
     def topics(self) -> list[str]:
         """Every topic the name servers know, without those named after brokers and clusters."""
@@ -359,41 +215,28 @@ class SocketCluster:
         return sorted(set(TopicList.decode(listed.body).topic_list) - hidden)
 
     def min_offset(self, queue: Queue) -> int:
-        asked = MinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)
-        return self.ask(queue, RequestCode.GET_MIN_OFFSET, asked).header(OffsetAnswer).offset
+        """The first offset still there."""
+        return read_edge(self._ask(queue, ask_first(*queue)))
 
     def max_offset(self, queue: Queue) -> int:
-        asked = MaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)
-        return self.ask(queue, RequestCode.GET_MAX_OFFSET, asked).header(OffsetAnswer).offset
+        """The offset the next message will have."""
+        return read_edge(self._ask(queue, ask_end(*queue)))
 
     def offset_at(self, queue: Queue, time_ms: int) -> int:
         """The first offset stored at this time or later."""
         search = time_search(*queue, time_ms, TOOLS_GROUP)
-        return in_turn(search, lambda asked: self.ask(queue, asked.code, asked.header, ok=ANSWERS))
+        return in_turn(search, lambda asked: self._ask(queue, asked, ok=PULL_CODES))
 
     def committed(self, queue: Queue, group: str) -> int | None:
         """How far a group is; None when it has not begun."""
-        asked = QueryOffsetRequest(
-            consumer_group=group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            set_zero_if_not_found=False,
-            broker_name=queue.broker,
-        )
-        not_begun = ResponseCode.QUERY_NOT_FOUND
-        answer = self.ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, asked, ok=(0, not_begun))
-        return None if answer.code == not_begun else answer.header(OffsetAnswer).offset
+        return read_progress(self._ask(queue, ask_progress(*queue, group), ok=PROGRESS_CODES))
 
     def commit(self, queue: Queue, group: str, offset: int) -> None:
         """Set how far a group is."""
-        asked = UpdateOffsetRequest(
-            consumer_group=group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            commit_offset=offset,
-            broker_name=queue.broker,
-        )
-        self.ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, asked)
+        self._ask(queue, tell_progress(*queue, group, offset))
+
+    def _ask(self, queue: Queue, asked: Ask, *, ok: Collection[int] = (0,)) -> Command:
+        return self.ask(queue, asked.code, asked.header, ok=ok)
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -416,18 +259,50 @@ class SocketCluster:
         once. With a filter a block may hold records behind ``end``, and brokers compare tags by their hashes:
         the caller looks at both again. Raises OffsetGone when the range is not (or no longer) there.
         """
-        return blocks(
-            self,
-            queue,
-            start,
-            end,
-            group=group,
-            count=count,
-            expression=expression,
-            kind=kind,
-            ahead=ahead,
-            broker_id=broker_id,
-        )
+        requests = PullFrames(self.options, queue, group, expression, kind)
+        pace = Pace(count)
+        is_filtered = expression not in ("*", "")  # then nobody knows how far a pull comes
+        guesses: deque[_Guess] = deque()
+        retries: Retries | None = None
+        offset = start
+        resets = 0
+        try:
+            while offset < end:
+                try:
+                    line = self.line(self.address(queue, broker_id))
+                    if guesses and (guesses[0].offset != offset or guesses[0].line is not line):
+                        _forget(guesses)
+                    lanes = ahead if pace.is_known and not is_filtered else 1
+                    if len(guesses) <= lanes // 2:  # several at once: what costs is the call, not the bytes
+                        following = guesses[-1].offset + guesses[-1].asked if guesses else offset
+                        wanted: list[tuple[int, int]] = []
+                        while len(guesses) + len(wanted) < lanes and following < end:
+                            wanted.append((following, min(pace.ask, end - following)))
+                            following += wanted[-1][1]
+                        if wanted:
+                            for each, opaque in zip(wanted, _send(line, requests, wanted), strict=True):
+                                guesses.append(_Guess(*each, opaque, line))
+                    guess = guesses.popleft()
+                    answer = line.receive(guess.opaque, self.options.request_timeout_s, "PULL_MESSAGE")
+                    pulled = read_pull(answer, queue, offset, line.address)
+                except KeroloxError as error:
+                    _forget(guesses)
+                    retries = retries or self.retries()
+                    time.sleep(retries.pause_after(error))
+                    self.refresh(queue.topic)
+                    continue
+                if pulled is None:
+                    resets += 1
+                    if resets > RESETS_MAX:
+                        raise OffsetGone(queue, offset, offset, end)
+                    continue
+                retries = None
+                if not is_filtered:
+                    pace.saw(guess.asked, pulled.next_offset - offset)
+                offset = pulled.next_offset
+                yield pulled
+        finally:
+            _forget(guesses)
 
     def read(self, queue: Queue, start: int, end: int, *, group: str, **how: object) -> Iterator[Received]:
         """The messages of a range, decoded. ``how`` is what :meth:`blocks` takes."""
@@ -435,3 +310,27 @@ class SocketCluster:
             for message in decode_received(pulled.block, queue.broker):
                 if message.queue_offset < end:
                     yield message
+
+
+class _Guess(NamedTuple):
+    """A pull on its way, from where the one before it is going to end."""
+
+    offset: int
+    asked: int
+    opaque: int
+    line: Line
+
+
+def _send(line: Line, requests: PullFrames, wanted: Sequence[tuple[int, int]]) -> list[int]:
+    """Ask from these offsets for so many each. What it returns is given to ``line.receive``."""
+    if not requests.has_template:
+        return [line.send(RequestCode.PULL_MESSAGE, requests.header(*each)) for each in wanted]
+    opaques = [line.next_opaque() for _ in wanted]
+    line.send_bytes(requests.frames((opaque, *each) for opaque, each in zip(opaques, wanted, strict=True)))
+    return opaques
+
+
+def _forget(guesses: deque[_Guess]) -> None:
+    for guess in guesses:
+        guess.line.forget(guess.opaque)
+    guesses.clear()
