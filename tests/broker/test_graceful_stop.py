@@ -39,7 +39,7 @@ def of_version(version: int) -> Dialer:
 
 async def stopping(broker: Broker) -> asyncio.Task[None]:
     task = asyncio.create_task(broker.close())
-    await until(lambda: broker.consuming.waiting.held == 0 and broker._handlers.gates)
+    await until(lambda: broker.consuming.waiting.held == 0 and broker.ports.handlers.gates)
     return task
 
 
@@ -85,4 +85,4 @@ async def test_nobody_is_sent_away_unless_asked_for(tmp_path: Path) -> None:
     async with running_broker(directory=tmp_path) as running, of_version(NEW) as new:
         await Talk(new, running).send("T")
         await asyncio.wait_for(running.broker.close(), 10)
-        assert not running.broker._handlers.gates
+        assert not running.broker.ports.handlers.gates

@@ -239,7 +239,7 @@ async def test_off_unless_switched_on_and_then_for_this_machine_alone() -> None:
     async with running_broker() as running:
         assert running.broker.exporter is None
         assert running.broker.producing.sends.meter is running.broker.remoting.send_runs.meters is None
-        assert running.broker._handlers.answered is None
+        assert running.broker.ports.handlers.answered is None
     options = load(BrokerOptions, file_text="metricsExporterType=prom\nmetricsLabel=zone:a,rack:7\n").options
     assert (options.metrics_host, options.metrics_port) == ("127.0.0.1", 5557)
     assert own_labels(options.metrics_labels) == {"zone": "a", "rack": "7"}

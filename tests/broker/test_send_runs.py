@@ -48,7 +48,7 @@ class Plain(Talk):
 
     def handle_all(self) -> None:
         """From now on everything goes to the handlers."""
-        self.running.broker._handlers.runs.clear()
+        self.running.broker.ports.handlers.runs.clear()
 
     @property
     def taken(self) -> int:
@@ -60,7 +60,7 @@ async def talking(encoding: int = JSON, **options: Any) -> AsyncIterator[Plain]:
     async with running_broker(**options) as running, Dialer(encoding=encoding) as dialer:
         talk = Plain(dialer, running)
         talk.runs = []
-        running.broker.remoting.send_runs.add_to(running.broker._handlers, running.broker.lanes["send"])
+        running.broker.remoting.send_runs.add_to(running.broker.ports.handlers, running.broker.lanes["send"])
         running.broker.remoting.send_runs.on_stored.append(lambda *run: talk.runs.append(run))
         running.broker.tables.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
         await running.broker.tables.topics.unsaved.all_saved()
@@ -220,7 +220,7 @@ async def test_a_gate_sees_every_request(talk: Plain) -> None:
     seen: list[int] = []
     assert (await talk.send("T")).code == 0
     assert talk.taken == 1
-    talk.running.broker._handlers.add_gate(lambda request: seen.append(request.code))
+    talk.running.broker.ports.handlers.add_gate(lambda request: seen.append(request.code))
     assert (await talk.send("T")).code == 0
     assert seen == [RequestCode.SEND_MESSAGE_V2]
     assert talk.taken == 1

@@ -126,7 +126,7 @@ def test_large_bodies_are_compressed_on_the_way(cluster: Cluster) -> None:
 def test_requests_are_signed() -> None:
     seen: list[Command] = []
     with running_cluster() as cluster:
-        cluster.running.broker._handlers.add_gate(lambda request: seen.append(request.ticket))
+        cluster.running.broker.ports.handlers.add_gate(lambda request: seen.append(request.ticket))
         flags = ("-a", "true", "-ak", "me", "-sk", "secret")
         cluster.ok("bench", "send", "-t", "signed", "-w", "1", "-q", "2", *flags)
         cluster.ok("bench", "consume", "-t", "signed", "-g", "signed", "-q", "2", *flags)

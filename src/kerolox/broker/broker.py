@@ -13,7 +13,6 @@ import kerolox.protocol.fast_codecs  # noqa: F401 — the short way through the 
 from kerolox.broker.admin.admin import Admin
 from kerolox.broker.base import Base, lanes_of, set_ages
 from kerolox.broker.cluster.address import advertised_host, join, resolve
-from kerolox.broker.cluster.ha_port import HaPort
 from kerolox.broker.cluster.leadership import Leadership
 from kerolox.broker.cluster.registration import Registrations, split_nameservers
 from kerolox.broker.consume.room import Consuming
@@ -24,18 +23,16 @@ from kerolox.broker.members.room import Membership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.room import Producing
 from kerolox.broker.remoting.graceful_stop import GracefulStop
+from kerolox.broker.remoting.ports import Ports
 from kerolox.broker.remoting.room import Remoting
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.room import transactions_of
 from kerolox.broker.write.room import WritePath
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.front.caller import Caller, CallerEvents
+from kerolox.front.handlers import Handlers
 from kerolox.front.requests import Row
-from kerolox.net.handlers import RemotingHandlers
-from kerolox.net.peer import Budgets, PeerLimits
-from kerolox.net.server import ListenFailed, Server
 from kerolox.options import check_present
-from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys
 from kerolox.store.disk.files import Files
@@ -44,13 +41,6 @@ from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 
 log = logging.getLogger(__name__)
-
-BIND_TRIES = 50  # for a free port whose neighbours, two below and one above, are free too
-# The second port answers everything but these: nothing there waits long.
-NOT_ON_VIP_PORT = frozenset({
-    RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE,
-    RequestCode.PEEK_MESSAGE, RequestCode.NOTIFICATION, RequestCode.POLLING_INFO,
-})  # fmt: skip
 
 
 class Broker(CallerEvents):
@@ -65,9 +55,7 @@ class Broker(CallerEvents):
         self.ha_address = ""
         self.started = False
         self._files = files
-        self._handlers = RemotingHandlers()
-        self._vip_handlers = RemotingHandlers()
-        self._budgets = Budgets()  # of the connections of both ports
+        self.ports = Ports(self.options, self, clock)
         self._stop = AsyncExitStack()
         self._closed = False
 
@@ -80,10 +68,9 @@ class Broker(CallerEvents):
         push, callback = self._stop.push_async_callback, self._stop.callback
         # The address goes into every record, so the ports are taken before the store opens. Nobody is let
         # in before all parts are there, and name servers send nobody before that.
-        server, vip_server, followers = await self._bind()
-        push(followers.close)
-        push(server.close)
-        push(vip_server.close)
+        await self._bind()
+        push(self.ports.followers.close)
+        push(self.ports.close)
         await self._open_store()
         push(self.store.close)
         await self._build()
@@ -104,10 +91,8 @@ class Broker(CallerEvents):
         await self.later.delays.load()
         await self.later.timers.open()
         push(self.later.timers.close)
-        await server.start()
-        push(server.close)
-        await vip_server.start()
-        push(vip_server.close)
+        push(self.ports.close)
+        await self.ports.open()
         push(self._answer_flushed)
         self.later.timers.start()
         push(self.later.timers.stop)
@@ -115,14 +100,14 @@ class Broker(CallerEvents):
         push(self.transactions.close)
         push(self.later.delays.close)
         await self.later.delays.start()
-        push(GracefulStop((server, vip_server), self.consuming.waiting, options, self.clock).send_away)
+        push(GracefulStop(self.ports.servers, self.consuming.waiting, options, self.clock).send_away)
         push(self.registrations.close)
         await self.registrations.start()
         self.started = True
         log.info(
             "broker_started name=%s id=%d cluster=%s address=%s listening=%s vip=%s store=%s topics=%d",
-            options.broker_name, options.broker_id, options.cluster, self.address, server.address,
-            vip_server.address, self.store.root, len(self.tables.topics.table.topics),
+            options.broker_name, options.broker_id, options.cluster, self.address, self.ports.server.address,
+            self.ports.vip_server.address, self.store.root, len(self.tables.topics.table.topics),
         )  # fmt: skip
 
     async def close(self) -> None:
@@ -147,45 +132,15 @@ class Broker(CallerEvents):
 
     # --- ports and store -------------------------------------------------------------------------------
 
-    async def _bind(self) -> tuple[Server, Server, HaPort]:
+    async def _bind(self) -> None:
         options = self.options
         host = await resolve(options.bind_address, "bindAddress")
-        for tries in range(1, BIND_TRIES + 1):
-            server = self._listener(self._handlers, host, options.listen_port)
-            await server.bind()
-            vip_port = options.vip_port if options.vip_port >= 0 else max(0, server.port - 2)
-            vip_server = self._listener(self._vip_handlers, host, vip_port)
-            followers = HaPort(host, options.ha_port if options.ha_port >= 0 else server.port + 1)
-            try:
-                await vip_server.bind(fresh=not options.listen_port)
-                await followers.start()
-                break
-            except ListenFailed:
-                await vip_server.close()
-                await server.close()
-                if options.listen_port or tries == BIND_TRIES:
-                    raise
-        # What tools that ask for the options are told.
-        options.listen_port, options.vip_port = server.port, vip_server.port
-        options.ha_port = followers.port
+        await self.ports.bind(host)
         options.advertised_host = await advertised_host(
             options.advertised_host, host, split_nameservers(options.nameservers)
         )
         self.address = join(options.advertised_host, options.listen_port)
         self.ha_address = join(options.advertised_host, options.ha_port)
-        return server, vip_server, followers
-
-    def _listener(self, handlers: RemotingHandlers, host: str, port: int) -> Server:
-        return Server(
-            handlers,
-            host=host,
-            port=port,
-            events=self,
-            limits=PeerLimits(idle_s_max=self.options.idle_s_max),
-            budgets=self._budgets,
-            tls=self.options.tls,
-            clock=self.clock,
-        )
 
     async def _open_store(self) -> None:
         options = self.options
@@ -232,7 +187,7 @@ class Broker(CallerEvents):
             settled=self.registrations.settled,
             changed=self.options_changed,
         )
-        doors = (self._handlers, self._vip_handlers)
+        doors = (self.ports.handlers, self.ports.vip_handlers)
         self.exporter = exporter_of(
             base, tables, figures, later, self.transactions, self.producing, self.remoting, doors
         )
@@ -240,21 +195,21 @@ class Broker(CallerEvents):
 
     def _route(self) -> None:
         """Which request goes where, in which lane."""
-        for room in (self.membership, self.consuming, self.producing):
-            for lane, rows in room.rows():
-                self._add(lane, rows)
-        self._add("transaction", self.transactions.end_rows())
-        self._add("admin", self.transactions.admin_rows())
-        self._add("admin", self.admin.rows())
-        for handlers in (self._handlers, self._vip_handlers):
+        rows: list[tuple[str, Iterable[Row]]] = [
+            *self.membership.rows(), *self.consuming.rows(), *self.producing.rows(),
+            ("transaction", self.transactions.end_rows()), ("admin", self.transactions.admin_rows()),
+            ("admin", self.admin.rows()),
+        ]  # fmt: skip
+        for lane, served in rows:
+            self.ports.serve(self.lanes[lane], served)
+        for handlers in (self.ports.handlers, self.ports.vip_handlers):
             handlers.after_pass.append(self.producing.sends.end_pass)
             self.remoting.send_runs.add_to(handlers, self.lanes["send"])
 
-    def _add(self, lane: str, rows: Iterable[Row]) -> None:
-        for code, handler, header in rows:
-            self._handlers.add(code, handler, header, self.lanes[lane])
-            if code not in NOT_ON_VIP_PORT:
-                self._vip_handlers.add(code, handler, header, self.lanes[lane])
+    @property
+    def handlers(self) -> Handlers:
+        """What any door hands its requests to."""
+        return self.ports.handlers
 
     # --- while it runs -------------------------------------------------------------------------------------
 

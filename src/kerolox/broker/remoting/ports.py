@@ -1,0 +1,93 @@
+"""The ports of a broker: one for clients, one for clients past the crowd, and one for followers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kerolox.broker.cluster.ha_port import HaPort
+from kerolox.broker.options import BrokerOptions
+from kerolox.clock import Clock
+from kerolox.front.caller import CallerEvents
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Row
+from kerolox.net.handlers import RemotingHandlers
+from kerolox.net.peer import Budgets, PeerLimits
+from kerolox.net.server import ListenFailed, Server
+from kerolox.protocol.codes import RequestCode
+
+BIND_TRIES = 50  # for a free port whose neighbours, two below and one above, are free too
+# The second port answers everything but these: nothing there waits long.
+NOT_ON_VIP_PORT = frozenset({
+    RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE,
+    RequestCode.PEEK_MESSAGE, RequestCode.NOTIFICATION, RequestCode.POLLING_INFO,
+})  # fmt: skip
+
+
+class Ports:
+    """All of a broker's. ``events`` hears of their callers."""
+
+    server: Server
+    vip_server: Server
+    followers: HaPort
+
+    def __init__(self, options: BrokerOptions, events: CallerEvents, clock: Clock) -> None:
+        self.handlers = RemotingHandlers()
+        self.vip_handlers = RemotingHandlers()
+        self._options = options
+        self._events = events
+        self._clock = clock
+        self._budgets = Budgets()  # of the connections of both ports
+
+    @property
+    def servers(self) -> tuple[Server, Server]:
+        return self.server, self.vip_server
+
+    def serve(self, lane: Lane, rows: Iterable[Row]) -> None:
+        """Answer these requests, where they may come in."""
+        for code, handler, header in rows:
+            self.handlers.add(code, handler, header, lane)
+            if code not in NOT_ON_VIP_PORT:
+                self.vip_handlers.add(code, handler, header, lane)
+
+    async def bind(self, host: str) -> None:
+        """Take the ports without letting anybody in. The options get their numbers: tools ask for those."""
+        options = self._options
+        for tries in range(1, BIND_TRIES + 1):
+            server = self._listener(self.handlers, host, options.listen_port)
+            await server.bind()
+            vip_port = options.vip_port if options.vip_port >= 0 else max(0, server.port - 2)
+            vip_server = self._listener(self.vip_handlers, host, vip_port)
+            followers = HaPort(host, options.ha_port if options.ha_port >= 0 else server.port + 1)
+            try:
+                await vip_server.bind(fresh=not options.listen_port)
+                await followers.start()
+                break
+            except ListenFailed:
+                await vip_server.close()
+                await server.close()
+                if options.listen_port or tries == BIND_TRIES:
+                    raise
+        options.listen_port, options.vip_port, options.ha_port = server.port, vip_server.port, followers.port
+        self.server, self.vip_server, self.followers = server, vip_server, followers
+
+    async def open(self) -> None:
+        """Let clients in."""
+        for server in self.servers:
+            await server.start()
+
+    async def close(self) -> None:
+        """Let no more clients in, and close the connections of those that are."""
+        await self.vip_server.close()
+        await self.server.close()
+
+    def _listener(self, handlers: RemotingHandlers, host: str, port: int) -> Server:
+        return Server(
+            handlers,
+            host=host,
+            port=port,
+            events=self._events,
+            limits=PeerLimits(idle_s_max=self._options.idle_s_max),
+            budgets=self._budgets,
+            tls=self._options.tls,
+            clock=self._clock,
+        )
