@@ -9,8 +9,8 @@ import pytest
 
 from kerolox.client.messages import Queue
 from kerolox.pipeline.replay import send_task
-from kerolox.pipeline.replay.plan import Source
-from kerolox.pipeline.replay.send_task import REPLAY_FROM, REPLAY_ID, Lane
+from kerolox.pipeline.replay.plan import SourceQueue
+from kerolox.pipeline.replay.send_task import REPLAY_FROM, REPLAY_ID, SendTask
 from tests.pipeline.replaying import Forgetful, Quiet, lane_rows, message
 
 from .driver import JavaDriver
@@ -35,15 +35,15 @@ def test_the_java_consumer_gets_every_copy_once(
     with Forgetful(java_nameserver.address) as cluster:
         broker = cluster.route(topic).writable[0].broker
         sources = {
-            n: Source(Queue("orders", "broker-x", n), 0, COUNT - 1, COUNT, Queue(topic, broker, n), 0)
+            n: SourceQueue(Queue("orders", "broker-x", n), 0, COUNT - 1, COUNT, Queue(topic, broker, n), 0)
             for n in (0, 1)
         }
-        done = Lane(cluster, "at-apache", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
+        done = SendTask(cluster, "at-apache", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
         assert cluster.sends > 25
         sent = {n: (each.sent, each.error) for n, each in done.items()}
         assert sent == dict.fromkeys((0, 1), (COUNT, None))
         # Another run finds all of it there.
-        again = Lane(cluster, "at-apache", sources, Quiet(), 0.0, unsure=True).run(lane_rows(rows))
+        again = SendTask(cluster, "at-apache", sources, Quiet(), 0.0, unsure=True).run(lane_rows(rows))
         assert {n: (each.sent, each.before) for n, each in again.items()} == dict.fromkeys((0, 1), (0, COUNT))
     handle = call(
         "push.start",

@@ -15,8 +15,8 @@ import pyarrow.dataset as ds
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.pipeline.archive.archive import Archive, Summary
 from kerolox.pipeline.archive.delta import DeltaArchive
-from kerolox.pipeline.archive.files import Done, Format, Work
-from kerolox.pipeline.archive.joining import Join, carry_out
+from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask
+from kerolox.pipeline.archive.joining import JoinTask, carry_out
 from kerolox.pipeline.archive.log import ParquetArchive
 from kerolox.pipeline.archive.staging import Staging
 from kerolox.spark.source.options import read_wanted
@@ -25,7 +25,7 @@ KINDS = {"parquet": ParquetArchive, "delta": DeltaArchive}
 Place = tuple[str, str, int, int]  # topic, broker, queue, offset
 
 
-def here(works: Sequence[Work | Join]) -> list[Done]:
+def here(works: Sequence[WriteTask | JoinTask]) -> list[TaskResult]:
     """The tasks, one after the other in this process."""
     return [carry_out(work) for work in works]
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from kerolox.pipeline.audit.checks import TABLES, PartAudit
 from kerolox.pipeline.audit.finding_kinds import KINDS, Findings
-from kerolox.pipeline.audit.findings import Judge
+from kerolox.pipeline.audit.findings import FindingMaker
 from kerolox.pipeline.audit.plan import StorePlan, plan_stores, spans
 from kerolox.pipeline.audit.queues import lonely_entries
 
@@ -37,19 +37,19 @@ class Examined:
         return sum(row[name] for row in self.summary)
 
     def findings(self) -> Findings:
-        """Log and queues judged."""
+        """The findings about log and queues."""
         found = Findings()
-        judge = Judge([self.store], found)
-        judge.log(self.table("faults"), self.summary)
-        covers = judge.covers(self.table("runs"))
-        judge.entries(self.table("wrong_entries"), covers)
+        maker = FindingMaker([self.store], found)
+        maker.log(self.table("faults"), self.summary)
+        covers = maker.covers(self.table("runs"))
+        maker.entries(self.table("wrong_entries"), covers)
         end = max((row["end"] for row in self.summary), default=0)
         lonely = {
             (0, *key): each
             for key in self.store.queues
             if (each := lonely_entries(self.store, key, covers.get((0, *key)), end))
         }
-        judge.gaps(covers, lonely)
+        maker.gaps(covers, lonely)
         return found
 
 

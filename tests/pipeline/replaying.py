@@ -1,4 +1,4 @@
-"""What tests of replays share: rows of an archive, and a lane of a replay without Spark around it."""
+"""What tests of replays share: rows of an archive, and a task of a replay without Spark around it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import ConnectionLost
 from kerolox.pipeline.replay import send_task
-from kerolox.pipeline.replay.lifeline import Watched
+from kerolox.pipeline.replay.lifeline import TaskEnd
 from kerolox.protocol.codes import RequestCode
 from kerolox.spark.columns import arrow_schema
 
@@ -53,7 +53,7 @@ def archive(folder: Path, rows: Sequence[dict[str, Any]], files: int = 3) -> str
     return str(folder)
 
 
-class Quiet(Watched):
+class Quiet(TaskEnd):
     """A line to nobody."""
 
     def __init__(self) -> None:
@@ -91,9 +91,9 @@ class Forgetful(SocketCluster):
 
 
 def lane_rows(rows: Sequence[dict[str, Any]]) -> list[pa.RecordBatch]:
-    """As a lane takes them."""
+    """As a task takes them."""
     names = [column.split()[0] for column in send_task.COLUMNS.split(", ")]
-    made = [row | {"lane": 0, "source": row["queue_id"], "born_ms": None} for row in rows]
+    made = [row | {"task": 0, "source": row["queue_id"], "born_ms": None} for row in rows]
     columns = [[row[name] for row in made] for name in names]
     table = pa.table(
         {

@@ -27,9 +27,9 @@ from kerolox.pipeline.archive import folders as archive_folders
 from kerolox.pipeline.archive import joining as archive_joining
 from kerolox.pipeline.archive import log as archive_log
 from kerolox.pipeline.archive.archive import Archive, ArchiveFailed, bins
-from kerolox.pipeline.archive.files import Done, Format, Work, write
+from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask, write
 from kerolox.pipeline.archive.folders import NO_VALUE, folder_of
-from kerolox.pipeline.archive.joining import Join
+from kerolox.pipeline.archive.joining import JoinTask
 from kerolox.pipeline.archive.log import ArchiveDamaged, ParquetArchive
 from kerolox.spark.source.options import read_wanted
 from kerolox.spark.source.queues import DataLoss
@@ -156,7 +156,7 @@ def test_files_of_a_run_under_way_are_left_alone(
 ) -> None:
     send(messages(topic, 20))
 
-    def meanwhile(works: Sequence[Any]) -> list[Done]:
+    def meanwhile(works: Sequence[Any]) -> list[TaskResult]:
         done = here(works)
         with pytest.raises(KeroloxError, match="another run"):
             archive(tmp_path, broker.nameserver_address, topic)
@@ -240,7 +240,7 @@ def test_one_writer_at_a_time(
 ) -> None:
     send(messages(topic, 5))
 
-    def meanwhile(works: Sequence[Work | Join]) -> list[Done]:
+    def meanwhile(works: Sequence[WriteTask | JoinTask]) -> list[TaskResult]:
         with pytest.raises(KeroloxError, match="another run archives to"):
             archive(tmp_path, broker.nameserver_address, topic, kind=kind)
         return here(works)
@@ -266,9 +266,9 @@ def test_a_round_that_fails_leaves_nothing(
 ) -> None:
     send(messages(topic, 30))
 
-    def one_fails(works: Sequence[Work | Join]) -> list[Done]:
+    def one_fails(works: Sequence[WriteTask | JoinTask]) -> list[TaskResult]:
         done = here(works)
-        done.append(Done(error="the disk is full"))
+        done.append(TaskResult(error="the disk is full"))
         return done
 
     with pytest.raises(ArchiveFailed, match="the disk is full"):
@@ -296,7 +296,7 @@ def test_tries_of_a_task_do_not_meet(broker: BrokerThread, topic: str, send: Sen
     sent = messages(topic, 30)
     send(sent)
 
-    def twice(works: Sequence[Work | Join]) -> list[Done]:
+    def twice(works: Sequence[WriteTask | JoinTask]) -> list[TaskResult]:
         here(works)
         return here(works)
 
@@ -346,7 +346,7 @@ def test_hours_and_full_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     batch = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
     monkeypatch.setattr(archive_files, "OPEN_FILES", 4)
     monkeypatch.setattr(archive_files, "BUFFERED_BYTES", 1000)
-    work = Work("t", (), None, str(tmp_path), "_s", "x", Format(rows_max=5))  # type: ignore[arg-type]
+    work = WriteTask("t", (), None, str(tmp_path), "_s", "x", Format(rows_max=5))  # type: ignore[arg-type]
     files = archive_files.HourFiles(work)
     files.add(Queue("t", "b", 0), batch.slice(0, 33))
     files.add(Queue("t", "b", 1), batch.slice(33))
@@ -546,10 +546,10 @@ def test_following_waits_for_servers_that_are_away(
 ) -> None:
     send(messages(topic, 10))
     options = {"nameserver": broker.nameserver_address, "topic": topic, "group": "archive"}
-    answers = iter([Done(error="no broker", retriable=True), None, Done(error="broken")])
+    answers = iter([TaskResult(error="no broker", retriable=True), None, TaskResult(error="broken")])
     pauses: list[float] = []
 
-    def sometimes(works: Sequence[Work | Join]) -> list[Done]:
+    def sometimes(works: Sequence[WriteTask | JoinTask]) -> list[TaskResult]:
         answer = next(answers)
         return here(works) if answer is None else [answer]
 
@@ -589,7 +589,7 @@ def test_bad_settings() -> None:
 
 def test_work_travels() -> None:
     wanted = read_wanted({"nameserver": "h:1", "topic": "t"}, "batch")
-    work = Work("t", (Range(Queue("t", "b", 0), 0, 9),), wanted, "/a", "_s", "x", Format())
+    work = WriteTask("t", (Range(Queue("t", "b", 0), 0, 9),), wanted, "/a", "_s", "x", Format())
     assert pickle.loads(pickle.dumps(work)) == work
     assert write.__module__ == "kerolox.pipeline.archive.files"
 

@@ -26,10 +26,10 @@ from kerolox.pipeline.archive.files import Format, write
 from kerolox.pipeline.archive.log import ParquetArchive
 from kerolox.pipeline.copy_properties import REPLAY_FROM, REPLAY_ID
 from kerolox.pipeline.replay import send_task
-from kerolox.pipeline.replay.lifeline import NoLongerWanted, Watch, Watched
-from kerolox.pipeline.replay.plan import Choice, PlanFile, ReplayError, Source, lanes_of, target_of
+from kerolox.pipeline.replay.lifeline import DriverEnd, NoLongerWanted, TaskEnd
+from kerolox.pipeline.replay.plan import PlanFile, ReplayChoice, ReplayError, SourceQueue, target_of, tasks_of
 from kerolox.pipeline.replay.replay import Replayed, parse_map, parse_rate, replay
-from kerolox.pipeline.replay.send_task import REPLAY_BORN, Lane
+from kerolox.pipeline.replay.send_task import REPLAY_BORN, SendTask
 from kerolox.protocol.reserved import TOOLS_GROUP
 from kerolox.spark.columns import arrow_schema
 from kerolox.spark.source.options import read_wanted
@@ -64,7 +64,9 @@ def bodies(cluster: SocketCluster, topic: str) -> list[str]:
 @pytest.fixture
 def play(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> Callable[..., Replayed]:
     def run(source: str, id: str = "", **how: Any) -> Replayed:
-        choice = Choice(**{name: how.pop(name) for name in list(how) if name in Choice.__struct_fields__})
+        choice = ReplayChoice(
+            **{name: how.pop(name) for name in list(how) if name in ReplayChoice.__struct_fields__}
+        )
         state = tmp_path / "state"
         return replay(spark, source, broker.nameserver_address, id=id, state=state, choice=choice, **how)
 
@@ -341,9 +343,9 @@ def test_lost_answers_are_looked_for(
     rows = [message(queue, offset) for queue in (0, 1) for offset in range(100)]
     rows[150]["body"] = b"x" * 600_000  # goes alone, compressed
     target = Queue(topic, cluster.route(topic).writable[0].broker, 2)
-    sources = {n: Source(Queue("orders", "broker-x", n), 0, 99, 100, target, 0) for n in (0, 1)}
+    sources = {n: SourceQueue(Queue("orders", "broker-x", n), 0, 99, 100, target, 0) for n in (0, 1)}
     with Forgetful(broker.nameserver_address) as forgetful:
-        done = Lane(forgetful, "lost", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
+        done = SendTask(forgetful, "lost", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
         assert forgetful.sends > 25
     assert {number: (each.sent, each.error) for number, each in done.items()} == {
         0: (100, None),
@@ -358,25 +360,27 @@ def test_a_message_no_broker_takes_ends_its_lane_and_is_named(
     rows = [message(0, offset) for offset in range(10)]
     rows[6]["properties"] = [("long", "x" * 32_700)]
     target = cluster.route(topic).writable[0]
-    sources = {0: Source(Queue("orders", "broker-x", 0), 0, 9, 10, target, 0)}
-    done = Lane(cluster, "big", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
+    sources = {0: SourceQueue(Queue("orders", "broker-x", 0), 0, 9, 10, target, 0)}
+    done = SendTask(cluster, "big", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
     assert "message orders/broker-x/0/6: with the marks its properties take 32" in (done[0].error or "")
 
 
 def test_two_messages_at_one_place_are_not_taken_for_one(cluster: SocketCluster, topic: str) -> None:
     target = cluster.route(topic).writable[0]
-    sources = {0: Source(Queue("orders", "broker-x", 0), 0, 2, 5, target, 0)}
+    sources = {0: SourceQueue(Queue("orders", "broker-x", 0), 0, 2, 5, target, 0)}
     rows = [message(0, 0), message(0, 1), message(0, 1), message(0, 2), message(0, 2, body=b"another")]
-    done = Lane(cluster, "anew", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
+    done = SendTask(cluster, "anew", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
     assert "orders/broker-x/0/2 is the place of two messages" in (done[0].error or "")
     assert done[0].repeated == 1
 
 
 def test_what_a_replay_had_sent_and_was_deleted_is_not_sent_again(cluster: SocketCluster, topic: str) -> None:
     target = cluster.route(topic).writable[0]
-    sources = {0: Source(Queue("orders", "broker-x", 0), 0, 9, 10, target, -1)}  # it began before its begin
+    sources = {
+        0: SourceQueue(Queue("orders", "broker-x", 0), 0, 9, 10, target, -1)
+    }  # it began before its begin
     rows = [message(0, offset) for offset in range(10)]
-    done = Lane(cluster, "old", sources, Quiet(), 0.0, unsure=True).run(lane_rows(rows))
+    done = SendTask(cluster, "old", sources, Quiet(), 0.0, unsure=True).run(lane_rows(rows))
     assert "may have been deleted since" in (done[0].error or "")
     assert bodies(cluster, topic) == []
 
@@ -386,27 +390,27 @@ def test_what_a_replay_had_sent_and_was_deleted_is_not_sent_again(cluster: Socke
 
 def test_tasks_see_when_they_are_not_wanted() -> None:
     told: list[int] = []
-    with Watch("127.0.0.1", told.append) as watch:
-        first = Watched("127.0.0.1", watch.port, watch.token, 0)
-        other = Watched("127.0.0.1", watch.port, watch.token, 1)
+    with DriverEnd("127.0.0.1", told.append) as lifeline:
+        first = TaskEnd("127.0.0.1", lifeline.port, lifeline.token, 0)
+        other = TaskEnd("127.0.0.1", lifeline.port, lifeline.token, 1)
         first.tell(5)
         other.tell(7)
-        until(lambda: watch.done == 12)
-        second = Watched("127.0.0.1", watch.port, watch.token, 0)  # another attempt of the same task
+        until(lambda: lifeline.done == 12)
+        second = TaskEnd("127.0.0.1", lifeline.port, lifeline.token, 0)  # another attempt of the same task
         until(lambda: is_cut(first))
         second.check()
         second.tell(3)
-        until(lambda: watch.done == 10)
+        until(lambda: lifeline.done == 10)
         with pytest.raises(NoLongerWanted, match="did not start this"):
-            Watched("127.0.0.1", watch.port, "guessed", 2)
+            TaskEnd("127.0.0.1", lifeline.port, "guessed", 2)
     until(lambda: is_cut(second))
     until(lambda: is_cut(other))
     with pytest.raises(NoLongerWanted, match="does not answer"):
-        Watched("127.0.0.1", watch.port, watch.token, 2)
+        TaskEnd("127.0.0.1", lifeline.port, lifeline.token, 2)
     assert told[-1] == 10
 
 
-def is_cut(line: Watched) -> bool:
+def is_cut(line: TaskEnd) -> bool:
     try:
         line.check()
     except NoLongerWanted:
@@ -431,13 +435,13 @@ def test_where_queues_go() -> None:
 
 def test_lanes_are_about_even() -> None:
     sources = [
-        Source(Queue("t", "a", n), 0, 9, count, Queue("t", "a", n), 0)
+        SourceQueue(Queue("t", "a", n), 0, 9, count, Queue("t", "a", n), 0)
         for n, count in enumerate([5, 9, 3, 4, 1])
     ]
-    lanes = lanes_of(sources, 2)
-    assert sorted(sum(each.count for each in lane) for lane in lanes) == [10, 12]
-    assert len(lanes_of(sources, 50)) == 5
-    assert lanes_of([], 4) == [[]]
+    tasks = tasks_of(sources, 2)
+    assert sorted(sum(each.count for each in task) for task in tasks) == [10, 12]
+    assert len(tasks_of(sources, 50)) == 5
+    assert tasks_of([], 4) == [[]]
 
 
 def test_one_run_of_a_replay_at_a_time(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from kerolox.client.messages import Queue
 from kerolox.errors import ProtocolError
 from kerolox.spark.offsets import (
-    Mark,
     QueueOffsets,
+    StreamOffset,
     from_tree,
     in_namespace,
     is_marked,
@@ -26,10 +26,10 @@ QUEUES = st.builds(Queue, st.text(max_size=5), st.text(max_size=5), st.integers(
 @given(st.dictionaries(QUEUES, st.integers(0, 2**63 - 1), max_size=8))
 @settings(max_examples=100)
 def test_places_travel_as_json(places: QueueOffsets) -> None:
-    mark = Mark("g", "host:1", places)
+    mark = StreamOffset("g", "host:1", places)
     text = json.dumps(mark.encode())
-    assert Mark.decode(json.loads(text)) == mark
-    backwards = Mark("g", "host:1", dict(reversed(places.items())))
+    assert StreamOffset.decode(json.loads(text)) == mark
+    backwards = StreamOffset("g", "host:1", dict(reversed(places.items())))
     assert json.dumps(backwards.encode()) == text
 
 
@@ -73,11 +73,11 @@ def test_what_is_none(text: str, said: str) -> None:
 )
 def test_offsets_of_something_else(form: dict[str, object]) -> None:
     with pytest.raises(ProtocolError, match="no offset of the format rocketmq"):
-        Mark.decode(form)
+        StreamOffset.decode(form)
 
 
 def test_only_ours_are_marked() -> None:
-    assert is_marked(Mark("g", "").encode())
+    assert is_marked(StreamOffset("g", "").encode())
     assert not any(map(is_marked, ({}, None, [], "rmq1", {"fmt": "other"})))
 
 
@@ -90,29 +90,29 @@ def test_namespaces() -> None:
 # --- what a batch reads ------------------------------------------------------------------------------
 
 
-def ranges(start: Mark, end: Mark) -> list[str]:
+def ranges(start: StreamOffset, end: StreamOffset) -> list[str]:
     return [repr(each) for each in between(start.encode(), end.encode())]
 
 
 def test_from_the_end_of_the_batch_before() -> None:
-    before, after = Mark("g", "", {A0: 5, A1: 7}), Mark("g", "", {A0: 9, A1: 7})
+    before, after = StreamOffset("g", "", {A0: 5, A1: 7}), StreamOffset("g", "", {A0: 9, A1: 7})
     assert ranges(before, after) == ["t/broker-a/0[5, 9)"]
     assert ranges(after, after) == ranges(after, before) == []
 
 
 def test_the_end_tells_where_the_first_batch_began() -> None:
-    end = Mark("g", "", {A0: 9}, begins={A0: 5})
+    end = StreamOffset("g", "", {A0: 9}, begins={A0: 5})
     for first in (0, 5, 9, 20):
-        assert ranges(Mark("g", "", {A0: first}, first=True), end) == ["t/broker-a/0[5, 9)"]
+        assert ranges(StreamOffset("g", "", {A0: first}, first=True), end) == ["t/broker-a/0[5, 9)"]
 
 
 def test_new_queues_and_queues_made_again() -> None:
-    start = Mark("g", "", {A0: 50})
-    end = Mark("g", "", {A0: 4, B0: 3}, begins={A0: 0, B0: 1})
+    start = StreamOffset("g", "", {A0: 50})
+    end = StreamOffset("g", "", {A0: 4, B0: 3}, begins={A0: 0, B0: 1})
     assert ranges(start, end) == ["t/broker-a/0[0, 4)", "t/broker-b/0[1, 3)"]
     # What the batch before was told is not meant for the one after it.
-    assert ranges(end, Mark("g", "", {A0: 6, B0: 3})) == ["t/broker-a/0[4, 6)"]
+    assert ranges(end, StreamOffset("g", "", {A0: 6, B0: 3})) == ["t/broker-a/0[4, 6)"]
 
 
 def test_a_queue_that_nobody_began_is_not_read() -> None:
-    assert ranges(Mark("g", ""), Mark("g", "", {A0: 9})) == []
+    assert ranges(StreamOffset("g", ""), StreamOffset("g", "", {A0: 9})) == []

@@ -13,7 +13,7 @@ import pytest
 from kerolox.client.messages import Message, Queue
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import OptionError
-from kerolox.spark.offsets import Mark
+from kerolox.spark.offsets import StreamOffset
 from kerolox.spark.source import progress
 from kerolox.spark.source.progress import GroupProgress, report_progress
 from kerolox.testing.threads import BrokerThread
@@ -41,7 +41,7 @@ def test_places_of_our_sources_are_reported(
     topic = new_topic(queues=1)
     send([Message(topic, f"{n}") for n in range(5)])
     queue = Queue(topic, "broker-a", 0)
-    mark = Mark("heard", broker.nameserver_address, {queue: 3})
+    mark = StreamOffset("heard", broker.nameserver_address, {queue: 3})
     listener.onQueryProgress(event({"offset": 7}, None, mark.encode(), 12))
     with SocketCluster(broker.nameserver_address) as cluster:
         assert cluster.committed(queue, "heard") == 3
@@ -51,7 +51,7 @@ def test_places_of_our_sources_are_reported(
 def test_a_broker_that_is_away_is_no_error_and_said_once(
     listener: GroupProgress, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mark = Mark("unheard", "127.0.0.1:1", {Queue("t", "broker-a", 0): 3})
+    mark = StreamOffset("unheard", "127.0.0.1:1", {Queue("t", "broker-a", 0): 3})
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             listener.onQueryProgress(event(mark.encode()))

@@ -418,9 +418,11 @@ def test_a_wrong_size_does_not_make_it_read_all(maker: StoreMaker, way: str) -> 
     left = maker.messages[:3] + maker.messages[4:]
     read: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        whole = store_files.Log.read
+        whole = store_files.LogFiles.read
         patch.setattr(
-            store_files.Log, "read", lambda log, place, size: (read.append(size), whole(log, place, size))[1]
+            store_files.LogFiles,
+            "read",
+            lambda log, place, size: (read.append(size), whole(log, place, size))[1],
         )
         assert rows(path, **{"from": way}, onCorrupt="skip") == expected(left)
     assert sum(size > 4096 and size < store_files.PIECE_BYTES for size in read) < 60

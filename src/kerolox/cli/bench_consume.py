@@ -8,7 +8,7 @@ import random
 
 import typer
 
-from kerolox.cli.bench_load import Figures
+from kerolox.cli.bench_load import BenchFigures
 from kerolox.cli.output import output
 from kerolox.client.admin.admin import LATEST_MS, Admin, NoSuchTopic, Queue
 from kerolox.client.ids import unique_keys
@@ -83,7 +83,7 @@ class Consumers:
         places = [(self._topic, queue) for queue in queues]
         places += [(RETRY_PREFIX + self._group, queue) for queue in again]
         starts = await asyncio.gather(*(self._start(topic, queue) for topic, queue in places))
-        figures = Figures(self.snapshot, self.line, interval_ms, to_stderr=json)
+        figures = BenchFigures(self.snapshot, self.line, interval_ms, to_stderr=json)
         tasks = [asyncio.create_task(figures.run()), asyncio.create_task(self._stay_alive(queues))]
         tasks += [
             asyncio.create_task(self._consume(topic, queue, offset))

@@ -96,7 +96,7 @@ async def tracing(
             await tracer.close()
 
 
-class Figures:
+class BenchFigures:
     """Snapshots every second, and a line about the last ten of them now and then."""
 
     def __init__(
@@ -175,7 +175,7 @@ class Senders:
         if not self._queues:
             raise OptionError("-t", self._topic, "a topic with a writable queue")
         self._keys = unique_keys()
-        figures = Figures(self.snapshot, self.line, interval_ms, to_stderr=json)
+        figures = BenchFigures(self.snapshot, self.line, interval_ms, to_stderr=json)
         reports = asyncio.create_task(figures.run())
         try:
             await asyncio.gather(*(self._send_on() for _ in range(count)))
@@ -295,5 +295,5 @@ class Senders:
             "maxMs": round(self.max_ms, 3),
         }
 
-    def complete(self, figures: Figures) -> str:
+    def complete(self, figures: BenchFigures) -> str:
         return f"[Complete] Send Total: {self.messages + self.failed_messages} | {figures.since_start()}"

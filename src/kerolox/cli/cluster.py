@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
@@ -49,7 +49,7 @@ def list_clusters(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag
         *("version", "in/s", "out/s", "in today", "out today", "disk", "active"),
     )
     rows = [tuple(broker.values()) for broker in brokers]
-    output(json).show(brokers, Table(columns, rows, empty=f"no broker is registered at {nameserver}"))
+    output(json).show(brokers, OutputTable(columns, rows, empty=f"no broker is registered at {nameserver}"))
 
 
 async def ask_figures(admin: Admin, address: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from kerolox import Client, Received
-    from kerolox.cli.demo_broker import BrokerProcess
+    from kerolox.cli.demo_broker import DemoBroker
     from kerolox.cli.demo_shop import Shop
 
 EXAMPLE = "Example: kerolox demo"
@@ -90,7 +90,7 @@ class Demo:
     async def play(self, *, spark: bool) -> None:
         from kerolox import Client
         from kerolox.cli import demo_spark
-        from kerolox.cli.demo_broker import BrokerProcess
+        from kerolox.cli.demo_broker import DemoBroker
         from kerolox.cli.demo_shop import ALERTS, QUEUES, TOPIC
         from kerolox.cli.up import _nameserver
         from kerolox.compiled import CORE
@@ -101,7 +101,7 @@ class Demo:
         failed: KeroloxError | None = None
         async with (
             _nameserver(place, ("127.0.0.1", 0)) as nameserver,
-            BrokerProcess(nameserver.address, place) as broker,
+            DemoBroker(nameserver.address, place) as broker,
             Client(nameserver.address) as client,
         ):
             out.note(f"1. A name server runs on {nameserver.address}, a broker on {broker.address}.")
@@ -130,7 +130,7 @@ class Demo:
         if spark and told is None:
             out.note(demo_spark.MISSING)
 
-    async def _messages(self, client: Client, broker: BrokerProcess) -> Shop:
+    async def _messages(self, client: Client, broker: DemoBroker) -> Shop:
         """Orders are sent, and billed by a consumer."""
         from kerolox import Producer, PushConsumer, PushOptions
         from kerolox.cli.demo_shop import BATCH, IN_FLIGHT, RETRY_EVERY, STEADY_RATE, TOPIC, Shop

@@ -18,7 +18,7 @@ READY_S = 60.0
 STOP_S = 20.0
 
 
-class BrokerProcess:
+class DemoBroker:
     """Starts it, ends it without warning, and starts it again at the same address."""
 
     def __init__(self, nameserver: str, place: Path) -> None:

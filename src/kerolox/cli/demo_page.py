@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from kerolox.cli.demo_shop import ALERT_FROM, BATCH, IN_FLIGHT, STEADY_RATE, STEP_MS
-from kerolox.pipeline.charts import Mark, Series, bars, curves, legend
+from kerolox.pipeline.charts import Series, TimeMark, bars, curves, legend
 from kerolox.pipeline.page_style import STYLE
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _steady(shop: Shop, told: dict[str, Any] | None) -> list[str]:
     """The load while the broker is killed."""
     figures, timeline = shop.figures()["steady"], shop.timeline
     steps = timeline.steps
-    away = Mark(
+    away = TimeMark(
         shop.killed_ms, shop.back_ms, f"broker killed, back after {figures['brokerAwayMs'] / 1000:.1f} s"
     )
     shown = {

@@ -29,7 +29,7 @@ LOOK_EVERY_S = 0.2
 TRIES = 5
 
 
-class Stopped(BaseException):
+class QueryStopped(BaseException):
     """Nobody waits for it any more. Not an error that anybody may catch on the way."""
 
 
@@ -45,7 +45,7 @@ def main(address: str, topic: str, alerts: str, limit: str, count: str, step_ms:
         java = spark.sparkContext._jvm.java.lang.System.getProperty("java.version")  # type: ignore[union-attr]
         tell("started", spark=spark.version, java=java)
         run(spark, address, topic, alerts, float(limit), int(count), int(step_ms), Path(place))
-    except Stopped:
+    except QueryStopped:
         sys.exit(130)
     except KeroloxError as error:  # no Java, for instance
         tell("failed", why=str(error))
@@ -166,7 +166,7 @@ def _wait_for_the_end() -> None:
 
 
 def _stopped(*_: object) -> None:
-    raise Stopped
+    raise QueryStopped
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from kerolox.cli.output import Table
+from kerolox.cli.output import OutputTable
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError
 
 if TYPE_CHECKING:
     from kerolox import Message, Producer, PushConsumer, Received
-    from kerolox.cli.demo_broker import BrokerProcess
+    from kerolox.cli.demo_broker import DemoBroker
 
 TOPIC, QUEUES = "demo-orders", 8
 ALERTS, ALERT_FROM = "demo-alerts", 990
@@ -41,7 +41,7 @@ Tick = Callable[[int], object]
 class Shop:
     """All orders have numbers of their own, by which they are followed."""
 
-    def __init__(self, producer: Producer, consumer: PushConsumer, broker: BrokerProcess) -> None:
+    def __init__(self, producer: Producer, consumer: PushConsumer, broker: DemoBroker) -> None:
         self.on_consumed: Callable[[], object] = lambda: None
         self.seen: Counter[int] = Counter()  # order → how often it was taken
         self.sent: set[int] = set()  # acknowledged by the broker
@@ -249,7 +249,7 @@ class Shop:
             "brokerMemoryBytes": max(self.timeline.all("memory"), default=None),
         }
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[OutputTable]:
         figures = self.figures()
         rows = [
             (name, f"{row['messages']:,}", f"{row['perSecond']:,}", row["p50Ms"], row["p99Ms"])
@@ -267,8 +267,8 @@ class Shop:
             None if away is None else f"{away / 1000:.1f} s",
         )  # fmt: skip
         return [
-            Table(("what", "messages", "a second", "p50 ms", "p99 ms"), rows),
-            Table(("acknowledged", "missing", "taken twice", "retried", "broker away"), [outcome]),
+            OutputTable(("what", "messages", "a second", "p50 ms", "p99 ms"), rows),
+            OutputTable(("acknowledged", "missing", "taken twice", "retried", "broker away"), [outcome]),
         ]
 
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kerolox.cli.output import Table
+from kerolox.cli.output import OutputTable
 from kerolox.errors import KeroloxError
 
 MISSING = "Not shown: streaming queries on Spark. To see them: pip install 'kerolox[spark]'"
@@ -23,7 +23,7 @@ def is_installed() -> bool:
     return all(find_spec(package) is not None for package in ("pyspark", "pyarrow", "numpy"))
 
 
-class Queries:
+class DemoQueries:
     """The process that runs them."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
@@ -60,7 +60,7 @@ class Queries:
 
 
 @asynccontextmanager
-async def queries(*arguments: str, log: Path) -> AsyncIterator[Queries]:
+async def queries(*arguments: str, log: Path) -> AsyncIterator[DemoQueries]:
     """Start them. Nothing of them is left running afterwards, be it Python or Java."""
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
@@ -71,7 +71,7 @@ async def queries(*arguments: str, log: Path) -> AsyncIterator[Queries]:
             start_new_session=True,  # a Ctrl-C is for us, and we tell them
         )  # fmt: skip
     try:
-        yield Queries(process, log)
+        yield DemoQueries(process, log)
     finally:
         await asyncio.shield(_end(process))
 
@@ -89,7 +89,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 # --- what came of it ------------------------------------------------------------------------------------
 
 
-def table(told: dict[str, Any]) -> Table:
+def table(told: dict[str, Any]) -> OutputTable:
     most = max((row["amount"] for row in told["regions"]), default=1.0)
     rows = [
         (
@@ -100,4 +100,4 @@ def table(told: dict[str, Any]) -> Table:
         )
         for row in told["regions"]
     ]
-    return Table(("region", "orders", "amount", ""), rows)
+    return OutputTable(("region", "orders", "amount", ""), rows)

@@ -13,8 +13,8 @@ from kerolox.cli import completion
 from kerolox.cli.group import known
 from kerolox.cli.messages import body_text, document
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output, say, say_document
-from kerolox.cli.progress import Progress
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say, say_document
+from kerolox.cli.progress import ProgressLine
 from kerolox.cli.times import parse_time, time_text
 from kerolox.errors import KeroloxError, OptionError
 
@@ -27,12 +27,12 @@ app = typer.Typer(help="Dead letters: what groups have given up.", no_args_is_he
 
 BODY_SHOWN = 80
 
-GroupName = Annotated[
+DeadGroupArgument = Annotated[
     str,
     typer.Argument(help="Consumer group, with or without %DLQ% before it.", autocompletion=completion.groups),
 ]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="Message id, of either kind; may be repeated.")]
-Key = Annotated[str | None, typer.Option(help="Those with this key.")]
+KeyFilter = Annotated[str | None, typer.Option(help="Those with this key.")]
 Begin = Annotated[
     str | None, typer.Option("--from", help="Those stored at this time or later, such as 2h (ago).")
 ]
@@ -64,15 +64,15 @@ def list_topics(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag =
         for t in found
     ]
     columns = ("group", "messages", "oldest", "newest", "brokers")
-    output(json).show(shown, Table(columns, rows, empty="no group has dead letters"))
+    output(json).show(shown, OutputTable(columns, rows, empty="no group has dead letters"))
 
 
 @app.command("show", epilog="Example: kerolox dlq show billing --from 1d --max 20")
 @one_line_errors
 def show(
-    group: GroupName,
+    group: DeadGroupArgument,
     ids: Ids = None,
-    key: Key = None,
+    key: KeyFilter = None,
     begin: Begin = None,
     end: End = None,
     limit: Annotated[int, typer.Option("--max", help="Show so many at most.", min=1)] = 100,
@@ -107,7 +107,7 @@ def show(
         rows = [(*row, mark) for row, (_, mark) in zip(rows, found, strict=True)]
     output(json).show(
         {"messages": documents, "total": chosen.total, "complete": not cut, "cut": cut or None},
-        Table(columns, rows, empty=f"group {chosen.group} has no dead letters"),
+        OutputTable(columns, rows, empty=f"group {chosen.group} has no dead letters"),
     )
     if cut:
         say(f"not all: {cut}")
@@ -116,9 +116,9 @@ def show(
 @app.command("resend", epilog="Example: kerolox dlq resend billing --all --rate 50 --dry-run")
 @one_line_errors
 def resend(
-    group: GroupName,
+    group: DeadGroupArgument,
     ids: Ids = None,
-    key: Key = None,
+    key: KeyFilter = None,
     begin: Begin = None,
     end: End = None,
     everything: Annotated[bool, typer.Option("--all", help="All there are now.")] = False,
@@ -165,7 +165,7 @@ def resend(
             dry_run=dry_run,
         )
         sending.append(run)
-        run.progress = Progress(lambda: f"{run.done} of {chosen.total}").tell
+        run.progress = ProgressLine(lambda: f"{run.done} of {chosen.total}").tell
         async for page in chosen.pages(admin):
             await run.page(page)
 
@@ -186,7 +186,7 @@ def resend(
     }
     row = (chosen.group, chosen.total, resent, passed)
     columns = ("group", "found", "would be resent" if dry_run else "resent", "resent before")
-    output(json).show(shown, Table(columns, [row]))
+    output(json).show(shown, OutputTable(columns, [row]))
     if chosen.cut:
         say(f"not all were found: {chosen.cut}")
     if stopped:
@@ -203,13 +203,13 @@ def resend(
 @app.command("export", epilog="Example: kerolox dlq export billing --out billing.jsonl")
 @one_line_errors
 def export(
-    group: GroupName,
+    group: DeadGroupArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, - is stdout.")] = Path("-"),
     raw: Annotated[
         bool, typer.Option("--raw", help="Records as brokers store them, instead of JSON lines.")
     ] = False,
     ids: Ids = None,
-    key: Key = None,
+    key: KeyFilter = None,
     begin: Begin = None,
     end: End = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
@@ -229,7 +229,7 @@ def export(
 
     async def work(admin: Admin) -> None:
         nonlocal written, last
-        progress = Progress(lambda: f"{written} of {chosen.total}")
+        progress = ProgressLine(lambda: f"{written} of {chosen.total}")
         async for page in chosen.pages(admin):
             for message in page:
                 file.write(encode_message(message) if raw else _line(message))

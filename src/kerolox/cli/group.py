@@ -9,7 +9,7 @@ import typer
 
 from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output
+from kerolox.cli.output import JsonFlag, Output, OutputTable, one_line_errors, output
 from kerolox.cli.times import parse_time, time_text
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Consumer groups: settings, members, progress.", no_args_is_help=True)
 
-GroupName = Annotated[str, typer.Argument(help="Name of the group.", autocompletion=completion.groups)]
+GroupArgument = Annotated[str, typer.Argument(help="Name of the group.", autocompletion=completion.groups)]
 
 
 @app.command("list", epilog="Example: kerolox group list")
@@ -58,7 +58,7 @@ def list_groups(
         for row in document
     ]
     out = output(json)
-    out.show(document, Table(("group", "brokers", "may consume", "orderly", "retries"), rows))
+    out.show(document, OutputTable(("group", "brokers", "may consume", "orderly", "retries"), rows))
     for group, found in sorted(groups.items()):
         tell_disabled(out, group, disabled(found))
 
@@ -97,7 +97,7 @@ def tell_disabled(out: Output, group: str, why: Mapping[str, str]) -> None:
 @app.command("enable", epilog="Example: kerolox group enable billing")
 @one_line_errors
 def enable(
-    group: GroupName,
+    group: GroupArgument,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
@@ -108,7 +108,7 @@ def enable(
 @app.command("disable", epilog="Example: kerolox group disable billing")
 @one_line_errors
 def disable(
-    group: GroupName,
+    group: GroupArgument,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
@@ -138,7 +138,7 @@ def _let_consume(group: str, may: bool, nameserver: str, json: bool) -> None:
 @app.command("create", epilog="Example: kerolox group create billing --retries 16")
 @one_line_errors
 def create(
-    group: GroupName,
+    group: GroupArgument,
     retries: Annotated[int, typer.Option(help="Tries before a message is given up.", min=-1)] = 16,
     consume: Annotated[bool, typer.Option("--consume/--no-consume", help="Whether it may.")] = True,
     orderly: Annotated[bool, typer.Option("--orderly", help="It consumes in order.")] = False,
@@ -176,7 +176,7 @@ def create(
 @app.command("delete", epilog="Example: kerolox group delete billing --yes")
 @one_line_errors
 def delete(
-    group: GroupName,
+    group: GroupArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     keep_progress: Annotated[bool, typer.Option("--keep-progress", help="Keep its offsets.")] = False,
     cluster: Annotated[str | None, typer.Option(help="At the brokers of this cluster; else of all.")] = None,
@@ -204,7 +204,7 @@ def delete(
 @app.command("lag", epilog="Example: kerolox group lag billing")
 @one_line_errors
 def lag(
-    group: GroupName,
+    group: GroupArgument,
     topic: Annotated[str | None, typer.Option(help="Only of this topic.")] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
@@ -237,7 +237,7 @@ def lag(
     out = output(json)
     out.show(
         {"group": group, "lag": total, "queues": queues, "disabled": why},
-        Table(
+        OutputTable(
             columns,
             rows,
             title=f"group {group} is {total} messages behind",
@@ -249,7 +249,9 @@ def lag(
 
 @app.command("members", epilog="Example: kerolox group members billing")
 @one_line_errors
-def members(group: GroupName, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
+def members(
+    group: GroupArgument, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
+) -> None:
     """Show who is connected in a group, and what it has subscribed."""
 
     async def work(admin: Admin) -> dict[str, ConsumerConnection]:
@@ -288,16 +290,18 @@ def members(group: GroupName, nameserver: NameServerOption = DEFAULT_ADDRESS, js
     }
     columns = ("client", "address", "language", "version", "brokers")
     rows = [(*list(client.values())[:-1], ", ".join(client["brokers"])) for client in clients.values()]
-    shown = [Table(columns, rows, title=f"members of {group}", empty=f"nobody of group {group} is connected")]
+    shown = [
+        OutputTable(columns, rows, title=f"members of {group}", empty=f"nobody of group {group} is connected")
+    ]
     if subscriptions:
-        shown.append(Table(("topic", "subscription"), sorted(subscriptions.items())))
+        shown.append(OutputTable(("topic", "subscription"), sorted(subscriptions.items())))
     output(json).show(document, *shown)
 
 
 @app.command("reset", epilog="Example: kerolox group reset billing TopicTest --to 2h")
 @one_line_errors
 def reset(
-    group: GroupName,
+    group: GroupArgument,
     topic: Annotated[
         str, typer.Argument(help="Topic to go back or forward in.", autocompletion=completion.topics)
     ],
@@ -325,5 +329,5 @@ def reset(
         for queue, offset in run_admin(nameserver, work).items()
     ]
     output(json).show(
-        document, Table(("broker", "queue", "offset"), [tuple(row.values()) for row in document])
+        document, OutputTable(("broker", "queue", "offset"), [tuple(row.values()) for row in document])
     )

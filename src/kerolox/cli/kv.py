@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_with
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 from kerolox.errors import KeroloxError, RequestFailed, nearest
 
 if TYPE_CHECKING:
@@ -19,13 +19,16 @@ app = typer.Typer(
 )
 
 Namespace = Annotated[str, typer.Argument(help="Namespace of the setting.")]
-Key = Annotated[str, typer.Argument(help="Its key.")]
+KeyArgument = Annotated[str, typer.Argument(help="Its key.")]
 
 
 @app.command("get", epilog="Example: kerolox kv get ORDER_TOPIC_CONFIG TopicTest")
 @one_line_errors
 def get(
-    namespace: Namespace, key: Key, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
+    namespace: Namespace,
+    key: KeyArgument,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
 ) -> None:
     """Print one value."""
     from kerolox.protocol.codes import RequestCode
@@ -76,7 +79,7 @@ async def _values(servers: NameServers, namespace: str) -> dict[str, str]:
 @one_line_errors
 def put(
     namespace: Namespace,
-    key: Key,
+    key: KeyArgument,
     value: Annotated[str, typer.Argument(help="Its new value.")],
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
@@ -96,7 +99,10 @@ def put(
 @app.command("delete", epilog="Example: kerolox kv delete ORDER_TOPIC_CONFIG TopicTest")
 @one_line_errors
 def delete(
-    namespace: Namespace, key: Key, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
+    namespace: Namespace,
+    key: KeyArgument,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
 ) -> None:
     """Delete a value, at every name server given."""
     from kerolox.protocol.codes import RequestCode
@@ -135,4 +141,4 @@ def list_values(
 
     values = run_with(nameserver, work)
     empty = f"namespace {namespace} is empty"
-    output(json).show(values, Table(("key", "value"), sorted(values.items()), empty=empty))
+    output(json).show(values, OutputTable(("key", "value"), sorted(values.items()), empty=empty))

@@ -9,7 +9,7 @@ import typer
 from kerolox.cli import completion
 from kerolox.cli.messages import COLUMNS, document, row
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 from kerolox.cli.times import parse_time, time_text
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def get(
         return await Lookups(admin).by_id(id, topic)
 
     found = document(run_admin(nameserver, work))
-    output(json).show(found, Table(("", ""), [(key, _shown(key, value)) for key, value in found.items()]))
+    output(json).show(
+        found, OutputTable(("", ""), [(key, _shown(key, value)) for key, value in found.items()])
+    )
 
 
 @app.command("find", epilog="Example: kerolox message find TopicTest --key order-42 --from 2h")
@@ -84,7 +86,7 @@ def find(
         "complete": not found.cut,
         "cut": found.cut or None,
     }
-    output(json).show(shown, Table(COLUMNS, [row(message) for message in found.messages]))
+    output(json).show(shown, OutputTable(COLUMNS, [row(message) for message in found.messages]))
     if found.cut:
         typer.echo(f"not all: {found.cut}", err=True)
 

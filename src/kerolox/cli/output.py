@@ -24,7 +24,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for programs
 
 
 @dataclass
-class Table:
+class OutputTable:
     """Rows for people."""
 
     columns: Sequence[str]
@@ -37,7 +37,7 @@ class Output(Protocol):
     def note(self, text: str) -> None:
         """A line for people that says what happens; programs do not get it."""
 
-    def show(self, document: Any, *tables: Table) -> None:
+    def show(self, document: Any, *tables: OutputTable) -> None:
         """The result."""
 
 
@@ -47,7 +47,7 @@ class TableOutput:
     def note(self, text: str) -> None:
         typer.echo(text)
 
-    def show(self, document: Any, *tables: Table) -> None:
+    def show(self, document: Any, *tables: OutputTable) -> None:
         if not tables:
             typer.echo(document)
             return
@@ -78,7 +78,7 @@ class JsonOutput:
     def note(self, text: str) -> None:
         pass
 
-    def show(self, document: Any, *tables: Table) -> None:
+    def show(self, document: Any, *tables: OutputTable) -> None:
         import json
 
         typer.echo(json.dumps(document, ensure_ascii=False, indent=2))

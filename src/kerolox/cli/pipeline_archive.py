@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output, say
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
 from kerolox.cli.times import parse_span
 from kerolox.errors import OptionError
 
@@ -143,7 +143,7 @@ def archive(
     ]
     shown = output(json)
     if rows or json:
-        shown.show(document, Table(("topic", "messages", "files", "size", "missing"), rows))
+        shown.show(document, OutputTable(("topic", "messages", "files", "size", "missing"), rows))
     shown.note(_sentence(summary, rate, to))
     if summary.swept.files:
         size = size_text(summary.swept.bytes)
@@ -177,7 +177,7 @@ def _run(
 
     wanted = read_wanted(source, "batch")  # wrong options are told before Spark starts
     destination = (DeltaArchive if delta else ParquetArchive)(local_folder(to))
-    progress = Progress(quiet)
+    progress = ArchiveProgress(quiet)
 
     def on_round(summary: Summary, left: int) -> None:
         progress.told(summary, left)
@@ -287,7 +287,7 @@ def _interrupts() -> Iterator[Interrupts]:
         made.restore()
 
 
-class Progress:
+class ArchiveProgress:
     """A bar on a terminal, lines elsewhere, nothing for programs."""
 
     def __init__(self, quiet: bool) -> None:
@@ -308,7 +308,7 @@ class Progress:
         self._now_s = SYSTEM_CLOCK.monotonic_s
         self._began_s = self._said_s = self._now_s()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ArchiveProgress:
         self._bar.start()
         return self
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.output import JsonFlag, Table, output, say, say_error
+from kerolox.cli.output import JsonFlag, OutputTable, output, say, say_error
 from kerolox.cli.pipeline_archive import QUICK
 from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
@@ -115,7 +115,7 @@ def _run(
         session.stop()
 
 
-def _tables(made: Audit, to: Path) -> list[Table]:
+def _tables(made: Audit, to: Path) -> list[OutputTable]:
     from kerolox.pipeline.audit.finding_kinds import KINDS
     from kerolox.pipeline.audit.report import size_text
 
@@ -127,14 +127,14 @@ def _tables(made: Audit, to: Path) -> list[Table]:
         ("time", f"{made.seconds:.1f} s"),
         ("report", str(to.absolute() / "report.html")),
     ]
-    tables = [Table(("audit", ", ".join(store.label for store in made.stores)), rows)]
+    tables = [OutputTable(("audit", ", ".join(store.label for store in made.stores)), rows)]
     found = [
         (kind.title, made.findings.count(kind), (made.findings.problems(kind) or [{}])[0].get("what"))
         for kind in KINDS
         if made.findings.count(kind)
     ]
     if found:
-        tables.append(Table(("problems", "count", "the first one"), found, title="findings"))
+        tables.append(OutputTable(("problems", "count", "the first one"), found, title="findings"))
     return tables
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys, split_addresses
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output, say
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
 from kerolox.cli.pipeline_archive import _with_retries, pairs
 from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
-    from kerolox.pipeline.replay.plan import Choice, Plan
+    from kerolox.pipeline.replay.plan import ReplayChoice, ReplayPlan
     from kerolox.pipeline.replay.replay import Replayed
 
 EXAMPLE = (
@@ -66,12 +66,12 @@ def replay(
     """
     from kerolox.clock import SYSTEM_CLOCK
     from kerolox.pipeline.replay import replay as work
-    from kerolox.pipeline.replay.plan import Choice, default_state
+    from kerolox.pipeline.replay.plan import ReplayChoice, default_state
 
     if to_topic and topic_map:
         raise OptionError("--topic-map", " ".join(topic_map), "either --to-topic or --topic-map")
     now_ms = SYSTEM_CLOCK.wall_ms()
-    choice = Choice(
+    choice = ReplayChoice(
         topics=tuple(sorted(topics or ())),
         since=since or "",
         until=until or "",
@@ -106,7 +106,7 @@ def replay(
         for each in result.queues
     ]
     output(json).show(
-        document, Table(("from", "to", "offsets", "messages", "sent now"), rows), _totals(result)
+        document, OutputTable(("from", "to", "offsets", "messages", "sent now"), rows), _totals(result)
     )
     if not result.is_complete:
         why = "; ".join(result.stopped) or "messages that were planned are not in the source any more"
@@ -117,7 +117,7 @@ def replay(
 def _run(
     source: str,
     nameserver: str,
-    choice: Choice,
+    choice: ReplayChoice,
     master: str,
     conf: dict[str, str],
     how: dict[str, Any],
@@ -142,7 +142,7 @@ def _run(
     )  # fmt: skip
     planned = False
 
-    def on_plan(plan: Plan) -> None:
+    def on_plan(plan: ReplayPlan) -> None:
         nonlocal planned
         planned = True
         bar.update(task, description=f"replay {plan.id}", total=plan.count)
@@ -177,7 +177,7 @@ def _run(
         session.stop()
 
 
-def _totals(result: Replayed) -> Table:
+def _totals(result: Replayed) -> OutputTable:
     columns = (
         "replay",
         "would be sent" if result.dry_run else "planned",
@@ -185,7 +185,7 @@ def _totals(result: Replayed) -> Table:
         "sent before",
         "repeated",
     )
-    return Table(columns, [(result.id, result.planned, result.sent, result.before, result.repeated)])
+    return OutputTable(columns, [(result.id, result.planned, result.sent, result.before, result.repeated)])
 
 
 def _go_on(id: str) -> str:

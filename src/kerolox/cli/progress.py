@@ -11,7 +11,7 @@ PROGRESS_EVERY_S = 0.5
 LINES_EVERY_S = 10.0  # where nobody looks
 
 
-class Progress:
+class ProgressLine:
     """Tells now and then how far it is: in place on a terminal, else by lines."""
 
     def __init__(self, text: Callable[[], str]) -> None:

@@ -12,8 +12,8 @@ import typer
 
 from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys, split_addresses
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
-from kerolox.cli.progress import Progress
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.progress import ProgressLine
 from kerolox.cli.times import parse_moment, parse_span
 from kerolox.errors import KeroloxError, OptionError, sentences
 
@@ -92,7 +92,7 @@ def send(
         )
 
     size = file.stat().st_size if file is not None and file.is_file() else 0
-    sending = Sending(topic, queue, order_key, message, size)
+    sending = LineSending(topic, queue, order_key, message, size)
     run(sending.run(split_addresses(nameserver), _bodies(bodies, file, whole)))
     document = {
         "sent": sending.sent,
@@ -103,7 +103,7 @@ def send(
     }
     columns = ("id", "broker", "queue", "offset", "status")
     rows = [tuple(row.values()) for row in sending.shown]
-    output(json).show(document, Table(columns, rows, empty="nothing was sent"))
+    output(json).show(document, OutputTable(columns, rows, empty="nothing was sent"))
     more = f", the first {len(rows)} shown" if sending.sent > len(rows) else ""
     typer.echo(f"{sending.sent} sent{more}", err=True)
     if sending.failed:
@@ -111,7 +111,7 @@ def send(
         raise typer.Exit(1)
 
 
-class Sending:
+class LineSending:
     """Sends many messages, some at a time, until one cannot be sent: what follows is not tried then."""
 
     def __init__(
@@ -140,7 +140,7 @@ class Sending:
         from kerolox import ClientOptions, Producer, ProducerOptions
 
         tasks: set[asyncio.Task[None]] = set()
-        progress = Progress(self._how_far)
+        progress = ProgressLine(self._how_far)
         access_key, secret_key = access_keys()
         where = ClientOptions(nameservers, access_key=access_key, secret_key=secret_key)
         async with Producer(where, group=GROUP, options=ProducerOptions(timeout_s=TIMEOUT_S)) as producer:

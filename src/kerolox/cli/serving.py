@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import typer
 
-from kerolox.cli.output import Table, output, say
+from kerolox.cli.output import OutputTable, output, say
 from kerolox.errors import OptionError
 
 PARENT_CHECK_S = 0.25
@@ -55,8 +55,8 @@ def options_document(loaded: Loaded[Any]) -> dict[str, dict[str, str]]:
     return {key: {"value": value, "source": source} for key, value, source in loaded.rows()}
 
 
-def options_table(loaded: Loaded[Any], title: str | None = None) -> Table:
-    return Table(("option", "value", "source"), loaded.rows(), title=title)
+def options_table(loaded: Loaded[Any], title: str | None = None) -> OutputTable:
+    return OutputTable(("option", "value", "source"), loaded.rows(), title=title)
 
 
 def log_to_stderr(level: LogLevel) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output, say_error
+from kerolox.cli.output import JsonFlag, Output, OutputTable, one_line_errors, output, say_error
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
@@ -22,9 +22,8 @@ app = typer.Typer(
     help="Look at the files of a store, check them, mend them. No broker is asked.", no_args_is_help=True
 )
 
-Progress = Callable[[int, int], None]
 
-ConfigFile = Annotated[
+ConfigFileOption = Annotated[
     Path | None,
     typer.Option(
         "--config-file", "-c", help="The broker's configuration file; needed if it changes sizes or places."
@@ -68,7 +67,7 @@ def inspect(
         typer.Option(help=f"How many rows; 0 for all. {_SHOWN} for people, all with --json."),
     ] = None,
     slots: Annotated[int | None, typer.Option(help="Slots of an index file (maxHashSlotNum).")] = None,
-    config_file: ConfigFile = None,
+    config_file: ConfigFileOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Show what is in a file: messages, queue entries, keys, times. With --json one object a line."""
@@ -99,7 +98,7 @@ def inspect(
 )
 def verify(
     directory: StoreDirectory,
-    config_file: ConfigFile = None,
+    config_file: ConfigFileOption = None,
     live: Annotated[bool, typer.Option("--live", help="Also look at a store that is in use.")] = False,
     queues: Annotated[bool, typer.Option(help="Check the consume queues.")] = True,
     index: Annotated[bool, typer.Option(help="Check the key index.")] = True,
@@ -133,7 +132,7 @@ def repair(
     ] = None,
     cut: Annotated[int | None, typer.Option(help="End the log at this offset; drop what follows.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    config_file: ConfigFile = None,
+    config_file: ConfigFileOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Mend a store: rebuild queues and index from the log (both, unless one is named), after the log itself
@@ -317,7 +316,7 @@ def _in_use(layout: Layout, error: Any) -> KeroloxError:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Progress]:
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on a terminal; elsewhere a line now and then."""
     from kerolox.clock import SYSTEM_CLOCK
 
@@ -384,12 +383,16 @@ def _print_table(found: Iterator[dict[str, Any]], kind: str, count: int) -> None
         return
     heads = [row for row in rows if row.get("index") == "header"]
     rows = [row for row in rows if row.get("index") != "header"]
-    tables = [Table(tuple(head), [[_cell(name, value) for name, value in head.items()]]) for head in heads]
+    tables = [
+        OutputTable(tuple(head), [[_cell(name, value) for name, value in head.items()]]) for head in heads
+    ]
     columns = _COLUMNS.get(kind) or tuple(dict.fromkeys(name for row in rows for name in row))
     if any("problem" in row for row in rows) and "problem" not in columns:
         columns = (*columns, "problem")
     if rows:
-        tables.append(Table(columns, [[_cell(name, row.get(name)) for name in columns] for row in rows]))
+        tables.append(
+            OutputTable(columns, [[_cell(name, row.get(name)) for name in columns] for row in rows])
+        )
     try:
         output(False).show(None, *tables)
         if count and next(found, None) is not None:
@@ -433,8 +436,8 @@ def _show_summary(layout: Layout, out: Output) -> None:
     ]
     out.show(
         found,
-        Table(("store", found["store"]), rows),
-        Table(("topic", "queue", "min", "max", "files"), queues, empty="it has no consume queues"),
+        OutputTable(("store", found["store"]), rows),
+        OutputTable(("topic", "queue", "min", "max", "files"), queues, empty="it has no consume queues"),
     )
 
 
@@ -451,11 +454,11 @@ def _show_report(report: Report, out: Output) -> None:
         ("index", f"{report.index_files} files with {report.index_entries} keys"),
         ("speed", f"{report.seconds:.1f} s, {rate:.0f} messages a second"),
     ]
-    tables = [Table(("store", report.root), rows)]
+    tables = [OutputTable(("store", report.root), rows)]
     for title, found in (("findings", report.findings), ("worth knowing", report.notes)):
         if found:
             cells = [(finding.kind, finding.path, finding.what, finding.next) for finding in found]
-            tables.append(Table(("what", "where", "found", "next step"), cells, title=title))
+            tables.append(OutputTable(("what", "where", "found", "next step"), cells, title=title))
     out.show(document, *tables)
     if report.not_shown:
         out.note(f"{report.not_shown} more are not shown")

@@ -59,7 +59,7 @@ def follow(
     time_ms = LATEST_MS if begin == "now" else parse_time(begin, SYSTEM_CLOCK.wall_ms(), "--from")
 
     async def work(admin: Admin) -> None:
-        await Tail(admin, topic, expression, kind, time_ms, count, as_json=json).run()
+        await TopicTail(admin, topic, expression, kind, time_ms, count, as_json=json).run()
 
     try:
         run_admin(nameserver, work)
@@ -67,7 +67,7 @@ def follow(
         pass
 
 
-class Tail:
+class TopicTail:
     """One task for every queue, and one that looks for new queues."""
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
@@ -45,11 +45,11 @@ def pending(
         (each["broker"], topic, count) for each in brokers for topic, count in sorted(each["topics"].items())
     ]
     figures = [(each["broker"], each["waiting"], each["notEntered"], each["lateS"]) for each in brokers]
-    tables = [Table(("broker", "waiting", "not yet entered", "late by s"), figures)]
+    tables = [OutputTable(("broker", "waiting", "not yet entered", "late by s"), figures)]
     if due:
-        tables.append(Table(("broker", "due from", "to", "messages"), due))
+        tables.append(OutputTable(("broker", "due from", "to", "messages"), due))
     if topics:
-        tables.append(Table(("broker", "topic", "messages"), topics))
+        tables.append(OutputTable(("broker", "topic", "messages"), topics))
     output(json).show(brokers, *tables)
 
 

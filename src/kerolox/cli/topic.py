@@ -8,7 +8,7 @@ import typer
 
 from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, near_topic, run_admin
-from kerolox.cli.output import JsonFlag, Output, Table, one_line_errors, output, say
+from kerolox.cli.output import JsonFlag, Output, OutputTable, one_line_errors, output, say
 from kerolox.cli.times import time_text
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def list_topics(
 
     topics, known = run_admin(nameserver, work)
     empty = "there is no topic yet; make one with topic create"
-    output(json).show(topics, Table(("topic",), [(topic,) for topic in topics], empty=empty))
+    output(json).show(topics, OutputTable(("topic",), [(topic,) for topic in topics], empty=empty))
     if len(topics) < len(known) and not json:
         say(f"{len(known) - len(topics)} topics of the system and of groups are not shown: --all")
 
@@ -86,7 +86,9 @@ def show_route(out: Output, topic: str, found: TopicRoute) -> None:
             )
         )
     columns = ("broker", "cluster", "rights", "read queues", "write queues", "master", "slaves")
-    shown = Table(columns, queues, title=f"topic {topic}", empty=f"no broker has queues of topic {topic}")
+    shown = OutputTable(
+        columns, queues, title=f"topic {topic}", empty=f"no broker has queues of topic {topic}"
+    )
     out.show(json.loads(found.encode()), shown)
 
 
@@ -189,7 +191,7 @@ def put(
         for name, config in done.items()
     ]
     columns = ("broker", "topic", "read queues", "write queues", "perm", "order")
-    output(json).show(document, Table(columns, [tuple(row.values()) for row in document]))
+    output(json).show(document, OutputTable(columns, [tuple(row.values()) for row in document]))
 
 
 @app.command("delete", epilog="Example: kerolox topic delete TopicTest --yes")
@@ -247,4 +249,4 @@ def stats(topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json
     ]
     rows = [(*list(row.values())[:-1], time_text(row["lastStoreTime"])) for row in document]  # type: ignore[arg-type]
     columns = ("broker", "queue", "min offset", "max offset", "messages", "last stored")
-    output(json).show(document, Table(columns, rows, empty=f"no broker has queues of topic {topic}"))
+    output(json).show(document, OutputTable(columns, rows, empty=f"no broker has queues of topic {topic}"))

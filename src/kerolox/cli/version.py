@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kerolox.cli.output import JsonFlag, Table, one_line_errors, output
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 
 EXAMPLE = "Example: kerolox version --json"
 
@@ -48,4 +48,4 @@ def show(json: JsonFlag = False) -> None:
         ("core", core),
         ("protocol", f"RocketMQ {protocol} (version {VERSION})"),
     ]
-    output(json).show(document, Table(("part", "version"), rows))
+    output(json).show(document, OutputTable(("part", "version"), rows))

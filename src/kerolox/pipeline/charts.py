@@ -35,7 +35,7 @@ class Series(NamedTuple):
     values: Sequence[float | None]
 
 
-class Mark(NamedTuple):
+class TimeMark(NamedTuple):
     """A time that is told of."""
 
     from_ms: float
@@ -140,7 +140,7 @@ def curves(
     *,
     unit: str = "",
     powers: bool = False,
-    marks: Sequence[Mark] = (),
+    marks: Sequence[TimeMark] = (),
 ) -> str:
     """Values over time. ``powers``: on a scale of powers of ten. From a start of 0 seconds are counted."""
     count = max((len(each.values) for each in series), default=0)
@@ -188,7 +188,7 @@ def _drawn(places: Sequence[tuple[float, float] | None]) -> str:
     return path
 
 
-def _marked(x: Scale, top: float, mark: Mark) -> str:
+def _marked(x: Scale, top: float, mark: TimeMark) -> str:
     """A time that is told of: a band, with words above it."""
     left, right = x(mark.from_ms), x(mark.to_ms)
     middle = min(max((left + right) / 2, LEFT + 130.0), WIDTH - RIGHT - 130.0)

@@ -78,7 +78,7 @@ def in_namespace(places: Mapping[Queue, int], namespace: str) -> QueueOffsets:
 
 
 @dataclass(frozen=True)
-class Mark:
+class StreamOffset:
     """An offset of a streaming query."""
 
     group: str
@@ -96,7 +96,7 @@ class Mark:
         return form | {"group": self.group, "ns": self.nameserver, "q": to_tree(self.places)}
 
     @classmethod
-    def decode(cls, form: Mapping[str, Any]) -> Mark:
+    def decode(cls, form: Mapping[str, Any]) -> StreamOffset:
         if not is_marked(form):
             raise ProtocolError(
                 f"{json.dumps(form)} is no offset of the format rocketmq. Does the checkpoint belong to "

@@ -34,7 +34,7 @@ NOT_HERE: Final = {
     "batch": "a streaming query (spark.readStream) with it. Leave it out: a batch query reads all at once",
 }
 
-Reading = Callable[[str], Any]  # raises ValueError
+OptionReader = Callable[[str], Any]  # raises ValueError
 
 # What people write who come from elsewhere.
 ELSEWHERE: Final = {
@@ -58,7 +58,7 @@ class Option:
     """One option: its name, how its text is read, and what it means."""
 
     key: str
-    read: Reading
+    read: OptionReader
     expected: str
     about: str
     default: Any = None
@@ -182,7 +182,7 @@ def _whole(value: str) -> int:
         raise ValueError("no whole number") from None
 
 
-def number(low: int, high: int | None = None) -> Reading:
+def number(low: int, high: int | None = None) -> OptionReader:
     def read(value: str) -> int:
         found = _whole(value)
         if found < low or (high is not None and found > high):
@@ -223,7 +223,7 @@ def _span(value: str) -> int | None:
     return None if found is None or unit is None else round(float(found[1]) * unit)
 
 
-def span(low: int, high: int | None = None) -> Reading:
+def span(low: int, high: int | None = None) -> OptionReader:
     """A length of time in milliseconds: ``900000``, ``15m``, ``15 minutes``."""
 
     def read(value: str) -> int:
@@ -249,7 +249,7 @@ def numbers(value: str) -> tuple[int, ...]:
     return tuple(_whole(word) for word in words(value))
 
 
-def one_of(*choices: str) -> Reading:
+def one_of(*choices: str) -> OptionReader:
     def read(value: str) -> str:
         if value.lower() not in choices:
             raise ValueError

@@ -29,7 +29,8 @@ from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
 from kerolox.spark.columns import MAP, TIMESTAMP
 
-Positions = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
+Positions = Numbers
 Block = bytes | memoryview
 
 MAGIC = 0xDAA320A7  # of records with a topic length of one byte
@@ -122,11 +123,11 @@ class Columns:
         self._edges = edges
         self._packed: pa.Array | None = None
         self._cuts: Cuts | None = None
-        self._pairs: Pairs | None = None
+        self._pairs: PropertyPairs | None = None
 
     def batch(self, schema: pa.Schema, broker: str | None) -> pa.RecordBatch:
         if "properties" in schema.names and schema.field("properties").type == MAP:
-            self._pairs = Pairs.of(self.packed)  # first: then single ones are at hand as well
+            self._pairs = PropertyPairs.of(self.packed)  # first: then single ones are at hand as well
         return pa.RecordBatch.from_arrays([self.column(field, broker) for field in schema], schema=schema)
 
     def column(self, field: pa.Field, broker: str | None) -> pa.Array:
@@ -163,9 +164,9 @@ class Columns:
         return self._packed
 
     @property
-    def pairs(self) -> Pairs:
+    def pairs(self) -> PropertyPairs:
         if self._pairs is None:
-            self._pairs = Pairs.of(self.packed)
+            self._pairs = PropertyPairs.of(self.packed)
         return self._pairs
 
     def _pick(self, name: str) -> pa.Array:
@@ -205,7 +206,7 @@ class Columns:
 # --- properties ---------------------------------------------------------------------------------
 
 
-class Pairs:
+class PropertyPairs:
     """The properties of many messages: all names, all values, and where each message's begin."""
 
     def __init__(self, rows: npt.NDArray[np.int32], keys: pa.Array, values: pa.Array) -> None:
@@ -218,7 +219,7 @@ class Pairs:
         self._names: list[str] = encoded.dictionary.to_pylist()
 
     @classmethod
-    def of(cls, packed: pa.Array) -> Pairs:
+    def of(cls, packed: pa.Array) -> PropertyPairs:
         cuts = Cuts.of(packed)
         pairs = None if cuts is None else cuts.pairs()
         return _split_slowly(packed) if pairs is None or pairs.has_repeated() else pairs
@@ -316,12 +317,12 @@ class Cuts:
         missing = chosen < 0
         return whole.take(pa.array(chosen, mask=missing) if missing.any() else pa.array(chosen))
 
-    def pairs(self) -> Pairs:
+    def pairs(self) -> PropertyPairs:
         """All of them."""
         count = len(self._starts)
         if not count:
             nothing = pa.array([], pa.string())
-            return Pairs(np.zeros(len(self._rows), np.int32), nothing, nothing)
+            return PropertyPairs(np.zeros(len(self._rows), np.int32), nothing, nothing)
         edges = np.empty(4 * count + 1, np.int32)
         for place, edge in enumerate((self._starts, self._equals, self._equals + 1, self._ends)):
             edges[place:-1:4] = edge
@@ -330,10 +331,10 @@ class Cuts:
         keys, values = (
             whole.take(pa.array(np.arange(first, 4 * count, 4, dtype=np.int32))) for first in (0, 2)
         )
-        return Pairs(np.searchsorted(self._starts, self._rows).astype(np.int32), keys, values)
+        return PropertyPairs(np.searchsorted(self._starts, self._rows).astype(np.int32), keys, values)
 
 
-def _split_slowly(packed: pa.Array) -> Pairs:
+def _split_slowly(packed: pa.Array) -> PropertyPairs:
     rows = [0]
     keys: list[str] = []
     values: list[str] = []
@@ -342,7 +343,7 @@ def _split_slowly(packed: pa.Array) -> Pairs:
         keys += table.keys()
         values += table.values()
         rows.append(len(keys))
-    return Pairs(np.array(rows, np.int32), pa.array(keys, pa.string()), pa.array(values, pa.string()))
+    return PropertyPairs(np.array(rows, np.int32), pa.array(keys, pa.string()), pa.array(values, pa.string()))
 
 
 # --- hosts, texts, and the slow way -------------------------------------------------------------------

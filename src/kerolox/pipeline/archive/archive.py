@@ -27,9 +27,9 @@ from kerolox.client.messages import Queue
 from kerolox.client.names import without_namespace
 from kerolox.client.sockets.socket_cluster import Edges, SocketCluster
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline.archive.files import Done, Format, Work, Written
-from kerolox.pipeline.archive.joining import Join, carry_out
-from kerolox.pipeline.archive.log import Ranges
+from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask, WrittenFile
+from kerolox.pipeline.archive.joining import JoinTask, carry_out
+from kerolox.pipeline.archive.log import OffsetRanges
 from kerolox.pipeline.archive.staging import NOTHING, Swept
 from kerolox.spark.offsets import QueueOffsets, queue_text
 from kerolox.spark.shipping import cause_of
@@ -49,7 +49,7 @@ RETRY_S_MAX = 30.0
 
 JOIN_EVERY_S = 600.0
 
-Runner = Callable[[Sequence[Work | Join]], Sequence[Done]]
+Runner = Callable[[Sequence[WriteTask | JoinTask]], Sequence[TaskResult]]
 
 
 class ArchiveFailed(KeroloxError):
@@ -77,13 +77,13 @@ class Destination(Protocol):
     def commit(
         self,
         group: str,
-        ranges: Ranges,
+        ranges: OffsetRanges,
         places: QueueOffsets,
-        files: Sequence[Written],
+        files: Sequence[WrittenFile],
         *,
         missing: dict[str, int] | None = None,
     ) -> object: ...
-    def discard(self, files: Sequence[Written]) -> None: ...
+    def discard(self, files: Sequence[WrittenFile]) -> None: ...
     def join(self, run: Runner, format: Format) -> int: ...
 
 
@@ -319,20 +319,20 @@ class Archive:
         self._on_round(self.summary, left - sum(each.count for each in wanted))
         return True
 
-    def _works(self, wanted: Sequence[Range]) -> list[Work]:
+    def _works(self, wanted: Sequence[Range]) -> list[WriteTask]:
         """The tasks of a round: each of one topic, and no more of them than it takes."""
         stem = self.destination.stem()
         settings = replace(self.wanted, start=Start(), end=Start())
         by_topic: dict[str, list[Range]] = {}
         for each in wanted:
             by_topic.setdefault(each.queue.topic, []).append(each)
-        made: list[Work] = []
+        made: list[WriteTask] = []
         for topic, mine in by_topic.items():
             rows = sum(each.count for each in mine)
             tasks = max(-(-rows // self._format.rows_max), min(self.cores, -(-rows // TASK_ROWS_MIN)))
             for part in bins(mine, tasks):
                 made.append(
-                    Work(
+                    WriteTask(
                         topic=without_namespace(self.wanted.cluster.namespace, topic),
                         ranges=tuple(part),
                         wanted=settings,
@@ -344,9 +344,9 @@ class Archive:
                 )
         return made
 
-    def _commit(self, wanted: Sequence[Range], stops: QueueOffsets, files: Sequence[Written]) -> None:
+    def _commit(self, wanted: Sequence[Range], stops: QueueOffsets, files: Sequence[WrittenFile]) -> None:
         missing = self._missing(wanted, files)
-        tree: Ranges = {}
+        tree: OffsetRanges = {}
         for each in wanted:
             brokers = tree.setdefault(each.queue.topic, {})
             brokers.setdefault(each.queue.broker, {})[str(each.queue.queue_id)] = (each.start, each.end)
@@ -372,7 +372,7 @@ class Archive:
         except KeroloxError as error:
             log.warning("small_files_not_joined error=%r", str(error))
 
-    def _missing(self, wanted: Sequence[Range], files: Sequence[Written]) -> dict[str, int]:
+    def _missing(self, wanted: Sequence[Range], files: Sequence[WrittenFile]) -> dict[str, int]:
         """By topic, how many messages of the ranges did not arrive. With a filter nobody can tell."""
         if self.wanted.expression != "*":
             return {}
@@ -410,7 +410,7 @@ class OnSpark:
     def __init__(self, context: SparkContext | None = None) -> None:
         self.context = context
 
-    def __call__(self, works: Sequence[Work | Join]) -> Sequence[Done]:
+    def __call__(self, works: Sequence[WriteTask | JoinTask]) -> Sequence[TaskResult]:
         from py4j.protocol import Py4JError
 
         assert self.context is not None

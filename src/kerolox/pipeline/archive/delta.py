@@ -27,10 +27,10 @@ from kerolox.atomic_file import write_atomically
 from kerolox.client.messages import Queue
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline.archive.files import Format, Written
+from kerolox.pipeline.archive.files import Format, WrittenFile
 from kerolox.pipeline.archive.folders import PARTITIONS, PROPERTY, TAG, WHOLE_DAY
 from kerolox.pipeline.archive.joining import FILES_MIN, OVER_FOR_MS, end_ms
-from kerolox.pipeline.archive.log import OWN_FOLDER, Ranges, check_folder, same_partitions, take_lock
+from kerolox.pipeline.archive.log import OWN_FOLDER, OffsetRanges, check_folder, same_partitions, take_lock
 from kerolox.pipeline.archive.staging import NOTHING, Staging, Swept, remove
 from kerolox.spark.offsets import QueueOffsets, Tree, from_tree, to_tree
 from kerolox.store.disk.files import Files
@@ -136,9 +136,9 @@ class DeltaArchive:
     def commit(
         self,
         group: str,
-        ranges: Ranges,
+        ranges: OffsetRanges,
         places: QueueOffsets,
-        files: Iterable[Written],
+        files: Iterable[WrittenFile],
         *,
         missing: dict[str, int] | None = None,
     ) -> None:
@@ -198,7 +198,7 @@ class DeltaArchive:
             self.number = self._table.version()
         return joined
 
-    def discard(self, files: Iterable[Written]) -> None:
+    def discard(self, files: Iterable[WrittenFile]) -> None:
         self._staging.discard(files)
 
 
@@ -219,7 +219,7 @@ def _partitions(table: Any) -> tuple[str, ...]:
     return tuple(name if name in (*PARTITIONS, TAG) else f"{PROPERTY}{name}" for name in names)
 
 
-def _added(file: Written, folders: Sequence[str], now_ms: int) -> Any:
+def _added(file: WrittenFile, folders: Sequence[str], now_ms: int) -> Any:
     from deltalake.transaction import AddAction
 
     statistics = {

@@ -27,7 +27,7 @@ from kerolox.pipeline.archive.folders import (
     PARTITIONS,
     PROPERTY,
     WHOLE_DAY,
-    Place,
+    FolderPlace,
     check_partitions,
     folder_of,
     places_of,
@@ -93,7 +93,7 @@ class Format:
 
 
 @dataclass(frozen=True)
-class Work:
+class WriteTask:
     """A task. All ranges are of one topic."""
 
     topic: str
@@ -105,7 +105,7 @@ class Work:
     format: Format
 
 
-class Target(Protocol):
+class ArchiveTask(Protocol):
     """Where a file goes: what all kinds of tasks tell."""
 
     @property
@@ -121,7 +121,7 @@ class Target(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class QueuePart:
     """The rows of one queue in a file."""
 
     broker: str
@@ -132,7 +132,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFile:
     """A file, as the driver gets to know it."""
 
     path: str  # where it stays, below the archive's folder
@@ -144,22 +144,22 @@ class Written:
     bytes: int
     first_ms: int  # store times
     last_ms: int
-    parts: tuple[Part, ...]
+    parts: tuple[QueuePart, ...]
     values: tuple[str | None, ...] = ()  # of what else folders tell
 
 
 @dataclass
-class Done:
+class TaskResult:
     """What a task has done, or why it could not."""
 
-    files: list[Written] = field(default_factory=list)
+    files: list[WrittenFile] = field(default_factory=list)
     error: str = ""
     retriable: bool = False  # the same may succeed later
 
 
-def write(work: Work) -> Done:
+def write(work: WriteTask) -> TaskResult:
     """Carry it out. What is wrong on purpose comes back as text: another try would not help."""
-    done = Done()
+    done = TaskResult()
     files = HourFiles(work)
     try:
         for wanted in work.ranges:
@@ -180,12 +180,12 @@ def write(work: Work) -> Done:
 class HourFiles:
     """Rows sorted into files by the hour they were stored in, and by what else folders tell."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: WriteTask) -> None:
         self.work = work
         self.schema = work.format.schema()
-        self._open: dict[Place, HourFile] = {}  # the last used comes last
-        self._places: set[Place] = set()
-        self._closed: list[Written] = []
+        self._open: dict[FolderPlace, HourFile] = {}  # the last used comes last
+        self._places: set[FolderPlace] = set()
+        self._closed: list[WrittenFile] = []
         self._count = 0
         self._buffered = 0
 
@@ -195,7 +195,7 @@ class HourFiles:
             whole = len(places) == 1
             self._add(place, queue, batch if whole else batch.filter(pa.array(numbers == number)))
 
-    def _add(self, place: Place, queue: Queue, batch: pa.RecordBatch) -> None:
+    def _add(self, place: FolderPlace, queue: Queue, batch: pa.RecordBatch) -> None:
         limit = self.work.format.rows_max
         while batch.num_rows:
             file = self._open.pop(place, None) or self._new(place)
@@ -209,7 +209,7 @@ class HourFiles:
             fullest = max(self._open.values(), key=lambda file: file.buffered)
             self._buffered -= fullest.flush()
 
-    def _new(self, place: Place) -> HourFile:
+    def _new(self, place: FolderPlace) -> HourFile:
         self._places.add(place)
         if len(self._places) > FOLDERS_MAX and self.work.format.chosen:
             raise OptionError(
@@ -221,13 +221,13 @@ class HourFiles:
         self._count += 1
         return HourFile(self.work, self.schema, place, self._count)
 
-    def _close(self, place: Place) -> None:
+    def _close(self, place: FolderPlace) -> None:
         file = self._open[place]
         self._buffered -= file.buffered
         self._closed.append(file.close())
         del self._open[place]  # not before: what cannot be closed is to be discarded
 
-    def close(self) -> list[Written]:
+    def close(self) -> list[WrittenFile]:
         for place in list(self._open):
             self._close(place)
         return self._closed
@@ -243,7 +243,7 @@ class HourFiles:
 class HourFile:
     """One Parquet file. Row groups are written when enough rows have come together."""
 
-    def __init__(self, work: Target, schema: pa.Schema, place: Place, number: int) -> None:
+    def __init__(self, work: ArchiveTask, schema: pa.Schema, place: FolderPlace, number: int) -> None:
         began = datetime.fromtimestamp(place.hour * 3600, UTC)
         format = work.format
         self._work = work
@@ -270,7 +270,7 @@ class HourFile:
         )
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
-        self._parts: dict[Queue, Part] = {}
+        self._parts: dict[Queue, QueuePart] = {}
         self._first_us = 1 << 62
         self._last_us = -(1 << 62)
         self.rows = 0
@@ -293,11 +293,11 @@ class HourFile:
         first, last = offsets[0].as_py(), offsets[-1].as_py()
         known = self._parts.get(queue)
         if known is None:
-            self._parts[queue] = Part(queue.broker, queue.queue_id, first, last, batch.num_rows)
+            self._parts[queue] = QueuePart(queue.broker, queue.queue_id, first, last, batch.num_rows)
         else:
             first = min(known.first, first)
             rows = known.rows + batch.num_rows
-            self._parts[queue] = Part(queue.broker, queue.queue_id, first, max(known.last, last), rows)
+            self._parts[queue] = QueuePart(queue.broker, queue.queue_id, first, max(known.last, last), rows)
         times = batch.column(self._schema.get_field_index("store_timestamp")).view(pa.int64())
         least = pc.min_max(times)
         self._first_us = min(self._first_us, least["min"].as_py())
@@ -316,14 +316,14 @@ class HourFile:
         """What of it is in the file so far."""
         return self._file.tell()
 
-    def close(self) -> Written:
+    def close(self) -> WrittenFile:
         self.flush()
         self._writer.close()
         self._file.flush()
         os.fsync(self._file.fileno())
         size = self._file.tell()
         self._file.close()
-        return Written(
+        return WrittenFile(
             path=self._path,
             staged=self._staged,
             topic=self._work.topic,

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from kerolox.errors import OptionError
 from kerolox.spark.columns import COLUMNS
-from kerolox.spark.records import Pairs
+from kerolox.spark.records import PropertyPairs
 
 HOUR_US = 3_600_000_000
 PARTITIONS = ("topic", "date", "hour")  # unless told otherwise
@@ -66,7 +66,7 @@ def folder_of(
     return folder
 
 
-class Place(NamedTuple):
+class FolderPlace(NamedTuple):
     """Which folder rows belong to."""
 
     hour: int  # since 1970; of a whole day its first
@@ -75,7 +75,7 @@ class Place(NamedTuple):
 
 def places_of(
     batch: pa.RecordBatch, chosen: Sequence[str], *, by_hour: bool
-) -> tuple[list[Place], npt.NDArray[np.int64]]:
+) -> tuple[list[FolderPlace], npt.NDArray[np.int64]]:
     """The different places of rows, and the number of the place of each."""
     times = np.asarray(batch.column(batch.schema.get_field_index("store_timestamp")).view(pa.int64()))
     hours = times // HOUR_US
@@ -83,7 +83,7 @@ def places_of(
         hours -= hours % 24
     low, high = int(hours.min()), int(hours.max())
     if low == high and not chosen:
-        return [Place(low)], np.zeros(len(hours), np.int64)
+        return [FolderPlace(low)], np.zeros(len(hours), np.int64)
     codes: list[npt.NDArray[np.int64]] = [hours - low]
     known: list[list[str | None]] = []
     for name in chosen:
@@ -92,7 +92,7 @@ def places_of(
         known.append([_fitting(value) for value in texts.dictionary.to_pylist()])
     rows, inverse = np.unique(np.stack(codes), axis=1, return_inverse=True)
     found = [
-        Place(low + row[0], tuple(each[at] for each, at in zip(known, row[1:], strict=True)))
+        FolderPlace(low + row[0], tuple(each[at] for each, at in zip(known, row[1:], strict=True)))
         for row in rows.T.tolist()
     ]
     # Values that do not fit are all at the same place.
@@ -106,7 +106,7 @@ def _chosen(batch: pa.RecordBatch, name: str) -> pa.Array:
     packed = batch.column(batch.schema.get_field_index("properties"))
     name = name.removeprefix(PROPERTY)
     if packed.type == pa.string():
-        return Pairs.of(packed).pick(name)
+        return PropertyPairs.of(packed).pick(name)
     return pc.map_lookup(packed, name, "last")
 
 

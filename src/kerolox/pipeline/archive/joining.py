@@ -17,8 +17,16 @@ import pyarrow.parquet as pq
 
 from kerolox.client.messages import Queue
 from kerolox.errors import KeroloxError
-from kerolox.pipeline.archive.files import Done, Format, HourFile, Part, Work, Written, write
-from kerolox.pipeline.archive.folders import WHOLE_DAY, Place
+from kerolox.pipeline.archive.files import (
+    Format,
+    HourFile,
+    QueuePart,
+    TaskResult,
+    WriteTask,
+    WrittenFile,
+    write,
+)
+from kerolox.pipeline.archive.folders import WHOLE_DAY, FolderPlace
 
 FILES_MIN = 8  # fewer in an hour are left as they are
 OVER_FOR_MS = 300_000  # brokers' clocks differ, and the last messages of an hour are written a round later
@@ -26,29 +34,29 @@ BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True)
-class Join:
+class JoinTask:
     """A task: one file out of several of the same hour."""
 
     topic: str
-    files: tuple[Written, ...]
+    files: tuple[WrittenFile, ...]
     root: str
     staging: str
     stem: str
     format: Format
 
     @property
-    def place(self) -> Place:
+    def place(self) -> FolderPlace:
         """Where all of them lie."""
         date, hour, values = self.files[0].date, self.files[0].hour, self.files[0].values
-        return Place(begin_ms(date, hour) // 3_600_000, values)
+        return FolderPlace(begin_ms(date, hour) // 3_600_000, values)
 
 
-def carry_out(work: Work | Join) -> Done:
+def carry_out(work: WriteTask | JoinTask) -> TaskResult:
     """A task of either kind."""
-    return write(work) if isinstance(work, Work) else join(work)
+    return write(work) if isinstance(work, WriteTask) else join(work)
 
 
-def join(work: Join) -> Done:
+def join(work: JoinTask) -> TaskResult:
     schema = work.format.schema()
     file = HourFile(work, schema, work.place, 1)
     nobody = Queue("", "", 0)
@@ -64,29 +72,29 @@ def join(work: Join) -> Done:
             raise KeroloxError(f"{written.staged}: {written.rows} rows, where its parts have {expected}")
     except (KeroloxError, OSError) as error:
         file.discard()
-        return Done(error=" ".join(str(error).split()))
+        return TaskResult(error=" ".join(str(error).split()))
     except BaseException:
         file.discard()
         raise
-    return Done(files=[written])
+    return TaskResult(files=[written])
 
 
-def small_files(files: Iterable[Written], now_ms: int, format: Format) -> list[list[Written]]:
+def small_files(files: Iterable[WrittenFile], now_ms: int, format: Format) -> list[list[WrittenFile]]:
     """Which files are to be joined with which."""
-    folders: dict[str, list[Written]] = {}
+    folders: dict[str, list[WrittenFile]] = {}
     for file in files:
         small = file.rows * 2 <= format.rows_max and file.bytes * 2 <= format.bytes_max
         if small and end_ms(file.date, file.hour) + OVER_FOR_MS <= now_ms:
             folders.setdefault(os.path.dirname(file.path), []).append(file)
-    sets: list[list[Written]] = []
+    sets: list[list[WrittenFile]] = []
     for found in folders.values():
         if len(found) >= FILES_MIN:
             sets += [each for each in _packed(found, format) if len(each) > 1]
     return sets
 
 
-def _packed(files: Sequence[Written], format: Format) -> list[list[Written]]:
-    sets: list[list[Written]] = [[]]
+def _packed(files: Sequence[WrittenFile], format: Format) -> list[list[WrittenFile]]:
+    sets: list[list[WrittenFile]] = [[]]
     rows = size = 0
     for file in sorted(files, key=lambda file: file.path):
         rows += file.rows
@@ -98,8 +106,8 @@ def _packed(files: Sequence[Written], format: Format) -> list[list[Written]]:
     return sets
 
 
-def _parts(files: Iterable[Written]) -> tuple[Part, ...]:
-    found: dict[tuple[str, int], Part] = {}
+def _parts(files: Iterable[WrittenFile]) -> tuple[QueuePart, ...]:
+    found: dict[tuple[str, int], QueuePart] = {}
     for part in (part for file in files for part in file.parts):
         known = found.get((part.broker, part.queue_id), part)
         rows = part.rows if known is part else known.rows + part.rows

@@ -34,9 +34,9 @@ import msgspec
 from kerolox.atomic_file import sync_directory, write_atomically
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline.archive.files import Done, Format, Written
+from kerolox.pipeline.archive.files import Format, TaskResult, WrittenFile
 from kerolox.pipeline.archive.folders import PARTITIONS
-from kerolox.pipeline.archive.joining import Join, small_files
+from kerolox.pipeline.archive.joining import JoinTask, small_files
 from kerolox.pipeline.archive.staging import NOTHING, Staging
 from kerolox.spark.offsets import QueueOffsets, Tree, from_tree, to_tree
 from kerolox.store.disk.files import Files
@@ -49,7 +49,7 @@ SAVE_EVERY: Final = 100  # commits
 
 T = TypeVar("T")
 
-Ranges = dict[str, dict[str, dict[str, tuple[int, int]]]]  # topic, broker, queue: start, end
+OffsetRanges = dict[str, dict[str, dict[str, tuple[int, int]]]]  # topic, broker, queue: start, end
 
 
 class ArchiveDamaged(KeroloxError):
@@ -73,9 +73,9 @@ class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
     number: int
     at_ms: int
     group: str
-    ranges: Ranges  # what was read for it
+    ranges: OffsetRanges  # what was read for it
     offsets: Tree  # where to go on, of all queues
-    files: list[Written] = []
+    files: list[WrittenFile] = []
     removed: list[str] = []  # files that hold nothing but what is in these
     missing: dict[str, int] = {}  # by topic: messages that were gone before they were read
 
@@ -157,9 +157,9 @@ class ParquetArchive:
     def commit(
         self,
         group: str,
-        ranges: Ranges,
+        ranges: OffsetRanges,
         places: QueueOffsets,
-        files: Iterable[Written],
+        files: Iterable[WrittenFile],
         *,
         missing: dict[str, int] | None = None,
         removed: Iterable[str] = (),
@@ -184,7 +184,7 @@ class ParquetArchive:
         self._is_published = True
         return made
 
-    def discard(self, files: Iterable[Written]) -> None:
+    def discard(self, files: Iterable[WrittenFile]) -> None:
         self._staging.discard(files)
 
     def _write(self, made: Commit) -> None:
@@ -227,12 +227,12 @@ class ParquetArchive:
         for number in self.numbers():
             yield _decoded(self._path(number), Commit)
 
-    def files(self) -> dict[str, Written]:
+    def files(self) -> dict[str, WrittenFile]:
         """The files that count, by their paths below the folder."""
-        found: dict[str, Written] = {}
+        found: dict[str, WrittenFile] = {}
         saved = self._saved()
         if saved:
-            found = {file.path: file for file in _decoded(self._saved_path(saved), list[Written])}
+            found = {file.path: file for file in _decoded(self._saved_path(saved), list[WrittenFile])}
         for number in self.numbers():
             if number > saved:
                 commit = _decoded(self._path(number), Commit)
@@ -241,7 +241,7 @@ class ParquetArchive:
                 found.update((file.path, file) for file in commit.files)
         return found
 
-    def join(self, run: Callable[[Sequence[Join]], Sequence[Done]], format: Format) -> int:
+    def join(self, run: Callable[[Sequence[JoinTask]], Sequence[TaskResult]], format: Format) -> int:
         """Join small files of hours that are over; how many there were."""
         if self.number - self._saved() >= SAVE_EVERY:
             kept = sorted(self.files().values(), key=lambda file: file.path)
@@ -251,7 +251,9 @@ class ParquetArchive:
             return 0
         stem = self.stem()
         works = [
-            Join(files[0].topic, tuple(files), str(self.root), self.staging, f"{stem}-{number:03d}", format)
+            JoinTask(
+                files[0].topic, tuple(files), str(self.root), self.staging, f"{stem}-{number:03d}", format
+            )
             for number, files in enumerate(sets)
         ]
         results = run(works)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kerolox.atomic_file import sync_directory
 from kerolox.clock import Clock
-from kerolox.pipeline.archive.files import Written
+from kerolox.pipeline.archive.files import WrittenFile
 
 
 class Swept(NamedTuple):
@@ -54,12 +54,12 @@ class Staging:
     def clear(self) -> None:
         shutil.rmtree(self._own / "staging", ignore_errors=True)
 
-    def discard(self, files: Iterable[Written]) -> None:
+    def discard(self, files: Iterable[WrittenFile]) -> None:
         """Throw away what was written for a round that failed."""
         for file in files:
             (self._root / file.staged).unlink(missing_ok=True)
 
-    def publish(self, files: Iterable[Written]) -> list[Written]:
+    def publish(self, files: Iterable[WrittenFile]) -> list[WrittenFile]:
         """Move files to their places. Doing it again changes nothing. Returns those that are nowhere."""
         folders, lost = set(), []
         for file in files:

@@ -30,9 +30,9 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.audit import duplicates, open_transactions, traffic
 from kerolox.pipeline.audit.checks import TABLES, PartAudit
-from kerolox.pipeline.audit.finding_kinds import KINDS, Findings
-from kerolox.pipeline.audit.findings import Judge, Where
-from kerolox.pipeline.audit.log_blocks import Span
+from kerolox.pipeline.audit.finding_kinds import KINDS, Findings, TableRow
+from kerolox.pipeline.audit.findings import FindingMaker, Where
+from kerolox.pipeline.audit.log_blocks import LogSpan
 from kerolox.pipeline.audit.plan import SPAN_BYTES, StorePlan, check_topics, plan_stores, spans
 from kerolox.pipeline.audit.queues import Cover, Lonely, lonely_entries
 from kerolox.store.disk.files import Files
@@ -49,8 +49,7 @@ TOPICS_SHOWN = 8
 JUST_MADE_MS = 60_000  # a folder this young may be about to be locked
 _QUEUE_TASKS = 8
 _QUEUES_ALONE = 64  # so few are looked at at once
-Row = dict[str, Any]
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 class Audit(msgspec.Struct):
@@ -73,14 +72,14 @@ class Audit(msgspec.Struct):
     under_way: int = 0  # in the log, and not yet in their queue
     first_ms: int = 0
     last_ms: int = 0
-    topics: list[Row] = []
-    tags: list[Row] = []
-    minutes: list[Row] = []
-    latency: list[Row] = []
-    latency_minutes: list[Row] = []
-    latency_steps: list[Row] = []
-    sizes: list[Row] = []
-    size_steps: list[Row] = []
+    topics: list[TableRow] = []
+    tags: list[TableRow] = []
+    minutes: list[TableRow] = []
+    latency: list[TableRow] = []
+    latency_minutes: list[TableRow] = []
+    latency_steps: list[TableRow] = []
+    sizes: list[TableRow] = []
+    size_steps: list[TableRow] = []
     volume: Any = None  # a pa.Table
 
     @property
@@ -105,7 +104,7 @@ def audit(
     topics: Sequence[str] = (),
     since_ms: int | None = None,
     until_ms: int | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Audit:
     """Look at the stores and put the report in the directory ``to``, in place of one that is there."""
@@ -122,7 +121,7 @@ def audit(
         made = Audit(stores, Findings(ROWS_MAX), clock.wall_ms(), sorted(topics), since_ms, until_ms)
         scratch = open_transactions.Scratch(spark, work)
         summary = _go_through(scratch, stores, topics, progress)
-        _judge(scratch, made, summary, topics)
+        _find(scratch, made, summary, topics)
         _count(scratch, made)
         made.seconds = clock.monotonic_s() - began_s
         _write(made, work / "report")
@@ -189,18 +188,18 @@ def _spread(spark: SparkSession, work: Callable[[Any], Any], items: Sequence[Any
 
 
 def _examine(
-    stores: Sequence[StorePlan], directory: str, topics: Collection[str], some: Sequence[Span]
-) -> list[Row]:
-    rows: list[Row] = []
+    stores: Sequence[StorePlan], directory: str, topics: Collection[str], some: Sequence[LogSpan]
+) -> list[TableRow]:
+    rows: list[TableRow] = []
     for span in some:
         rows += PartAudit(stores[span.store], span, Path(directory), topics).run().to_pylist()
         (Path(directory) / f"done-{span.store}-{span.start}-{span.end}").touch()
     return rows
 
 
-def _shares(parts: Sequence[Span], size_bytes: int = SPAN_BYTES) -> list[list[Span]]:
+def _shares(parts: Sequence[LogSpan], size_bytes: int = SPAN_BYTES) -> list[list[LogSpan]]:
     """Parts of small files together, so that each task is worth starting."""
-    shares: list[list[Span]] = []
+    shares: list[list[LogSpan]] = []
     size = size_bytes
     for span in parts:
         if size >= size_bytes // 2:
@@ -215,8 +214,8 @@ def _go_through(
     scratch: open_transactions.Scratch,
     stores: Sequence[StorePlan],
     topics: Sequence[str],
-    progress: Progress | None,
-) -> list[Row]:
+    progress: OnProgress | None,
+) -> list[TableRow]:
     parts = [span for store in stores for span in spans(store)]
     total = sum(span.end - span.start for span in parts)
     finished = threading.Event()
@@ -250,7 +249,7 @@ def _look_at_queues(
 
 
 def _lonely(
-    scratch: open_transactions.Scratch, made: Audit, covers: dict[Where, Cover], summary: Sequence[Row]
+    scratch: open_transactions.Scratch, made: Audit, covers: dict[Where, Cover], summary: Sequence[TableRow]
 ) -> dict[Where, list[Lonely]]:
     wanted = set(made.topics_wanted)
     keys = [
@@ -276,8 +275,8 @@ def _lonely(
     return found
 
 
-def _judge(
-    scratch: open_transactions.Scratch, made: Audit, summary: list[Row], topics: Sequence[str]
+def _find(
+    scratch: open_transactions.Scratch, made: Audit, summary: list[TableRow], topics: Sequence[str]
 ) -> None:
     made.messages = sum(row["messages"] for row in summary)
     made.bytes_read = sum(row["end"] - row["start"] for row in summary)
@@ -286,15 +285,15 @@ def _judge(
     made.halves = sum(row["halves"] for row in summary)
     made.first_ms = min((row["first_ms"] for row in summary if row["first_ms"]), default=0)
     made.last_ms = max((row["last_ms"] for row in summary), default=0)
-    judge = Judge(made.stores, made.findings)
-    judge.log(_small(scratch, "faults").to_pylist(), summary)
-    covers = judge.covers(_small(scratch, "runs").to_pylist())
-    made.under_way = judge.entries(_small(scratch, "wrong_entries").to_pylist(), covers)
-    judge.gaps(covers, _lonely(scratch, made, covers, summary))
-    judge.copies(_small(scratch, "copies").to_pylist())
-    judge.duplicates(*_duplicates(scratch, made.bytes_read))
+    maker = FindingMaker(made.stores, made.findings)
+    maker.log(_small(scratch, "faults").to_pylist(), summary)
+    covers = maker.covers(_small(scratch, "runs").to_pylist())
+    made.under_way = maker.entries(_small(scratch, "wrong_entries").to_pylist(), covers)
+    maker.gaps(covers, _lonely(scratch, made, covers, summary))
+    maker.copies(_small(scratch, "copies").to_pylist())
+    maker.duplicates(*_duplicates(scratch, made.bytes_read))
     rows = open_transactions.open_halves(scratch, made.stores, topics, ROWS_MAX)
-    made.halves_young = judge.halves(rows, made.made_ms)
+    made.halves_young = maker.halves(rows, made.made_ms)
 
 
 def _small(scratch: open_transactions.Scratch, name: str) -> pa.Table:
@@ -309,7 +308,7 @@ def _tables(scratch: open_transactions.Scratch, name: str) -> Iterator[pa.Table]
         yield pq.read_table(path, schema=TABLES[name], partitioning=None)
 
 
-def _duplicates(scratch: open_transactions.Scratch, log_bytes: int) -> tuple[list[Row], int]:
+def _duplicates(scratch: open_transactions.Scratch, log_bytes: int) -> tuple[list[TableRow], int]:
     """Messages that are in a topic more than once, and how many there are."""
     look = partial(duplicates.find_repeated, str(scratch.directory), ROWS_MAX)
     shares = duplicates.shares(log_bytes)
@@ -337,17 +336,17 @@ def _count(scratch: open_transactions.Scratch, made: Audit) -> None:
     made.latency_minutes = traffic.spread(_small(scratch, "latency_by_minute"), "latency_ms", "minute")
     made.sizes = traffic.spread(sizes, "body_bytes", "topic")
     made.size_steps = traffic.histogram(sizes, "body_bytes")
-    judge = Judge(made.stores, made.findings)
-    judge.clocks(made.latency)
+    maker = FindingMaker(made.stores, made.findings)
+    maker.clocks(made.latency)
     totals = {row["topic"]: row["messages"] for row in made.topics}
     hot_spots = traffic.hot_spots(_small(scratch, "retries").to_pylist())
-    judge.hot_spots(hot_spots, totals, traffic.resent(_small(scratch, "dead"), _small(scratch, "resent")))
+    maker.hot_spots(hot_spots, totals, traffic.resent(_small(scratch, "dead"), _small(scratch, "resent")))
 
 
 # --- the report --------------------------------------------------------------------------------------
 
 
-def document(made: Audit) -> Row:
+def document(made: Audit) -> TableRow:
     """The report for programs."""
     return {
         "form": FORM,
@@ -392,7 +391,7 @@ def document(made: Audit) -> Row:
     }
 
 
-def _plain(row: Row) -> Row:
+def _plain(row: TableRow) -> TableRow:
     return {
         name: value if isinstance(value, str | int | float | list | bool | None) else value.isoformat()
         for name, value in row.items()

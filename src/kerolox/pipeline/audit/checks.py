@@ -21,14 +21,14 @@ import pyarrow.parquet as pq
 
 from kerolox.pipeline.audit.copies import RESENT_FROM, makers_of, place_of
 from kerolox.pipeline.audit.duplicates import KeyFiles
-from kerolox.pipeline.audit.log_blocks import Block, Blocks, Heads, Numbers, Span, every_byte
+from kerolox.pipeline.audit.log_blocks import Heads, LogBlock, LogBlocks, LogSpan, every_byte
 from kerolox.pipeline.audit.plan import StorePlan, is_users
-from kerolox.pipeline.audit.queues import QueueCheck
+from kerolox.pipeline.audit.queues import QueueComparison
 from kerolox.protocol import properties as names
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from kerolox.protocol.record import record_crc_ok
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, HALF_DONE_TOPIC, HALF_TOPIC, RETRY_PREFIX
-from kerolox.spark.records import Pairs, checked_text
+from kerolox.spark.records import Numbers, PropertyPairs, checked_text
 
 _STORE = ("store", pa.int32())
 _TOPIC = ("topic", pa.string())
@@ -100,7 +100,7 @@ class PartAudit:
     def __init__(
         self,
         store: StorePlan,
-        span: Span,
+        span: LogSpan,
         directory: Path,
         topics: Collection[str] = (),
         block_bytes: int = 0,
@@ -109,9 +109,9 @@ class PartAudit:
         self._span = span
         self._directory = directory
         self._topics = frozenset(topics)
-        self._queues = QueueCheck(store, self._topics)
+        self._queues = QueueComparison(store, self._topics)
         self._found: dict[str, list[pa.Table]] = {name: [] for name in TABLES}
-        self._blocks = Blocks(span, store.log, block_bytes) if block_bytes else Blocks(span, store.log)
+        self._blocks = LogBlocks(span, store.log, block_bytes) if block_bytes else LogBlocks(span, store.log)
         self._keys = KeyFiles(directory, self._name)
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._sums = dict.fromkeys(("messages", "bytes", "bodies", "went_back", "halves"), 0)
@@ -135,10 +135,10 @@ class PartAudit:
         }  # fmt: skip
         return pa.RecordBatch.from_pylist([row], schema=SUMMARY)
 
-    def _check(self, block: Block) -> None:
+    def _check(self, block: LogBlock) -> None:
         heads = block.heads
         topic, packed = _texts(block)
-        pairs = Pairs.of(packed)
+        pairs = PropertyPairs.of(packed)
         encoded = pc.dictionary_encode(topic)
         codes = np.asarray(encoded.indices).astype(np.int64)
         known: list[str] = encoded.dictionary.to_pylist()
@@ -164,7 +164,9 @@ class PartAudit:
         self._first_ms = self._first_ms or int(stored[0])
         self._last_ms = int(reached[-1])
 
-    def _check_sums(self, block: Block, topic: pa.Array, pairs: Pairs, wanted: npt.NDArray[np.bool_]) -> None:
+    def _check_sums(
+        self, block: LogBlock, topic: pa.Array, pairs: PropertyPairs, wanted: npt.NDArray[np.bool_]
+    ) -> None:
         heads, view = block.heads, block.bytes.data
         filled = np.flatnonzero((heads.body_length > 0) & wanted)
         begins = heads.body_at[filled]
@@ -185,7 +187,7 @@ class PartAudit:
         )  # fmt: skip
 
     def _note_faults(
-        self, kind: str, block: Block, rows: Numbers, topic: pa.Array, pairs: Pairs, what: str
+        self, kind: str, block: LogBlock, rows: Numbers, topic: pa.Array, pairs: PropertyPairs, what: str
     ) -> None:
         if not len(rows):
             return
@@ -199,7 +201,9 @@ class PartAudit:
 
     # --- counts -------------------------------------------------------------------------------------
 
-    def _count(self, heads: Heads, codes: Numbers, known: list[str], pairs: Pairs, rows: Numbers) -> None:
+    def _count(
+        self, heads: Heads, codes: Numbers, known: list[str], pairs: PropertyPairs, rows: Numbers
+    ) -> None:
         tags = pc.dictionary_encode(pc.fill_null(pairs.pick(names.TAGS), ""))
         tag_codes = np.asarray(tags.indices).astype(np.int64)
         tag_names = tags.dictionary
@@ -232,7 +236,13 @@ class PartAudit:
             self._add("latency_by_minute", minute=minute, latency_ms=value, messages=count)
 
     def _note_keys(
-        self, heads: Heads, codes: Numbers, known: list[str], topic: pa.Array, pairs: Pairs, rows: Numbers
+        self,
+        heads: Heads,
+        codes: Numbers,
+        known: list[str],
+        topic: pa.Array,
+        pairs: PropertyPairs,
+        rows: Numbers,
     ) -> None:
         keys = pairs.pick(names.UNIQUE_KEY)
         users = np.array([is_users(name) for name in known])[codes] & np.asarray(keys.is_valid())
@@ -258,7 +268,9 @@ class PartAudit:
         }  # fmt: skip
         self._keys.add(self._table("keys", found))
 
-    def _note_transactions(self, block: Block, codes: Numbers, known: list[str], pairs: Pairs) -> None:
+    def _note_transactions(
+        self, block: LogBlock, codes: Numbers, known: list[str], pairs: PropertyPairs
+    ) -> None:
         heads = block.heads
         commits = np.flatnonzero(heads.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT)
         if len(commits):
@@ -291,7 +303,7 @@ class PartAudit:
             ]
             self._stream("ended_halves", queue_offset=np.array(ended, np.int64))
 
-    def _note_retries(self, heads: Heads, codes: Numbers, known: list[str], pairs: Pairs) -> None:
+    def _note_retries(self, heads: Heads, codes: Numbers, known: list[str], pairs: PropertyPairs) -> None:
         marks = pairs.pick(RESENT_FROM).drop_null().to_pylist()
         if places := [place for mark in marks if (place := place_of(mark)) is not None]:
             hosts, at = zip(*places, strict=True)
@@ -407,7 +419,7 @@ _SUMS = {
 }  # fmt: skip
 
 
-def _texts(block: Block) -> tuple[pa.Array, pa.Array]:
+def _texts(block: LogBlock) -> tuple[pa.Array, pa.Array]:
     """Topics and packed properties."""
     heads = block.heads
     count = len(heads.positions)

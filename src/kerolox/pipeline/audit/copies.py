@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from kerolox.client.admin.dead_letters import MARK, RUN_MARK
 from kerolox.pipeline.copy_properties import REPLAY_FROM, REPLAY_ID
-from kerolox.spark.records import Pairs
+from kerolox.spark.records import PropertyPairs
 
 RESENT_FROM = MARK
 RESEND = "dlq resend"  # who made a copy
@@ -17,7 +17,7 @@ REPLAY = "replay"
 _long = struct.Struct(">q").unpack_from
 
 
-def makers_of(pairs: Pairs, at: pa.Array) -> tuple[pa.Array, pa.Array]:
+def makers_of(pairs: PropertyPairs, at: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Who made copies on purpose, and of what; nulls for all other messages.
 
     A copy has the unique key of its message, so the mark it carries is what tells them apart. Two with the

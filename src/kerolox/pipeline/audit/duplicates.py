@@ -21,6 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from kerolox.pipeline.audit.finding_kinds import TableRow
+
 SAME = ("topic", "msg_id", "reconsume_times", "copy_of")  # what a message is compared by
 SHARE_BYTES = 2 << 30  # of log: a task for the numbers of so much, which are a few hundred megabytes at most
 PLACES_MAX = 20  # told of one message that is there many times
@@ -29,11 +31,10 @@ _CHUNK = 200_000  # of numbers whose keys are read at once
 _NUMBER = np.dtype([("number", np.uint64), ("place", np.uint64)])
 _FOLDERS = ("keys", "numbers")
 
-Numbers = npt.NDArray[np.uint64]
-Row = dict[str, Any]
+Hashes = npt.NDArray[np.uint64]
 
 
-def _odd(count: int) -> Numbers:
+def _odd(count: int) -> Hashes:
     return np.random.default_rng(1).integers(0, 1 << 63, count, np.uint64) * np.uint64(2) + np.uint64(1)
 
 
@@ -41,7 +42,7 @@ _FACTORS = _odd(6)
 _POWERS = np.cumprod(np.repeat(_FACTORS[:1], 1 << 16))  # no text of a record is longer
 
 
-def numbers_of(texts: pa.Array) -> Numbers:
+def numbers_of(texts: pa.Array) -> Hashes:
     """A number for each text; 0 for none and for an empty one."""
     if texts.null_count == len(texts):
         return np.zeros(len(texts), np.uint64)
@@ -59,7 +60,7 @@ def numbers_of(texts: pa.Array) -> Numbers:
     return sums
 
 
-def mixed(*columns: npt.NDArray[Any]) -> Numbers:
+def mixed(*columns: npt.NDArray[Any]) -> Hashes:
     """One number of several, spread evenly over all there are."""
     whole = np.zeros(len(columns[0]), np.uint64)
     for column, factor in zip(columns, _FACTORS, strict=False):
@@ -116,7 +117,7 @@ def shares(log_bytes: int) -> list[tuple[int, int]]:
     return [(low, high - 1) for low, high in pairwise(edges)]
 
 
-def find_repeated(directory: str, rows_max: int, share: tuple[int, int]) -> tuple[list[Row], int]:
+def find_repeated(directory: str, rows_max: int, share: tuple[int, int]) -> tuple[list[TableRow], int]:
     """Messages with numbers in this share that are in a topic more than once, and how many these are.
 
     A replica's copy is the same record at the same place of the same broker: that is no duplicate. Nor is one
@@ -129,7 +130,7 @@ def find_repeated(directory: str, rows_max: int, share: tuple[int, int]) -> tupl
         high = int(np.searchsorted(whole["number"], np.uint64(share[1]), "right"))
         parts.append((path, low, np.array(whole[low:high])))
     repeated = _repeated([found for _, _, found in parts])
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     more = 0
     for at in range(0, len(repeated), _CHUNK):
         chunk = repeated[at : at + _CHUNK]
@@ -140,7 +141,7 @@ def find_repeated(directory: str, rows_max: int, share: tuple[int, int]) -> tupl
     return rows[:rows_max], len(rows) + more
 
 
-def _repeated(parts: Sequence[npt.NDArray[np.void]]) -> Numbers:
+def _repeated(parts: Sequence[npt.NDArray[np.void]]) -> Hashes:
     """The numbers that are there for more than one place."""
     if not parts:
         return np.empty(0, np.uint64)
@@ -152,7 +153,7 @@ def _repeated(parts: Sequence[npt.NDArray[np.void]]) -> Numbers:
     return np.unique(number[1:][again])
 
 
-def _keys(parts: Sequence[tuple[Path, int, npt.NDArray[np.void]]], wanted: Numbers) -> pa.Table:
+def _keys(parts: Sequence[tuple[Path, int, npt.NDArray[np.void]]], wanted: Hashes) -> pa.Table:
     """The keys that have these numbers."""
     found = []
     for path, low, part in parts:
@@ -171,10 +172,10 @@ def _rows_at(path: Path, rows: npt.NDArray[np.int64]) -> pa.Table:
     return table.take(pa.array(inverse.reshape(-1) * _ROW_GROUP_ROWS + rows % _ROW_GROUP_ROWS))
 
 
-def _told(keys: pa.Table) -> list[Row]:
+def _told(keys: pa.Table) -> list[TableRow]:
     """The keys that are the same in truth, at more than one place; with the places, the oldest first."""
     by = [(name, "ascending") for name in (*SAME, "stored_ms", "store", "physical_offset")]
-    told: list[Row] = []
+    told: list[TableRow] = []
     for same in _runs(keys.sort_by(by).to_pylist()):
         copies = {(row["store_host"], row["physical_offset"]) for row in same}
         if len(copies) > 1:
@@ -182,9 +183,9 @@ def _told(keys: pa.Table) -> list[Row]:
     return told
 
 
-def _runs(rows: Sequence[Row]) -> Iterator[list[Row]]:
+def _runs(rows: Sequence[TableRow]) -> Iterator[list[TableRow]]:
     """Rows of the same message, which lie side by side."""
-    run: list[Row] = []
+    run: list[TableRow] = []
     for row in rows:
         if run and any(run[0][name] != row[name] for name in SAME):
             yield run

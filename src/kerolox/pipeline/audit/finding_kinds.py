@@ -23,7 +23,7 @@ COMMON: Final = [
 ]
 
 
-class Kind(NamedTuple):
+class FindingKind(NamedTuple):
     """One kind of finding."""
 
     name: str  # of the table
@@ -39,47 +39,47 @@ class Kind(NamedTuple):
 
 _MSG_ID = ("msg_id", pa.string())
 
-DAMAGED_LOG = Kind(
+DAMAGED_LOG = FindingKind(
     "damaged_log", "Damaged log",
     "Bytes in the commit log that are no record, with whole records behind them. What was there is lost.",
     "kerolox store repair STORE_DIR --skip OFFSET keeps what follows; a replica may have it whole.",
 )  # fmt: skip
-BODY_CHECKSUM = Kind(
+BODY_CHECKSUM = FindingKind(
     "body_checksum", "Wrong checksums",
     "The content of a message is not what was stored: its checksum differs. Consumers that check refuse it.",
     "Send the message again from its source, or take it from a replica. Then look at the disk.",
     (_MSG_ID,),
 )  # fmt: skip
-WRONG_ENTRIES = Kind(
+WRONG_ENTRIES = FindingKind(
     "wrong_queue_entries", "Queue entries that point elsewhere",
     "A consume queue lists where its messages lie. These entries name another place, size or tag than the "
     "message has: consumers get the wrong message, or none.",
     "Stop the broker, then: kerolox store repair STORE_DIR --queues",
     (("fault", pa.string()), ("expected", pa.int64()), ("found", pa.int64())),
 )  # fmt: skip
-MISSING_ENTRIES = Kind(
+MISSING_ENTRIES = FindingKind(
     "missing_queue_entries", "Messages missing in their queue",
     "The message is in the commit log, but its consume queue does not list it: no consumer gets it.",
     "Stop the broker, then: kerolox store repair STORE_DIR --queues",
 )  # fmt: skip
-LONELY_ENTRIES = Kind(
+LONELY_ENTRIES = FindingKind(
     "entries_without_message", "Queue entries without a message",
     "The consume queue lists a message that is not in the commit log.",
     "If the log is damaged, repair that first. Else: kerolox store repair STORE_DIR --queues",
     (("points_at", pa.int64()),),
 )  # fmt: skip
-GAPS = Kind(
+GAPS = FindingKind(
     "queue_gaps", "Gaps in queues",
     "The messages of a queue are numbered without gaps. These numbers are in no message of the log: "
     "messages were lost.",
     "Look for damage at the same place of the log; a replica may have the messages.",
 )  # fmt: skip
-TAKEN = Kind(
+TAKEN = FindingKind(
     "repeated_queue_offsets", "Numbers given twice",
     "Two messages have the same number in their queue. Consumers see only one of them.",
     "Two brokers may have written to one store. Stop both, and keep one.",
 )  # fmt: skip
-DUPLICATES = Kind(
+DUPLICATES = FindingKind(
     "duplicates", "Duplicate messages",
     "The same message (by the unique key its producer gave it) is stored more than once in a topic: a "
     "producer that had no answer sent it again, or a transaction was committed twice. Copies that kerolox "
@@ -87,7 +87,7 @@ DUPLICATES = Kind(
     "Consumers must tolerate this. If it is frequent, look at the producers' timeouts.",
     (_MSG_ID, ("copies", pa.int64()), ("places", pa.list_(pa.string())), ("stored", TIME)),
 )  # fmt: skip
-OPEN_HALVES = Kind(
+OPEN_HALVES = FindingKind(
     "open_half_messages", "Transactions left open",
     "A transactional message waits as a half message until its producer commits or rolls back. These have "
     "waited longer than a minute, and no consumer has seen them.",
@@ -97,7 +97,7 @@ OPEN_HALVES = Kind(
         ("born", TIME), ("stored", TIME),
     ),
 )  # fmt: skip
-DEAD_LETTERS = Kind(
+DEAD_LETTERS = FindingKind(
     "dead_letters", "Dead letters",
     "Messages a consumer group gave up after all retries. They wait under %DLQ%<group> for a person. Those "
     "that kerolox dlq resend has sent again are no problem any more.",
@@ -108,48 +108,48 @@ DEAD_LETTERS = Kind(
         ("peak_minute", TIME), ("peak_messages", pa.int64()), ("resent", pa.int64()),
     ),
 )  # fmt: skip
-RETRIES = Kind(
+RETRIES = FindingKind(
     "retries", "Retries",
     "Messages a consumer group handed back to get them again later.",
     "Look at the consumer's log at the minute with the most.",
     DEAD_LETTERS.extra,
 )  # fmt: skip
-OTHER = Kind("other", "Worth knowing", "Facts about the stores that are no problem by themselves.", "")
+OTHER = FindingKind("other", "Worth knowing", "Facts about the stores that are no problem by themselves.", "")
 
 KINDS: Final = (
     DAMAGED_LOG, BODY_CHECKSUM, WRONG_ENTRIES, MISSING_ENTRIES, LONELY_ENTRIES, GAPS, TAKEN, DUPLICATES,
     OPEN_HALVES, DEAD_LETTERS, RETRIES, OTHER,
 )  # fmt: skip
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 
 
 class Findings:
     """The rows of all kinds. What is more than ``shown_max`` rows of one kind is counted only."""
 
     def __init__(self, rows_max: int = 1_000_000) -> None:
-        self.rows: dict[str, list[Row]] = {kind.name: [] for kind in KINDS}
+        self.rows: dict[str, list[TableRow]] = {kind.name: [] for kind in KINDS}
         self.not_kept: dict[str, int] = dict.fromkeys(self.rows, 0)
         self._rows_max = rows_max
 
-    def add(self, kind: Kind, *, note: bool = False, messages: int = 1, **row: Any) -> None:
+    def add(self, kind: FindingKind, *, note: bool = False, messages: int = 1, **row: Any) -> None:
         if len(self.rows[kind.name]) >= self._rows_max:
             self.not_kept[kind.name] += 0 if note else 1
             return
         self.rows[kind.name].append({"note": note, "messages": messages, **row})
 
-    def problems(self, kind: Kind) -> list[Row]:
+    def problems(self, kind: FindingKind) -> list[TableRow]:
         return [row for row in self.rows[kind.name] if not row["note"]]
 
-    def notes(self, kind: Kind) -> list[Row]:
+    def notes(self, kind: FindingKind) -> list[TableRow]:
         return [row for row in self.rows[kind.name] if row["note"]]
 
-    def count(self, kind: Kind) -> int:
+    def count(self, kind: FindingKind) -> int:
         return len(self.problems(kind)) + self.not_kept[kind.name]
 
     @property
     def problem_count(self) -> int:
         return sum(self.count(kind) for kind in KINDS)
 
-    def table(self, kind: Kind) -> pa.Table:
+    def table(self, kind: FindingKind) -> pa.Table:
         return pa.Table.from_pylist(self.rows[kind.name], schema=kind.schema)

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kerolox.pipeline.audit import finding_kinds as kinds
-from kerolox.pipeline.audit.finding_kinds import Findings
+from kerolox.pipeline.audit.finding_kinds import Findings, TableRow
 from kerolox.pipeline.audit.plan import StorePlan
-from kerolox.pipeline.audit.queues import MISSING, NO_QUEUE, Cover, Key, Lonely, cover
+from kerolox.pipeline.audit.queues import MISSING, NO_QUEUE, Cover, Lonely, QueueKey, cover
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from kerolox.spark.store.files import Run
+from kerolox.spark.store.files import FileRun
 from kerolox.store.queue.consume_queue import ENTRY_SIZE
 
 # A hot spot is a group that gave up so many messages of a topic, or this share of all there are of it.
@@ -20,21 +20,20 @@ DEAD_LETTERS_HOT = 10
 DEAD_LETTERS_SHARE_HOT = 0.01
 HALF_OPEN_MS = 60_000  # younger half messages are simply under way
 
-Row = Mapping[str, Any]
 Where = tuple[int, str, int]  # store, topic, queue
 
 
-class Judge:
+class FindingMaker:
     """Turns rows into findings."""
 
     def __init__(self, stores: Sequence[StorePlan], findings: Findings) -> None:
         self._stores = stores
         self._findings = findings
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, FileRun] = {}
 
     # --- the log ------------------------------------------------------------------------------------
 
-    def log(self, faults: Iterable[Row], summary: Iterable[Row]) -> None:
+    def log(self, faults: Iterable[TableRow], summary: Iterable[TableRow]) -> None:
         for row in faults:
             store = self._stores[row["store"]]
             if row["kind"] == "damaged log":
@@ -74,7 +73,7 @@ class Judge:
 
     # --- queues -------------------------------------------------------------------------------------
 
-    def covers(self, runs: Iterable[Row]) -> dict[Where, Cover]:
+    def covers(self, runs: Iterable[TableRow]) -> dict[Where, Cover]:
         """What the log has of each queue; its gaps and the numbers given twice are findings."""
         by_queue: dict[Where, list[tuple[int, int, int, int]]] = defaultdict(list)
         for row in runs:
@@ -99,7 +98,7 @@ class Judge:
                 )  # fmt: skip
         return found
 
-    def entries(self, wrong: Iterable[Row], covers: Mapping[Where, Cover]) -> int:
+    def entries(self, wrong: Iterable[TableRow], covers: Mapping[Where, Cover]) -> int:
         """Entries that differ from their message. Gives the number of messages still on their way."""
         under_way = 0
         for row in _joined(wrong):
@@ -170,7 +169,7 @@ class Judge:
 
     # --- messages -----------------------------------------------------------------------------------
 
-    def duplicates(self, rows: Sequence[Row], count: int) -> None:
+    def duplicates(self, rows: Sequence[TableRow], count: int) -> None:
         for row in rows:
             first, *others = row["places"]
             store = self._stores[first["store"]]
@@ -184,9 +183,9 @@ class Judge:
             )  # fmt: skip
         self._findings.not_kept[kinds.DUPLICATES.name] += count - len(rows)
 
-    def copies(self, rows: Iterable[Row]) -> None:
+    def copies(self, rows: Iterable[TableRow]) -> None:
         """Copies that were made on purpose are told of, by who made them."""
-        by: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        by: dict[tuple[str, str], list[TableRow]] = defaultdict(list)
         for row in rows:
             by[row["topic"], row["made_by"]].append(row)
         for (topic, made_by), each in sorted(by.items()):
@@ -200,12 +199,12 @@ class Judge:
                 "though they have the unique keys of what they are copies of",
             )  # fmt: skip
 
-    def _place(self, place: Row) -> str:
+    def _place(self, place: TableRow) -> str:
         label = f"{self._stores[place['store']].label} " if len(self._stores) > 1 else ""
         where = f"queue {place['queue_id']} offset {place['queue_offset']}"
         return f"{label}{where} (log {place['physical_offset']})"
 
-    def halves(self, rows: Iterable[Row], now_ms: int) -> int:
+    def halves(self, rows: Iterable[TableRow], now_ms: int) -> int:
         """Gives the number of those too young to be a finding."""
         young = 0
         for row in rows:
@@ -226,7 +225,7 @@ class Judge:
         return young
 
     def hot_spots(
-        self, rows: Iterable[Row], totals: Mapping[str, int], resent: Mapping[tuple[str, str], int]
+        self, rows: Iterable[TableRow], totals: Mapping[str, int], resent: Mapping[tuple[str, str], int]
     ) -> None:
         """``resent``: by group and topic, how many dead letters were sent again."""
         for row in rows:
@@ -255,7 +254,7 @@ class Judge:
                 f"({row['peak_messages']} in that minute){done}",
             )  # fmt: skip
 
-    def clocks(self, rows: Iterable[Row]) -> None:
+    def clocks(self, rows: Iterable[TableRow]) -> None:
         for row in rows:
             if row["negative"]:
                 self._findings.add(
@@ -270,7 +269,7 @@ class Judge:
         path, at = store.log.where(place)
         return {"broker": store.label, "file": path, "file_offset": at, "physical_offset": place}
 
-    def _in_queue(self, store: StorePlan, key: Key, offset: int) -> dict[str, Any]:
+    def _in_queue(self, store: StorePlan, key: QueueKey, offset: int) -> dict[str, Any]:
         directory = store.queue_directory(*key)
         run = self._runs.get(directory)
         if run is None:
@@ -282,7 +281,7 @@ class Judge:
         }  # fmt: skip
 
 
-def _joined(wrong: Iterable[Row]) -> list[dict[str, Any]]:
+def _joined(wrong: Iterable[TableRow]) -> list[dict[str, Any]]:
     """Ranges of wrong entries that go on in the next part of the log, as one."""
     joined: list[dict[str, Any]] = []
     same = ("store", "topic", "queue_id", "kind")

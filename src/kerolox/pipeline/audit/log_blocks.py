@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from kerolox.protocol.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, Stop, scan
-from kerolox.spark.records import FIXED, FIXED_BYTES, IPV6_HOSTS
-from kerolox.spark.store.files import Log, Run
+from kerolox.spark.records import FIXED, FIXED_BYTES, IPV6_HOSTS, Numbers
+from kerolox.spark.store.files import FileRun, LogFiles
 
-Numbers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 BLOCK_BYTES = 8 << 20
@@ -26,7 +25,7 @@ _PAD = 64  # behind a block, so that looking at a short last record stays inside
 _head = struct.Struct(">iI").unpack_from
 
 
-class Span(NamedTuple):
+class LogSpan(NamedTuple):
     """A part of one file of a log. It begins with a record, or where one should be."""
 
     store: int  # number of the store
@@ -34,7 +33,7 @@ class Span(NamedTuple):
     end: int
 
 
-class Damage(NamedTuple):
+class LogDamage(NamedTuple):
     """Bytes that are no record, in front of bytes that are."""
 
     place: int
@@ -103,7 +102,7 @@ class Heads:
         return int(np.argmin(good))
 
 
-class Block(NamedTuple):
+class LogBlock(NamedTuple):
     """Some records: their bytes, where the block lies in the log, and the fixed parts."""
 
     bytes: Bytes
@@ -111,11 +110,11 @@ class Block(NamedTuple):
     heads: Heads
 
 
-class Blocks:
+class LogBlocks:
     """The blocks of one span. ``damages``, ``end`` and ``stop`` are right when all were gone through."""
 
-    def __init__(self, span: Span, run: Run, block_bytes: int = BLOCK_BYTES) -> None:
-        self.damages: list[Damage] = []
+    def __init__(self, span: LogSpan, run: FileRun, block_bytes: int = BLOCK_BYTES) -> None:
+        self.damages: list[LogDamage] = []
         self.end = span.start  # behind the last record
         self.stop = ""  # what is there instead of a record, when none follows
         self._doubtful = -1
@@ -123,13 +122,13 @@ class Blocks:
         self._run = run
         self._block_bytes = block_bytes
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[LogBlock]:
         span, run = self._span, self._run
         piece = run.piece_at(span.start)
         if piece is None:
             return
         at, wanted = span.start, self._block_bytes
-        with Log(run.between(span.start, span.end)) as log:
+        with LogFiles(run.between(span.start, span.end)) as log:
             while at < span.end:
                 size = min(wanted, piece.end - at)
                 array = np.zeros(size + _PAD, np.uint8)
@@ -137,7 +136,7 @@ class Blocks:
                 heads, stopped = _heads(array, got, min(got, span.end - at), at)
                 if heads is not None:
                     self.end = at + stopped
-                    yield Block(array, at, heads)
+                    yield LogBlock(array, at, heads)
                     # Whatever stopped it is looked at again, as the beginning of the next block.
                     at, wanted = self.end, self._block_bytes
                     continue
@@ -159,7 +158,7 @@ class Blocks:
         what = result.what
         if result.entries:
             what = f"a record says it lies at {result.entries[0][PHYSICAL_OFFSET]}"
-        with Log(self._run) as log:
+        with LogFiles(self._run) as log:
             behind = log.next_record(at + 1, self._run.end)
             if behind < self._run.end and at != self._doubtful:
                 # A writer may have been at work between the two looks.
@@ -168,7 +167,7 @@ class Blocks:
         if behind == self._run.end:
             self.stop = what
             return None
-        self.damages.append(Damage(at, what, behind))
+        self.damages.append(LogDamage(at, what, behind))
         if behind >= self._span.end:
             self.end = self._span.end
             return None

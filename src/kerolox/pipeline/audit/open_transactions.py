@@ -9,17 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kerolox.pipeline.audit.checks import TABLES
+from kerolox.pipeline.audit.finding_kinds import TableRow
 from kerolox.pipeline.audit.plan import StorePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _GLOB = re.compile(r"([\\*?\[\]{}])")
-
-Row = dict[str, Any]
 
 
 class Scratch:
@@ -46,13 +45,13 @@ def _location(directory: Path) -> str:
     return "file://" + _GLOB.sub(r"\\\1", str(directory))
 
 
-def _rows(frame: DataFrame) -> list[Row]:
+def _rows(frame: DataFrame) -> list[TableRow]:
     return [row.asDict(recursive=True) for row in frame.collect()]
 
 
 def open_halves(
     scratch: Scratch, stores: Sequence[StorePlan], topics: Collection[str], rows_max: int
-) -> list[Row]:
+) -> list[TableRow]:
     """Half messages nobody has ended. A half message may have been put back as a copy: the newest counts."""
     if not scratch.has("halves"):
         return []

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from kerolox.errors import KeroloxError, OptionError, ProtocolError
-from kerolox.pipeline.audit.log_blocks import Blocks, Span
+from kerolox.pipeline.audit.log_blocks import LogBlocks, LogSpan
 from kerolox.protocol import json_dialect
 from kerolox.protocol.reserved import (
     BENCHMARK_TOPIC,
@@ -21,7 +21,7 @@ from kerolox.protocol.reserved import (
     SYSTEM_PREFIX,
     SYSTEM_TOPICS,
 )
-from kerolox.spark.store.files import Log, Run, find_run
+from kerolox.spark.store.files import FileRun, LogFiles, find_run
 from kerolox.store.disk.progress_notes import NAME as MARKS_NAME
 from kerolox.store.disk.progress_notes import ProgressNotesFile
 from kerolox.store.errors import DiskError
@@ -45,7 +45,7 @@ class StorePlan(msgspec.Struct, frozen=True):
     number: int
     root: str
     label: str
-    log: Run
+    log: FileRun
     unsettled: bool
     dispatched: int  # queues hold everything before this offset; -1: not known
     is_ours: bool  # kerolox wrote it last
@@ -62,14 +62,14 @@ class StorePlan(msgspec.Struct, frozen=True):
     def queue_directory(self, topic: str, queue_id: int) -> str:
         return os.path.join(self.root, QUEUES, topic, str(queue_id))
 
-    def queue_files(self, topic: str, queue_id: int) -> Run:
+    def queue_files(self, topic: str, queue_id: int) -> FileRun:
         """None of a queue that cannot be a directory: a damaged message may say any name."""
         directory = self.queue_directory(topic, queue_id)
         if (
             not fit_for_directory(topic, queue_id)
             or len(topic.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX
         ):
-            return Run(directory, (), 0)
+            return FileRun(directory, (), 0)
         return find_run([directory])
 
 
@@ -130,24 +130,24 @@ def _plan(number: int, root: str, label: str, since_ms: int | None, until_ms: in
     )
 
 
-def spans(store: StorePlan, span_bytes: int = SPAN_BYTES) -> list[Span]:
+def spans(store: StorePlan, span_bytes: int = SPAN_BYTES) -> list[LogSpan]:
     """The log in parts. Each begins with a file, or with a record that was found."""
-    found: list[Span] = []
-    with Log(store.log) as log:
+    found: list[LogSpan] = []
+    with LogFiles(store.log) as log:
         for piece in store.log.pieces:
             begin, end = max(piece.start, store.low), min(piece.end, store.high)
             while begin < end:
                 # A part that would be small is not worth a task of its own.
                 target = begin + span_bytes
                 next_begin = log.next_record(target, end) if target + span_bytes // 2 < end else end
-                found.append(Span(store.number, begin, next_begin))
+                found.append(LogSpan(store.number, begin, next_begin))
                 begin = next_begin
     return found
 
 
-def _place_of_time(run: Run, wanted_ms: int) -> int:
+def _place_of_time(run: FileRun, wanted_ms: int) -> int:
     """Where the first message lies that was stored at a time or later; the end when there is none."""
-    with Log(run) as log:
+    with LogFiles(run) as log:
         begin = 0
         for number, piece in enumerate(run.pieces):
             stored_ms = log.stored_ms(piece.start)
@@ -156,7 +156,7 @@ def _place_of_time(run: Run, wanted_ms: int) -> int:
             if stored_ms > 0:
                 begin = number
     for piece in run.pieces[begin:]:
-        for block in Blocks(Span(0, piece.start, piece.end), run):
+        for block in LogBlocks(LogSpan(0, piece.start, piece.end), run):
             late = np.flatnonzero(block.heads.stored_ms >= wanted_ms)
             if len(late):
                 return block.base + int(block.heads.positions[late[0]])

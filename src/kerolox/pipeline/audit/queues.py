@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from kerolox.pipeline.audit.log_blocks import Heads, Numbers
+from kerolox.pipeline.audit.log_blocks import Heads
 from kerolox.pipeline.audit.plan import StorePlan
 from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.spark.records import Pairs
+from kerolox.spark.records import Numbers, PropertyPairs
 from kerolox.spark.store.files import Entries, QueueFiles
 from kerolox.store.log.cursors import names_light_queues
 from kerolox.store.offline.layout import LIGHT_QUEUE_PREFIX
@@ -39,24 +39,24 @@ WRONG_SIZE = "wrong size"
 WRONG_TAG = "wrong tag code"
 KINDS = (MISSING, WRONG_PLACE, WRONG_SIZE, WRONG_TAG)
 
-Key = tuple[str, int]  # topic and queue
+QueueKey = tuple[str, int]  # topic and queue
 
 
-class QueueCheck:
+class QueueComparison:
     """Compares the records of one part of a log with their queues."""
 
     def __init__(self, store: StorePlan, topics: Collection[str]) -> None:
         self.right = 0  # entries compared and found right
         self._store = store
         self._topics = topics
-        self._files: dict[Key, QueueFiles | None] = {}
+        self._files: dict[QueueKey, QueueFiles | None] = {}
         self._there = frozenset(store.queues)
         # Of each queue: runs of [first, last, first place, last place].
-        self._runs: dict[Key, list[list[int]]] = {}
+        self._runs: dict[QueueKey, list[list[int]]] = {}
         self._wrong: list[tuple[Any, ...]] = []
         self._codes: dict[str | None, int] = {None: 0}
 
-    def check(self, heads: Heads, codes: Numbers, known: list[str], pairs: Pairs) -> None:
+    def check(self, heads: Heads, codes: Numbers, known: list[str], pairs: PropertyPairs) -> None:
         """The next records of the log. ``codes`` say which of the ``known`` topics each has."""
         queued = np.isin(heads.sys_flag & 0xC, (0, 0x8))
         checked = np.array([self._is_checked(name) for name in known])
@@ -79,7 +79,7 @@ class QueueCheck:
     def _is_checked(self, topic: str) -> bool:
         return topic not in self._store.batch_topics and (not self._topics or topic in self._topics)
 
-    def _tag_codes(self, heads: Heads, codes: Numbers, known: list[str], pairs: Pairs) -> Numbers:
+    def _tag_codes(self, heads: Heads, codes: Numbers, known: list[str], pairs: PropertyPairs) -> Numbers:
         """What an entry has besides place and size: the hash of a tag, or when a message is due."""
         tags = pc.dictionary_encode(pairs.pick(names.TAGS), null_encoding="encode")
         table = np.array([self._hash(tag) for tag in tags.dictionary.to_pylist()], np.int64)
@@ -101,7 +101,9 @@ class QueueCheck:
             code = self._codes[tag] = java_hash(tag or "")
         return code
 
-    def _compare(self, key: Key, offsets: Numbers, places: Numbers, sizes: Numbers, tags: Numbers) -> None:
+    def _compare(
+        self, key: QueueKey, offsets: Numbers, places: Numbers, sizes: Numbers, tags: Numbers
+    ) -> None:
         queue = self._open(key)
         cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
         for run in np.split(np.arange(len(offsets)), cuts):
@@ -116,7 +118,7 @@ class QueueCheck:
             self._compare_run(key, first, entries, places[run], sizes[run], tags[run])
 
     def _compare_run(
-        self, key: Key, first: int, entries: Entries, places: Numbers, sizes: Numbers, tags: Numbers
+        self, key: QueueKey, first: int, entries: Entries, places: Numbers, sizes: Numbers, tags: Numbers
     ) -> None:
         place, size = entries["place"].astype(np.int64), entries["size"].astype(np.int64)
         code = entries["code"].astype(np.int64)
@@ -140,7 +142,7 @@ class QueueCheck:
                     int(wanted[kind - 1][at]), int(found[kind - 1][at]),
                 )  # fmt: skip
 
-    def _check_light(self, heads: Heads, codes: Numbers, known: list[str], pairs: Pairs) -> None:
+    def _check_light(self, heads: Heads, codes: Numbers, known: list[str], pairs: PropertyPairs) -> None:
         """Messages may name light queues they also belong to."""
         named = pairs.pick(names.INNER_MULTI_DISPATCH)
         rows = np.flatnonzero(np.asarray(named.is_valid()))
@@ -161,7 +163,7 @@ class QueueCheck:
                         (name, 0), np.array([int(number)]), heads.physical[one], heads.size[one], tags[one]
                     )
 
-    def _open(self, key: Key) -> QueueFiles | None:
+    def _open(self, key: QueueKey) -> QueueFiles | None:
         if key not in self._files:
             if len(self._files) >= _OPEN_MAX:
                 for queue in self._files.values():
@@ -172,7 +174,7 @@ class QueueCheck:
             self._files[key] = QueueFiles(run) if run.pieces else None
         return self._files[key]
 
-    def _note_run(self, key: Key, first: int, last: int, first_place: int, last_place: int) -> None:
+    def _note_run(self, key: QueueKey, first: int, last: int, first_place: int, last_place: int) -> None:
         runs = self._runs.setdefault(key, [])
         if runs and runs[-1][1] == first:
             runs[-1][1], runs[-1][3] = last, last_place
@@ -180,7 +182,7 @@ class QueueCheck:
             runs.append([first, last, first_place, last_place])
 
     def _note_wrong(
-        self, kind: str, key: Key, first: int, last: int, place: int, wanted: int, found: int
+        self, kind: str, key: QueueKey, first: int, last: int, place: int, wanted: int, found: int
     ) -> None:
         if self._wrong:
             before = self._wrong[-1]
@@ -263,7 +265,7 @@ class Lonely(NamedTuple):
     is_hole: bool  # a repair has marked them so: known to be lost
 
 
-def lonely_entries(store: StorePlan, key: Key, found: Cover | None, log_end: int) -> list[Lonely]:
+def lonely_entries(store: StorePlan, key: QueueKey, found: Cover | None, log_end: int) -> list[Lonely]:
     """Entries no record asked for. Old ones, whose messages were deleted, are as they must be."""
     run = store.queue_files(*key)
     if not run.pieces:

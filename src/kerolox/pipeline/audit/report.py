@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kerolox.pipeline import charts
 from kerolox.pipeline.audit import finding_kinds as kinds
-from kerolox.pipeline.audit.finding_kinds import KINDS, Kind
+from kerolox.pipeline.audit.finding_kinds import KINDS, FindingKind, TableRow
 from kerolox.pipeline.audit.findings import duration
 from kerolox.pipeline.page_style import STYLE
 
@@ -41,8 +41,7 @@ WORDS: Final = (
     ("Store", "The directory of one broker with its commit log, consume queues and tables."),
 )  # fmt: skip
 
-Row = dict[str, Any]
-Cell = Callable[[Row], str]
+Cell = Callable[[TableRow], str]
 
 
 def page(made: Audit) -> str:
@@ -105,7 +104,7 @@ def _where(made: Audit) -> str:
     return f"<section><h2>Where</h2>{''.join(parts)}</section>" if parts else ""
 
 
-def _findings(made: Audit, kind: Kind) -> str:
+def _findings(made: Audit, kind: FindingKind) -> str:
     rows, count = made.findings.problems(kind), made.findings.count(kind)
     more = ""
     if count > ROWS_SHOWN:
@@ -118,7 +117,7 @@ def _findings(made: Audit, kind: Kind) -> str:
     )
 
 
-def _finding_table(made: Audit, rows: Sequence[Row]) -> str:
+def _finding_table(made: Audit, rows: Sequence[TableRow]) -> str:
     heads: list[tuple[str, Cell]] = []
     if len(made.stores) > 1:
         heads.append(("Broker", lambda row: _text(row.get("broker"))))
@@ -131,7 +130,7 @@ def _finding_table(made: Audit, rows: Sequence[Row]) -> str:
     return _table(heads, rows)
 
 
-def _file(row: Row) -> str:
+def _file(row: TableRow) -> str:
     if not row.get("file"):
         return ""
     at = row.get("file_offset")
@@ -378,7 +377,7 @@ def steps(minutes: Iterable[int]) -> tuple[int, int, int]:
     return first, width, (high - first) // width + 1
 
 
-def _table(heads: Sequence[tuple[str, Cell]], rows: Sequence[Row]) -> str:
+def _table(heads: Sequence[tuple[str, Cell]], rows: Sequence[TableRow]) -> str:
     top = "".join(f"<th>{escape(title)}</th>" for title, _ in heads)
     cells = "".join("<tr>" + "".join(f"<td>{cell(row)}</td>" for _, cell in heads) + "</tr>" for row in rows)
     return f"<div class='scroll'><table><thead><tr>{top}</tr></thead><tbody>{cells}</tbody></table></div>"

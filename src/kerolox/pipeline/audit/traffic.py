@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kerolox.pipeline.audit.finding_kinds import TableRow
+
 ADDED_ROWS = 1_000_000  # at once
 SHARES = (0.5, 0.9, 0.99, 0.999)
-
-Row = dict[str, Any]
 
 
 def added(tables: Iterable[pa.Table], by: Sequence[str]) -> pa.Table:
@@ -38,7 +38,7 @@ def added(tables: Iterable[pa.Table], by: Sequence[str]) -> pa.Table:
     return add() if waiting or whole is None else whole
 
 
-def sums(volume: pa.Table, *by: str) -> list[Row]:
+def sums(volume: pa.Table, *by: str) -> list[TableRow]:
     """Messages and bytes for each of these, the most first, with the minute that had the most."""
     if not len(volume):
         return []
@@ -49,11 +49,11 @@ def sums(volume: pa.Table, *by: str) -> list[Row]:
     wanted += [("minute", "min"), ("minute", "max"), ("messages_sum", "max"), ("minute", "first")]
     found = minutes.group_by(list(by), use_threads=False).aggregate(wanted)
     names = [*by, *amounts, "first_minute", "last_minute", "peak_messages", "peak_minute"]
-    rows: list[Row] = found.rename_columns(names).to_pylist()
+    rows: list[TableRow] = found.rename_columns(names).to_pylist()
     return sorted(rows, key=lambda row: (-row["messages"], *(row[name] for name in by)))
 
 
-def by_minute(volume: pa.Table, topics: Sequence[str]) -> list[Row]:
+def by_minute(volume: pa.Table, topics: Sequence[str]) -> list[TableRow]:
     """Messages and bytes of each minute, for these topics and, without a name, all others together."""
     if not len(volume):
         return []
@@ -61,11 +61,11 @@ def by_minute(volume: pa.Table, topics: Sequence[str]) -> list[Row]:
     topic = pc.if_else(named, volume["topic"], "")
     table = volume.set_column(volume.schema.get_field_index("topic"), "topic", topic)
     found = table.group_by(["topic", "minute"]).aggregate([("messages", "sum"), ("bytes", "sum")])
-    rows: list[Row] = found.rename_columns(["topic", "minute", "messages", "bytes"]).to_pylist()
+    rows: list[TableRow] = found.rename_columns(["topic", "minute", "messages", "bytes"]).to_pylist()
     return sorted(rows, key=lambda row: (row["minute"], row["topic"]))
 
 
-def spread(counts: pa.Table, value: str, by: str) -> list[Row]:
+def spread(counts: pa.Table, value: str, by: str) -> list[TableRow]:
     """How a value is spread for each of these: exact percentiles (by nearest rank), least, most and mean."""
     if not len(counts):
         return []
@@ -95,7 +95,7 @@ def share_name(share: float) -> str:
     return f"p{share * 100:g}".replace(".", "_")
 
 
-def histogram(counts: pa.Table, value: str) -> list[Row]:
+def histogram(counts: pa.Table, value: str) -> list[TableRow]:
     """How many messages have a value up to 1, 2, 4, 8 and so on; ``up_to`` 0: none, or less."""
     found: Counter[int] = Counter()
     table = counts.group_by(value).aggregate([("messages", "sum")])
@@ -112,7 +112,7 @@ def histogram(counts: pa.Table, value: str) -> list[Row]:
     return [{"up_to": edge, "messages": found[edge]} for edge in edges]
 
 
-def hot_spots(retries: Iterable[Mapping[str, Any]]) -> list[Row]:
+def hot_spots(retries: Iterable[Mapping[str, Any]]) -> list[TableRow]:
     """Retries and dead letters by group and topic, with the minute and the tag that have the most."""
     by: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in retries:

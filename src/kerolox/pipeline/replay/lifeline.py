@@ -25,7 +25,7 @@ class NoLongerWanted(KeroloxError):
     """The line is cut."""
 
 
-class Watch:
+class DriverEnd:
     """The driver's end."""
 
     def __init__(self, host: str, on_progress: Callable[[int], object] = lambda done: None) -> None:
@@ -33,7 +33,7 @@ class Watch:
         self.token = secrets.token_hex(16)
         self._on_progress = on_progress
         self._lock = threading.Lock()
-        self._done: dict[int, int] = {}  # lane → messages
+        self._done: dict[int, int] = {}  # task → messages
         self._lines: dict[int, socket.socket] = {}
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.socket(family)
@@ -43,7 +43,7 @@ class Watch:
             self._listener.bind(("", 0))
         self._listener.listen()
         self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, name="replay-watch", daemon=True).start()
+        threading.Thread(target=self._accept, name="replay-lifeline", daemon=True).start()
 
     @property
     def done(self) -> int:
@@ -72,39 +72,39 @@ class Watch:
             threading.Thread(target=self._listen, args=(line,), daemon=True).start()
 
     def _listen(self, line: socket.socket) -> None:
-        lane = -1
+        task = -1
         try:
             with line.makefile("r", encoding="utf-8") as texts:
                 hello = json.loads(texts.readline(1000))
                 if not hmac.compare_digest(str(hello["token"]), self.token):
                     return
-                lane = int(hello["lane"])
+                task = int(hello["task"])
                 with self._lock:
-                    older = self._lines.pop(lane, None)
-                    self._lines[lane] = line
+                    older = self._lines.pop(task, None)
+                    self._lines[task] = line
                 if older is not None:
                     _close(older)
                 line.sendall(b"\n")
                 for text in texts:
                     with self._lock:
-                        self._done[lane] = int(text)
+                        self._done[task] = int(text)
                     self._on_progress(self.done)
         except (OSError, ValueError, KeyError, TypeError):
             pass
         finally:
             with self._lock:
-                if self._lines.get(lane) is line:
-                    del self._lines[lane]
+                if self._lines.get(task) is line:
+                    del self._lines[task]
             _close(line)
 
 
-class Watched:
+class TaskEnd:
     """A task's end."""
 
-    def __init__(self, host: str, port: int, token: str, lane: int) -> None:
+    def __init__(self, host: str, port: int, token: str, task: int) -> None:
         try:
             self._line = socket.create_connection((host, port), CONNECT_S)
-            self._line.sendall(json.dumps({"token": token, "lane": lane}).encode() + b"\n")
+            self._line.sendall(json.dumps({"token": token, "task": task}).encode() + b"\n")
             welcome = self._line.recv(1)
         except OSError as error:
             raise NoLongerWanted(f"whoever started this does not answer at {host}:{port}: {error}") from error

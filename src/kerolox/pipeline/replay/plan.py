@@ -30,7 +30,7 @@ class ReplayError(KeroloxError):
     """A replay that cannot begin, or not go on."""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReplayChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which messages, and where to."""
 
     topics: tuple[str, ...] = ()  # all but the brokers' own
@@ -48,7 +48,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.to_topic or self.topic_map.get(topic, topic)
 
 
-class Source(msgspec.Struct, frozen=True):
+class SourceQueue(msgspec.Struct, frozen=True):
     """A queue that messages come from, and the one they go to."""
 
     queue: Queue
@@ -63,14 +63,14 @@ class Source(msgspec.Struct, frozen=True):
         return name_of(self.queue)
 
 
-class Plan(msgspec.Struct, kw_only=True):
+class ReplayPlan(msgspec.Struct, kw_only=True):
     """One replay."""
 
     id: str
     begun_ms: int
     source: str
-    choice: Choice
-    queues: list[Source] = []
+    choice: ReplayChoice
+    queues: list[SourceQueue] = []
     finished_ms: int | None = None
 
     @property
@@ -108,21 +108,21 @@ class PlanFile:
     def __exit__(self, *exc: object) -> None:
         self._lock.release()
 
-    def read(self) -> Plan | None:
+    def read(self) -> ReplayPlan | None:
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return None
         try:
-            return msgspec.json.decode(content, type=Plan)
+            return msgspec.json.decode(content, type=ReplayPlan)
         except msgspec.DecodeError as error:
             raise ReplayError(f"{self.path} is not the plan of a replay: {error}") from error
 
-    def write(self, plan: Plan) -> None:
+    def write(self, plan: ReplayPlan) -> None:
         write_atomically(self.path, msgspec.json.format(msgspec.json.encode(plan)))
 
 
-def check_same(plan: Plan, source: str, choice: Choice) -> None:
+def check_same(plan: ReplayPlan, source: str, choice: ReplayChoice) -> None:
     """Raises ReplayError when a replay that was begun is to go on with something else."""
     begun: dict[str, Any] = {"source": plan.source, **msgspec.to_builtins(plan.choice)}
     given: dict[str, Any] = {"source": source, **msgspec.to_builtins(choice)}
@@ -150,12 +150,12 @@ def target_of(queue: Queue, writable: Sequence[Queue]) -> Queue:
     return of_broker[queue.queue_id % len(of_broker)]
 
 
-def lanes_of(queues: Sequence[Source], count: int) -> list[list[Source]]:
-    """The queues divided into at most so many lanes of about equal length, the longest first."""
-    lanes: list[list[Source]] = [[] for _ in range(max(1, min(count, len(queues))))]
-    lengths = [0] * len(lanes)
+def tasks_of(queues: Sequence[SourceQueue], count: int) -> list[list[SourceQueue]]:
+    """The queues divided into at most so many tasks of about equal length, the longest first."""
+    tasks: list[list[SourceQueue]] = [[] for _ in range(max(1, min(count, len(queues))))]
+    lengths = [0] * len(tasks)
     for source in sorted(queues, key=lambda each: (-each.count, each.name)):
         shortest = lengths.index(min(lengths))
-        lanes[shortest].append(source)
+        tasks[shortest].append(source)
         lengths[shortest] += source.count
-    return lanes
+    return tasks

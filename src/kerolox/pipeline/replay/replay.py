@@ -24,17 +24,17 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import OptionError
-from kerolox.pipeline.replay.lifeline import Watch
+from kerolox.pipeline.replay.lifeline import DriverEnd
 from kerolox.pipeline.replay.plan import (
-    Choice,
-    Plan,
     PlanFile,
-    Source,
+    ReplayChoice,
+    ReplayPlan,
+    SourceQueue,
     check_same,
-    lanes_of,
     target_of,
+    tasks_of,
 )
-from kerolox.pipeline.replay.send_task import COLUMNS, RESULT_COLUMNS, Lanes
+from kerolox.pipeline.replay.send_task import COLUMNS, RESULT_COLUMNS, SendTasks
 from kerolox.pipeline.replay.source import check_topics, chosen, find_source
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
@@ -71,12 +71,12 @@ def replay(
     source: str,
     cluster: ClientOptions | str,
     *,
-    choice: Choice = Choice(),  # noqa: B008
+    choice: ReplayChoice = ReplayChoice(),  # noqa: B008
     id: str = "",
     state: Path,
     rate: float = 0.0,
     dry_run: bool = False,
-    on_plan: Callable[[Plan], object] = lambda plan: None,
+    on_plan: Callable[[ReplayPlan], object] = lambda plan: None,
     on_progress: Callable[[int], object] = lambda done: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Replayed:
@@ -130,7 +130,7 @@ def check(
     source: str,
     options: ClientOptions,
     *,
-    choice: Choice,
+    choice: ReplayChoice,
     id: str,
     state: Path,
     dry_run: bool = False,
@@ -165,8 +165,8 @@ def check(
 
 
 def make_plan(
-    id: str, source: str, choice: Choice, messages: DataFrame, cluster: SocketCluster, now_ms: int
-) -> Plan:
+    id: str, source: str, choice: ReplayChoice, messages: DataFrame, cluster: SocketCluster, now_ms: int
+) -> ReplayPlan:
     """Count the messages of each queue, and find where they go."""
     from pyspark.sql import functions as f
 
@@ -193,8 +193,8 @@ def make_plan(
         target = target_of(queue, writable)
         if target not in ends:
             ends[target] = cluster.max_offset(target)
-        queues.append(Source(queue, row["first"], row["last"], row["count"], target, ends[target]))
-    return Plan(id=id, begun_ms=now_ms, source=source, choice=choice, queues=queues)
+        queues.append(SourceQueue(queue, row["first"], row["last"], row["count"], target, ends[target]))
+    return ReplayPlan(id=id, begun_ms=now_ms, source=source, choice=choice, queues=queues)
 
 
 def _is_internal(topic: str) -> bool:
@@ -207,7 +207,7 @@ def _is_internal(topic: str) -> bool:
 def send(
     spark: SparkSession,
     messages: DataFrame,
-    plan: Plan,
+    plan: ReplayPlan,
     options: ClientOptions,
     *,
     rate: float = 0.0,
@@ -221,27 +221,27 @@ def send(
         return {}
     context = spark.sparkContext
     numbered = {source: number for number, source in enumerate(plan.queues)}
-    lanes = [
-        sorted((numbered[source], source) for source in lane)
-        for lane in lanes_of(plan.queues, context.defaultParallelism)
+    tasks = [
+        sorted((numbered[source], source) for source in task)
+        for task in tasks_of(plan.queues, context.defaultParallelism)
     ]
     places = [
-        (*source.queue, source.first, source.last, lane, number)
-        for lane, part in enumerate(lanes)
+        (*source.queue, source.first, source.last, task, number)
+        for task, part in enumerate(tasks)
         for number, source in part
     ]
     table = spark.createDataFrame(
         places,
-        "topic string, broker string, queue_id int, first bigint, last bigint, lane int, source int",
+        "topic string, broker string, queue_id int, first bigint, last bigint, task int, source int",
     )
     rows = messages.withColumn("broker", f.coalesce("broker", f.lit("")))
     rows = rows.join(f.broadcast(table), ["topic", "broker", "queue_id"])
     rows = rows.filter("queue_offset BETWEEN first AND last").select(*_columns(rows))
-    # A lane is a task, all of them run at once, and each has its rows in order.
-    rows = rows.repartitionById(len(lanes), "lane").sortWithinPartitions("source", "queue_offset")
+    # All tasks run at once, and each gets its rows in order.
+    rows = rows.repartitionById(len(tasks), "task").sortWithinPartitions("source", "queue_offset")
     host = context.getConf().get("spark.driver.host") or "127.0.0.1"
-    with Watch(host, on_progress) as watch:
-        work = Lanes(plan.id, options, lanes, rate, resumed, host, watch.port, watch.token)
+    with DriverEnd(host, on_progress) as lifeline:
+        work = SendTasks(plan.id, options, tasks, rate, resumed, host, lifeline.port, lifeline.token)
         found = rows.mapInArrow(work, RESULT_COLUMNS).collect()
     return {row["source"]: row.asDict() for row in found}
 
@@ -264,7 +264,9 @@ def _columns(rows: DataFrame) -> list[Column]:
     return columns
 
 
-def _told(plan: Plan, rows: dict[int, dict[str, Any]], *, dry_run: bool = False, before: int = 0) -> Replayed:
+def _told(
+    plan: ReplayPlan, rows: dict[int, dict[str, Any]], *, dry_run: bool = False, before: int = 0
+) -> Replayed:
     result = Replayed(plan.id, dry_run=dry_run, planned=plan.count, before=before)
     for number, source in enumerate(plan.queues):
         row = rows.get(number, {})

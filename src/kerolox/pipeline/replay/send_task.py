@@ -23,8 +23,8 @@ from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError
 from kerolox.pipeline.copy_properties import REPLAY_FROM, REPLAY_ID
-from kerolox.pipeline.replay.lifeline import Watched
-from kerolox.pipeline.replay.plan import ReplayError, Source
+from kerolox.pipeline.replay.lifeline import TaskEnd
+from kerolox.pipeline.replay.plan import ReplayError, SourceQueue
 from kerolox.protocol import properties as names
 from kerolox.protocol.batch import encode_batch, unwrap
 from kerolox.protocol.codes import STORED_CODES, RequestCode
@@ -56,7 +56,7 @@ PAUSE_S_MAX = 2.0
 SLICE_S = 0.2
 
 COLUMNS = (
-    "lane int, source int, queue_offset bigint, body binary, properties map<string,string>, keys string, "
+    "task int, source int, queue_offset bigint, body binary, properties map<string,string>, keys string, "
     "tags string, born_ms bigint, flag int"
 )
 RESULT = pa.schema(
@@ -70,7 +70,7 @@ RESULT = pa.schema(
 )
 RESULT_COLUMNS = "source int, sent bigint, before bigint, repeated bigint, error string"
 
-Pairs: TypeAlias = Iterable[tuple[str, str]]
+NamedValues: TypeAlias = Iterable[tuple[str, str]]
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Copy:
 
 
 @dataclass
-class Done:
+class QueueResult:
     """What came of one queue."""
 
     sent: int = 0
@@ -97,7 +97,7 @@ class Done:
     error: str | None = None
 
 
-class Pace:
+class SendPace:
     """So many messages a second."""
 
     def __init__(self, rate: float, check: Callable[[], None]) -> None:
@@ -119,13 +119,13 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Lanes:
-    """What tasks are told: travels to each of them, which finds its lane by its number."""
+class SendTasks:
+    """What all tasks are told. Each finds its own queues by its number."""
 
     id: str
     options: ClientOptions
-    lanes: Sequence[Sequence[tuple[int, Source]]]  # with its number in the plan
-    rate: float  # of all lanes together
+    queues: Sequence[Sequence[tuple[int, SourceQueue]]]  # of each task, with their numbers in the plan
+    rate: float  # of all tasks together
     resumed: bool
     host: str
     port: int
@@ -137,18 +137,18 @@ class Lanes:
 
         task = TaskContext.get()
         assert task is not None
-        lane = task.partitionId()
-        mine = dict(self.lanes[lane])
-        total = sum(source.count for _, source in (pair for part in self.lanes for pair in part))
-        # Lanes that get their share of the rate end together, and the rate is what was asked for.
+        number = task.partitionId()
+        mine = dict(self.queues[number])
+        total = sum(source.count for _, source in (pair for part in self.queues for pair in part))
+        # Tasks that get their share of the rate end together, and the rate is what was asked for.
         share = self.rate * sum(source.count for source in mine.values()) / max(1, total)
-        watched = Watched(self.host, self.port, self.token, lane)
+        lifeline = TaskEnd(self.host, self.port, self.token, number)
         try:
             with SocketCluster(self.options) as cluster:
                 unsure = self.resumed or task.attemptNumber() > 0
-                done = Lane(cluster, self.id, mine, watched, share, unsure=unsure).run(batches)
+                done = SendTask(cluster, self.id, mine, lifeline, share, unsure=unsure).run(batches)
         finally:
-            watched.close()
+            lifeline.close()
         rows = [(number, each.sent, each.before, each.repeated, each.error) for number, each in done.items()]
         columns = zip(*rows, strict=True) if rows else [()] * len(RESULT)
         yield pa.RecordBatch.from_arrays(
@@ -157,15 +157,15 @@ class Lanes:
         )
 
 
-class Lane:
+class SendTask:
     """Sends the messages of some queues, one queue after the other."""
 
     def __init__(
         self,
         cluster: SocketCluster,
         id: str,
-        sources: dict[int, Source],
-        watched: Watched,
+        sources: dict[int, SourceQueue],
+        lifeline: TaskEnd,
         rate: float,
         *,
         unsure: bool,
@@ -173,14 +173,14 @@ class Lane:
         self._cluster = cluster
         self._id = id
         self._sources = sources
-        self._watched = watched
-        self._pace = Pace(rate, watched.check)
+        self._lifeline = lifeline
+        self._pace = SendPace(rate, lifeline.check)
         self._unsure = unsure
-        self._done: dict[int, Done] = {}
+        self._done: dict[int, QueueResult] = {}
         self._looked: dict[Queue, int] = {}  # target → where the next look begins
         self._last: dict[str, int] = {}  # source → the last offset that is there
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> dict[int, Done]:
+    def run(self, batches: Iterable[pa.RecordBatch]) -> dict[int, QueueResult]:
         part: list[Copy] = []
         number, size_bytes = -1, 0
         behind, known = -1, None  # the message before, to see repetitions
@@ -216,14 +216,14 @@ class Lane:
                     size_bytes += copy.size_bytes
             self._flush(number, part)
         except ReplayError as error:  # no other attempt would do better
-            self._done.setdefault(number, Done()).error = " ".join(str(error).split())
+            self._done.setdefault(number, QueueResult()).error = " ".join(str(error).split())
         return self._done
 
     def properties(
         self,
-        source: Source,
+        source: SourceQueue,
         offset: int,
-        pairs: Pairs | str | None,
+        pairs: NamedValues | str | None,
         keys: str | None,
         tags: str | None,
         born_ms: int | None,
@@ -255,7 +255,7 @@ class Lane:
 
     def _begin(self, number: int) -> None:
         source = self._sources[number]
-        self._done.setdefault(number, Done())
+        self._done.setdefault(number, QueueResult())
         if source.target not in self._looked:
             if self._unsure:
                 time.sleep(SETTLE_S)
@@ -276,7 +276,7 @@ class Lane:
         end = cluster.max_offset(target)
         start = max(start, cluster.min_offset(target))
         for pulled in cluster.blocks(target, start, end, group=TOOLS_GROUP):
-            self._watched.check()
+            self._lifeline.check()
             for at in positions_of(pulled.block):
                 for message in unwrap(decode_record(pulled.block, int(at))):
                     packed = message.packed_properties
@@ -293,7 +293,7 @@ class Lane:
             return
         source = self._sources[number]
         self._pace.wait(len(part))
-        self._watched.check()
+        self._lifeline.check()
         done = self._done[number]
 
         def send() -> None:
@@ -308,10 +308,10 @@ class Lane:
         self._tried(source, send, look)
         self._last[source.name] = part[-1].offset
         done.sent += len(part)
-        self._watched.tell(sum(each.sent + each.before for each in self._done.values()))
+        self._lifeline.tell(sum(each.sent + each.before for each in self._done.values()))
 
     def _tried(
-        self, source: Source, work: Callable[[], None], look: Callable[[], None] | None = None
+        self, source: SourceQueue, work: Callable[[], None], look: Callable[[], None] | None = None
     ) -> None:
         """Do it, again and again while another try may help. What may have been done is looked for first."""
         deadline_s = time.monotonic() + PATIENCE_S
@@ -334,14 +334,14 @@ class Lane:
             until_s = time.monotonic() + pause_s
             while time.monotonic() < until_s:
                 time.sleep(SLICE_S)
-                self._watched.check()
+                self._lifeline.check()
             pause_s = min(PAUSE_S_MAX, pause_s * 2)
             try:
                 self._cluster.route(source.target.topic, fresh=True)
             except KeroloxError:
                 pass  # the next try tells
 
-    def _send(self, source: Source, part: Sequence[Copy]) -> None:
+    def _send(self, source: SourceQueue, part: Sequence[Copy]) -> None:
         target = source.target
         batch = len(part) > 1
         body, sys_flag = part[0].body, 0

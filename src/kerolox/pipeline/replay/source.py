@@ -11,7 +11,7 @@ from kerolox.errors import OptionError
 from kerolox.pipeline.archive.folders import PROPERTY
 from kerolox.pipeline.archive.log import OWN_FOLDER, Head, ParquetArchive
 from kerolox.pipeline.audit.plan import known_topics, plan_stores
-from kerolox.pipeline.replay.plan import Choice, ReplayError
+from kerolox.pipeline.replay.plan import ReplayChoice, ReplayError
 from kerolox.spark.columns import COLUMNS, SPARK_TYPES, arrow_schema
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NEEDED = ("topic", "queue_id", "queue_offset", "body")
 
 
-class Found(msgspec.Struct, frozen=True):
+class ReplaySource(msgspec.Struct, frozen=True):
     """What a path turned out to be. Found out without Spark."""
 
     path: str
@@ -31,7 +31,7 @@ class Found(msgspec.Struct, frozen=True):
     properties: str = "map"
     topics: frozenset[str] | None = None  # None: not known
 
-    def table(self, spark: SparkSession, choice: Choice) -> DataFrame:
+    def table(self, spark: SparkSession, choice: ReplayChoice) -> DataFrame:
         """The messages, as a table."""
         if self.kind == "store":
             store = spark.read.format("rocketmq-store")
@@ -43,12 +43,12 @@ class Found(msgspec.Struct, frozen=True):
         return spark.read.parquet(self.path)
 
 
-def find_source(source: str) -> Found:
+def find_source(source: str) -> ReplaySource:
     """An archive, a Delta table or a store directory. Refuses what is none of them, or empty."""
     path = Path(source)
     if (path / "commitlog").is_dir():
         (store,) = plan_stores([path])
-        return Found(source, "store", topics=known_topics([store]))
+        return ReplaySource(source, "store", topics=known_topics([store]))
     if (path / "_delta_log").is_dir():
         try:
             from deltalake import DeltaTable
@@ -60,7 +60,7 @@ def find_source(source: str) -> Found:
         text = "string" if str(getattr(properties, "type", "")) == "string" else "map"
         files, names = tuple(table.file_uris()), tuple(field.name for field in fields)
         folders = tuple(table.metadata().partition_columns)
-        return _filled(Found(source, "files", files, names, folders, text))
+        return _filled(ReplaySource(source, "files", files, names, folders, text))
     if (path / OWN_FOLDER / "archive.json").is_file():
         head = msgspec.json.decode((path / OWN_FOLDER / "archive.json").read_bytes(), type=Head)
         written = ParquetArchive(path).files()
@@ -68,23 +68,23 @@ def find_source(source: str) -> Found:
         files = tuple(str(path / file) for file in written)
         folders = tuple(each.removeprefix(PROPERTY) for each in head.partitions)
         names = tuple(head.columns)
-        return _filled(Found(source, "files", files, names, folders, head.properties, topics))
+        return _filled(ReplaySource(source, "files", files, names, folders, head.properties, topics))
     if "://" not in source and not path.exists():
         raise OptionError("SOURCE", source, "an archive, a Delta table or a store directory")
     if path.is_dir() and not any(path.rglob("*.parquet")):
         raise OptionError(
             "SOURCE", source, "an archive, a Delta table or a store directory; this folder has no such files"
         )
-    return Found(source, "any")
+    return ReplaySource(source, "any")
 
 
-def _filled(found: Found) -> Found:
+def _filled(found: ReplaySource) -> ReplaySource:
     if not found.files:
         raise ReplayError(f"{found.path} is empty: nothing was archived yet")
     return found
 
 
-def check_topics(found: Found, choice: Choice) -> None:
+def check_topics(found: ReplaySource, choice: ReplayChoice) -> None:
     """Refuse topics that the source does not have: replaying none of them would look like success."""
     strange = [topic for topic in choice.topics if found.topics is not None and topic not in found.topics]
     if strange:
@@ -92,7 +92,7 @@ def check_topics(found: Found, choice: Choice) -> None:
         raise OptionError("--topic", ", ".join(strange), f"topics of {found.path}: {there}")
 
 
-def _read_parquet(spark: SparkSession, found: Found) -> DataFrame:
+def _read_parquet(spark: SparkSession, found: ReplaySource) -> DataFrame:
     """Files below a folder. Topics may be told by folders, where Spark would take ``007`` for a number."""
     names = found.columns
     known = [name for name in names if name in COLUMNS]
@@ -110,7 +110,7 @@ def _read_parquet(spark: SparkSession, found: Found) -> DataFrame:
     return reader.parquet(*found.files)
 
 
-def chosen(table: DataFrame, choice: Choice) -> DataFrame:
+def chosen(table: DataFrame, choice: ReplayChoice) -> DataFrame:
     """The rows that are wanted."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as f

@@ -51,7 +51,7 @@ CLOCK_SKEW_MS: Final = 300_000  # between driver and brokers, where only a time 
 PULL_COUNT: Final = 1024
 FRESH_ROWS: Final = 1 << 31  # numbers for rows whose own belongs to another one already
 
-Offsets = dict[str, dict[str, dict[str, int]]]  # topic → broker → queue → the next message
+QueueEnds = dict[str, dict[str, dict[str, int]]]  # topic → broker → queue → the next message
 
 
 class NotTheSameRows(KeroloxError):
@@ -74,7 +74,7 @@ class Beginning(msgspec.Struct, frozen=True):
 
     write: str  # names the write: query and batch, or the job
     started_ms: int
-    offsets: Offsets = {}
+    offsets: QueueEnds = {}
     done: bool = False  # all rows were sent
 
     def start_of(self, cluster: SocketCluster, queue: Queue) -> int:
@@ -89,9 +89,9 @@ class Beginning(msgspec.Struct, frozen=True):
             return 0
 
 
-def ends_of(sender: SocketSender, topics: Iterable[str]) -> Offsets:
+def ends_of(sender: SocketSender, topics: Iterable[str]) -> QueueEnds:
     """How far the queues of these topics are."""
-    found: Offsets = {}
+    found: QueueEnds = {}
     for topic in topics:
         table = found[topic] = {}
         to_be_made = sender.is_assumed(topic)

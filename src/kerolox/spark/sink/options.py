@@ -123,7 +123,7 @@ def read_settings(given: Mapping[str, str]) -> SinkSettings:
 
 # --- columns ------------------------------------------------------------------------------------------
 
-Check = Callable[[kinds.DataType], bool]
+ColumnCheck = Callable[[kinds.DataType], bool]
 
 # Whether a column, an element or a value may be null is never asked: a table has both kinds. A NULL without a
 # type is void; so are the elements of array().
@@ -153,7 +153,7 @@ def _is_moment(kind: kinds.DataType) -> bool:
     return isinstance(kind, kinds.TimestampType | kinds.NullType)
 
 
-COLUMNS: Final[dict[str, tuple[Check, str]]] = {
+COLUMNS: Final[dict[str, tuple[ColumnCheck, str]]] = {
     "body": (lambda kind: isinstance(kind, kinds.StringType | kinds.BinaryType), "binary or string"),
     "topic": (_is_text, "string"),
     "tags": (_is_text, "string"),

@@ -24,11 +24,9 @@ from kerolox.client.names import check_topic_for_sending, with_namespace
 from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.limits import MESSAGE_BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
-from kerolox.spark.records import Pairs
+from kerolox.spark.records import Numbers, PropertyPairs
 from kerolox.spark.sink.row_columns import LIST, in_one_form
 from kerolox.spark.sink.row_ids import RowIds
-
-Numbers = npt.NDArray[np.int64]
 
 HEAD: Final = np.dtype(
     [("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_length", ">i4")]
@@ -211,7 +209,7 @@ class Encoder:
         if pa.types.is_map(column.type):
             rows, keys, values = np.asarray(column.offsets), column.keys, column.items
         else:
-            rows, keys, values = Pairs.of(column.fill_null("")).parts
+            rows, keys, values = PropertyPairs.of(column.fill_null("")).parts
         encoded = keys.dictionary_encode()
         codes, known = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
         kept = np.array([self._keeps(name, dropped) for name in known], bool)

@@ -37,7 +37,7 @@ from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.protocol.reserved import TEMPLATE_TOPIC
 from kerolox.spark.short_errors import tells_shortly
-from kerolox.spark.sink.effectively_once import Beginning, Offsets, Stored, ends_of
+from kerolox.spark.sink.effectively_once import Beginning, QueueEnds, Stored, ends_of
 from kerolox.spark.sink.notes import LocalFolder, Notes, open_folder
 from kerolox.spark.sink.options import EFFECTIVELY_ONCE, SinkSettings, check_columns, read_settings
 from kerolox.spark.sink.outgoing import Encoder
@@ -276,7 +276,7 @@ def _forget_all() -> None:
 # --- at the driver ------------------------------------------------------------------------------------
 
 
-def _ends(settings: SinkSettings) -> Offsets:
+def _ends(settings: SinkSettings) -> QueueEnds:
     """How far the queues are that will be written, if that is known: rows may name topics themselves."""
     if settings.topic is None:
         return {}

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from kerolox.spark.offsets import Mark, QueueOffsets, is_marked
+from kerolox.spark.offsets import QueueOffsets, StreamOffset, is_marked
 
 P = TypeVar("P", bound=dict[str, Any])
 
@@ -50,9 +50,9 @@ def fill_metrics(progress: P) -> P:
     return progress
 
 
-def _mark(text: object) -> Mark | None:
+def _mark(text: object) -> StreamOffset | None:
     try:
         form = json.loads(text) if isinstance(text, str) else text
     except ValueError:
         return None
-    return Mark.decode(form) if isinstance(form, dict) and is_marked(form) else None
+    return StreamOffset.decode(form) if isinstance(form, dict) and is_marked(form) else None

@@ -29,7 +29,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PERM_READ_WRITE
 from kerolox.protocol.headers.topic import CreateTopicRequest
 from kerolox.protocol.reserved import TEMPLATE_TOPIC
-from kerolox.spark.offsets import Mark, QueueOffsets, is_marked
+from kerolox.spark.offsets import QueueOffsets, StreamOffset, is_marked
 from kerolox.spark.option_table import CLUSTER, OptionTable, cluster_options
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class GroupProgress(StreamingQueryListener):
             except ValueError:
                 continue
             if is_marked(end):
-                mark = Mark.decode(end)
+                mark = StreamOffset.decode(end)
                 with self._lock:
                     tell_group(self._cluster(mark.nameserver), mark)
 
@@ -101,7 +101,7 @@ class GroupProgress(StreamingQueryListener):
         return found
 
 
-def tell_group(cluster: SocketCluster, mark: Mark) -> None:
+def tell_group(cluster: SocketCluster, mark: StreamOffset) -> None:
     """Report the places of a mark that are further than what the group has. Never fails: it is for show."""
     places = {queue: at for queue, at in mark.places.items() if at > 0}
     try:

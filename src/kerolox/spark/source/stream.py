@@ -30,7 +30,7 @@ from kerolox.client.errors import TopicNotFound
 from kerolox.client.messages import Queue
 from kerolox.client.sockets.socket_cluster import Edges, SocketCluster
 from kerolox.errors import KeroloxError
-from kerolox.spark.offsets import Mark, QueueOffsets
+from kerolox.spark.offsets import QueueOffsets, StreamOffset
 from kerolox.spark.short_errors import tells_shortly
 from kerolox.spark.source.metrics import behind
 from kerolox.spark.source.options import Wanted, read_wanted
@@ -54,15 +54,15 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._wanted = read_wanted(options, "streaming")
         self._columns = chosen_columns(schema)
-        self._offsets: Offsets | None = None
+        self._offsets: QueryOffsets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_offsets": None}  # for read, which has no use for it
 
     @property
-    def offsets(self) -> Offsets:
+    def offsets(self) -> QueryOffsets:
         if self._offsets is None:
-            self._offsets = Offsets(self._wanted)
+            self._offsets = QueryOffsets(self._wanted)
         return self._offsets
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -97,7 +97,7 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Comes a batch late; the listener in progress.py is in time, but may be missing."""
-        tell_group(self.offsets.cluster, Mark.decode(end))
+        tell_group(self.offsets.cluster, StreamOffset.decode(end))
 
     def stop(self) -> None:
         if self._offsets is not None:
@@ -108,11 +108,11 @@ def between(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
     """What a batch reads. Looks at nothing but the two: a batch done again is the same batch."""
     if start == end:
         return []
-    first, last = Mark.decode(start), Mark.decode(end)
+    first, last = StreamOffset.decode(start), StreamOffset.decode(end)
     return ranges(first.places | last.begins, last.places)
 
 
-class Offsets:
+class QueryOffsets:
     """How far a query may go, and where it begins."""
 
     def __init__(self, wanted: Wanted) -> None:
@@ -136,7 +136,7 @@ class Offsets:
     def _mark(
         self, places: QueueOffsets, begins: QueueOffsets | None = None, *, first: bool = False
     ) -> dict[str, Any]:
-        return Mark(self._group, self._wanted.nameserver, places, begins or {}, first).encode()
+        return StreamOffset(self._group, self._wanted.nameserver, places, begins or {}, first).encode()
 
     # --- what there is --------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Offsets:
 
         Waits a little when there is nothing: Spark asks again at once, a hundred times a second.
         """
-        mark = Mark.decode(start)
+        mark = StreamOffset.decode(start)
         if self._wanted.has_own_group:  # the one it began with
             self._group = mark.group
         self._planned = mark.places
@@ -225,7 +225,7 @@ class Offsets:
             time.sleep(min(self._pause_s, left_s))
             self._pause_s = min(self._pause_s * 2, IDLE_PAUSE_MAX_S)
 
-    def _next(self, mark: Mark, *, unlimited: bool) -> dict[str, Any] | None:
+    def _next(self, mark: StreamOffset, *, unlimited: bool) -> dict[str, Any] | None:
         edges = self._look_for_missing(mark.places, self._look())
         begins = dict(mark.places) if mark.first else {}
         starts = dict(mark.places)

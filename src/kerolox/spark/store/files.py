@@ -47,7 +47,7 @@ _BESIDE_BODY_MAX = 1 << 17  # topic and properties have lengths of two bytes
 Entries = npt.NDArray[np.void]
 
 
-class Piece(NamedTuple):
+class RunFile(NamedTuple):
     """One file of a run."""
 
     start: int
@@ -55,11 +55,11 @@ class Piece(NamedTuple):
     path: str
 
 
-class Run(NamedTuple):
+class FileRun(NamedTuple):
     """Files that are named by where they begin. There may be gaps between them."""
 
     directory: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RunFile, ...]
     file_bytes: int  # what a whole file has
 
     @property
@@ -70,7 +70,7 @@ class Run(NamedTuple):
     def end(self) -> int:
         return self.pieces[-1].end if self.pieces else 0
 
-    def piece_at(self, place: int) -> Piece | None:
+    def piece_at(self, place: int) -> RunFile | None:
         number = bisect_right(self.pieces, place, key=_start_of) - 1
         if number < 0 or place >= self.pieces[number].end:
             return None
@@ -81,7 +81,7 @@ class Run(NamedTuple):
         number = bisect_right(self.pieces, place, key=_start_of)
         return self.pieces[number].start if number < len(self.pieces) else max(place, self.end)
 
-    def between(self, low: int, high: int) -> Run:
+    def between(self, low: int, high: int) -> FileRun:
         """The same with only the files that touch this range."""
         return self._replace(
             pieces=tuple(each for each in self.pieces if each.start < high and each.end > low)
@@ -97,14 +97,14 @@ class Run(NamedTuple):
         return os.path.join(self.directory, f"{first:020d}"), place - first
 
 
-def _start_of(piece: Piece) -> int:
+def _start_of(piece: RunFile) -> int:
     return piece.start
 
 
-def find_run(directories: Sequence[str]) -> Run:
+def find_run(directories: Sequence[str]) -> FileRun:
     """What is there. Of files that overlap, the one before counts."""
     files = OnlyReading()
-    found: list[Piece] = []
+    found: list[RunFile] = []
     sizes: Counter[int] = Counter()
     for directory in directories:
         for name in files.list_dir(directory):
@@ -116,22 +116,22 @@ def find_run(directories: Sequence[str]) -> Run:
             except StoreError:
                 continue  # deleted meanwhile
             if size:
-                found.append(Piece(int(name), int(name) + size, path))
+                found.append(RunFile(int(name), int(name) + size, path))
                 sizes[size] += 1
-    pieces: list[Piece] = []
+    pieces: list[RunFile] = []
     for piece in sorted(found):
         if not pieces or piece.start >= pieces[-1].end:
             pieces.append(piece)
-    return Run(directories[0], tuple(pieces), max(sizes, key=lambda size: (sizes[size], size), default=0))
+    return FileRun(directories[0], tuple(pieces), max(sizes, key=lambda size: (sizes[size], size), default=0))
 
 
-class OpenRun:
+class OpenFileRun:
     """Reads a run. One file is open at a time: reading goes forward."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: FileRun) -> None:
         self.run = run
         self._files = OnlyReading()
-        self._piece: Piece | None = None
+        self._piece: RunFile | None = None
         self._file: File | None = None
 
     def __enter__(self) -> Self:
@@ -145,7 +145,7 @@ class OpenRun:
             self._file.close()
         self._file = self._piece = None
 
-    def _open(self, piece: Piece) -> File:
+    def _open(self, piece: RunFile) -> File:
         if piece is not self._piece or self._file is None:
             self.close()
             self._file = self._files.open(piece.path)
@@ -197,7 +197,7 @@ class OpenRun:
 # --- the log ------------------------------------------------------------------------------------
 
 
-class Log(OpenRun):
+class LogFiles(OpenFileRun):
     """The commit log: records, and where they are not."""
 
     def fault_at(self, place: int, *, check: int = CHECK_BODY) -> str:
@@ -306,7 +306,7 @@ class Log(OpenRun):
 # --- queues --------------------------------------------------------------------------------------
 
 
-class QueueFiles(OpenRun):
+class QueueFiles(OpenFileRun):
     """One consume queue: its entries by number."""
 
     @property

@@ -79,7 +79,7 @@ OPTIONS: Final = OptionTable(
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class StoreChoice:
     """Which rows are wanted, and how closely they are looked at. Known to every task."""
 
     topics: frozenset[str] | None = None
@@ -104,7 +104,7 @@ def parse(given: Mapping[str, str]) -> Values:
     return OPTIONS.parse(given, "batch")
 
 
-def read_choice(values: Values) -> Choice:
+def read_choice(values: Values) -> StoreChoice:
     """Raises OptionError for options that contradict each other."""
     values.at_most_one("topic", "topicPattern")
     values.at_most_one("startingOffsets", "startingTimestamp")
@@ -115,7 +115,7 @@ def read_choice(values: Values) -> Choice:
                 raise OptionError(key, values[key], "from = queues with it; the log has no queues")
     report = values["report"] is not None
     verify = values["verifyCrc"]
-    return Choice(
+    return StoreChoice(
         topics=None if values["topic"] is None else frozenset(values["topic"]),
         pattern=values["topicPattern"],
         after_ms=values["startingTimestamp"],

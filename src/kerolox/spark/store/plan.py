@@ -24,8 +24,8 @@ from kerolox.protocol import json_dialect
 from kerolox.protocol.record_scan import CHECK_BODY, PHYSICAL_OFFSET, SIZE, scan
 from kerolox.spark.offsets import EARLIEST, LATEST, QueueOffsets
 from kerolox.spark.option_table import Values
-from kerolox.spark.store.files import Log, QueueFiles, Run, find_run
-from kerolox.spark.store.options import LOG, Choice, find_paths, read_choice
+from kerolox.spark.store.files import FileRun, LogFiles, QueueFiles, find_run
+from kerolox.spark.store.options import LOG, StoreChoice, find_paths, read_choice
 from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY_SIZE
 
@@ -41,7 +41,7 @@ class QueueRange:
 
     topic: str
     queue_id: int
-    run: Run
+    run: FileRun
     first: int
     end: int
 
@@ -51,7 +51,7 @@ class Split:
     """What one task reads: a range of a log, or the entries of queues that point into it."""
 
     broker: str
-    log: Run
+    log: FileRun
     start: int
     end: int
     queues: tuple[QueueRange, ...] | None = None
@@ -63,7 +63,7 @@ class Store:
 
     broker: str
     root: str
-    log: Run
+    log: FileRun
     log_end: int
     queues: tuple[QueueRange, ...]  # of all topics, with all entries whose messages are in the log
 
@@ -116,7 +116,7 @@ def find_store(broker: str, root: str, log_paths: Sequence[str] | None = None) -
                 place, length = queue.entry(end - 1)
                 newest.append((place, place + length))
             queues.append(QueueRange(topic, queue_id, run, queue.first, end))
-    with Log(log_run) as log:
+    with LogFiles(log_run) as log:
         log_end = _find_log_end(log, newest)
     return Store(
         broker, root, log_run, log_end, tuple(_within(queue, log_run.start, log_end) for queue in queues)
@@ -134,7 +134,7 @@ def _queue_directories(root: str) -> Iterator[tuple[str, int, str]]:
             yield topic, int(name), os.path.join(queues, topic, name)
 
 
-def _find_log_end(log: Log, newest: list[tuple[int, int]]) -> int:
+def _find_log_end(log: LogFiles, newest: list[tuple[int, int]]) -> int:
     for place, end in sorted(newest, reverse=True)[:_GUIDES]:
         if not log.fault_at(place):
             return log.find_end(end, log.stored_ms(place))
@@ -161,7 +161,7 @@ def _within(queue: QueueRange, log_start: int, log_end: int) -> QueueRange:
 # --- queues --------------------------------------------------------------------------------------
 
 
-def _choose(stores: Sequence[Store], choice: Choice, values: Values) -> list[list[QueueRange]]:
+def _choose(stores: Sequence[Store], choice: StoreChoice, values: Values) -> list[list[QueueRange]]:
     """The queues of each store that are wanted, with the entries that are."""
     _check_topics(stores, choice, ", ".join(values["path"] or values["paths"]))
     ids = None if values["queueIds"] is None else frozenset(values["queueIds"])
@@ -169,7 +169,7 @@ def _choose(stores: Sequence[Store], choice: Choice, values: Values) -> list[lis
     chosen = []
     for store in stores:
         found = []
-        with Log(store.log) as log:
+        with LogFiles(store.log) as log:
             for queue in store.queues:
                 if ids is not None and queue.queue_id not in ids:
                     continue
@@ -182,7 +182,7 @@ def _choose(stores: Sequence[Store], choice: Choice, values: Values) -> list[lis
     return chosen
 
 
-def _check_topics(stores: Sequence[Store], choice: Choice, path: str) -> None:
+def _check_topics(stores: Sequence[Store], choice: StoreChoice, path: str) -> None:
     if choice.topics is None:
         return
     known = {queue.topic for store in stores for queue in store.queues}
@@ -225,7 +225,7 @@ def _offset(wanted: str | QueueOffsets, store: Store, queue: QueueRange, key: st
     return offset
 
 
-def _by_time(queue: QueueRange, log: Log, choice: Choice) -> QueueRange:
+def _by_time(queue: QueueRange, log: LogFiles, choice: StoreChoice) -> QueueRange:
     """Without the entries whose messages are too old or too new: store times only grow."""
     with QueueFiles(queue.run) as files:
         first = queue.first if choice.after_ms is None else _first_from(queue, files, log, choice.after_ms)
@@ -233,7 +233,7 @@ def _by_time(queue: QueueRange, log: Log, choice: Choice) -> QueueRange:
     return replace(queue, first=first, end=max(first, end))
 
 
-def _first_from(queue: QueueRange, files: QueueFiles, log: Log, moment_ms: int) -> int:
+def _first_from(queue: QueueRange, files: QueueFiles, log: LogFiles, moment_ms: int) -> int:
     """The first entry whose message was stored then or later."""
     low, high = queue.first, queue.end
     while low < high:
@@ -306,10 +306,10 @@ def _queue_splits(store: Store, queues: Sequence[QueueRange], sample: _Sample, s
 # --- the log --------------------------------------------------------------------------------------
 
 
-def _log_splits(store: Store, step: int, choice: Choice) -> list[Split]:
+def _log_splits(store: Store, step: int, choice: StoreChoice) -> list[Split]:
     if store.log_end <= store.log_start:
         return []
-    with Log(store.log) as log:
+    with LogFiles(store.log) as log:
         starts = list(_boundaries(store, log, step))
         times = [log.stored_ms(start) for start in starts]
     ends = [*starts[1:], store.log_end]
@@ -324,7 +324,7 @@ def _log_splits(store: Store, step: int, choice: Choice) -> list[Split]:
     return splits
 
 
-def _boundaries(store: Store, log: Log, step: int) -> Iterator[int]:
+def _boundaries(store: Store, log: LogFiles, step: int) -> Iterator[int]:
     """QueueOffsets where a record begins, or a file, about a step from each other."""
     guides = sorted(store.queues, key=lambda queue: queue.first - queue.end)[:_GUIDES]
     last = store.log_start
@@ -344,7 +344,7 @@ def _boundaries(store: Store, log: Log, step: int) -> Iterator[int]:
             yield last
 
 
-def _record_near(log: Log, guides: Sequence[QueueRange], target: int, end: int) -> int:
+def _record_near(log: LogFiles, guides: Sequence[QueueRange], target: int, end: int) -> int:
     """The first place from ``target`` on that is known to begin a record; ``end`` if there is none."""
     found = end
     for queue in guides:

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from kerolox.errors import ProtocolError
 from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE, scan
 from kerolox.spark.records import FIXED, FIXED_BYTES, IPV6_HOSTS, MAGIC, Columns, Positions, decode
-from kerolox.spark.store.files import MISSING, Log, QueueFiles, Run
-from kerolox.spark.store.options import Choice
+from kerolox.spark.store.files import MISSING, FileRun, LogFiles, QueueFiles
+from kerolox.spark.store.options import StoreChoice
 from kerolox.spark.store.plan import QueueRange, Split
 from kerolox.store.errors import CorruptRecord
 from kerolox.store.log.readable_log import store_timestamp_of
@@ -60,10 +60,10 @@ class Region(NamedTuple):
     reason: str
 
 
-def read_split(split: Split, choice: Choice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_split(split: Split, choice: StoreChoice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The messages of a piece; with ``choice.report`` its damage instead."""
-    reading = Reading(split, choice, schema)
-    with Log(split.log) as log:
+    reading = SplitReading(split, choice, schema)
+    with LogFiles(split.log) as log:
         walk = reading.by_log(log) if split.queues is None else reading.by_queues(log, split.queues)
         try:
             yield from walk  # nothing, with a report
@@ -81,10 +81,10 @@ def read_split(split: Split, choice: Choice, schema: pa.Schema) -> Iterator[pa.R
         )
 
 
-class Reading:
+class SplitReading:
     """Reads one piece, and knows what was wrong in it."""
 
-    def __init__(self, split: Split, choice: Choice, schema: pa.Schema) -> None:
+    def __init__(self, split: Split, choice: StoreChoice, schema: pa.Schema) -> None:
         self.regions: list[Region] = []
         self._split = split
         self._choice = choice
@@ -97,7 +97,7 @@ class Reading:
 
     # --- along the log ---------------------------------------------------------------------------
 
-    def by_log(self, log: Log) -> Iterator[pa.RecordBatch]:
+    def by_log(self, log: LogFiles) -> Iterator[pa.RecordBatch]:
         """All records that begin in the piece. It begins with one, unless there is damage."""
         place, end = self._split.start, self._split.end
         while place < end:
@@ -123,7 +123,7 @@ class Reading:
                 continue
             place = self._pass_over(log, place, piece.end, len(block))
 
-    def _pass_over(self, log: Log, place: int, file_end: int, seen_bytes: int) -> int:
+    def _pass_over(self, log: LogFiles, place: int, file_end: int, seen_bytes: int) -> int:
         """What begins here is no record that was read: a blank one, a large one, or damage."""
         limit = min(file_end, self._split.end)
         head = log.read(place, 8)
@@ -144,7 +144,7 @@ class Reading:
 
     # --- by queues -------------------------------------------------------------------------------
 
-    def by_queues(self, log: Log, queues: tuple[QueueRange, ...]) -> Iterator[pa.RecordBatch]:
+    def by_queues(self, log: LogFiles, queues: tuple[QueueRange, ...]) -> Iterator[pa.RecordBatch]:
         """The messages the entries point at, in the order of the log, each once."""
         places, sizes = self._entries(log, queues)
         ends = places + sizes
@@ -163,7 +163,7 @@ class Reading:
             yield from self._pointed_at(log, places[first:last], sizes[first:last], apart[first:last])
             first = last
 
-    def _entries(self, log: Log, queues: tuple[QueueRange, ...]) -> tuple[Positions, Positions]:
+    def _entries(self, log: LogFiles, queues: tuple[QueueRange, ...]) -> tuple[Positions, Positions]:
         """QueueOffsets and sizes of the messages, ascending."""
         parts = []
         for queue in queues:
@@ -193,7 +193,7 @@ class Reading:
         return places, sizes[once]
 
     def _pointed_at(
-        self, log: Log, places: Positions, sizes: Positions, apart: Mask
+        self, log: LogFiles, places: Positions, sizes: Positions, apart: Mask
     ) -> Iterator[pa.RecordBatch]:
         firsts = np.flatnonzero(apart)
         if not len(firsts) or firsts[0]:
@@ -232,7 +232,7 @@ class Reading:
     def _check(self) -> int:
         return CHECK_BODY if self._choice.verify_crc else CHECK_NONE
 
-    def _read(self, log: Log, place: int, size: int) -> memoryview:
+    def _read(self, log: LogFiles, place: int, size: int) -> memoryview:
         view = memoryview(self._buffer)[:size]
         return view[: log.read_into(view, place)]
 
@@ -293,7 +293,7 @@ class Reading:
         positions: Positions,
         fixed: npt.NDArray[np.void],
         base: int | Positions,
-        run: Run,
+        run: FileRun,
     ) -> Iterator[pa.RecordBatch]:
         """Batches of the records that are wanted. All of them were checked."""
         wanted = self._wanted(block, positions, fixed)
@@ -313,7 +313,7 @@ class Reading:
         positions: Positions,
         fixed: npt.NDArray[np.void],
         places: Positions,
-        run: Run,
+        run: FileRun,
     ) -> Iterator[pa.RecordBatch]:
         if self._choice.report:
             return
@@ -326,7 +326,7 @@ class Reading:
         except ProtocolError as error:  # lengths, or a body that does not decompress: of which?
             if len(positions) == 1:
                 place = int(places[0])
-                with Log(run) as log:
+                with LogFiles(run) as log:
                     reason = log.fault_at(place, check=self._check) or error.what
                 self._damaged(run, place, place + int(fixed["size"][0]), reason)
                 return
@@ -366,7 +366,7 @@ class Reading:
         keep: Mask = named & ~fill if mask is None else mask & named & ~fill
         return keep
 
-    def _damaged(self, run: Run, start: int, end: int, reason: str, kind: str = "") -> None:
+    def _damaged(self, run: FileRun, start: int, end: int, reason: str, kind: str = "") -> None:
         path, offset = run.where(start)
         if not self._choice.skip:
             raise CorruptRecord(
