@@ -42,7 +42,7 @@ ROOMS = {
         "opening rebuild housekeeping message_store",
     ),
     "broker": (
-        "absent names bounds options base",
+        "absent names bounds options leadership base",
         "tables",
         "members",
         "figures",

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kerolox.broker.cluster.leadership import Leadership
 from kerolox.broker.later.delays import Delays
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage
@@ -50,19 +50,19 @@ class DelayRig:
         self.store = MessageStore(
             options, files=self.files, clock=self.clock, store_host=STORE_HOST, boot=self.boot
         )
-        Leadership(self.store.state, BrokerRole.SLAVE if follows else BrokerRole.ASYNC_MASTER)
+        self.leadership = Leadership(self.store, BrokerRole.SLAVE if follows else BrokerRole.ASYNC_MASTER)
         await self.store.open()
         self.intake = Intake(self.store.log, self.store.acks)
         self.offsets = DelayOffsets(self.store.files, self.store.path("config"), clock=self.clock)
         self.offsets.load()
         self.delays = Delays(self.store, self.intake, self.offsets, options, self.clock)
         self.intake.rewrites.append(self.delays.park)
-        await self.delays.load()
-        await self.delays.start()
+        self.leadership.add(self.delays)
+        await self.leadership.start()
         await self.clock.advance(0)
 
     async def close(self) -> None:
-        await self.delays.close()
+        await self.leadership.stop()
         await self.store.close()
 
     async def reopen(self, **changes: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from kerolox.broker.consume.commits import Commits, Resets
 from kerolox.broker.consume.pulls import Pulls
 from kerolox.broker.consume.waiting_pulls import WaitingPulls
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.heartbeats import Heartbeats
 from kerolox.broker.members.members import Members
@@ -70,15 +71,30 @@ class Part:
         self.groups = Groups(GroupTable(Files(), config, clock=self.clock), self.members, self.options)
         self.offsets = ConsumerOffsets(Files(), config, clock=self.clock)
         self.store = MessageStore(self.options, clock=self.clock)
+        self.leadership = Leadership(self.store, self.options.role)
         self.waiting = WaitingPulls(self.clock)
         self.heartbeats = Heartbeats(self.members, self.groups, self.topics, self.options)
         self.locks = QueueLocks(self.clock)
         self.commits = Commits(self.store, self.topics, self.groups, self.offsets)
         self.resets = Resets(
-            self.store, self.topics, self.groups, self.members, self.offsets, self.waiting, self.options
+            self.store,
+            self.leadership,
+            self.topics,
+            self.groups,
+            self.members,
+            self.offsets,
+            self.waiting,
+            self.options,
         )
         self.pulls = Pulls(
-            self.store, self.topics, self.groups, self.offsets, self.waiting, self.options, self.clock
+            self.store,
+            self.leadership,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.waiting,
+            self.options,
+            self.clock,
         )
         self.store.dispatcher.followers.append(self.waiting.arrived)
         self.address = ""
@@ -106,6 +122,7 @@ class Part:
 async def running(path: Path, **changes: Any) -> AsyncIterator[Part]:
     part = Part(path, **changes)
     async with part.store:
+        await part.leadership.start()
         # Connections live by real time: what expires here does so by the members' own clock.
         async with Server(part.handlers(), host="127.0.0.1", events=part.members) as server:
             part.address = server.address

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.broker.cluster.leadership import Leadership
 from kerolox.broker.consume import commits
-from kerolox.broker.options import BrokerRole
 from kerolox.front.requests import Answer
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.groups import GroupConfig
@@ -338,7 +336,7 @@ async def test_resets_of_what_is_not_known_are_refused(part: Part, client: TestC
     assert (await reset(client, 0, group="unknown")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     part.topic("none", queues=0)
     assert (await reset(client, 0, topic="none")).remark == "No queues to reset."
-    Leadership(part.store.state, BrokerRole.SLAVE)
+    await part.leadership.follow("another one leads")
     assert (await reset(client, 0)).remark == "Can not reset offset in slave broker"
 
 

@@ -254,9 +254,9 @@ async def test_what_is_refused_is_told_as_rocketmq_does(tmp_path: Path) -> None:
         assert (answer.remark or "").startswith("SERVICE_NOT_AVAILABLE")
         broker.store.state.clear(Obstacle.DISK_FULL)
 
-        broker.leadership.follow("another one leads")
+        await broker.leadership.follow("another one leads")
         assert (await back(talk, offset)).code == ResponseCode.SYSTEM_BUSY
-        broker.leadership.lead()
+        await broker.leadership.lead()
         assert not await parked(talk, 3)
         assert (await back(talk, offset)).code == 0
 

@@ -287,11 +287,11 @@ async def test_messages_before_the_opening_time_are_refused() -> None:
 async def test_a_follower_refuses_up_front() -> None:
     async with talking() as talk:
         await talk.send("T")
-        talk.running.broker.leadership.follow("another one leads")
+        await talk.running.broker.leadership.follow("another one leads")
         answer = await talk.send("T")
         assert answer.code == ResponseCode.SYSTEM_BUSY
         assert (answer.remark or "").startswith("[REJECTREQUEST]")
-        talk.running.broker.leadership.lead()
+        await talk.running.broker.leadership.lead()
         assert (await talk.send("T")).code == 0
 
 

@@ -488,33 +488,32 @@ async def test_the_timer_waits_until_the_store_takes_messages(talk: Timing) -> N
 
 
 async def test_a_follower_enters_what_its_leader_has_and_delivers_nothing(talk: Timing) -> None:
-    state, timers = talk.running.broker.store.state, talk.timers
-    timers.running = True
+    leadership, timers = talk.running.broker.leadership, talk.timers
     await talk.send("T", b"x", after_s(3))
     await talk.entered()
     await timers.flush()
     read_ms, offset = decode_leader(timers.files.checkpoint.encode())
     assert offset == 1
-    state.set(Obstacle.FOLLOWER, "test")
+    await leadership.follow("test")
+    timers.heard_leader(timers.files.checkpoint.encode())
     await talk.clock.advance(10)
     assert await talk.bodies() == []
-    state.clear(Obstacle.FOLLOWER)
-    timers.follow(timers.files.checkpoint.encode())
+    await leadership.lead()
     await talk.clock.advance(1.1)
     assert await talk.bodies(count=1) == [b"x"]
     assert read_ms <= NOW_MS + 3_000
 
 
 async def test_a_follower_passes_over_what_its_leader_delivered(talk: Timing) -> None:
-    state, timers = talk.running.broker.store.state, talk.timers
+    leadership, timers = talk.running.broker.leadership, talk.timers
     await talk.send("T", b"x", after_s(3))
     await talk.entered()
-    state.set(Obstacle.FOLLOWER, "test")
+    await leadership.follow("test")
     checkpoint = timers.files.checkpoint
     checkpoint.read_ms, checkpoint.leader_queue_offset = NOW_MS + 10_000, 1
-    timers.follow(checkpoint.encode())
+    timers.heard_leader(checkpoint.encode())
     assert timers.files.wheel.waiting == 0
-    state.clear(Obstacle.FOLLOWER)
+    await leadership.lead()
     await talk.clock.advance(20)
     assert await talk.bodies() == []
 

@@ -178,9 +178,9 @@ async def test_a_slave_ends_nothing(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         producer = await s.producer()
         half = await producer.prepare()
-        s.broker.leadership.follow("another one leads")
+        await s.broker.leadership.follow("another one leads")
         assert (await producer.end(half)).code == ResponseCode.SLAVE_NOT_AVAILABLE
-        await s.round()
+        await s.clock.advance(90)
         assert producer.asked == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.front.lanes import BODY_BYTES_MAX, Lane
@@ -23,6 +24,7 @@ class Base:
     lanes: dict[str, Lane]
     address: str  # where clients reach this broker
     ha_address: str
+    leadership: Leadership
 
 
 def lanes_of(options: BrokerOptions, clock: Clock) -> dict[str, Lane]:

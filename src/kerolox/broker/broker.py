@@ -13,12 +13,12 @@ import kerolox.protocol.fast_codecs  # noqa: F401 — the short way through the 
 from kerolox.broker.admin.admin import Admin
 from kerolox.broker.base import Base, lanes_of, set_ages
 from kerolox.broker.cluster.address import advertised_host, join, resolve
-from kerolox.broker.cluster.leadership import Leadership
 from kerolox.broker.cluster.registration import Registrations, split_nameservers
 from kerolox.broker.consume.room import Consuming
 from kerolox.broker.exporter import exporter_of
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.later.room import Later
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.room import Membership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.room import Producing
@@ -87,19 +87,15 @@ class Broker(CallerEvents):
         push(self.consuming.pulls.close)
         push(self.consuming.commits.close)
         push(self.admin.close)
-        await self.transactions.load()
-        await self.later.delays.load()
         await self.later.timers.open()
         push(self.later.timers.close)
+        push(self.leadership.stop)
+        await self.leadership.start()
         push(self.ports.close)
         await self.ports.open()
         push(self._answer_flushed)
-        self.later.timers.start()
+        push(self.leadership.stop)
         push(self.later.timers.stop)
-        self.transactions.start()
-        push(self.transactions.close)
-        push(self.later.delays.close)
-        await self.later.delays.start()
         push(GracefulStop(self.ports.servers, self.consuming.waiting, options, self.clock).send_away)
         push(self.registrations.close)
         await self.registrations.start()
@@ -147,7 +143,7 @@ class Broker(CallerEvents):
         ip = await resolve(options.advertised_host, "brokerIP1")
         host = host_bytes(join(ip, options.listen_port))
         store = MessageStore(options, files=self._files, clock=self.clock, store_host=host)
-        self.leadership = Leadership(store.state, options.role)
+        self.leadership = Leadership(store, options.role)
         await store.open()
         self.store = store
         self.unique_keys = UniqueKeys(host[:-4], os.getpid(), random.getrandbits(32), self.clock.wall_ms)
@@ -157,7 +153,9 @@ class Broker(CallerEvents):
     async def _build(self) -> None:
         """Room by room, from the ground up: each is given those below it, and connects itself to them."""
         self.lanes = lanes_of(self.options, self.clock)
-        base = Base(self.options, self.clock, self.store, self.lanes, self.address, self.ha_address)
+        base = Base(
+            self.options, self.clock, self.store, self.lanes, self.address, self.ha_address, self.leadership
+        )
         self.tables = tables = await Tables.open(base)
         self._stop.push_async_callback(tables.saver.close)
         self.membership = membership = Membership(base, tables)
@@ -165,6 +163,7 @@ class Broker(CallerEvents):
         self.write_path = path = WritePath(base, tables, figures)
         self.later = later = Later(base, tables, figures, path)
         self.transactions = transactions_of(base, tables, membership, figures, path)
+        self.leadership.add(path, self.transactions, later.delays, later.timers)
         self.consuming = await Consuming.open(base, tables, membership, figures)
         self.producing = Producing(
             base, tables, membership, figures, path, self.transactions, self.unique_keys

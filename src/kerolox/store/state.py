@@ -41,11 +41,6 @@ class StoreState:
         return not self.obstacles
 
     @property
-    def leads(self) -> bool:
-        """Whether this store takes messages from clients, and not those of a store that leads."""
-        return Obstacle.FOLLOWER not in self.obstacles
-
-    @property
     def fenced(self) -> bool:
         return Obstacle.FENCED in self.obstacles
 
@@ -58,7 +53,7 @@ class StoreState:
         if obstacle in self.obstacles:
             return  # the first reason is the one that matters
         self.obstacles[obstacle] = why
-        if obstacle is not Obstacle.CLOSED:
+        if obstacle not in (Obstacle.CLOSED, Obstacle.FOLLOWER):
             log.error("store_not_writable obstacle=%r reason=%r", obstacle.value, why)
         for callback in self.on_change:
             callback()
@@ -67,6 +62,7 @@ class StoreState:
         if obstacle is Obstacle.FENCED:
             raise ValueError("a fenced store stays fenced until it is opened again")
         if self.obstacles.pop(obstacle, None) is not None:
-            log.warning("store_obstacle_gone obstacle=%r", obstacle.value)
+            if obstacle is not Obstacle.FOLLOWER:
+                log.warning("store_obstacle_gone obstacle=%r", obstacle.value)
             for callback in self.on_change:
                 callback()

@@ -11,6 +11,7 @@ from kerolox.broker.admin.topic_admin import Settled
 from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.later.timers import Timers
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
@@ -39,6 +40,7 @@ class BrokerAdmin:
     def __init__(
         self,
         store: MessageStore,
+        leadership: Leadership,
         stats: Statistics,
         runtime_info: RuntimeInfo,
         options: BrokerOptions,
@@ -47,6 +49,7 @@ class BrokerAdmin:
         clock: Clock,
     ) -> None:
         self._store = store
+        self._leadership = leadership
         self._stats = stats
         self._runtime_info = runtime_info
         self._options = options
@@ -123,7 +126,7 @@ class BrokerAdmin:
     def ha_status(self, request: Request[None]) -> Answer:
         """As long as nobody follows: a leader by itself."""
         status = HaStatus(
-            master=self._store.state.leads,
+            master=self._leadership.leads,
             master_commit_log_max_offset=self._store.log.max_offset,
         )
         return Answer(body=status.encode())

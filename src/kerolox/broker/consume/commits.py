@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from kerolox.broker.bounds import OFFSETS_MAX, too_many
 from kerolox.broker.consume.waiting_pulls import WaitingPulls
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.groups import Groups, check_group
 from kerolox.broker.members.members import Member, Members
 from kerolox.broker.options import BrokerOptions
@@ -140,6 +141,7 @@ class Resets:
     def __init__(
         self,
         store: MessageStore,
+        leadership: Leadership,
         topics: Topics,
         groups: Groups,
         members: Members,
@@ -148,6 +150,7 @@ class Resets:
         options: BrokerOptions,
     ) -> None:
         self._store = store
+        self._leadership = leadership
         self._topics = topics
         self._groups = groups
         self._members = members
@@ -183,7 +186,7 @@ class Resets:
     async def _reset_here(self, asked: headers.ResetOffsetRequest) -> dict[MessageQueue, int]:
         """Note new offsets; the next pull of each queue is told its own, and until then commits are void."""
         topic, group = asked.topic, asked.group
-        if not self._store.state.leads:
+        if not self._leadership.leads:
             raise Refused(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
         config = self._topics.known(topic, f"Topic {topic} does not exist")
         self._groups.known(group, f"Group {group} does not exist")

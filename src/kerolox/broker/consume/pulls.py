@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from kerolox.broker.bounds import OFFSETS_MAX
 from kerolox.broker.consume.waiting_pulls import HeldPull, WaitingPulls, Wants
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.compiled_filters import CompiledFilters, Key, NotCompiled, no_property_filter
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
@@ -112,6 +113,7 @@ class Pulls:
     def __init__(
         self,
         store: MessageStore,
+        leadership: Leadership,
         topics: Topics,
         groups: ConsumerGroups,
         offsets: ConsumerOffsets,
@@ -120,6 +122,7 @@ class Pulls:
         clock: Clock,
     ) -> None:
         self._store = store
+        self._leadership = leadership
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -157,7 +160,7 @@ class Pulls:
 
     def _planned(self, request: Request[PullRequest], plan: Plan) -> Answer | None:
         header = request.header
-        if header.sys_flag & PULL_COMMIT_OFFSET and self._store.state.leads:
+        if header.sys_flag & PULL_COMMIT_OFFSET and self._leadership.leads:
             self._commit(header)
         reset = self._offsets.take_reset(header.topic, header.consumer_group, header.queue_id)
         if reset is not None:

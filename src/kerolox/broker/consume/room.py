@@ -32,7 +32,7 @@ class Consuming:
         store.dispatcher.followers.append(self.waiting.arrived)
         if options.multi_dispatch:
             store.dispatcher.followers.append(self.waiting.arrived_light)
-        self.pulls = Pulls(store, topics, groups, offsets, self.waiting, options, clock)
+        self.pulls = Pulls(store, base.leadership, topics, groups, offsets, self.waiting, options, clock)
         lumped = options.light_queues and not options.light_stats
         self.pulls.on_served.append(stats.served_light if lumped else stats.served)
         self.pulls.on_caught_up.append(stats.caught_up)
@@ -40,7 +40,9 @@ class Consuming:
         stats.count_misses(lambda: self.pulls.misses)
         self.queries = Queries(store, groups)
         self.commits = Commits(store, topics, groups, offsets)
-        self.resets = Resets(store, topics, groups, membership.members, offsets, self.waiting, options)
+        self.resets = Resets(
+            store, base.leadership, topics, groups, membership.members, offsets, self.waiting, options
+        )
         self.resets.unsaved.save = tables.offset_saver.save
         self.slow_groups = SlowGroups(groups, stats.behind_by_group, options, clock)
         self.filters = filters

@@ -139,24 +139,20 @@ class Delays:
 
     # --- life ----------------------------------------------------------------------------------------
 
-    async def load(self) -> None:
-        """Find out where delivery stopped. Raises TableLost when nobody knows."""
-        if self._store.state.leads:
-            await asyncio.get_running_loop().run_in_executor(self._store.keeper, self._load)
-
-    async def start(self) -> None:
-        """Go on from there. A broker that follows another one delivers nothing."""
-        if not self._store.state.leads:
-            return
+    async def lead(self) -> None:
+        """Find out where delivery stopped, and go on from there. Raises TableLost when nobody knows."""
+        await asyncio.get_running_loop().run_in_executor(self._store.keeper, self._load)
         self._delivering = True
+        self._parked.clear()
         for level in self.levels:
             level.due_ms = 0
+            level.parked.clear()  # another broker may have parked at these offsets
         self._store.dispatcher.followers.append(self.arrived)
         self._store.flusher.on_flushed.append(self.marks.flushed)
         self._schedule_save()
         self._look()
 
-    async def close(self) -> None:
+    async def follow(self) -> None:
         """Deliver no more, and save how far it came."""
         if not self._delivering:
             await self.marks.close()

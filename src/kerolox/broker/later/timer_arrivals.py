@@ -66,6 +66,10 @@ class Arrivals:
             handed.clear()
         return True
 
+    def forget_handed(self) -> None:
+        """Read on from the files: they may be others now."""
+        self._handed.clear()
+
     async def read(self, count_max: int, end: int) -> list[Arrival]:
         """The next ones, those before ``end`` only. Moves nothing: set ``offset`` when they are done with."""
         queue = self.queue

@@ -104,7 +104,8 @@ class Timers:
         self._rates = (0.0, 0, 0)
         self._hashes: dict[str, int] = {}
         self._quiet_until_ms = 0
-        self._opened = False
+        self._opened = self._ended = False
+        self.leads = False
 
     # --- life ------------------------------------------------------------------------------------------
 
@@ -113,6 +114,8 @@ class Timers:
         if self._options.timer_wheel:
             await self._in_thread(self._open)
             self._opened = True
+            self._store.dispatcher.followers.append(self.dispatched)
+            self._go_on(leads=False)
 
     def _open(self) -> None:
         files, checkpoint, store = self.files, self.files.checkpoint, self._store
@@ -194,17 +197,34 @@ class Timers:
                 return at
         return offset
 
-    def start(self) -> None:
-        """Begin to enter and deliver."""
-        if not self._opened:
+    async def lead(self) -> None:
+        """Enter whatever comes, and deliver."""
+        await self._pause()
+        self._go_on(leads=True)
+
+    async def follow(self) -> None:
+        """Deliver no more, and enter what the leader has entered: see :meth:`heard_leader`."""
+        await self._pause()
+        if self._opened:
+            await self.flush()  # which notes how far the leader came
+        self._go_on(leads=False)
+
+    def _go_on(self, *, leads: bool) -> None:
+        self.leads = leads
+        if not self._opened or self._ended:
             return
+        self.arrivals.forget_handed()
+        self._closing.clear()
         self._quiet_until_ms = self._clock.wall_ms() + self._options.timer_quiet_ms
-        self._store.dispatcher.followers.append(self.dispatched)
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._schedule_flush()
 
     async def stop(self) -> None:
-        """Deliver no more: what is under way is finished."""
+        """Enter and deliver no more: what is under way is finished."""
+        self._ended = True
+        await self._pause()
+
+    async def _pause(self) -> None:
         self._closing.set()
         self._wake.set()
         if self._flush_timer is not None:
@@ -228,10 +248,6 @@ class Timers:
 
     # --- what others say -------------------------------------------------------------------------------
 
-    @property
-    def leads(self) -> bool:
-        return self._store.state.leads
-
     def dispatched(self, entries: list[Entry]) -> None:
         if self.arrivals.hand_over(entries):
             self._wake.set()
@@ -240,7 +256,7 @@ class Timers:
         slot = self.files.wheel.get(self.files.moment(time_ms))
         return 0 if slot is None else slot.waiting
 
-    def follow(self, data: bytes) -> None:
+    def heard_leader(self, data: bytes) -> None:
         """The leader's checkpoint: what it has delivered, and how far this one may enter."""
         read_ms, offset = decode_leader(data)
         self.files.checkpoint.leader_queue_offset = offset

@@ -7,6 +7,7 @@ and neither it nor the message is delivered.
 from __future__ import annotations
 
 from kerolox.broker.later.timer_sends import read_handle
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.sends import born_host
 from kerolox.broker.tables.topics import Topics
@@ -31,12 +32,14 @@ class Recalls:
     def __init__(
         self,
         store: MessageStore,
+        leadership: Leadership,
         intake: Intake,
         topics: Topics,
         options: BrokerOptions,
         clock: Clock,
     ) -> None:
         self._store = store
+        self._leadership = leadership
         self._intake = intake
         self._topics = topics
         self._options = options
@@ -84,7 +87,7 @@ class Recalls:
         options = self._options
         if not options.recall:
             return Answer(code=ResponseCode.NO_PERMISSION, remark="recall failed, operation is forbidden")
-        if not self._store.state.leads:
+        if not self._leadership.leads:
             return _unavailable(ResponseCode.SLAVE_NOT_AVAILABLE)
         if self._clock.wall_ms() < options.accept_sends_from_ms or not (
             options.writable or options.recall_unwritable

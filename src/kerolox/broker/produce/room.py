@@ -38,7 +38,7 @@ class Producing:
             options,
             unique_keys,
         )
-        self.recalls = Recalls(store, path.intake, topics, options, clock)
+        self.recalls = Recalls(store, base.leadership, path.intake, topics, options, clock)
         self.replies = Replies(
             store,
             path.admission,

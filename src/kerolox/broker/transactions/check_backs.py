@@ -85,9 +85,8 @@ class CheckBacks:
         while True:
             await self._clock.sleep(self._options.transaction_check_ms / 1000)
             try:
-                if self._store.state.leads:  # there, the broker that leads asks
-                    await self.round()
-                    await self._finished.save()
+                await self.round()
+                await self._finished.save()
                 self._tell_unasked()
             except KeroloxError as error:
                 log.error("check_round_failed error=%r next='the next round goes on here'", str(error))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.counts import Counts
@@ -39,6 +40,7 @@ class EndTransaction:
     def __init__(
         self,
         store: MessageStore,
+        leadership: Leadership,
         intake: Intake,
         finished: FinishedHalfMessages,
         recent: RecentHalfMessages,
@@ -47,6 +49,7 @@ class EndTransaction:
         clock: Clock,
     ) -> None:
         self._store = store
+        self._leadership = leadership
         self._intake = intake
         self._finished = finished
         self._recent = recent
@@ -60,7 +63,7 @@ class EndTransaction:
 
     def end(self, request: Request[EndTransactionRequest]) -> Answer | None:
         told = request.header
-        if not self._store.state.leads:
+        if not self._leadership.leads:
             return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
         if told.commit_or_rollback not in _WORDS:  # not known yet: it is asked for later
             log.info(
@@ -84,6 +87,11 @@ class EndTransaction:
         self._cold.add(task)
         task.add_done_callback(self._cold.discard)
         return None
+
+    async def settled(self) -> None:
+        """Wait until all that came is carried out."""
+        if self._cold:
+            await asyncio.wait(self._cold)
 
     async def _end_cold(self, request: Request[EndTransactionRequest]) -> None:
         half = await self._read(request.header.commit_log_offset)
@@ -158,7 +166,7 @@ class EndTransaction:
 
     async def resume(self, request: Request[ResumeCheckRequest]) -> Answer:
         """Check one again that was given up."""
-        if not self._store.state.leads:
+        if not self._leadership.leads:
             return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
         try:
             given = await self._read(read_offset_id(request.header.msg_id or "").physical_offset)

@@ -71,6 +71,10 @@ class FinishedHalfMessages:
         self._offsets = offsets
         self._options = options
         self._clock = clock
+        self._forget()
+        intake.before.append(self._append_ops)
+
+    def _forget(self) -> None:
         self.progress = 0  # half messages before this offset are done with
         self._done: set[int] = set()  # not yet gone through
         # What its producer ended lately: it may tell once more, answering several questions, when we have
@@ -85,7 +89,6 @@ class FinishedHalfMessages:
         self._in_write: dict[int, bool] = {}
         self._ops_in_write: list[tuple[int, int]] = []
         self._is_asked = False
-        intake.before.append(self._append_ops)
 
     # --- questions -----------------------------------------------------------------------------------
 
@@ -230,7 +233,8 @@ class FinishedHalfMessages:
             self._offsets.commit(topic, reserved.HALF_GROUP, QUEUE, offset)
 
     async def load(self) -> None:
-        """Read what the log notes: at the start, before anybody ends anything."""
+        """Read what the log notes: before anybody ends anything."""
+        self._forget()
         self.progress = self._noted_progress(reserved.HALF_TOPIC)
         self._op_progress = offset = self._noted_progress(reserved.HALF_DONE_TOPIC)
         end = self._store.max_offset(reserved.HALF_DONE_TOPIC, QUEUE)

@@ -32,6 +32,11 @@ class RecentHalfMessages:
             self._intake.soon(self._written)
         self._in_write.append((topic, half, size_bytes))
 
+    def clear(self) -> None:
+        """The log may be another one now."""
+        self._known.clear()
+        self._size_bytes = 0
+
     def find(self, place: int) -> Open | None:
         found = self._known.get(place)
         return None if found is None else found[0]

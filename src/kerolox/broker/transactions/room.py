@@ -15,6 +15,7 @@ def transactions_of(
 ) -> Transactions:
     made = Transactions(
         base.store,
+        base.leadership,
         path.intake,
         membership.members,
         tables.topics,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
@@ -32,6 +33,7 @@ class Transactions:
     def __init__(
         self,
         store: MessageStore,
+        leadership: Leadership,
         intake: Intake,
         members: Members,
         topics: Topics,
@@ -41,29 +43,28 @@ class Transactions:
         clock: Clock,
     ) -> None:
         self._options = options
-        self._state = store.state
         self._home: Home = "", 0, b""  # of the half message that is being stored
         # What all messages get makes a half message in the log differ from what came.
         self._remembers = not options.record_crc and not options.multi_dispatch
         self.counts = Counts(table)
         self.recent = RecentHalfMessages(intake, self.counts)
         self.finished = FinishedHalfMessages(store, intake, offsets, options, clock)
-        self.endings = EndTransaction(store, intake, self.finished, self.recent, self.counts, options, clock)
+        self.endings = EndTransaction(
+            store, leadership, intake, self.finished, self.recent, self.counts, options, clock
+        )
         self.check_backs = CheckBacks(
             store, intake, self.finished, self.counts, members, topics, options, clock
         )
 
-    async def load(self) -> None:
-        """Before anybody is let in: read which half messages have ended."""
-        if self._state.leads:
-            await self.finished.load()
-
-    def start(self) -> None:
-        """Begin to ask for the others."""
+    async def lead(self) -> None:
+        """Read which half messages have ended, and begin to ask for the others."""
+        self.recent.clear()
+        await self.finished.load()
         self.check_backs.start()
 
-    async def close(self) -> None:
+    async def follow(self) -> None:
         await self.check_backs.close()
+        await self.endings.settled()
 
     def end_rows(self) -> list[Row]:
         return [(RequestCode.END_TRANSACTION, self.endings.end, EndTransactionRequest)]

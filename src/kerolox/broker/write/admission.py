@@ -15,6 +15,7 @@ from typing import Final
 
 from kerolox.broker import names
 from kerolox.broker.absent import refuse_inner_batch
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
@@ -52,6 +53,7 @@ class Admission:
         self,
         acks: Acks,
         state: StoreState,
+        leadership: Leadership,
         topics: Topics,
         options: BrokerOptions,
         clock: Clock,
@@ -59,6 +61,7 @@ class Admission:
     ) -> None:
         self._acks = acks
         self._state = state
+        self._leadership = leadership
         self._topics = topics
         self._options = options
         self._clock = clock
@@ -85,8 +88,11 @@ class Admission:
         )
 
     def _not_taking(self) -> KeroloxError | None:
-        if not self._state.leads:
-            return Overloaded("[REJECTREQUEST]this broker follows another one: send to the one that leads")
+        if not self._leadership.leads:
+            return Overloaded(
+                "[REJECTREQUEST]system busy, start flow control for a while: this broker follows another "
+                "one, send to the one that leads"
+            )
         stalled_ms = self._acks.stalled_ms
         if stalled_ms > self._options.send_wait_ms:
             return Overloaded(

@@ -19,10 +19,18 @@ class WritePath:
             topics = store.queues.by_topic
             light_queues = {topic.encode() for topic in topics if topic.startswith(LIGHT_PREFIX)}
         self.admission = Admission(
-            store.acks, store.state, tables.topics, base.options, base.clock, light_queues
+            store.acks, store.state, base.leadership, tables.topics, base.options, base.clock, light_queues
         )
         self.intake = Intake(store.log, store.acks, self.admission.fills_light_queues)
         self.intake.due = figures.stats.timed(self.intake.write)
         self.targets = Targets(self.admission, self.intake)
         tables.topics.on_change.append(self.targets.topic_changed)
         tables.topics.on_removed += [self.targets.topic_removed, self.admission.topic_removed]
+
+    async def lead(self) -> None:
+        self.targets.forget()
+
+    async def follow(self) -> None:
+        """Write what was appended: nothing can be after that."""
+        self.targets.forget()
+        self.intake.write()

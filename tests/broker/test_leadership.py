@@ -1,0 +1,230 @@
+"""A broker that leads, follows, and leads again, with messages waiting everywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+import kerolox.broker
+from kerolox.broker.leadership import Leadership
+from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.errors import KeroloxError
+from kerolox.protocol.batch import encode_batch
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.headers.send import RecallRequest, SendBackRequest
+from kerolox.store.message_store import MessageStore
+from kerolox.store.options import FlushMode
+from kerolox.testing.clock import ManualClock
+
+from .talk import BORN_MS, until
+from .transaction_kit import COMMIT, ROLLBACK, Producer, Scene, scene
+
+KEY = {"UNIQ_KEY": "7F000001162E18B4AAC28E2F6D2A0001"}
+REFUSED = "[REJECTREQUEST]system busy, start flow control for a while"
+
+
+async def bodies(producer: Producer, topic: str) -> list[bytes]:
+    return sorted(message.body for message in await producer.messages(topic))
+
+
+async def arrived(s: Scene, topic: str, count: int) -> None:
+    """Let time pass until so many are there."""
+    for _ in range(100):
+        if s.broker.store.max_offset(topic, 0) >= count:
+            return
+        await s.clock.advance(0.5)
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{s.broker.store.max_offset(topic, 0)} of {count} are in {topic}")
+
+
+@pytest.mark.parametrize("flush_mode", [FlushMode.ASYNC, FlushMode.SYNC])
+async def test_what_waits_stays_while_it_follows_and_comes_once_when_it_leads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, flush_mode: FlushMode
+) -> None:
+    clock = ManualClock(BORN_MS)
+    numbers = [b"%d" % number for number in range(5)]
+    async with scene(tmp_path, clock, flush_mode=flush_mode) as s:
+        producer = await s.producer()
+        leadership = s.broker.leadership
+        for number in numbers:
+            await producer.send("delayed", number, {**KEY, "DELAY": "2"})
+            await producer.send("timed", number, {**KEY, "TIMER_DELAY_MS": "8000"})
+        ended, undone, *_ = [await producer.prepare(number) for number in numbers]
+        assert (await producer.end(ended)).code == 0
+        assert (await producer.end(undone, ROLLBACK)).code == 0
+        await leadership.follow("another one leads")
+        await clock.advance(120)
+        await asyncio.sleep(0.05)
+        for topic, there in (("delayed", 0), ("timed", 0), ("orders", 1)):
+            assert s.broker.store.max_offset(topic, 0) == there
+        assert producer.asked == []
+        # Nobody so much as tried.
+        assert [line for line in caplog.messages if "not_delivered" in line or "timer_waits" in line] == []
+        producer.outcome = COMMIT
+        await leadership.lead()
+        for topic in ("delayed", "timed"):
+            await arrived(s, topic, 5)
+        await s.round(60)
+        await arrived(s, "orders", 4)
+        assert len(producer.asked) == 3
+        # Nothing is left of it for the next times.
+        for _ in range(2):
+            await leadership.follow("another one leads")
+            await leadership.lead()
+            await s.round(60)
+        for topic in ("delayed", "timed"):
+            assert await bodies(producer, topic) == numbers
+        assert await bodies(producer, "orders") == [b"0", b"2", b"3", b"4"]
+        assert len(producer.asked) == 3
+    async with scene(tmp_path, clock, flush_mode=flush_mode) as s:
+        producer = await s.producer()
+        await s.round(60)
+        assert producer.asked == []
+        for topic in ("delayed", "timed"):
+            assert await bodies(producer, topic) == numbers
+
+
+async def test_while_it_follows_it_refuses_whoever_writes(tmp_path: Path) -> None:
+    async with scene(tmp_path, recall=True) as s:
+        producer = await s.producer()
+        half = await producer.prepare()
+        stored = await producer.send("T", b"one", KEY)
+        timed = await producer.send("T", b"two", {**KEY, "TIMER_DELAY_MS": "60000"})
+        assert (await producer.send("T", b"three", KEY)).code == 0
+        leadership, end = s.broker.leadership, s.broker.store.progress.appended
+        await leadership.follow("another one leads")
+        back = SendBackRequest(offset=0, group="g", delay_level=0)
+        recall = RecallRequest(producer_group="p", topic="T", recall_handle=timed.fields["recallHandle"])
+        for answer in (
+            await producer.send("T", b"x", KEY),
+            await producer.send_v1("T", b"x", properties=KEY),
+            await producer.send_batch("T", encode_batch([(0, b"x", b"")])),
+            await producer.send("T", b"x", {**KEY, "DELAY": "1"}),
+            await producer.dialer.call(s.running.address, RequestCode.CONSUMER_SEND_MSG_BACK, back),
+        ):
+            assert answer.code == ResponseCode.SYSTEM_BUSY
+            assert answer.remark is not None
+            assert answer.remark.startswith(REFUSED)
+        assert (await producer.end(half)).code == ResponseCode.SLAVE_NOT_AVAILABLE
+        recalled = await producer.dialer.call(s.running.address, RequestCode.RECALL_MESSAGE, recall)
+        assert recalled.code == ResponseCode.SLAVE_NOT_AVAILABLE
+        assert s.broker.store.progress.appended == end
+        await leadership.lead()
+        assert (await producer.send("T", b"four", KEY)).code == 0
+        assert (await producer.end(half)).code == 0
+        assert stored.code == 0
+        assert [message.body for message in await producer.messages("T")] == [b"one", b"three", b"four"]
+
+
+async def test_a_role_that_changes_all_the_time_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        producer = await s.producer()
+        for number in range(30):
+            body = b"%02d" % number
+            await producer.send("delayed", body, {**KEY, "DELAY": "1"})
+            await producer.send("timed", body, {**KEY, "TIMER_DELAY_MS": "2000"})
+            change = asyncio.ensure_future(s.broker.leadership.follow("another one leads"))
+            await s.clock.advance(0.35)
+            await change
+            change = asyncio.ensure_future(s.broker.leadership.lead())
+            await s.clock.advance(0.35)
+            await change
+        for topic in ("delayed", "timed"):
+            await arrived(s, topic, 30)
+        await s.clock.advance(10)
+        for topic in ("delayed", "timed"):
+            assert await bodies(producer, topic) == [b"%02d" % number for number in range(30)]
+
+
+async def test_what_is_sent_as_it_begins_to_follow_is_stored_or_refused(tmp_path: Path) -> None:
+    async with scene(tmp_path, flush_mode=FlushMode.SYNC) as s:
+        producer = await s.producer()
+        assert (await producer.send("T", b"first", KEY)).code == 0
+        sends = [asyncio.ensure_future(producer.send("T", b"%d" % number, KEY)) for number in range(50)]
+        await asyncio.sleep(0)
+        await s.broker.leadership.follow("another one leads")
+        codes = [(await send).code for send in sends]
+        assert set(codes) <= {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
+        assert s.broker.store.max_offset("T", 0) == 1 + codes.count(ResponseCode.SUCCESS)
+
+
+async def test_what_waits_is_there_for_a_start_after_it_closed_as_a_follower(tmp_path: Path) -> None:
+    clock = ManualClock(BORN_MS)
+    async with scene(tmp_path, clock) as s:
+        producer = await s.producer()
+        await producer.send("delayed", b"1", {**KEY, "DELAY": "2"})
+        await producer.send("timed", b"1", {**KEY, "TIMER_DELAY_MS": "8000"})
+        await producer.prepare(b"1")
+        await s.broker.leadership.follow("another one leads")
+        await clock.advance(60)
+    async with scene(tmp_path, clock) as s:
+        producer = await s.producer()
+        producer.outcome = COMMIT
+        for topic in ("delayed", "timed"):
+            await arrived(s, topic, 1)
+        await s.round(60)
+        await until(lambda: s.broker.store.max_offset("orders", 0) == 1)
+
+
+async def test_a_part_that_cannot_begin_leaves_it_following(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Told:
+        def __init__(self, name: str, error: KeroloxError | None = None) -> None:
+            self.name, self.error = name, error
+
+        async def lead(self) -> None:
+            told.append(f"{self.name} leads")
+            if self.error is not None:
+                raise self.error
+
+        async def follow(self) -> None:
+            told.append(f"{self.name} follows")
+
+    async with MessageStore(BrokerOptions(store_path=str(tmp_path))) as store:
+        leadership = Leadership(store, BrokerRole.ASYNC_MASTER)
+        broken = Told("second", KeroloxError("a table is lost"))
+        leadership.add(Told("first"), broken, Told("third"))
+        with pytest.raises(KeroloxError, match="a table is lost"):
+            await leadership.start()
+        assert not leadership.leads
+        assert not store.state.writable
+        assert told == ["first leads", "second leads", "second follows", "first follows"]
+        told.clear()
+        broken.error = None
+        await leadership.lead()
+        await leadership.lead()
+        await leadership.follow("another one leads")
+        await leadership.follow("another one leads")
+        assert told == [
+            "first leads", "second leads", "third leads", "third follows", "second follows", "first follows",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        r"BrokerRole\.(SLAVE|ASYNC_MASTER|SYNC_MASTER)",
+        r"\.role\b(?! *[:=] )",
+        r"Obstacle\.FOLLOWER",
+        r"broker_id *(==|!=|>|<|is|not)|(if|not|and|or) [a-z_.]*options\.broker_id",
+    ],
+)
+def test_nobody_else_asks_for_the_role(test: str) -> None:
+    """The broker hands its role to the leadership, and its options say what roles there are."""
+    root = Path(kerolox.broker.__file__).parent
+    found = {
+        f"{path.relative_to(root)}: {line.strip()}"
+        for path in root.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.search(test, line) and path.name != "leadership.py"
+    }
+    allowed = {
+        "broker.py: self.leadership = Leadership(store, options.role)",
+        'options.py: role: BrokerRole = option(BrokerRole.ASYNC_MASTER, "What the broker does with its '
+        'log.", key="brokerRole")',
+    }
+    assert found <= allowed
