@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import kerolox
 from kerolox.blocking import Client, Message, Producer, ProducerOptions
 from kerolox.client.blocking.producer import LoopThread, loop_thread
 from kerolox.client.errors import AfterFork, InvalidMessage
@@ -118,16 +116,3 @@ def test_after_a_fork(running: RunningBroker) -> None:
 def test_there_is_one_hidden_thread() -> None:
     assert loop_thread() is loop_thread()
     assert sum(thread.name == "kerolox" for thread in threading.enumerate()) >= 1
-
-
-def test_the_twins_have_the_same_names() -> None:
-    awaiting, blocking = kerolox.Producer, Producer
-    called_by_the_client = {"topics", "route_changed", "check_transaction", "send_prepared"}
-    for name, method in vars(awaiting).items():
-        if name.startswith("_") or not inspect.isfunction(method) or name in called_by_the_client:
-            continue
-        twin = inspect.signature(getattr(blocking, name))
-        mine = inspect.signature(method)
-        assert [(p.name, p.kind, p.default) for p in twin.parameters.values()] == [
-            (p.name, p.kind, p.default) for p in mine.parameters.values()
-        ], name

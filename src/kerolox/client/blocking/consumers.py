@@ -41,6 +41,10 @@ class ConsumerTwin(Twin[C]):
     """What both have."""
 
     @property
+    def is_open(self) -> bool:
+        return self._thread.call(lambda: self.inner.is_open)
+
+    @property
     def refusal(self) -> RequestFailed | None:
         """Why nothing comes, if a broker refuses what is asked for."""
         return self._thread.call(lambda: self.inner.refusal)

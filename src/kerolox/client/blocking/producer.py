@@ -145,6 +145,10 @@ class Client(Twin[async_client.Client]):
     def __init__(self, where: ClientOptions | str | Sequence[str] | None = None) -> None:
         super().__init__(lambda: async_client.Client(where))
 
+    @property
+    def is_open(self) -> bool:
+        return self._thread.call(lambda: self.inner.is_open)
+
 
 def inner_of(where: Client | ClientOptions | str | Sequence[str] | None) -> Any:
     """What the awaiting twin is to be given."""
