@@ -6,7 +6,7 @@ a connection of the remoting port, a stream of another protocol, or a few object
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from kerolox.front.requests import Answer, Request
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kerolox.protocol.header import Header
 
 
+@runtime_checkable
 class Caller(Protocol):
     """One that asks. It is there until it is closed, and only equal to itself: tables are kept by caller."""
 

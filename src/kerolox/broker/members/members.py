@@ -20,7 +20,7 @@ from kerolox.broker.bounds import (
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import KeroloxError, Refused
-from kerolox.front.caller import Caller
+from kerolox.front.caller import Caller, CallerEvents
 from kerolox.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     ConsumerData,
@@ -129,7 +129,7 @@ class ConsumerMembers:
         return [(other, wants) for wants, other in found.items()]
 
 
-class Members:
+class Members(CallerEvents):
     """All members of all groups."""
 
     def __init__(self, options: BrokerOptions, clock: Clock) -> None:
@@ -281,7 +281,7 @@ class Members:
 
     # --- connections that go ---------------------------------------------------------------------------
 
-    def closed(self, caller: Caller, reason: str) -> None:
+    def closed(self, caller: Caller, reason: str, /) -> None:
         """The connection is gone: so are its memberships."""
         for group in self._consumes_in.pop(caller, ()):
             self._remove_consumer(group, caller, reason)
