@@ -39,7 +39,7 @@ ROOMS = {
         "dispatch",
         "retention recovery",
         "offline",
-        "opening rebuild housekeeping message_store",
+        "opening rebuild housekeeping truncate message_store",
     ),
     "broker": (
         "absent names bounds options leadership base",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import partial
 from heapq import nlargest
 from operator import attrgetter
@@ -35,7 +36,9 @@ class Housekeeper:
         self._flush_timer: TimerHandle | None = None
         self._clean_timer: TimerHandle | None = None
         self._tasks: set[asyncio.Task[object]] = set()
+        self._deleting = asyncio.Lock()  # one deletion of old files at a time; taken before the next
         self._flushing = asyncio.Lock()  # one round at a time
+        self._is_held = False
         self._cleaning = False
         self._closing = asyncio.Event()
         self._ordered_rounds = 0
@@ -53,6 +56,17 @@ class Housekeeper:
         self._closing.set()
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """No round is under way inside of this: the log is to be cut."""
+        self._is_held = True  # a deletion of many files ends after the one it is at
+        try:
+            async with self._deleting, self._flushing:
+                self._is_held = False
+                yield
+        finally:
+            self._is_held = False
 
     def order_deletion(self) -> None:
         """Delete expired files in the coming rounds, whatever the hour."""
@@ -111,29 +125,34 @@ class Housekeeper:
 
     async def _flush_round(self, sums: bool = False, without: str | None = None) -> None:
         store = self._store
-        store.dispatcher.run()  # what waited for space
         try:
-            store.key_filler.put_pending()
-            # Noted before the flush, and never past what is flushed of the log itself.
-            noted = self.note()
-            queues_ms = self.queues_ms()
-            written = store.queues.write()
-            index_written = store.index.write()
-            grown = noted.dispatched - self._summed >= STEP_BYTES
-            summing = self._summing(noted.dispatched, without) if grown or sums else None
-
-            def make_safe() -> None:
-                flush(written)
-                store.index.sync(index_written)
-                if summing is not None:
-                    summing()
-                self.save_marks(noted, queues_ms)
-
-            await asyncio.get_running_loop().run_in_executor(store.keeper, make_safe)
+            await self.make_safe(sums=sums, without=without)
         except DiskFull as error:
             store.state.set(Obstacle.DISK_FULL, f"consume queues or index cannot be written: {error}")
         except StoreError as error:
             store.state.set(Obstacle.FENCED, f"consume queues or index cannot be written: {error}")
+
+    async def make_safe(self, *, sums: bool = False, without: str | None = None) -> None:
+        """One round, for whoever is alone. Raises StoreError."""
+        store = self._store
+        store.dispatcher.run()  # what waited for space
+        store.key_filler.put_pending()
+        # Noted before the flush, and never past what is flushed of the log itself.
+        noted = self.note()
+        queues_ms = self.queues_ms()
+        written = store.queues.write()
+        index_written = store.index.write()
+        grown = noted.dispatched - self._summed >= STEP_BYTES
+        summing = self._summing(noted.dispatched, without) if grown or sums else None
+
+        def in_thread() -> None:
+            flush(written)
+            store.index.sync(index_written)
+            if summing is not None:
+                summing()
+            self.save_marks(noted, queues_ms)
+
+        await asyncio.get_running_loop().run_in_executor(store.keeper, in_thread)
 
     def note(self) -> ProgressNotes:
         """What may be called safe once queues and index are flushed as they are now."""
@@ -247,16 +266,17 @@ class Housekeeper:
     async def _delete_log_before(self, offset: int) -> None:
         store = self._store
         loop = asyncio.get_running_loop()
-        for segment in store.segments.all[:-1]:
-            if segment.end > offset or self._closing.is_set():
-                break
-            # One file at a time, with a pause: deleting a large file keeps the disk busy.
-            await loop.run_in_executor(store.keeper, store.segments.delete_before, segment.end)
-            await self._pause(store.options.delete_pause_ms / 1000)
-        log_min = store.log.min_offset
-        await loop.run_in_executor(store.keeper, store.queues.delete_before, log_min)
-        await loop.run_in_executor(store.keeper, store.index.delete_before, log_min)
-        await self.flush(sums=True)  # marks and sums tell of the files there are
+        async with self._deleting:
+            for segment in store.segments.all[:-1]:
+                if segment.end > offset or self._closing.is_set() or self._is_held:
+                    break
+                # One file at a time, with a pause: deleting a large file keeps the disk busy.
+                await loop.run_in_executor(store.keeper, store.segments.delete_before, segment.end)
+                await self._pause(store.options.delete_pause_ms / 1000)
+            log_min = store.log.min_offset
+            await loop.run_in_executor(store.keeper, store.queues.delete_before, log_min)
+            await loop.run_in_executor(store.keeper, store.index.delete_before, log_min)
+            await self.flush(sums=True)  # marks and sums tell of the files there are
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, but not into the closing of the store."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, Unpack
 
@@ -15,6 +15,7 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.protocol.hosts import host_bytes
 from kerolox.store.delay_table import parse_levels
 from kerolox.store.disk.checkpoint import Checkpoint
+from kerolox.store.disk.cut_note import Cut, CutNoteFile
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
 from kerolox.store.disk.progress_notes import ProgressNotesFile, boot_identity
@@ -39,6 +40,7 @@ from kerolox.store.queue.deleted_topics import DeletedTopics
 from kerolox.store.queue.reading import PULL_BYTES_MAX, Cold, QueueRead, QueueReader, ReadFilters
 from kerolox.store.recovery import Recovered
 from kerolox.store.state import Obstacle, StoreState
+from kerolox.store.truncate import Truncation
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class MessageStore:
         self.recovered: Recovered | None = None
         self.boot = boot_identity() if boot is None else boot
         self._lock = StoreLock(self.files, self.root)
-        self._ahead = ThreadPoolExecutor(1, thread_name_prefix="kerolox-ahead")  # allocates the next file
+        self.ahead = ThreadPoolExecutor(1, thread_name_prefix="kerolox-ahead")  # allocates the next file
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="kerolox-read")  # cold reads
         self.keeper = ThreadPoolExecutor(1, thread_name_prefix="kerolox-keep")  # queue flushes, deletion
         self._open_files = open_files = OpenFiles(self.files)
@@ -88,7 +90,7 @@ class MessageStore:
             self.state,
             clock=clock,
             store_host=store_host,
-            executor=self._ahead,
+            executor=self.ahead,
         )
         self.queues = ConsumeQueues(
             self.files,
@@ -110,6 +112,7 @@ class MessageStore:
         self.marks = ProgressNotesFile(self.files, self.root)
         self.sums = SumsFile(self.files, self.root)
         self.deleted = DeletedTopics(self.files, self.root)
+        self.cut_note = CutNoteFile(self.files, self.root)
         self.flusher = LogFlusher(self.log, options, self.state, clock=clock)
         self.acks = Acks(self.flusher, options, self.state)
         self.reader = QueueReader(self.log, options, _memory_bytes())
@@ -126,6 +129,11 @@ class MessageStore:
         if options.index_enabled:
             self.dispatcher.followers.append(self.key_filler.fill)
 
+        # Told, one after the other, when the log was cut; first those who note progress in it, and last those
+        # who let clients read on. What they say has to be on disk when they have returned.
+        self.on_truncated: list[Callable[[Cut], Awaitable[None]]] = []
+        self.cuts = 0  # grows whenever what readers see in threads may have become another
+        self._truncations: set[asyncio.Task[Cut | None]] = set()
         self.housekeeper = Housekeeper(self)
         self._opened = False
 
@@ -148,7 +156,7 @@ class MessageStore:
             self._lock.release()
             raise
         self.key_filler.on_loop = True
-        self.segments.prepare_next(self._ahead)
+        self.segments.prepare_next(self.ahead)
         self.flusher.start()
         self.housekeeper.start()
         self._opened = True
@@ -164,6 +172,8 @@ class MessageStore:
         if not self._opened:
             return
         self._opened = False
+        if self._truncations:
+            await asyncio.wait(self._truncations)
         try:
             self.log.write()
             if not self.state.fenced:
@@ -308,6 +318,27 @@ class MessageStore:
         """Forget a topic's queues. Its messages leave the log with their files."""
         return await self.housekeeper.delete_topic(topic)
 
+    # --- another broker leads ------------------------------------------------------------------------
+
+    async def truncate(self, offset: int) -> Cut | None:
+        """Drop everything from ``offset`` on and go on from there: the broker that leads does not have it.
+
+        A follower's store only. What was taken; None when the log ends there anyway. Raises
+        :class:`kerolox.store.truncate.CannotTruncate`, with nothing changed, where no record begins. An
+        offset before the first file must be a multiple of the file size: then the log begins anew there.
+        """
+        # To its end, also when the caller is cancelled: half a cut is finished by the next start only.
+        task = asyncio.get_running_loop().create_task(Truncation(self, offset).run())
+        self._truncations.add(task)
+        task.add_done_callback(self._truncations.discard)
+        return await asyncio.shield(task)
+
+    async def tell_truncated(self, cut: Cut) -> None:
+        """Tell those who listen. For whoever opens a store, too: a start may have finished a cut
+        (``recovered.cut``) before they were there."""
+        for told in self.on_truncated:
+            await told(cut)
+
     # --- start and stop, in threads ------------------------------------------------------------------
 
     def _recover(self, progress: Callable[[int], None] | None) -> Recovered:
@@ -348,7 +379,7 @@ class MessageStore:
             log.warning("abort_kept next='the next start recovers as after a crash'")
 
     def _stop_threads(self) -> None:
-        for pool in (self._ahead, self._readers, self.keeper):
+        for pool in (self.ahead, self._readers, self.keeper):
             pool.shutdown(wait=True)
 
     # --- small things --------------------------------------------------------------------------------
@@ -358,8 +389,18 @@ class MessageStore:
         return 0 if queue is None else queue.next_offset
 
     async def in_reader(self, look: Callable[[], T]) -> T:
-        """Run what may wait for the disk in one of the reading threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, look)
+        """Run what may wait for the disk in one of the reading threads: once more when the log was cut
+        meanwhile, for it may have seen some of what is gone."""
+        while True:
+            cuts = self.cuts
+            try:
+                found = await asyncio.get_running_loop().run_in_executor(self._readers, look)
+            except StoreError:
+                if cuts == self.cuts:
+                    raise
+            else:
+                if cuts == self.cuts:
+                    return found
 
 
 def _paths(text: str) -> list[str]:

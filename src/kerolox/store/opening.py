@@ -16,6 +16,7 @@ import msgspec
 
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, QUEUE_ID, TOPIC, Entry
 from kerolox.store.delay_table import parse_levels
+from kerolox.store.disk.cut_note import Cut
 from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
 from kerolox.store.disk.sums import Sums
 from kerolox.store.dispatch.comparing import Comparison
@@ -35,6 +36,7 @@ from kerolox.store.recovery import (
     refuse_early_end,
     refuse_gaps,
 )
+from kerolox.store.truncate import clear_log, clear_timer
 
 if TYPE_CHECKING:
     from kerolox.store.message_store import MessageStore
@@ -67,10 +69,16 @@ class Opening:
         store.checkpoint.load(store.clock.wall_ms())
         store.segments.load()
         sums = self._sums = store.sums.load()
+        cut = self._cut_under_way(crashed)
+        if cut is not None:
+            marks = self._finish_cut(cut, marks)
+            sums = self._sums = None
         store.queues.load()
         if sums is None:
             safe = marks.dispatched if crashed and marks.dispatched != UNKNOWN else None
             store.queues.recover(crashed=crashed, safe_physical=safe)
+            if cut is not None:
+                store.queues.truncate_to_physical(cut.end)
         else:
             self._judge_queues(sums, crashed)
         store.queue_filler.deleted = store.deleted.load()
@@ -100,7 +108,37 @@ class Opening:
         store.housekeeper.save_sums(found.end)
         store.marks.save(store.housekeeper.note())
         self._write_abort()
+        if cut is not None:
+            found.cut = cut
+            store.checkpoint.save()
+            store.cut_note.remove()
         return found
+
+    def _cut_under_way(self, crashed: bool) -> Cut | None:
+        cut = self._store.cut_note.load()
+        if cut is not None and not crashed:
+            log.warning(
+                "cut_forgotten offset=%d path=%s reason='another broker has used the store since'",
+                cut.end, self._store.cut_note.path,
+            )  # fmt: skip
+            self._store.cut_note.remove()
+            return None
+        return cut
+
+    def _finish_cut(self, cut: Cut, marks: ProgressNotes) -> ProgressNotes:
+        """The process died while it cut the log. Nothing vouches for what the cut may have changed."""
+        store = self._store
+        log.warning("cut_finished offset=%d reason='the process died while the log was cut'", cut.end)
+        store.sums.remove()
+        store.segments.truncate_to(min(cut.end, store.segments.wrote))
+        clear_log(store, cut)
+        store.segments.close()
+        store.segments.load()  # what is there counts as written until it was read
+        clear_timer(store, cut)
+        store.checkpoint.cut(cut.end, cut.stored_ms)
+        return ProgressNotes(
+            boot=marks.boot, dispatched=min(marks.dispatched, cut.end), flushed=min(marks.flushed, cut.end)
+        )
 
     def circumstances(self, marks: ProgressNotes, crashed: bool) -> Circumstances:
         """What is known before the log is read."""

@@ -36,6 +36,7 @@ from kerolox.protocol.record_scan import (
     scan,
 )
 from kerolox.store.disk.checkpoint import Checkpoint
+from kerolox.store.disk.cut_note import Cut
 from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
 from kerolox.store.disk.segment import segment_name
 from kerolox.store.disk.segments import Segments
@@ -96,6 +97,7 @@ class Recovered(msgspec.Struct):
     seconds: float = 0.0
     last_store_timestamp: int = 0
     dispatched_from: int = 0  # queues and index were given what lies here and behind it
+    cut: Cut | None = None  # a cut of the log was under way when the process died, and is done now
 
 
 class Circumstances(msgspec.Struct, frozen=True):
@@ -174,7 +176,9 @@ def find_end(
     kept: list[Entry] | None = []
     torn_bytes = 0
     stop = Stop.END
-    for position, entries, stop, what in _pieces(segments, start, CHECK_BODY if check_crc else CHECK_NONE):
+    for position, entries, stop, what in records_from(
+        segments, start, CHECK_BODY if check_crc else CHECK_NONE
+    ):
         torn = _first_torn(segments, entries, known, checkpoint) if known.crashed else None
         if torn is not None:
             torn_bytes = entries[torn][SIZE]
@@ -219,7 +223,7 @@ def dispatch_found(
         if kept:
             dispatch(kept)
         return
-    for _, entries, _, _ in _pieces(segments, start, CHECK_NONE):
+    for _, entries, _, _ in records_from(segments, start, CHECK_NONE):
         entries = [entry for entry in entries if entry[PHYSICAL_OFFSET] < found.end]
         if entries:
             dispatch(entries)
@@ -235,7 +239,9 @@ def cut_behind(segments: Segments, found: Recovered) -> None:
         log.info("log_end offset=%d reason=%r", found.end, found.stop)
 
 
-def _pieces(segments: Segments, position: int, check: int) -> Iterator[tuple[int, list[Entry], Stop, str]]:
+def records_from(
+    segments: Segments, position: int, check: int
+) -> Iterator[tuple[int, list[Entry], Stop, str]]:
     """The records from a place on, a piece of a file at a time: where they begin, why they end.
 
     Only records that lie where they say count. The last piece is one that ends in anything but the end

@@ -17,7 +17,11 @@ class Obstacle(Enum):
     FENCED = "fenced"  # a write or flush failed: for good, until a restart has looked at the disk
     DISK_FULL = "disk full"  # goes away when space returns
     FOLLOWER = "follower"  # another broker leads
+    CUTTING = "cutting"  # the log is being cut back; for a moment
     CLOSED = "closed"
+
+
+_PLANNED = (Obstacle.CUTTING, Obstacle.CLOSED)  # somebody asked for it
 
 
 class NotWritable(StoreError):
@@ -53,7 +57,7 @@ class StoreState:
         if obstacle in self.obstacles:
             return  # the first reason is the one that matters
         self.obstacles[obstacle] = why
-        if obstacle not in (Obstacle.CLOSED, Obstacle.FOLLOWER):
+        if obstacle not in _PLANNED:
             log.error("store_not_writable obstacle=%r reason=%r", obstacle.value, why)
         for callback in self.on_change:
             callback()
@@ -62,7 +66,7 @@ class StoreState:
         if obstacle is Obstacle.FENCED:
             raise ValueError("a fenced store stays fenced until it is opened again")
         if self.obstacles.pop(obstacle, None) is not None:
-            if obstacle is not Obstacle.FOLLOWER:
+            if obstacle not in _PLANNED:
                 log.warning("store_obstacle_gone obstacle=%r", obstacle.value)
             for callback in self.on_change:
                 callback()

@@ -59,7 +59,7 @@ class Rig:
         await store.open()
         # The next log file is made in a thread, with a flush of its own: a fault a test asks for next must
         # not meet that one.
-        await asyncio.get_running_loop().run_in_executor(store._ahead, int)
+        await asyncio.get_running_loop().run_in_executor(store.ahead, int)
         return store
 
     async def kill(self, store: MessageStore) -> None:

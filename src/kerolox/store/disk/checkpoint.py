@@ -80,6 +80,13 @@ class Checkpoint:
         self.confirmed_offset = times[4] if times[4] >= -1 else 0
         return True
 
+    def cut(self, offset: int, stored_ms: int) -> None:
+        """The log ends here now; the last message before was stored at this time."""
+        self.commit_log_ms = min(self.commit_log_ms, stored_ms)
+        self.queues_ms = min(self.queues_ms, stored_ms)
+        self.master_flushed_offset = min(self.master_flushed_offset, offset)
+        self.confirmed_offset = min(self.confirmed_offset, offset)
+
     def save(self) -> None:
         """Write and flush; waits for the disk, so call it in a thread."""
         data = _FIELDS.pack(

@@ -5,7 +5,8 @@ readers may see), ``flushed`` (on the medium). ``wrote`` and ``committed`` diffe
 transient buffer.
 
 One thread appends, rolls and truncates (the event loop). Any thread may read, flush, commit, prepare
-the next file or delete old ones at the same time.
+the next file or delete old ones at the same time. A cut is two steps, so that it can be made while others
+read: :meth:`Segments.lower_to` at once and without the disk, :meth:`Segments.clear_behind` in a thread.
 
 The length of a file says nothing about how much of it is used: the rest is zeros, and recovery finds
 the end by parsing. So after :meth:`Segments.load` everything counts as written, until
@@ -77,6 +78,8 @@ class Segments:
         self.committed = 0
         self.flushed = 0
         self._segments: list[Segment] = []  # replaced, never changed: readers hold the old one
+        self._cuts = 0  # how often the end was lowered
+        self._cut_off: list[Segment] = []  # behind the end since it was lowered; to be removed
         self._change = threading.Lock()  # for replacing it
         self._flushing = threading.Lock()
         self._pending: list[tuple[int, Buffer]] = []  # transient: what to write where, in order
@@ -294,6 +297,7 @@ class Segments:
 
     def read(self, offset: int, size: int) -> bytes:
         """Exactly these bytes, all in one file. May wait for the disk."""
+        cuts = self._cuts
         segment = self._segment_with(offset, size)
         try:
             file = self.open_files.acquire(segment)
@@ -305,6 +309,8 @@ class Segments:
             self.open_files.release(segment)
         if len(data) != size:
             raise WrongFileSize(segment.path, offset - segment.start + len(data), self.size)
+        if cuts != self._cuts:
+            self._segment_with(offset, size)  # what was cut off meanwhile may read as zeros
         return data
 
     def read_hot(self, offset: int, size: int) -> bytes | None:
@@ -402,29 +408,47 @@ class Segments:
         """
         if self.transient:
             self.commit()
+        self.discard_next()
+        if self.last is None:
+            return
+        self.lower_to(offset)
+        self.clear_behind()
+
+    def lower_to(self, offset: int) -> None:
+        """Make ``offset`` the end for whoever reads from now on. The files are as they were: nothing may be
+        appended before :meth:`clear_behind`. Everything has to be committed."""
         with self._flushing, self._committing:
-            self.discard_next()
             last = self.last
             if last is None:
                 return
             if offset > last.end:
                 raise self._out_of_range(offset, 0)
+            assert not self._pending, "what was not committed would be written behind the new end"
+            self._cuts += 1
             with self._change:
                 kept = [s for s in self._segments if s.start <= offset]
-                removed = self._segments[len(kept) :]
+                self._cut_off = self._segments[len(kept) :] + self._cut_off
                 self._segments = kept
             if kept:
                 self.wrote = self.committed = min(offset, kept[-1].end)
                 self.flushed = min(self.flushed, self.wrote)
             else:
                 self._set_positions(0)
+
+    def clear_behind(self) -> None:
+        """Remove the files behind the end, and zero what follows it in its file. Waits for the disk."""
+        self.discard_next()
+        with self._flushing, self._committing:
+            removed = self._cut_off
             # Newest first, so that a crash in between leaves a log without gaps.
-            for segment in reversed(removed):
-                remove_segment(self.open_files, segment)
-            for directory in {os.path.dirname(segment.path) for segment in removed}:
-                self.files.sync_dir(directory)
-            if kept and offset < kept[-1].end:
-                self._zero_tail(kept[-1], offset)
+            while removed:
+                remove_segment(self.open_files, removed[-1])
+                directory = os.path.dirname(removed.pop().path)
+                if not any(os.path.dirname(segment.path) == directory for segment in removed):
+                    self.files.sync_dir(directory)
+            last = self.last
+            if last is not None and self.wrote < last.end:
+                self._zero_tail(last, self.wrote)
 
     def _zero_tail(self, segment: Segment, offset: int) -> None:
         if segment.read_only:

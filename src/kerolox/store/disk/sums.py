@@ -127,6 +127,11 @@ def sum_up(segments: Segments, known: Iterable[FileSum], end: int) -> list[FileS
     return sums
 
 
+def sums_before(sums: Iterable[FileSum], end: int) -> list[FileSum]:
+    """Those that still hold when a queue is cut here."""
+    return [known for known in sums if known.start + known.size <= end]
+
+
 def first_unlike(segments: Segments, sums: Iterable[FileSum]) -> int | None:
     """Where the first file begins that is not what its sum says; None when all are. Waits for the disk."""
     for known in sums:

@@ -29,10 +29,13 @@ class Dispatcher:
         self.followers: list[Follower] = []
         self.dispatched = 0  # every record before this offset was given to all followers
         self.dispatched_ms = 0  # store time of the last one
+        self.held = False  # while the log is cut, nothing is given out
         log.progress.followers.append(self.run)
 
     def run(self) -> None:
         """Dispatch what is confirmed and not yet dispatched. Woken by the log; never polls."""
+        if self.held:
+            return
         waiting = self._log.undispatched
         confirmed = self._log.progress.confirmed
         entries: list[Entry] = []
@@ -60,6 +63,11 @@ class Dispatcher:
         if not waiting:
             # Behind the last record there may be a blank one; on a replica also half a record.
             self.dispatched = max(self.dispatched, min(confirmed, self._log.whole_end))
+
+    def cut(self, offset: int, stored_ms: int) -> None:
+        """The log ends here now; the last message before was stored at this time."""
+        self.dispatched = min(self.dispatched, offset)
+        self.dispatched_ms = min(self.dispatched_ms, stored_ms)
 
     def give(self, entries: list[Entry]) -> None:
         """Hand a batch to all followers. Also used to rebuild: followers know what they have already."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from kerolox.errors import KeroloxError
+from kerolox.store.errors import StoreError
 from kerolox.store.log.flush import LogFlusher, Safe
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.state import StoreState
@@ -22,6 +23,12 @@ class NotSafe(KeroloxError):
     """The message is stored, but it is not known to have reached the disk."""
 
     code = 10  # FLUSH_DISK_TIMEOUT
+    retriable = True
+
+
+class CutOff(StoreError):
+    """The message was stored, and is not any more: the log was cut back before it."""
+
     retriable = True
 
 
@@ -57,6 +64,8 @@ class Acks:
         how = await done
         if how is Safe.TIMEOUT:
             raise NotSafe(f"stored, but not flushed within {self._options.flush_timeout_ms} ms")
+        if how is Safe.CUT:
+            raise CutOff(f"not stored: {how.value}. Send it again, to the broker that leads.", offset=end)
         if how is Safe.FAILED:
             self._state.check_writable()
             raise NotSafe("stored, but the store was closed before it was flushed")

@@ -29,7 +29,13 @@ from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, Entry
 from kerolox.protocol.send_runs import SendSetting, Taken, Target, take_sends
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import DiskFull, StoreError
-from kerolox.store.log.cursors import MessageRefused, PropertiesTooLong, QueueCursor, check_queue
+from kerolox.store.log.cursors import (
+    MessageRefused,
+    PropertiesTooLong,
+    QueueCursor,
+    check_queue,
+    next_offsets,
+)
 from kerolox.store.log.progress import Progress
 from kerolox.store.log.readable_log import ReadableLog
 from kerolox.store.log.record_stream import RecordStream
@@ -106,12 +112,33 @@ class CommitLog(ReadableLog):
         return cursor
 
     def forget_cursors(self, topic: str | None = None) -> None:
-        """Offsets are asked for anew: the topic was deleted, or the log was truncated."""
+        """Offsets are asked for anew, as when the topic was deleted: by cursors made anew."""
         if topic is None:
             self._cursors.clear()
         else:
             for key in [key for key in self._cursors if key[0] == topic]:
                 del self._cursors[key]
+
+    def renew_cursors(self) -> None:
+        """Count on where the queues end, behind what waits to be dispatched: another broker's records were
+        appended, or the log was cut. Whoever keeps a cursor keeps it: it says the right offset then."""
+        waiting: dict[tuple[str, int], int] = {}
+        for entry in self.undispatched:
+            waiting.update(next_offsets(entry))
+        for key, cursor in self._cursors.items():
+            cursor.next_offset = max(self.next_offset_of(*key), waiting.get(key, 0))
+
+    @property
+    def unwritten(self) -> int:
+        """How many messages were appended and wait for the write."""
+        return len(self._entries)
+
+    def cut(self, offset: int, stored_ms: int) -> None:
+        """The log ends here now; the last message before was stored at this time."""
+        self.begin()
+        self.last_store_timestamp = min(self.last_store_timestamp, stored_ms)
+        while self.undispatched and self.undispatched[-1][PHYSICAL_OFFSET] >= offset:
+            self.undispatched.pop()
 
     def begin(self) -> None:
         """Go on at the end of the segments: after recovery."""

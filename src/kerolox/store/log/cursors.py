@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from kerolox.errors import KeroloxError
+from kerolox.protocol import properties as names
+from kerolox.protocol.flags import (
+    INNER_BATCH,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
 from kerolox.protocol.limits import RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
 from kerolox.protocol.record import topic_field
+from kerolox.protocol.record_scan import Entry
 from kerolox.protocol.reserved import RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 
 LIGHT_PREFIX = "%LMQ%"  # of light queues, and of groups that consume them
@@ -47,6 +55,23 @@ def check_queue(topic: str, queue_id: int) -> None:
     if not fit_for_directory(topic, queue_id):
         # Its queue could not be made, and the message never be found.
         raise MessageRefused(f"queue {queue_id} of topic {topic!r} cannot be the name of a directory")
+
+
+def next_offsets(entry: Entry) -> dict[tuple[str, int], int]:
+    """Which offset comes next in each queue that a record goes to."""
+    _, _, queue_id, queue_offset, _, sys_flag, _, topic, properties = entry
+    if sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+        return {}  # as old brokers stored them: in no queue
+    name = topic.decode("utf-8", "replace")
+    count = names.find(properties, names.AT_INNER_NUM) if sys_flag & INNER_BATCH else None
+    found = {(name, queue_id): queue_offset + (int(count) if count is not None and count.isdigit() else 1)}
+    if names.AT_INNER_MULTI_DISPATCH[1:] in properties and names_light_queues(name):
+        light = (names.find(properties, names.AT_INNER_MULTI_DISPATCH) or b"").split(b",")
+        offsets = (names.find(properties, names.AT_INNER_MULTI_QUEUE_OFFSET) or b"").split(b",")
+        for queue, offset in zip(light, offsets, strict=False):
+            if offset.isdigit():
+                found[queue.decode("utf-8", "replace"), 0] = int(offset) + 1
+    return found
 
 
 def names_light_queues(topic: str) -> bool:

@@ -30,7 +30,13 @@ class Safe(Enum):
 
     YES = "flushed"
     TIMEOUT = "FLUSH_DISK_TIMEOUT"  # stored; not known to be on the medium in time
-    FAILED = "the store is fenced"
+    FAILED = "the flush failed: the store is fenced"
+    CUT = "the log was cut back before this message: another broker leads, and does not have it"
+
+    @property
+    def failed(self) -> bool:
+        """Whether the message is not stored, as far as anybody knows."""
+        return self in (Safe.FAILED, Safe.CUT)
 
 
 OnSafe = Callable[[Safe], None]
@@ -91,6 +97,7 @@ class LogFlusher:
         self._waiting: deque[tuple[int, float, OnSafe]] = deque()  # end offset, deadline, callback; in order
         self._wanted = 0  # the highest offset somebody waits for
         self._running = False
+        self._held_at: int | None = None  # no flush begins, and none is told of what lies behind this
         self._rounds: list[asyncio.Future[None]] = []  # who waits for the end of a flush, whatever it is
         self._closed = False
         self._timer: TimerHandle | None = None
@@ -132,7 +139,7 @@ class LogFlusher:
 
     def flush_soon(self) -> None:
         """Start a flush unless one runs; that one is followed by another if it leaves anything."""
-        if not self._running and not self._state.fenced and not self._closed:
+        if not self._running and not self._state.fenced and not self._closed and self._held_at is None:
             self._loop = asyncio.get_running_loop()
             self._running_since_s = self._clock.monotonic_s()
             self._running = True
@@ -140,12 +147,38 @@ class LogFlusher:
 
     async def flush_all(self) -> None:
         """Everything appended so far, on the medium. Raises when the store is fenced."""
-        end = self._log.progress.appended
-        while self._log.progress.flushed < end:
+        progress = self._log.progress
+        end = progress.appended
+        while progress.flushed < min(end, progress.appended):  # it may be cut meanwhile
             self._state_must_not_be_fenced()
             self.flush_soon()
             await self._round()
         self._state_must_not_be_fenced()
+
+    async def hold(self, offset: int) -> None:
+        """Wait for the flush under way, and begin none before :meth:`release`: the log is to be cut here."""
+        self._held_at = offset
+        while self._running:
+            await self._round()
+
+    def cut(self, offset: int, stored_ms: int) -> None:
+        """The log ends here now; the last message before was stored at this time. Who waits for what lies
+        behind is told that it is gone."""
+        kept = deque(waiting for waiting in self._waiting if waiting[0] <= offset)
+        gone = [waiting for waiting in self._waiting if waiting[0] > offset]
+        self._waiting = kept
+        self._wanted = min(self._wanted, offset)
+        self.flushed_store_timestamp = min(self.flushed_store_timestamp, stored_ms)
+        for _, _, on_safe in gone:
+            on_safe(Safe.CUT)
+
+    def release(self) -> None:
+        """Flush again."""
+        self._held_at = None
+        self._tell()
+        self._end_rounds()
+        if self._waiting:
+            self.flush_soon()
 
     async def close(self) -> None:
         for timer in (self._timer, self._commit_timer, self._deadline_timer):
@@ -159,8 +192,8 @@ class LogFlusher:
         self._thread.shutdown()
 
     async def _round(self) -> None:
-        """Wait until the flush under way has ended."""
-        if self._running:
+        """Wait until the flush under way has ended, or one may begin."""
+        if self._running or self._held_at is not None:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._rounds.append(done)
             await done
@@ -189,7 +222,7 @@ class LogFlusher:
     def _commit_tick(self) -> None:
         self._schedule_commit()
         progress = self._log.progress
-        if progress.committed < progress.appended:
+        if progress.committed < progress.appended and self._held_at is None:
             # Committing is one pwrite into page cache; the flush that follows is the slow part.
             try:
                 progress.committed = self._log.segments.commit()
@@ -215,7 +248,7 @@ class LogFlusher:
         except BaseException as error:
             failed = error
         left = flushed < self._wanted and flushed < self._log.segments.wrote
-        more = left and failed is None and not self._closed
+        more = left and failed is None and not self._closed and self._held_at is None
         if more:
             self._running_since_s = self._clock.monotonic_s()
         try:
@@ -227,10 +260,7 @@ class LogFlusher:
 
     def _flushed(self, flushed: int, timestamp: int, failed: BaseException | None, more: bool) -> None:
         self._running = more
-        rounds, self._rounds = self._rounds, []
-        for done in rounds:
-            if not done.done():
-                done.set_result(None)
+        self._end_rounds()
         if failed is not None:
             self._fence(failed)
             return
@@ -239,14 +269,25 @@ class LogFlusher:
         progress.committed = max(progress.committed, self._log.segments.committed)
         progress.flushed = max(progress.flushed, flushed)
         self.flushed_store_timestamp = max(self.flushed_store_timestamp, timestamp)
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= progress.flushed:
-            waiting.popleft()[2](Safe.YES)
+        self._tell()
         progress.advance()
         for told in self.on_flushed:
             told(progress.flushed)
-        if waiting:
+        if self._waiting:
             self.flush_soon()
+
+    def _end_rounds(self) -> None:
+        rounds, self._rounds = self._rounds, []
+        for done in rounds:
+            if not done.done():
+                done.set_result(None)
+
+    def _tell(self) -> None:
+        waiting, flushed = self._waiting, self._log.progress.flushed
+        if self._held_at is not None:
+            flushed = min(flushed, self._held_at)
+        while waiting and waiting[0][0] <= flushed:
+            waiting.popleft()[2](Safe.YES)
 
     def _fence(self, error: BaseException) -> None:
         self._state.set(Obstacle.FENCED, f"a flush failed: {error}")

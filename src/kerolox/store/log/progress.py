@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 
 class Progress:
-    """How far the log is, in each of its four senses. Offsets only grow, except by :meth:`reset`."""
+    """How far the log is, in each of its four senses. Offsets only grow, except by :meth:`reset` and
+    :meth:`cut`."""
 
     __slots__ = ("appended", "committed", "confirmed", "flushed", "followers", "replicated", "wait_for_flush")
 
@@ -29,6 +30,15 @@ class Progress:
         self.appended = self.committed = self.flushed = self.confirmed = offset
         if self.replicated is not None:
             self.replicated = offset
+
+    def cut(self, offset: int) -> None:
+        """The log ends here now; what was not flushed before this place still is not."""
+        self.appended = min(self.appended, offset)
+        self.committed = min(self.committed, offset)
+        self.flushed = min(self.flushed, offset)
+        self.confirmed = min(self.confirmed, offset)
+        if self.replicated is not None:
+            self.replicated = min(self.replicated, offset)
 
     def advance(self) -> None:
         """Work out what is confirmed now, and wake the followers if that is more."""

@@ -48,6 +48,7 @@ class Kind(Enum):
     CHECKPOINT = "checkpoint"
     MARKS = "marks"
     SUMS = "sums"
+    CUT = "cut"
     ABORT = "abort"
     LOCK = "lock"
     TABLE = "table"
@@ -70,6 +71,7 @@ def kind_of(path: str) -> Kind:
         "checkpoint": Kind.CHECKPOINT,
         "kerolox.marks": Kind.MARKS,
         "kerolox.sums": Kind.SUMS,
+        "kerolox.cut": Kind.CUT,
         "abort": Kind.ABORT,
         "lock": Kind.LOCK,
         "timerwheel": Kind.TIMER_WHEEL,
@@ -430,6 +432,7 @@ _READERS: dict[Kind, Callable[[str, int | None], Iterator[Row]]] = {
     Kind.CHECKPOINT: _checkpoint_rows,
     Kind.MARKS: _marks_rows,
     Kind.SUMS: _sums_rows,
+    Kind.CUT: _text_rows,
     Kind.ABORT: _text_rows,
     Kind.LOCK: _text_rows,
     Kind.TABLE: _table_rows,

@@ -15,10 +15,11 @@ from kerolox.errors import ProtocolError
 from kerolox.protocol import json_dialect
 from kerolox.protocol.record_scan import CHECK_BODY, STORE_TIMESTAMP
 from kerolox.store.disk.checkpoint import Checkpoint
+from kerolox.store.disk.cut_note import Cut, CutNoteFile
 from kerolox.store.disk.progress_notes import ProgressNotesFile
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
-from kerolox.store.errors import DiskError
+from kerolox.store.errors import DiskError, StoreError
 from kerolox.store.offline.index_check import IndexCheck
 from kerolox.store.offline.layout import (
     ASIDE,
@@ -97,9 +98,13 @@ def verify(
     directories = list(dict.fromkeys(layout.log_paths + layout.read_only_paths))
     segments = open_run(files, OpenFiles(files), directories, layout.log_file_bytes, found)
     log_min = report.log_min = max(0, segments.min_offset)
+    log_end = segments.max_offset
+    if crashed and (cut := _cut_under_way(layout, files, found)) is not None:
+        log_end = min(log_end, cut.end)
+        queues = index = False  # the next start brings them in step
     queue_check = QueueCheck(layout, files, log_min, found) if queues else None
     index_check = IndexCheck(layout, files, log_min, found, clean=not crashed) if index else None
-    _walk(layout, segments, report, found, queue_check, index_check, progress)
+    _walk(layout, segments, log_end, report, found, queue_check, index_check, progress)
     if queue_check is not None:
         queue_check.finish(
             report.log_end, crashed=crashed, dispatched=marks.dispatched, topics=_topics(layout, files)
@@ -118,18 +123,33 @@ def verify(
     return report
 
 
+def _cut_under_way(layout: Layout, files: OnlyReading, found: list[Finding]) -> Cut | None:
+    """The cut during which the process died: nothing behind it counts any more."""
+    note = CutNoteFile(files, layout.root)
+    try:
+        cut = note.load()
+    except StoreError as error:
+        found.append(Finding("cut", note.path, str(error)))
+        return None
+    if cut is not None:
+        what = f"the log was being cut at {cut.end}; queues and index were not looked at"
+        found.append(Finding("cut", note.path, what, "the next start finishes it", cut.end, note=True))
+    return cut
+
+
 def _walk(
     layout: Layout,
     segments: Segments,
+    log_end: int,
     report: Report,
     found: list[Finding],
     queue_check: QueueCheck | None,
     index_check: IndexCheck | None,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    walk = Walk(segments, report.log_min, check=CHECK_BODY)
+    walk = Walk(segments, report.log_min, log_end, check=CHECK_BODY)
     last_ms = 0
-    total = segments.max_offset - report.log_min
+    total = log_end - report.log_min
     while True:
         for records in walk:
             report.records += len(records)

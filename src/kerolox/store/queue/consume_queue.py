@@ -16,10 +16,11 @@ import logging
 import os
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kerolox.store.disk.segment import Segment
 from kerolox.store.disk.segments import Segments
-from kerolox.store.disk.sums import FileSum, QueueSums, first_unlike, sum_up
+from kerolox.store.disk.sums import FileSum, QueueSums, first_unlike, sum_up, sums_before
 from kerolox.store.disk.tail import Tail
 from kerolox.store.errors import QueueGap, WrongFileSize
 from kerolox.store.queue.entry import (
@@ -42,6 +43,15 @@ _TAIL_MAX = 3200 * ENTRY_SIZE  # beyond this an append writes the tail first
 _TAIL_KEPT = 400 * ENTRY_SIZE  # how much of it stays in memory after it was written
 _pack = ENTRY.pack
 _unpack_from = ENTRY.unpack_from
+
+
+class QueueCut(NamedTuple):
+    """Where a queue ends when the log was cut."""
+
+    queue: ConsumeQueue
+    end: int  # its next offset then
+    max_physical: int  # where the message before ends
+    units_end: int | None = None  # where its units end; None: all of them stay
 
 
 class ConsumeQueue:
@@ -413,15 +423,47 @@ class ConsumeQueue:
         Unlike RocketMQ it never removes the last file, so that a queue whose messages are all gone
         goes on counting where it was.
         """
-        segments = self._segments
         if self.write() is not None:
             self._waiting.append(self)
-        if segments.last is None:
+        if self._segments.last is None:
             return
-        low = segments.min_offset // ENTRY_SIZE
-        end = self._search(low, lambda entry: entry[1] != BLANK_SIZE and entry[0] >= physical)
+        end = self.offset_from(physical)
         if end < self.next_offset:
             self._cut(end)
+
+    def offset_from(self, physical: int) -> int:
+        """The first offset whose message lies at this place of the log or behind it. May wait."""
+        # Without a file all of it is in memory. The memory may reach back to files that were deleted.
+        low = self._segments.min_offset // ENTRY_SIZE if self._segments.last is not None else self._written
+        return self._search(low, lambda entry: entry[1] != BLANK_SIZE and entry[0] >= physical)
+
+    def plan_cut(self, physical: int) -> QueueCut | None:
+        """What a cut of the log at this place takes; None when it takes nothing. May wait."""
+        if self.max_physical < physical:
+            return None
+        end = self.offset_from(physical)
+        return None if end >= self.next_offset else QueueCut(self, end, self.physical_before(end))
+
+    def lower_to(self, cut: QueueCut) -> None:
+        """Make it the end for whoever reads from now on. No system call: the files are as they were, and
+        nothing may be added before :meth:`clear_behind`."""
+        tail, end = self._tail, cut.end
+        if tail is not None:
+            self._tail = (
+                Tail.at(tail.start, tail[: (end - tail.start) * ENTRY_SIZE]) if end > tail.start else None
+            )
+        if end < self._written:
+            self._segments.lower_to(end * ENTRY_SIZE)
+            self._written = end
+        self.next_offset = end
+        self.min_offset = min(self.min_offset, end)
+        self.max_physical = cut.max_physical
+        self._suspect = -1
+        self.sums = sums_before(self.sums, end * ENTRY_SIZE)
+
+    def clear_behind(self) -> None:
+        """Take what was cut off out of the files, too. Waits for the disk."""
+        self._segments.clear_behind()
 
     def _cut(self, end: int) -> None:
         self._segments.truncate_to(end * ENTRY_SIZE)

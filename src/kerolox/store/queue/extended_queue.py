@@ -7,9 +7,9 @@ import os
 
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.disk.segments import Segments
-from kerolox.store.disk.sums import FileSum, QueueSums, first_unlike, sum_up
-from kerolox.store.queue.consume_queue import ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue
-from kerolox.store.queue.extension import NotInMemory, QueueExtension, Unit, is_address
+from kerolox.store.disk.sums import FileSum, QueueSums, first_unlike, sum_up, sums_before
+from kerolox.store.queue.consume_queue import ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue, QueueCut
+from kerolox.store.queue.extension import NotInMemory, QueueExtension, Unit, is_address, offset_of
 
 logger = logging.getLogger(__name__)
 
@@ -193,6 +193,28 @@ class ExtendedQueue(ConsumeQueue):
                 segment.named = False
             extension.segments.files.sync_dir(os.path.dirname(extension.segments.directories[0]))
             self._waiting.append(self)
+
+    def plan_cut(self, physical: int) -> QueueCut | None:
+        cut = super().plan_cut(physical)
+        return None if cut is None else cut._replace(units_end=self._units_end(cut.end))
+
+    def _units_end(self, end: int) -> int | None:
+        """Where the unit of the first entry from this offset on begins; None when none of them has one."""
+        for first in range(end, self.next_offset, _CHUNK):
+            for _, _, code in ENTRY.iter_unpack(ConsumeQueue.read(self, first, _CHUNK)):
+                if is_address(code):
+                    return offset_of(code)
+        return None
+
+    def lower_to(self, cut: QueueCut) -> None:
+        super().lower_to(cut)
+        if cut.units_end is not None:
+            self.extension.lower_to(cut.units_end)
+            self.unit_sums = sums_before(self.unit_sums, cut.units_end)
+
+    def clear_behind(self) -> None:
+        super().clear_behind()
+        self.extension.segments.clear_behind()
 
     def delete_before(self, log_min: int) -> int:
         count = super().delete_before(log_min)

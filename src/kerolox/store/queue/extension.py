@@ -60,6 +60,10 @@ def is_address(tags_code: int) -> bool:
     return tags_code <= ADDRESS_MAX
 
 
+def offset_of(address: int) -> int:
+    return address - _ADDRESS_OF_0
+
+
 class QueueExtension:
     """The units of one queue. ``end`` is where the next one goes."""
 
@@ -167,6 +171,15 @@ class QueueExtension:
         """Cut what follows. Waits for the disk."""
         self.segments.truncate_to(offset)
         self.end = self.segments.wrote
+
+    def lower_to(self, offset: int) -> None:
+        """The same without the disk: the files are as they were until ``segments.clear_behind``."""
+        self._pending = [
+            Tail.at(run.start, run[: offset - run.start]) for run in self._pending if run.start < offset
+        ]
+        if offset < self.segments.wrote:
+            self.segments.lower_to(offset)
+        self.end = offset
 
     def end_behind(self, address: int, unit: Unit) -> None:
         """This is the last unit that counts."""

@@ -44,6 +44,7 @@ class TimerNoteFile:
         self.path = self._notes.path
         self.open = self._notes.open
         self.close = self._notes.close
+        self.sync = self._notes.sync
         self.number = 0
 
     def load(self) -> TimerNote | None:

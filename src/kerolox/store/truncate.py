@@ -1,0 +1,291 @@
+"""Cut the log of a store that is running: a follower's that differs from its leader's from a place on.
+
+The new leader never had what lies behind that place, so it goes, with everything that followed from it. A
+follower that led before may have dispatched, indexed and delivered it. In this order:
+
+1. Nobody writes, flushes, dispatches or keeps house any more; what is under way is waited for.
+2. In a thread: is it the place of a record? What lies behind it, and where do the queues end before it? Until
+   here nothing was changed, and what is wrong is refused. Then the note ``kerolox.cut``, flushed.
+3. On the loop, in one step: the log, its progress, the queues and cursors end there. Who waited for the flush
+   of a message behind it is told that it is gone. Whoever reads from now on reads what is left; a read that
+   is under way in a thread is made again.
+4. In a thread: the files. The log (files behind the end are removed, the rest of the last one is zeroed), the
+   queues and their extensions, the index, the timer's files, the notes. Then sums and marks of what is left.
+5. Those in ``MessageStore.on_truncated``, in the order of the list.
+6. The note is removed, and all goes on.
+
+From the note on, whatever fails fences the store, and the next start finishes the cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from heapq import nlargest
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from kerolox.protocol import properties as names
+from kerolox.protocol import reserved
+from kerolox.protocol.record import decode_record
+from kerolox.protocol.record_scan import (
+    CHECK_NONE,
+    PHYSICAL_OFFSET,
+    PROPERTIES,
+    SIZE,
+    STORE_TIMESTAMP,
+    TOPIC,
+    Entry,
+    Stop,
+)
+from kerolox.store.disk.cut_note import Cut, QueueEnd
+from kerolox.store.errors import StoreError
+from kerolox.store.log.readable_log import ReadableLog
+from kerolox.store.queue.consume_queue import QueueCut
+from kerolox.store.recovery import record_starts, records_from
+from kerolox.store.state import NotWritable, Obstacle
+from kerolox.store.timer.cut import begin_anew_behind
+
+if TYPE_CHECKING:
+    from kerolox.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LOOKED_AT = 16  # queues that are asked where a record begins
+_AT_REAL_TOPIC = names.marker(names.REAL_TOPIC)
+_AT_TIMER_OUT = names.marker(names.TIMER_OUT_MS)
+_TIMER = reserved.TIMER_TOPIC.encode()
+_OPS = reserved.HALF_DONE_TOPIC.encode()
+_ALLOWED = {Obstacle.FOLLOWER, Obstacle.DISK_FULL}
+
+
+class CannotTruncate(StoreError):
+    """The log cannot be cut there, or not now. Nothing was changed."""
+
+
+class Truncation:
+    """One cut of one store. The loop owns it."""
+
+    def __init__(self, store: MessageStore, offset: int) -> None:
+        self._store = store
+        self._offset = offset
+        self._queues: list[QueueCut] = []
+
+    async def run(self) -> Cut | None:
+        """Cut, and say what was taken; None when the log ends there anyway."""
+        store = self._store
+        async with store.housekeeper.alone():
+            self._check_state()
+            end = store.log.max_offset
+            if self._offset == end:
+                return None
+            self._check_range(end)
+            store.state.set(Obstacle.CUTTING, f"the log is being cut back to {self._offset}")
+            store.dispatcher.held = True
+            try:
+                await store.flusher.hold(self._offset)
+                store.key_filler.put_pending()
+                cut = await self._in_keeper(self._plan)
+                await self._carry_out(cut)
+            finally:
+                store.state.clear(Obstacle.CUTTING)
+                store.dispatcher.held = store.state.fenced  # for good: who follows may be half cut
+                store.flusher.release()
+                store.dispatcher.run()  # what was flushed meanwhile
+        log.warning(
+            "log_truncated offset=%d before=%d queues=%d reason='the leader does not have the rest'",
+            cut.end, end, len(cut.queues),
+        )  # fmt: skip
+        return cut
+
+    async def _carry_out(self, cut: Cut) -> None:
+        store = self._store
+        try:
+            await self._in_keeper(lambda: store.cut_note.save(cut))
+            self._lower(cut)
+            await self._in_keeper(lambda: self._clear(cut))
+            store.log.begin()
+            store.segments.prepare_next(store.ahead)
+            await store.housekeeper.make_safe(sums=True)
+            await store.tell_truncated(cut)
+            await self._in_keeper(store.cut_note.remove)
+        except BaseException as error:
+            store.state.set(
+                Obstacle.FENCED,
+                f"the log could not be cut back to {cut.end}: {error}; the next start finishes it",
+            )
+            raise
+        finally:
+            store.cuts += 1  # what was read of the index meanwhile may be half of it
+
+    # --- whether ---------------------------------------------------------------------------------------
+
+    def _check_state(self) -> None:
+        store = self._store
+        hindered = {one: why for one, why in store.state.obstacles.items() if one not in _ALLOWED}
+        if hindered:
+            raise NotWritable(hindered)
+        if store.state.leads:
+            raise CannotTruncate(
+                f"the log cannot be cut back to {self._offset}: this store leads, and others copy what it "
+                "has. Only a follower's log is cut: let it follow first."
+            )
+        if store.log.unwritten:
+            raise CannotTruncate(
+                f"the log cannot be cut back to {self._offset}: {store.log.unwritten} messages are appended "
+                "and not yet written. Try again when their write has ended.",
+            )
+
+    def _check_range(self, end: int) -> None:
+        """Raise unless something is to be cut there, as far as can be told without reading."""
+        offset, first, size = self._offset, self._store.log.min_offset, self._store.segments.size
+        if not 0 <= offset < end:
+            raise CannotTruncate(
+                f"the log cannot be cut back to {offset}: it holds {first} to {end}. A follower asks its "
+                "leader for what it does not have.",
+                offset=offset,
+            )
+        if offset < first and offset % size:
+            below = offset - offset % size
+            raise CannotTruncate(
+                f"the log cannot be cut back to {offset}: it begins at {first}, so nothing would be left, "
+                f"and a log begins with a file. Cut it back to {below}, and copy from there on.",
+                offset=offset,
+            )
+
+    def _plan(self) -> Cut:
+        """Find out what is to be cut. Raises with nothing changed. In a thread."""
+        store, offset = self._store, self._offset
+        if store.segments.transient:
+            store.segments.commit()
+        stored_ms = 0
+        if offset > store.log.min_offset:
+            stored_ms = self._check_place()
+        cuts = [queue.plan_cut(offset) for queue in store.queues]
+        self._queues = [cut for cut in cuts if cut is not None]
+        taken = what_is_taken(store.log, max(offset, store.log.min_offset), store.log.whole_end)
+        ends = [QueueEnd(cut.queue.topic, cut.queue.queue_id, cut.end) for cut in self._queues]
+        return msgspec.structs.replace(taken, end=offset, stored_ms=stored_ms, queues=ends)
+
+    def _check_place(self) -> int:
+        """When the message before the place was stored. Raises unless a record begins there, or ends."""
+        store, offset = self._store, self._offset
+        before, behind, stored_ms = boundaries(store, offset)
+        if before == offset or behind == offset:
+            return stored_ms
+        raise CannotTruncate(
+            f"the log cannot be cut back to {offset}: that is inside of a record. Records begin and end at "
+            f"{before} and {behind}. The two logs differ in more than their ends: let this broker copy anew.",
+            offset=offset,
+        )
+
+    # --- carrying it out -------------------------------------------------------------------------------
+
+    def _lower(self, cut: Cut) -> None:
+        """In one step of the loop, without the disk: from here on nobody sees what is cut."""
+        store, offset = self._store, cut.end
+        store.cuts += 1
+        store.segments.lower_to(offset)
+        store.log.cut(offset, cut.stored_ms)
+        store.progress.cut(offset)
+        store.dispatcher.cut(offset, cut.stored_ms)
+        for queue_cut in self._queues:
+            queue_cut.queue.lower_to(queue_cut)
+        store.log.renew_cursors()
+        store.reader.checked_from = min(store.reader.checked_from, offset)
+        store.checkpoint.cut(offset, cut.stored_ms)
+        store.flusher.cut(offset, cut.stored_ms)
+
+    def _clear(self, cut: Cut) -> None:
+        """The files. In a thread; the loop touches none of them meanwhile."""
+        store = self._store
+        store.sums.remove()  # of what was before
+        clear_log(store, cut)
+        for queue_cut in self._queues:
+            queue_cut.queue.clear_behind()
+        store.index.truncate_to(cut.end)
+        store.deleted.fit(cut.end)
+        clear_timer(store, cut)
+
+    async def _in_keeper(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._store.keeper, work)
+
+
+def clear_log(store: MessageStore, cut: Cut) -> None:
+    """Let the log end there; begin anew there when nothing is left. In a thread."""
+    segments = store.segments
+    segments.clear_behind()
+    if segments.last is None and cut.end % segments.size == 0:
+        segments.start_at(cut.end)
+
+
+def clear_timer(store: MessageStore, cut: Cut) -> None:
+    if cut.timer:
+        begin_anew_behind(store.files, store.root, cut, store.clock.wall_ms())
+
+
+def boundaries(store: MessageStore, offset: int) -> tuple[int, int, int]:
+    """Where the last record that begins before a place does so, and where it ends; and when the last one that
+    lies before the place was stored. What is behind the last record, or its file, counts as one. In a thread.
+    """
+    segments = store.segments
+    first = segments.segment_at(offset - 1)
+    assert first is not None
+    newest = nlargest(LOOKED_AT, store.queues, key=attrgetter("max_physical"))
+    known = max((queue.place_before(offset - 1) for queue in newest), default=0)
+    # All files begin with a record, but one in which the log was begun anew.
+    start = max(known, first.start if record_starts(segments, first.start) else store.log.min_offset)
+    before, stored_ms = start, 0
+    for position, entries, stop, _ in records_from(segments, start, CHECK_NONE):
+        before = position
+        for entry in entries:
+            end = entry[PHYSICAL_OFFSET] + entry[SIZE]
+            if end > offset:
+                return before, end, stored_ms
+            before, stored_ms = end, entry[STORE_TIMESTAMP]
+        if stop is Stop.BLANK:
+            segment = segments.segment_at(before)
+            assert segment is not None
+            if offset <= segment.end:
+                return before, segment.end, stored_ms
+            before = segment.end
+    return before, max(before, segments.wrote), stored_ms
+
+
+def what_is_taken(readable: ReadableLog, begin: int, end: int) -> Cut:
+    """What lies between two places of the log that others have noted to be there. In a thread."""
+    delayed: dict[int, int] = {}
+    timer = False
+    due: list[int] = []
+    half_ended: list[int] = []
+    for entries, _ in readable.entries_from(begin, end):
+        for entry in entries:
+            topic, properties = entry[TOPIC], entry[PROPERTIES]
+            level = names.find(properties, names.AT_DELAY)
+            # A message that was delivered has in it where it was to go; one that waits lies elsewhere.
+            if level is not None and level.isdigit() and names.find(properties, _AT_REAL_TOPIC) == topic:
+                delayed[int(level)] = delayed.get(int(level), 0) + 1
+            due_ms = names.find(properties, _AT_TIMER_OUT)
+            timer = timer or topic == _TIMER or due_ms is not None
+            if due_ms is not None and due_ms.isdigit() and topic != _TIMER:
+                due.append(int(due_ms))
+            if topic == _OPS:
+                half_ended += _offsets_noted(readable, entry)
+    return Cut(
+        end,
+        delayed=delayed,
+        timer=timer,
+        due_ms=min(due, default=None),
+        half_ended=min(half_ended, default=None),
+    )
+
+
+def _offsets_noted(readable: ReadableLog, entry: Entry) -> list[int]:
+    """The half messages an op message notes the end of: their offsets, with commas."""
+    body = decode_record(readable.read(entry[PHYSICAL_OFFSET], entry[SIZE])).body
+    return [int(word) for word in body.split(b",") if word.isdigit() and len(word) < 20]

@@ -1,0 +1,596 @@
+"""A store that cuts its own log: afterwards it is a store that never had the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.store.dispatch.kit import (
+    ASYNC,
+    LOG_FILE,
+    SYNC,
+    Rig,
+    bodies,
+    log_files,
+    messages,
+    props,
+    read_all,
+    rig_at,
+    until,
+)
+
+from kerolox.protocol.record import decode_record
+from kerolox.store.disk.cut_note import NAME as CUT_NOTE
+from kerolox.store.disk.cut_note import Cut
+from kerolox.store.errors import OffsetOutOfRange, StoreError
+from kerolox.store.log.acks import CutOff
+from kerolox.store.message_store import MessageStore
+from kerolox.store.offline.layout import find_layout
+from kerolox.store.offline.verify import verify
+from kerolox.store.queue.reading import Found
+from kerolox.store.state import NotWritable, Obstacle
+from kerolox.store.truncate import CannotTruncate
+from kerolox.testing.faults import FaultyFiles, PowerLost
+
+TOPICS = ("A", "B%x", "%RETRY%g")
+SMALL = {"queue_file_bytes": 20 * 5, "index_entries": 30, "delete_pause_ms": 0}
+
+
+class History:
+    """Messages by number, the same for every store: of several topics and queues, some of them in batches."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.keys: list[tuple[str, str]] = []  # topic and key
+
+    def put(self, store: MessageStore, number: int) -> None:
+        """One write of the log."""
+        chance = random.Random(f"{self.seed}-{number}")
+        log = store.log
+        topic, queue_id = chance.choice(TOPICS), chance.randrange(2)
+        count = chance.choice([1, 1, 1, 3])
+        items = []
+        for part in range(count):
+            key = f"k{self.seed}-{number}-{part}"
+            self.keys.append((topic, key))
+            body = f"{self.seed}:{number}:{part}:".encode().ljust(chance.choice([0, 50, 300, 900]), b".")
+            items.append((0, body, props(KEYS=f"{key} all", TAGS=key)))
+        log.append_batch(log.cursor(topic, queue_id), items, born_timestamp=1, born_host=bytes(8))
+        log.write()
+
+
+def follow(store: MessageStore) -> None:
+    store.state.set(Obstacle.FOLLOWER, "a test")
+
+
+def lead(store: MessageStore) -> None:
+    store.state.clear(Obstacle.FOLLOWER)
+    store.log.renew_cursors()
+
+
+async def filled(rig: Rig, history: History, numbers: range) -> tuple[MessageStore, list[int]]:
+    """A store with these messages, and where the log ended before each of them and behind the last."""
+    store = await rig.open()
+    return store, await fill(rig, store, history, numbers)
+
+
+async def fill(rig: Rig, store: MessageStore, history: History, numbers: range) -> list[int]:
+    ends = [store.log.max_offset]
+    for number in numbers:
+        history.put(store, number)
+        ends.append(store.log.max_offset)
+        if number % 7 == 3:
+            await store.flusher.flush_all()
+            await store.housekeeper.flush()
+        await rig.clock.advance(0.005)
+    return ends
+
+
+def raw(store: MessageStore, start: int, end: int) -> bytes:
+    return b"".join(
+        store.segments.read(max(start, segment.start), min(end, segment.end) - max(start, segment.start))
+        for segment in store.segments.all
+        if segment.end > start and segment.start < end
+    )
+
+
+def rest_is_zeros(rig: Rig, end: int) -> None:
+    """No file behind the end holds anything, on the disk itself: nothing is found there by a later start."""
+    for start in log_files(rig.path):
+        data = (rig.path / "commitlog" / f"{start:020d}").read_bytes()
+        assert not data[max(0, end - start) :].strip(b"\0"), f"bytes behind {end} in the file {start}"
+
+
+async def same(store: MessageStore, other: MessageStore, keys: list[tuple[str, str]]) -> None:
+    """Both hold the same, as far as anybody can ask."""
+    for each in (store, other):
+        await each.flusher.flush_all()
+        assert each.dispatcher.dispatched == each.log.max_offset
+    end = other.log.max_offset
+    assert store.log.max_offset == store.progress.appended == end
+    assert raw(store, 0, end) == raw(other, 0, end)
+    for queue in [*store.queues, *other.queues]:
+        asked = queue.topic, queue.queue_id
+        assert store.max_offset(*asked) == other.max_offset(*asked)
+        assert store.log.cursor(*asked).next_offset == other.log.cursor(*asked).next_offset
+        mine, its = store.queues.find(*asked), other.queues.find(*asked)
+        entries = [b"" if one is None else one.read(0, 10_000) for one in (mine, its)]
+        assert entries[0] == entries[1]
+        assert [m.body for m in await read_all(store, *asked)] == [
+            m.body for m in await read_all(other, *asked)
+        ]
+    for topic, key in keys:
+        assert await store.find_by_key(topic, key) == await other.find_by_key(topic, key), (topic, key)
+
+
+def is_whole(rig: Rig) -> None:
+    report = verify(find_layout(str(rig.path), rig.options), clock=rig.clock)
+    assert report.clean, report.findings
+
+
+@pytest.mark.parametrize("mode", [SYNC, ASYNC])
+@pytest.mark.parametrize("ending", ["close", "kill", "power"])
+@pytest.mark.parametrize("kept", [0, 1, 9, 17, 26, 33, 39])
+async def test_a_former_leader_becomes_what_its_leader_is(
+    tmp_path: Path, kept: int, ending: str, mode: object
+) -> None:
+    """It drops what its leader never had, copies the rest, is stopped in some way, and leads."""
+    own, others = History(kept), History(1000 + kept)
+    async with (
+        rig_at(tmp_path / "own", flush_mode=mode, **SMALL) as rig,
+        rig_at(tmp_path / "leader", flush_mode=mode, **SMALL) as other,
+    ):
+        store, ends = await filled(rig, own, range(40))
+        leader, _ = await filled(other, History(kept), range(kept))
+        cursors = [store.log.cursor(queue.topic, queue.queue_id) for queue in store.queues]
+        follow(store)
+        cut = await store.truncate(ends[kept])
+        assert cut is not None
+        assert cut.end == ends[kept] == leader.log.max_offset
+        assert not (rig.path / CUT_NOTE).exists()
+        rest_is_zeros(rig, ends[kept])
+        await same(store, leader, own.keys)
+        # Those who kept a cursor have the right one.
+        assert all(store.log.cursor(cursor.topic, cursor.queue_id) is cursor for cursor in cursors)
+        await fill(other, leader, others, range(kept, kept + 20))
+        store.log.append_raw(raw(leader, ends[kept], leader.log.max_offset))
+        lead(store)
+        await same(store, leader, own.keys + others.keys)
+        if ending == "close":
+            await store.close()
+            is_whole(rig)
+        elif ending == "kill":
+            await rig.kill(store)
+        else:
+            await store.flusher.flush_all()
+            await rig.lose_power(store, kept, names=True)
+        store = await rig.open()
+        await same(store, leader, own.keys + others.keys)
+        for each, its in ((store, rig), (leader, other)):
+            await fill(its, each, History(7), range(5))
+            await each.flusher.flush_all()
+        for asked in {(queue.topic, queue.queue_id) for queue in store.queues}:
+            assert await bodies(store, *asked) == await bodies(leader, *asked)
+        await store.close()
+        is_whole(rig)
+
+
+# --- where -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", range(6))
+async def test_at_every_record(tmp_path: Path, share: int) -> None:
+    """Before and behind each record, at the blank that ends a file, and at the beginning of the next."""
+    async with rig_at(tmp_path / "whole", **SMALL) as rig:
+        store, _ = await filled(rig, History(5), range(30))
+        places = {0, *log_files(rig.path)[:-2]}
+        places |= {
+            entry[4] for entries, _ in store.log.entries_from(0, store.log.max_offset) for entry in entries
+        }
+        for segment in store.segments.all[:-1]:
+            last = max(place for place in places if place < segment.end)
+            places.add(last + len(store.log.record_at(last)))
+        expected = {queue: await read_all(store, queue.topic, queue.queue_id) for queue in store.queues}
+    for place in sorted(places)[share::6]:
+        async with rig_at(tmp_path / str(place), **SMALL) as rig:
+            history = History(5)
+            store, _ = await filled(rig, history, range(30))
+            follow(store)
+            assert await store.truncate(place) is not None
+            rest_is_zeros(rig, place)
+            for queue, messages in expected.items():
+                left = [message for message in messages if message.physical_offset < place]
+                got = await read_all(store, queue.topic, queue.queue_id)
+                assert [m.physical_offset for m in got] == [m.physical_offset for m in left]
+                assert store.max_offset(queue.topic, queue.queue_id) == len(left)
+            for topic, key in history.keys:
+                for record in await store.find_by_key(topic, key):
+                    assert decode_record(record).physical_offset < place
+            lead(store)
+            for queue, messages in expected.items():
+                left = [message for message in messages if message.physical_offset < place]
+                assert (await store.put(queue.topic, queue.queue_id, b"next"))[1] == len(left)
+            await store.close()
+            is_whole(rig)
+
+
+async def test_what_cannot_be_cut(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, **SMALL) as rig:
+        store, ends = await filled(rig, History(1), range(20))
+        end = store.log.max_offset
+        with pytest.raises(CannotTruncate, match="this store leads"):
+            await store.truncate(ends[5])
+        store.log.append(store.log.cursor("A", 0), b"x", born_timestamp=1, born_host=bytes(8))
+        follow(store)
+        with pytest.raises(CannotTruncate, match="1 messages are appended and not yet written"):
+            await store.truncate(ends[5])
+        store.log.take_back()
+        for offset in (end + 1, -1):
+            with pytest.raises(CannotTruncate, match=f"cut back to {offset}: it holds 0 to {end}"):
+                await store.truncate(offset)
+        first = next(entries[0] for entries, _ in store.log.entries_from(0, end))
+        with pytest.raises(CannotTruncate, match=f"begin and end at 0 and {first[0]}"):
+            await store.truncate(first[0] - 1)
+        blank = store.segments.all[0].end - 1
+        with pytest.raises(CannotTruncate, match=f"begin and end at [0-9]+ and {LOG_FILE}"):
+            await store.truncate(blank)
+        assert await store.truncate(end) is None
+        # All of them left it as it was.
+        lead(store)
+        assert store.log.max_offset == end
+        await store.put("A", 0, b"goes on")
+        store.state.set(Obstacle.FENCED, "a test")
+        follow(store)
+        with pytest.raises(NotWritable, match="fenced: a test"):
+            await store.truncate(ends[5])
+
+
+async def test_before_the_first_file(tmp_path: Path) -> None:
+    """What is common has left the log for its age: all goes, and the log begins anew with a file there."""
+    async with rig_at(tmp_path / "own", **SMALL) as rig, rig_at(tmp_path / "leader", **SMALL) as other:
+        store, ends = await filled(rig, History(1), range(40))
+        kept = next(number for number, end in enumerate(ends) if end > LOG_FILE) - 1
+        await store.housekeeper._delete_log_before(3 * LOG_FILE)
+        follow(store)
+        with pytest.raises(CannotTruncate, match=f"Cut it back to {LOG_FILE}, and copy"):
+            await store.truncate(LOG_FILE + 100)
+        assert await store.truncate(LOG_FILE) is not None
+        assert (store.log.min_offset, store.log.max_offset) == (LOG_FILE, LOG_FILE)
+        assert log_files(rig.path)[0] == LOG_FILE
+        leader, _ = await filled(other, History(1), range(kept))
+        await leader.put("A", 0, bytes(3000))  # does not fit into the first file
+        await fill(other, leader, History(2), range(30))
+        await leader.housekeeper._delete_log_before(LOG_FILE)
+        store.log.append_raw(raw(leader, LOG_FILE, leader.log.max_offset))
+        for _ in range(2):
+            for queue in leader.queues:
+                asked = queue.topic, queue.queue_id
+                assert await bodies(store, *asked) == await bodies(leader, *asked)
+                assert store.max_offset(*asked) == leader.max_offset(*asked)
+            await rig.kill(store)
+            store = await rig.open()
+        await store.close()
+        is_whole(rig)
+
+
+# --- while others use it ---------------------------------------------------------------------------------
+
+
+async def test_who_waits_for_the_flush_is_told(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, flush_mode=SYNC, **SMALL) as rig:
+        store, _ = await filled(rig, History(1), range(10))
+        await store.flusher.flush_all()
+        rig.disk.stall_syncs()
+        kept = asyncio.ensure_future(store.put("A", 0, b"kept"))
+        await asyncio.sleep(0)
+        place = store.log.max_offset
+        gone = asyncio.ensure_future(store.put("A", 0, b"gone"))
+        await asyncio.sleep(0)
+        await until(lambda: rig.disk.wait_for_stalled_sync(0.01))
+        follow(store)
+        cutting = asyncio.ensure_future(store.truncate(place))
+        saving = asyncio.ensure_future(store.flusher.flush_all())  # as those do who note progress
+        await asyncio.sleep(0.02)
+        assert not cutting.done()
+        with pytest.raises(NotWritable, match="cutting: the log is being cut back"):
+            store.log.append_raw(b"x")
+        rig.disk.release_syncs()
+        await cutting
+        await kept
+        with pytest.raises(CutOff, match="the log was cut back before this message"):
+            await gone
+        await saving
+        assert store.progress.flushed == store.progress.confirmed == place
+        assert (await bodies(store, "A", 0))[-1] == b"kept"
+
+
+async def test_a_cut_that_is_refused_leaves_those_who_wait(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, flush_mode=SYNC, **SMALL) as rig:
+        store, _ = await filled(rig, History(1), range(10))
+        await store.flusher.flush_all()
+        rig.disk.stall_syncs()
+        waiting = asyncio.ensure_future(store.put("A", 0, b"kept"))
+        await asyncio.sleep(0)
+        await until(lambda: rig.disk.wait_for_stalled_sync(0.01))
+        follow(store)
+        cutting = asyncio.ensure_future(store.truncate(77))
+        await asyncio.sleep(0.02)
+        rig.disk.release_syncs()
+        with pytest.raises(CannotTruncate):
+            await cutting
+        await waiting
+        assert (await bodies(store, "A", 0))[-1] == b"kept"
+
+
+class SlowReads(FaultyFiles):
+    """Reads of the log that may wait do so, until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = False
+        self.reading = threading.Event()
+        self.go_on = threading.Event()
+
+    def _count_read(self, path: str, offset: int, *, hot: bool) -> None:
+        super()._count_read(path, offset, hot=hot)
+        if (
+            self.slow
+            and not hot
+            and "commitlog" in path
+            and threading.current_thread().name.startswith("kerolox-read")
+        ):
+            self.reading.set()
+            assert self.go_on.wait(10)
+
+
+@pytest.mark.parametrize("regrown", [False, True])
+async def test_a_read_under_way_does_not_see_half_a_cut(tmp_path: Path, regrown: bool) -> None:
+    """Neither zeros, nor another message's bytes, nor an offset behind the new end."""
+    rig = Rig(tmp_path, **SMALL)
+    rig.disk = disk = SlowReads()
+    store = await rig.open()
+    places = [await store.put("A", 0, b"old %d" % number * 20) for number in range(30)]
+    disk.cold = lambda path, offset, size: "commitlog" in path
+    disk.slow = True
+    pulling = asyncio.ensure_future(store.read("A", 0, 12))
+    asking = asyncio.ensure_future(store.message_at(places[12][0]))
+    await until(disk.reading.is_set)
+    follow(store)
+    await store.truncate(places[10][0])
+    if regrown:
+        lead(store)
+        for number in range(10, 30):
+            await store.put("A", 0, b"new %d" % number * 20)
+    disk.slow = False
+    disk.go_on.set()
+    found = await pulling
+    if regrown:
+        assert [m.body[:3] for m in messages(found)] == [b"new"] * found.count
+        assert found.count > 0
+        assert (await asking)[-200:].count(b"new") or b"new" in await store.message_at(places[12][0])
+    else:
+        assert (found.status, found.next_offset) == (Found.OFFSET_OVERFLOW_BADLY, 10)
+        with pytest.raises(StoreError):
+            await asking
+    await rig.end()
+
+
+async def test_bytes_read_from_a_thread_of_somebody_else(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, **SMALL)
+    rig.disk = disk = SlowReads()
+    store = await rig.open()
+    places = [await store.put("A", 0, b"old" * 20) for _ in range(5)]
+    disk.slow = True
+    with ThreadPoolExecutor(1, thread_name_prefix="kerolox-read-other") as pool:
+        reading = pool.submit(store.log.read, *places[3][::2])
+        await until(disk.reading.is_set)
+        follow(store)
+        await store.truncate(places[2][0])
+        disk.go_on.set()
+        with pytest.raises(OffsetOutOfRange):
+            reading.result()
+    await rig.end()
+
+
+async def test_while_old_files_are_deleted(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, **{**SMALL, "delete_pause_ms": 1000}) as rig:
+        store, ends = await filled(rig, History(3), range(60))
+        files = log_files(rig.path)
+        deleting = asyncio.ensure_future(store.housekeeper._delete_log_before(files[-3]))
+        await until(lambda: store.log.min_offset > 0)
+        follow(store)
+        cutting = asyncio.ensure_future(store.truncate(ends[50]))
+        while not (deleting.done() and cutting.done()):
+            await rig.clock.advance(1.0)
+            await asyncio.sleep(0.001)
+        await deleting
+        assert (await cutting) is not None
+        assert store.log.min_offset < files[-3], "the deletion gave way"
+        rest_is_zeros(rig, ends[50])
+        await asyncio.gather(store.housekeeper.flush(), store.truncate(ends[45]), store.housekeeper.clean())
+        lead(store)
+        await store.put("A", 0, b"goes on")
+        await store.close()
+        is_whole(rig)
+
+
+async def test_two_at_once_and_a_caller_that_goes_away(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, **SMALL) as rig:
+        store, ends = await filled(rig, History(3), range(30))
+        follow(store)
+        first = asyncio.ensure_future(store.truncate(ends[20]))
+        second = asyncio.ensure_future(store.truncate(ends[10]))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await second) is not None
+        assert store.log.max_offset == ends[10]
+        third = asyncio.ensure_future(store.truncate(ends[5]))
+        await asyncio.sleep(0)
+        await store.close()  # waits for it
+        assert (await third) is not None
+        is_whole(rig)
+        store = await rig.open()
+        assert store.log.max_offset == ends[5]
+
+
+async def test_a_flush_that_fails_in_between_fences(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, **SMALL) as rig:
+        store, ends = await filled(rig, History(3), range(30))
+        await store.flusher.flush_all()
+        follow(store)
+        rig.disk.fail_syncs(1, path_contains="/commitlog/")
+        with pytest.raises(StoreError):
+            await store.truncate(ends[12])
+        assert "the next start finishes it" in store.state.obstacles[Obstacle.FENCED]
+        await store.close()
+        store = await rig.open()
+        assert store.log.max_offset == ends[12]
+        assert store.recovered is not None
+        assert store.recovered.cut is not None
+
+
+# --- a crash in between ----------------------------------------------------------------------------------
+
+
+class DyingDisk(FaultyFiles):
+    """The process dies, or power is lost, before a chosen change of the disk."""
+
+    def __init__(self, seed: int | None) -> None:
+        super().__init__()
+        self.seed = seed  # None: the process dies
+        self.left = -1
+
+    def _change(self, path: str) -> None:
+        with self._lock:
+            if self.left < 0:
+                return
+            self.left -= 1
+            if self.left < 0:
+                if self.seed is None:
+                    self.kill()
+                else:
+                    self.power_loss(self.seed, names=True)
+                self.read_only = True
+                raise PowerLost(f"died before {path}", path=path)
+
+    def _refuse_writes(self, action: str, path: str, offset: int | None = None) -> None:
+        super()._refuse_writes(action, path, offset)
+        self._change(path)
+
+    def _before_sync(self, path: str) -> None:
+        super()._before_sync(path)
+        self._change(path)
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+async def test_a_crash_at_any_moment(tmp_path: Path, seed: int | None) -> None:
+    """The store is what it was before, or what it is after; never in between, and nothing before is lost."""
+    ended: set[str] = set()
+    for number in range(0 if seed is None else seed, 1000, 2 if seed is None else 3):
+        rig = Rig(tmp_path / str(number), **SMALL)
+        rig.disk = disk = DyingDisk(seed)
+        history = History(11)
+        store, ends = await filled(rig, history, range(24))
+        await store.flusher.flush_all()
+        await store.housekeeper.flush(sums=True)
+        follow(store)
+        before = {queue: await bodies(store, queue.topic, queue.queue_id) for queue in store.queues}
+        disk.left = number
+        try:
+            await store.truncate(ends[9])
+        except StoreError:
+            assert disk.left < 0
+        if disk.left >= 0:
+            assert number > 30, "the disk was hardly touched"
+            await rig.kill(store)
+            break
+        await rig._bury(store)  # first: a thread that makes the next file may be the one that died
+        disk.read_only = False
+        is_whole(rig)
+        if seed is not None:
+            rig.boot = "another"
+        store = await rig.open()
+        end = store.log.max_offset
+        assert end in (ends[9], ends[24])
+        assert not (rig.path / CUT_NOTE).exists()
+        ended.add("after" if end == ends[9] else "before")
+        assert store.recovered is not None
+        if end == ends[9]:
+            rest_is_zeros(rig, end)
+        for queue, old in before.items():
+            got = await bodies(store, queue.topic, queue.queue_id)
+            assert got == old[: len(got)]
+            places = [m.physical_offset for m in await read_all(store, queue.topic, queue.queue_id)]
+            assert all(place < end for place in places)
+        total = sum([len(await bodies(store, q.topic, q.queue_id)) for q in store.queues])
+        assert total == sum([len(entries) for entries, _ in store.log.entries_from(0, end)])
+        await fill(rig, store, History(12), range(6))
+        await store.close()
+        is_whole(rig)
+    else:
+        pytest.fail("it never ends")
+    assert ended == {"before", "after"}
+
+
+async def test_a_note_that_does_not_read_is_not_guessed_at(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, **SMALL) as rig:
+        store, ends = await filled(rig, History(3), range(10))
+        await rig.kill(store)
+        store.cut_note.save(Cut(ends[5]))
+        path = rig.path / CUT_NOTE
+        path.write_bytes(path.read_bytes().replace(b'"end":', b'"end":1'))
+        with pytest.raises(StoreError, match="does not read: its CRC is another one"):
+            await rig.open()
+        path.unlink()
+        store = await rig.open()
+        assert store.log.max_offset == ends[-1]
+
+
+async def test_a_note_from_before_another_broker_counts_no_more(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, **SMALL) as rig:
+        store, ends = await filled(rig, History(3), range(10))
+        await store.close()
+        store.cut_note.save(Cut(ends[5]))
+        store = await rig.open()
+        assert store.log.max_offset == ends[-1]
+        assert not (rig.path / CUT_NOTE).exists()
+
+
+# --- those who are told ----------------------------------------------------------------------------------
+
+
+async def test_listeners_are_told_in_order_and_what_was_taken(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, **SMALL) as rig:
+        store = await rig.open()
+        for _ in range(3):
+            await store.put("A", 0, b"kept")
+        place = store.log.max_offset
+        await store.put("A", 0, b"gone")
+        await store.put("B", 1, b"of a delay", props(DELAY="3", REAL_TOPIC="B", REAL_QID="1"))
+        await store.put("SCHEDULE_TOPIC_XXXX", 2, b"waits", props(DELAY="3", REAL_TOPIC="B", REAL_QID="1"))
+        await store.put("B", 1, b"of the timer", props(TIMER_OUT_MS="12345", REAL_TOPIC="B", REAL_QID="1"))
+        await store.put("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, b"9,5,7,", props(TAGS="d"))
+        told: list[tuple[int, Cut]] = []
+
+        def listener(number: int):  # type: ignore[no-untyped-def]
+            async def hear(cut: Cut) -> None:
+                assert store.log.max_offset == cut.end
+                assert (rig.path / CUT_NOTE).exists(), "a crash now must tell them again"
+                assert not store.state.writable
+                told.append((number, cut))
+
+            return hear
+
+        store.on_truncated += [listener(1), listener(2)]
+        follow(store)
+        cut = await store.truncate(place)
+        assert cut is not None
+        assert told == [(1, cut), (2, cut)]
+        assert (cut.delayed, cut.timer, cut.due_ms, cut.half_ended) == ({3: 1}, True, 12345, 5)
+        assert [tuple(queue) for queue in cut.queues] == [
+            ("A", 0, 3), ("B", 1, 0), ("SCHEDULE_TOPIC_XXXX", 2, 0), ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, 0),
+        ]  # fmt: skip
