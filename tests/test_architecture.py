@@ -42,7 +42,7 @@ ROOMS = {
         "opening rebuild housekeeping truncate message_store",
     ),
     "broker": (
-        "absent names bounds options leadership base",
+        "absent names bounds options endpoints leadership base",
         "tables",
         "members",
         "figures",

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import ast
 import enum
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+import kerolox
 from kerolox.broker.options import BrokerOptions
 from kerolox.errors import InvalidRequest, OptionError
 from kerolox.nameserver.options import NamesrvOptions
@@ -127,3 +130,17 @@ def test_texts_are_bounded_and_what_is_no_number_is_refused() -> None:
 def test_so_many_options_are_changed_at_once() -> None:
     with pytest.raises(InvalidRequest, match="1001 options at once, at most are 1000"):
         change(Demo(), {f"key{number}": "x" for number in range(1001)})
+
+
+def test_options_are_settings_and_nothing_else_is_kept_in_them() -> None:
+    """Only who is asked to change an option writes one; what is found out at run time has its own place."""
+    root = Path(kerolox.__file__).parent
+    written = {
+        f"{path.relative_to(root)}:{node.lineno}"
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if ast.unparse(node.value).rpartition(".")[2] in ("options", "_options")
+        if path.relative_to(root).parts[0] in ("broker", "store", "nameserver", "net", "front")
+    }
+    assert written == set()

@@ -16,6 +16,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from kerolox.errors import InvalidRequest, NotThere, OptionError, nearest
@@ -291,10 +292,16 @@ def change(options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def to_properties(options: Options) -> str:
-    """All options as ``key=value`` lines, as tools expect them, and what is off because it is not there."""
+def to_properties(options: Options, found: Mapping[str, object] = MappingProxyType({})) -> str:
+    """All options as ``key=value`` lines, as tools expect them, and what is off because it is not there.
+
+    ``found`` are values, by our names, that were chosen where the options leave it open.
+    """
     absent = {key: absent.harmless[-1] for key, absent in type(options).ABSENT.items()}
-    known = {spec.key: spec.show(getattr(options, spec.name)) for spec in specs(type(options))}
+    known = {
+        spec.key: spec.show(found.get(spec.name, getattr(options, spec.name)))
+        for spec in specs(type(options))
+    }
     return write_properties(absent | known)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from kerolox.broker.consume.commits import Commits, Resets
 from kerolox.broker.consume.pulls import Pulls
 from kerolox.broker.consume.waiting_pulls import WaitingPulls
+from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.heartbeats import Heartbeats
@@ -89,6 +90,7 @@ class Part:
         self.pulls = Pulls(
             self.store,
             self.leadership,
+            Endpoints("127.0.0.1", 10911, 10909, 10912),
             self.topics,
             self.groups,
             self.offsets,

@@ -198,7 +198,7 @@ async def test_a_broker_asks_for_certificates_when_told_to(tmp_path: Path) -> No
 
     async with running_broker(directory=tmp_path / "b", **settings) as running:
         host = running.address.rpartition(":")[0]
-        for port in (running.broker.options.listen_port, running.broker.options.vip_port):
+        for port in (running.broker.endpoints.port, running.broker.endpoints.vip_port):
             nobody, known = ClientTls(ca=ca), ClientTls(ca=ca, certificate=certificate, key=key)
             async with asyncio.timeout(60):
                 assert not await answered(nobody, f"{host}:{port}")

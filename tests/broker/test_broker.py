@@ -54,7 +54,7 @@ async def test_a_restart_keeps_messages_topics_groups_and_offsets(tmp_path: Path
             RequestCode.UPDATE_CONSUMER_OFFSET,
             UpdateOffsetRequest(consumer_group="g", topic="T", queue_id=0, commit_offset=20),
         )
-        port = running.broker.options.listen_port
+        port = running.broker.endpoints.port
         topics, version = (
             dict(running.broker.tables.topics.table.topics),
             running.broker.tables.topics.table.version,
@@ -116,11 +116,15 @@ async def test_a_table_that_could_not_be_saved_is_saved_later(
 async def test_a_free_port_comes_with_its_neighbours_and_is_told_everywhere(tmp_path: Path) -> None:
     async with running_broker(directory=tmp_path) as running:
         broker = running.broker
-        port = broker.options.listen_port
-        assert (broker.options.vip_port, broker.options.ha_port) == (port - 2, port + 1)
+        port = broker.endpoints.port
+        assert (broker.endpoints.vip_port, broker.endpoints.ha_port) == (port - 2, port + 1)
         assert broker.address == f"127.0.0.1:{port}"
-        assert broker.ha_address == f"127.0.0.1:{port + 1}"
-        assert broker.options.advertised_host == "127.0.0.1"
+        assert broker.endpoints.ha_address == f"127.0.0.1:{port + 1}"
+        assert broker.endpoints.host == "127.0.0.1"
+        # The options stay what they were set to: the next start chooses again.
+        options = broker.options
+        assert (options.listen_port, options.vip_port, options.ha_port) == (0, -1, -1)
+        assert options.advertised_host == ""
         for number in (port, port - 2):
             with socket.create_connection(("127.0.0.1", number)):
                 pass
@@ -166,7 +170,7 @@ async def test_a_store_in_use_is_refused_and_the_ports_are_free_again(tmp_path: 
             async with second:
                 pass
         with socket.socket() as free:
-            free.bind(("127.0.0.1", second.options.listen_port))
+            free.bind(("127.0.0.1", second.endpoints.port))
 
 
 async def test_a_broken_table_stops_the_start_and_stays_as_it_is(tmp_path: Path) -> None:
@@ -259,7 +263,7 @@ async def test_sends_that_waited_too_long_are_refused_and_the_rest_is_served(tmp
     """One pass with many sends, each of which takes ten milliseconds."""
     clock = ManualClock()
     async with running_broker(directory=tmp_path, clock=clock) as running:
-        reader, writer = await asyncio.open_connection("127.0.0.1", running.broker.options.listen_port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.broker.endpoints.port)
         async with Dialer() as dialer:
             await Talk(dialer, running).send("T")
         fields = {

@@ -17,6 +17,7 @@ from kerolox.broker.members.compiled_filters import COMPILED_CHARACTERS_MAX, COM
 from kerolox.broker.options import BrokerOptions
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.heartbeat import CheckClient, SubscriptionData
+from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.stats import ConsumeQueueView
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.filters.bloom import BloomFilter
@@ -205,7 +206,8 @@ async def queue_view(talk: Talk, group: str) -> ConsumeQueueView:
 async def test_bits_tell_which_filters_take_a_message(extended: Talk) -> None:
     talk = extended
     broker = talk.running.broker
-    assert broker.options.queue_extension_bits == 112
+    shown = await talk.dialer.call(talk.address, RequestCode.GET_BROKER_CONFIG)
+    assert read_properties(shown.body)["bitMapLengthConsumeQueueExt"] == "112"
     await talk.send("T", b"early", {"a": "1", "TAGS": "x"})
     await talk.heartbeat("g", sql("a > 5"))
     born = broker.consuming.filters.table.find("T", "g")

@@ -19,8 +19,8 @@ async def test_a_follower_is_turned_away_and_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_broker(directory=tmp_path) as running:
-        port = running.broker.options.ha_port
-        assert port == running.broker.options.listen_port + 1
+        port = running.broker.endpoints.ha_port
+        assert port == running.broker.endpoints.port + 1
         with caplog.at_level(logging.WARNING):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             assert await asyncio.wait_for(reader.read(), 5) == b""
@@ -42,6 +42,6 @@ async def test_a_port_in_use_is_told_before_anything_else_is_touched(tmp_path: P
 
 async def test_any_port_can_be_taken(tmp_path: Path) -> None:
     async with running_broker(directory=tmp_path, ha_port=0) as running:
-        port = running.broker.options.ha_port
+        port = running.broker.endpoints.ha_port
         assert port > 0
-        assert running.broker.ha_address == f"127.0.0.1:{port}"
+        assert running.broker.endpoints.ha_address == f"127.0.0.1:{port}"

@@ -219,8 +219,8 @@ async def test_pulls_by_what_heartbeats_subscribed(talk: Talk) -> None:
 
 
 async def test_the_second_port_serves_everything_but_pulls(talk: Talk) -> None:
-    vip = f"127.0.0.1:{talk.running.broker.options.vip_port}"
-    assert talk.running.broker.options.vip_port == talk.running.broker.options.listen_port - 2
+    vip = f"127.0.0.1:{talk.running.broker.endpoints.vip_port}"
+    assert talk.running.broker.endpoints.vip_port == talk.running.broker.endpoints.port - 2
     for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
         answer = await talk.pull("T", code=code, address=vip)
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

@@ -92,13 +92,12 @@ async def test_a_started_broker_is_known_with_its_topics() -> None:
 async def test_the_first_registration_tells_everything_and_a_change_only_itself() -> None:
     async with listening() as listener, running_broker(nameservers=listener.address) as running:
         ((header, body),) = listener.told
-        options = running.broker.options
         assert header == RegisterBrokerRequest(
             broker_name="broker-a",
             broker_addr=running.address,
             cluster_name="DefaultCluster",
             broker_id=0,
-            ha_server_addr=f"127.0.0.1:{options.listen_port + 1}",
+            ha_server_addr=f"127.0.0.1:{running.broker.endpoints.port + 1}",
             enable_acting_master=False,
             body_crc32=header.body_crc32,
         )

@@ -85,7 +85,7 @@ async def test_a_reply_is_brought_to_the_client_that_asked_and_stored(encoding: 
         assert got == PROPERTIES
 
         assert (answer.code, answer.remark) == (0, None)
-        port = talk.running.broker.options.listen_port
+        port = talk.running.broker.endpoints.port
         assert answer.fields == {
             "msgId": f"7F000001{port:08X}" + "0" * 16,
             "queueId": "0",

@@ -52,7 +52,7 @@ def put_topic(running: RunningBroker, topic: str, **config: Any) -> None:
 async def test_the_answer_has_rocketmqs_fields_and_no_others(talk: Talk) -> None:
     answer = await talk.send("T", properties={"UNIQ_KEY": UNIQUE, "WAIT": "true"}, queue_id=2)
     assert (answer.code, answer.remark, answer.body) == (0, None, b"")
-    port = talk.running.broker.options.listen_port
+    port = talk.running.broker.endpoints.port
     assert answer.fields == {
         "msgId": f"7F000001{port:08X}" + "0" * 16,
         "queueId": "2",

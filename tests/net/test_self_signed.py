@@ -137,7 +137,7 @@ async def test_broker_and_name_server_speak_tls_out_of_the_box(tmp_path: Path) -
         admin = Admin(NameServers([nameserver.address], dialer), dialer, timeout_s=20)
         assert await admin.masters() == {"broker-a": running.address}  # it registered over TLS, too
         host = running.address.rpartition(":")[0]
-        for port in (running.broker.options.listen_port, running.broker.options.vip_port):
+        for port in (running.broker.endpoints.port, running.broker.endpoints.vip_port):
             asked = RequestCode.GET_BROKER_CONFIG
             assert (await dialer.call(f"{host}:{port}", asked, timeout_s=20)).code == 0
         assert (Path(running.broker.store.root) / "config" / NAME).exists()

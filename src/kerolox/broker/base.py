@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
@@ -22,8 +23,7 @@ class Base:
     clock: Clock
     store: MessageStore
     lanes: dict[str, Lane]
-    address: str  # where clients reach this broker
-    ha_address: str
+    endpoints: Endpoints
     leadership: Leadership
 
 

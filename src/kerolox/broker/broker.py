@@ -12,9 +12,10 @@ from contextlib import AsyncExitStack
 import kerolox.protocol.fast_codecs  # noqa: F401 — the short way through the codecs
 from kerolox.broker.admin.admin import Admin
 from kerolox.broker.base import Base, lanes_of, set_ages
-from kerolox.broker.cluster.address import advertised_host, join, resolve
+from kerolox.broker.cluster.address import advertised_host, resolve
 from kerolox.broker.cluster.registration import Registrations, split_nameservers
 from kerolox.broker.consume.room import Consuming
+from kerolox.broker.endpoints import Endpoints, join
 from kerolox.broker.exporter import exporter_of
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.later.room import Later
@@ -51,13 +52,16 @@ class Broker(CallerEvents):
     ) -> None:
         self.options = options or BrokerOptions()
         self.clock = clock
-        self.address = ""  # where clients reach it
-        self.ha_address = ""
         self.started = False
         self._files = files
         self.ports = Ports(self.options, self, clock)
         self._stop = AsyncExitStack()
         self._closed = False
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it, once it has started."""
+        return self.endpoints.address
 
     # --- start and stop --------------------------------------------------------------------------------
 
@@ -131,17 +135,14 @@ class Broker(CallerEvents):
     async def _bind(self) -> None:
         options = self.options
         host = await resolve(options.bind_address, "bindAddress")
-        await self.ports.bind(host)
-        options.advertised_host = await advertised_host(
-            options.advertised_host, host, split_nameservers(options.nameservers)
-        )
-        self.address = join(options.advertised_host, options.listen_port)
-        self.ha_address = join(options.advertised_host, options.ha_port)
+        ports = await self.ports.bind(host)
+        told = await advertised_host(options.advertised_host, host, split_nameservers(options.nameservers))
+        self.endpoints = Endpoints(told, *ports)
 
     async def _open_store(self) -> None:
-        options = self.options
-        ip = await resolve(options.advertised_host, "brokerIP1")
-        host = host_bytes(join(ip, options.listen_port))
+        options, endpoints = self.options, self.endpoints
+        ip = await resolve(endpoints.host, "brokerIP1")
+        host = host_bytes(join(ip, endpoints.port))
         store = MessageStore(options, files=self._files, clock=self.clock, store_host=host)
         self.leadership = Leadership(store, options.role)
         await store.open()
@@ -153,9 +154,7 @@ class Broker(CallerEvents):
     async def _build(self) -> None:
         """Room by room, from the ground up: each is given those below it, and connects itself to them."""
         self.lanes = lanes_of(self.options, self.clock)
-        base = Base(
-            self.options, self.clock, self.store, self.lanes, self.address, self.ha_address, self.leadership
-        )
+        base = Base(self.options, self.clock, self.store, self.lanes, self.endpoints, self.leadership)
         self.tables = tables = await Tables.open(base)
         self._stop.push_async_callback(tables.saver.close)
         self.membership = membership = Membership(base, tables)
@@ -172,8 +171,8 @@ class Broker(CallerEvents):
         self.registrations = Registrations(
             tables.topics,
             self.options,
-            address=self.address,
-            ha_address=self.ha_address,
+            address=self.endpoints.address,
+            ha_address=self.endpoints.ha_address,
             clock=self.clock,
         )
         tables.topics.on_saved.append(self.registrations.topic_changed)
@@ -184,6 +183,7 @@ class Broker(CallerEvents):
             figures,
             later,
             settled=self.registrations.settled,
+            found=self.endpoints.as_options() | {"queue_extension_bits": self.consuming.filters.bloom.bits},
             changed=self.options_changed,
         )
         doors = (self.ports.handlers, self.ports.vip_handlers)

@@ -391,12 +391,15 @@ class KvHandlers:
 
 
 class ConfigHandlers:
-    """318 and 319: the server's own options."""
+    """318 and 319: the server's own options. ``port`` tells which one it listens on."""
 
-    def __init__(self, options: NamesrvOptions, file: ConfigFile, routes: Routes) -> None:
+    def __init__(
+        self, options: NamesrvOptions, file: ConfigFile, routes: Routes, port: Callable[[], int]
+    ) -> None:
         self._options = options
         self._file = file
         self._routes = routes
+        self._port = port
 
     def rows(self) -> list[Row]:
         return [
@@ -415,7 +418,7 @@ class ConfigHandlers:
         return Answer()
 
     def show(self, request: Request[None]) -> Answer:
-        return Answer(body=to_properties(self._options).encode())
+        return Answer(body=to_properties(self._options, {"listen_port": self._port()}).encode())
 
 
 async def _listed(topics: TopicList) -> Answer:

@@ -93,7 +93,6 @@ class NameServer(CallerEvents):
             clock=self._clock,
         )
         await self._server.start()
-        self.options.listen_port = self._server.port  # where tools that ask for the options find us
         self._scan = self._clock.beat(FIRST_SCAN_S, self._forget_quiet)
         log.info("nameserver_started address=%s", self.address)
 
@@ -131,7 +130,7 @@ class NameServer(CallerEvents):
 
     @property
     def port(self) -> int:
-        return self.options.listen_port
+        return 0 if self._server is None else self._server.port
 
     def _handlers(self) -> RemotingHandlers:
         # Clients asking for routes come by the thousand when a broker has gone: they have their own lane.
@@ -146,7 +145,7 @@ class NameServer(CallerEvents):
             *BrokerHandlers(self.routes, self.changes, self.kv, self.options, self._clock, self._tell).rows(),
             *TopicHandlers(self.routes, self.changes, self.options).rows(),
             *KvHandlers(self.kv, self.routes).rows(),
-            *ConfigHandlers(self.options, self._config_file, self.routes).rows(),
+            *ConfigHandlers(self.options, self._config_file, self.routes, lambda: self.port).rows(),
         ):
             handler = opening.guarded(handler) if code in _LISTS else handler
             is_registration = code == RequestCode.REGISTER_BROKER

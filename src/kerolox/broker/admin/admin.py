@@ -21,8 +21,8 @@ from kerolox.front.requests import Row
 class Admin:
     """The parts, one for each noun.
 
-    ``settled`` waits until changed topics are told to the name servers; ``changed`` hears of options that
-    took other values.
+    ``settled`` waits until changed topics are told to the name servers. ``found`` are values that the options
+    leave open; ``changed`` hears of options that took other values.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class Admin:
         later: Later,
         *,
         settled: Settled,
+        found: Mapping[str, object],
         changed: Callable[[Mapping[str, object]], None],
     ) -> None:
         options, clock, store = base.options, base.clock, base.store
@@ -42,16 +43,24 @@ class Admin:
         offsets_saved = tables.offset_saver.saved
         self.topics = TopicAdmin(store, topics, offsets, members, stats, options, settled, offsets_saved)
         self.groups = GroupAdmin(
-            topics, groups, members, offsets, delays, tables.modes, stats, offsets_saved, address=base.address
+            topics,
+            groups,
+            members,
+            offsets,
+            delays,
+            tables.modes,
+            stats,
+            offsets_saved,
+            address=base.endpoints.address,
         )
         self.groups.unsaved_modes.save = tables.mode_saver.save
         self.progress = ProgressAdmin(
-            store, topics, groups, members, offsets, stats, options, clock, address=base.address
+            store, topics, groups, members, offsets, stats, options, clock, address=base.endpoints.address
         )
         self.clients = ClientAdmin(store, topics, groups, members, options)
         self.runtime_info = RuntimeInfo(store, stats, delays, base.lanes, options, clock)
         self.broker = BrokerAdmin(
-            store, base.leadership, stats, self.runtime_info, options, settled, changed, clock
+            store, base.leadership, found, stats, self.runtime_info, options, settled, changed, clock
         )
         if options.timer_wheel:
             self.broker.timers = later.timers

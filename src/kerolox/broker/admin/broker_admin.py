@@ -34,13 +34,15 @@ _MACHINE = f"clientCallbackExecutorThreads={os.cpu_count() or 1}\n"
 class BrokerAdmin:
     """25, 26, 28, 60, 61, 306, 315, 329 and 907.
 
-    ``changed`` hears which options took which values, by our names.
+    ``found`` are values the options leave open, and ``changed`` hears which options took which values: both
+    by our names.
     """
 
     def __init__(
         self,
         store: MessageStore,
         leadership: Leadership,
+        found: Mapping[str, object],
         stats: Statistics,
         runtime_info: RuntimeInfo,
         options: BrokerOptions,
@@ -50,6 +52,7 @@ class BrokerAdmin:
     ) -> None:
         self._store = store
         self._leadership = leadership
+        self._found = found
         self._stats = stats
         self._runtime_info = runtime_info
         self._options = options
@@ -103,7 +106,7 @@ class BrokerAdmin:
     def show(self, request: Request[None]) -> Answer:
         return Answer(
             header=BrokerConfigAnswer(version=self._version.encode().decode()),
-            body=(to_properties(self._options) + _MACHINE).encode(),
+            body=(to_properties(self._options, self._found) + _MACHINE).encode(),
         )
 
     # --- figures --------------------------------------------------------------------------------------

@@ -50,10 +50,6 @@ async def resolve(host: str, option: str) -> str:
     return str(found[0][4][0])
 
 
-def join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _outgoing(nameservers: list[str]) -> str | None:
     """The address of the interface that leads to a name server, or out of here."""
     for target in [*map(_target, nameservers), _SOMEWHERE]:

@@ -68,7 +68,6 @@ class Filters:
             dead_kept_ms=options.filter_keep_ms,
         )
         table.load()
-        options.queue_extension_bits = bloom.bits
         made = cls(table, bloom, options, clock)
         if isinstance(store.queue_filler, UnitFiller):
             store.queue_filler.bits_of = made.bits_of

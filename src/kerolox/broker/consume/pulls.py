@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from kerolox.broker.bounds import OFFSETS_MAX
 from kerolox.broker.consume.waiting_pulls import HeldPull, WaitingPulls, Wants
+from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.compiled_filters import CompiledFilters, Key, NotCompiled, no_property_filter
 from kerolox.broker.options import BrokerOptions
@@ -114,6 +115,7 @@ class Pulls:
         self,
         store: MessageStore,
         leadership: Leadership,
+        endpoints: Endpoints,
         topics: Topics,
         groups: ConsumerGroups,
         offsets: ConsumerOffsets,
@@ -123,6 +125,7 @@ class Pulls:
     ) -> None:
         self._store = store
         self._leadership = leadership
+        self._endpoints = endpoints
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -181,7 +184,7 @@ class Pulls:
         if not options.readable:
             raise PullRefused(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{options.advertised_host}] pulling message is forbidden",
+                f"the broker[{self._endpoints.host}] pulling message is forbidden",
                 1,
             )
         if request.code == RequestCode.LITE_PULL_MESSAGE and not options.lite_pull:

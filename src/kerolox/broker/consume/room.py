@@ -32,7 +32,9 @@ class Consuming:
         store.dispatcher.followers.append(self.waiting.arrived)
         if options.multi_dispatch:
             store.dispatcher.followers.append(self.waiting.arrived_light)
-        self.pulls = Pulls(store, base.leadership, topics, groups, offsets, self.waiting, options, clock)
+        self.pulls = Pulls(
+            store, base.leadership, base.endpoints, topics, groups, offsets, self.waiting, options, clock
+        )
         lumped = options.light_queues and not options.light_stats
         self.pulls.on_served.append(stats.served_light if lumped else stats.served)
         self.pulls.on_caught_up.append(stats.caught_up)

@@ -15,6 +15,7 @@ import logging
 import random
 
 from kerolox.broker import names
+from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.queue_locks import QueueLocks
@@ -63,6 +64,7 @@ class Retries:
         queue_locks: QueueLocks,
         stats: Statistics,
         options: BrokerOptions,
+        endpoints: Endpoints,
     ) -> None:
         self._store = store
         self._admission = admission
@@ -72,6 +74,7 @@ class Retries:
         self._queue_locks = queue_locks
         self._stats = stats
         self._options = options
+        self._endpoints = endpoints
 
     def rows(self) -> list[Row]:
         return [(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, SendBackRequest)]
@@ -85,7 +88,7 @@ class Retries:
         if not self._options.writable:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{self._options.advertised_host}] sending message is forbidden: its "
+                f"the broker[{self._endpoints.host}] sending message is forbidden: its "
                 f"brokerPermission is {self._options.permission}",
             )
         if group.retry_queue_nums <= 0:

@@ -47,7 +47,7 @@ class Producing:
             membership.members,
             options,
             clock,
-            address=base.address,
+            address=base.endpoints.address,
         )
         self.retries = Retries(
             store,
@@ -58,6 +58,7 @@ class Producing:
             membership.queue_locks,
             figures.stats,
             options,
+            base.endpoints,
         )
         # A message whose group has tried often enough is redirected before it could become a half message.
         self.sends.rewrites += [self.retries.redirect, transactions.prepare]

@@ -49,8 +49,8 @@ class Ports:
             if code not in NOT_ON_VIP_PORT:
                 self.vip_handlers.add(code, handler, header, lane)
 
-    async def bind(self, host: str) -> None:
-        """Take the ports without letting anybody in. The options get their numbers: tools ask for those."""
+    async def bind(self, host: str) -> tuple[int, int, int]:
+        """Take the ports without letting anybody in; their numbers, in the order of Endpoints."""
         options = self._options
         for tries in range(1, BIND_TRIES + 1):
             server = self._listener(self.handlers, host, options.listen_port)
@@ -67,8 +67,8 @@ class Ports:
                 await server.close()
                 if options.listen_port or tries == BIND_TRIES:
                     raise
-        options.listen_port, options.vip_port, options.ha_port = server.port, vip_server.port, followers.port
         self.server, self.vip_server, self.followers = server, vip_server, followers
+        return server.port, vip_server.port, followers.port
 
     async def open(self) -> None:
         """Let clients in."""

@@ -16,6 +16,7 @@ def transactions_of(
     made = Transactions(
         base.store,
         base.leadership,
+        base.endpoints,
         path.intake,
         membership.members,
         tables.topics,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
@@ -34,6 +35,7 @@ class Transactions:
         self,
         store: MessageStore,
         leadership: Leadership,
+        endpoints: Endpoints,
         intake: Intake,
         members: Members,
         topics: Topics,
@@ -43,6 +45,7 @@ class Transactions:
         clock: Clock,
     ) -> None:
         self._options = options
+        self._endpoints = endpoints
         self._home: Home = "", 0, b""  # of the half message that is being stored
         # What all messages get makes a half message in the log differ from what came.
         self._remembers = not options.record_crc and not options.multi_dispatch
@@ -79,7 +82,7 @@ class Transactions:
         if self._options.reject_transactions:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{self._options.advertised_host}] sending transaction message is forbidden",
+                f"the broker[{self._endpoints.host}] sending transaction message is forbidden",
             )
         self._home = half_messages.park(pending)
         return self._parked

@@ -15,6 +15,7 @@ from typing import Final
 
 from kerolox.broker import names
 from kerolox.broker.absent import refuse_inner_batch
+from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
@@ -54,6 +55,7 @@ class Admission:
         acks: Acks,
         state: StoreState,
         leadership: Leadership,
+        endpoints: Endpoints,
         topics: Topics,
         options: BrokerOptions,
         clock: Clock,
@@ -62,6 +64,7 @@ class Admission:
         self._acks = acks
         self._state = state
         self._leadership = leadership
+        self._endpoints = endpoints
         self._topics = topics
         self._options = options
         self._clock = clock
@@ -131,7 +134,7 @@ class Admission:
         elif config.order and not options.writable:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{options.advertised_host}] sending message is forbidden: its brokerPermission "
+                f"the broker[{self._endpoints.host}] sending message is forbidden: its brokerPermission "
                 f"is {options.permission} and the topic is ordered",
             )
         if reserved.is_closed(topic):

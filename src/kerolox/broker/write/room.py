@@ -19,7 +19,14 @@ class WritePath:
             topics = store.queues.by_topic
             light_queues = {topic.encode() for topic in topics if topic.startswith(LIGHT_PREFIX)}
         self.admission = Admission(
-            store.acks, store.state, base.leadership, tables.topics, base.options, base.clock, light_queues
+            store.acks,
+            store.state,
+            base.leadership,
+            base.endpoints,
+            tables.topics,
+            base.options,
+            base.clock,
+            light_queues,
         )
         self.intake = Intake(store.log, store.acks, self.admission.fills_light_queues)
         self.intake.due = figures.stats.timed(self.intake.write)
