@@ -21,7 +21,7 @@ class Obstacle(Enum):
     CLOSED = "closed"
 
 
-_PLANNED = (Obstacle.CUTTING, Obstacle.CLOSED)  # somebody asked for it
+_PLANNED = (Obstacle.CUTTING, Obstacle.CLOSED, Obstacle.FOLLOWER)  # somebody asked for it
 
 
 class NotWritable(StoreError):

@@ -130,7 +130,7 @@ class Truncation:
         hindered = {one: why for one, why in store.state.obstacles.items() if one not in _ALLOWED}
         if hindered:
             raise NotWritable(hindered)
-        if store.state.leads:
+        if Obstacle.FOLLOWER not in store.state.obstacles:
             raise CannotTruncate(
                 f"the log cannot be cut back to {self._offset}: this store leads, and others copy what it "
                 "has. Only a follower's log is cut: let it follow first."
