@@ -18,7 +18,7 @@ ANSWER_S = 1.0  # somebody holds a finger over the keyboard
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
     async def ask(admin: Admin) -> list[str]:
         known = await admin.topics()
-        # Those of the system are offered to who has begun to write one.
+        # Topics of the system are offered once a user has begun to type one.
         return known if incomplete else await admin.made_by_people(known)
 
     return _names(ctx, incomplete, ask)

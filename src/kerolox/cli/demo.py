@@ -71,7 +71,7 @@ def _log_to(path: Path) -> Iterator[None]:
 
 
 class Demo:
-    """What is shown, step by step."""
+    """The steps of the demo."""
 
     def __init__(
         self, out: Output, count: int, seconds: float, place: Path, *, kept: bool, quiet: bool

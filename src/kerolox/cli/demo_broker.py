@@ -39,7 +39,7 @@ class DemoBroker:
         await asyncio.shield(self.stop())
 
     async def start(self) -> None:
-        """Until it says that it is ready."""
+        """Start it, and wait until it says that it is ready."""
         from kerolox.cli.up import EMBEDDED
 
         settings = [word for key, value in EMBEDDED.items() for word in ("--set", f"{key}={value}")]
@@ -85,7 +85,7 @@ class DemoBroker:
 
     @property
     def memory_bytes(self) -> int | None:
-        """What it has in memory now; None where the system does not tell."""
+        """The memory it uses now; None where the system does not tell."""
         if self._process is None or self._process.returncode is not None:
             return None
         try:

@@ -274,7 +274,7 @@ def export(
 
 
 class Chosen:
-    """The dead letters a command is about. How many they are is known when the first page is there."""
+    """The dead letters a command works on. Their number is known once the first page was read."""
 
     def __init__(
         self, group: str, ids: list[str] | None, key: str | None, begin: str | None, end: str | None

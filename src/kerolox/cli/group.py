@@ -65,7 +65,7 @@ def list_groups(
 
 async def known(admin: Admin, group: str) -> dict[str, GroupConfig]:
     """Broker → its settings of the group. Raises NotFound when there is no such group: nobody has settings
-    or progress of it. Who only pulls may have progress alone."""
+    or progress of it. A group that only pulls may have progress and no settings."""
     from kerolox.client.admin.admin import NotFound
 
     try:

@@ -15,7 +15,7 @@ BODY_SHOWN = 80
 
 
 def document(message: StoredMessage) -> dict[str, Any]:
-    """Everything, for programs. The body is text, or ``bodyBase64`` when it is none."""
+    """All fields of a message, for programs. The body is text, or ``bodyBase64`` when it is not UTF-8."""
     body = plain_body(message)
     found: dict[str, Any] = {
         "messageId": message.message_id,
@@ -42,7 +42,7 @@ def document(message: StoredMessage) -> dict[str, Any]:
 
 
 def row(message: StoredMessage, shown: int = BODY_SHOWN) -> tuple[object, ...]:
-    """One line, for eyes."""
+    """A message as one row of a table."""
     return (
         time_text(message.store_timestamp),
         message.broker_name,
@@ -64,7 +64,7 @@ def body_text(message: StoredMessage, shown: int) -> str:
 
 
 def plain_body(message: StoredMessage) -> bytes:
-    """Decompressed; as it is when it does not let itself be."""
+    """The body decompressed; as it is stored when that fails."""
     from kerolox.errors import KeroloxError
 
     try:

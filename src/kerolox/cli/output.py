@@ -89,7 +89,7 @@ def output(json: bool) -> Output:
 
 
 def say(text: object) -> None:
-    """One line to whoever watches; stdout stays the result's."""
+    """Print one line for people on stderr. Only results go to stdout."""
     typer.echo(f"kerolox: {' '.join(str(text).split())}", err=True)
 
 

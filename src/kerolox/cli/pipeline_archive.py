@@ -186,7 +186,7 @@ def _run(
     tasks = OnSpark()
     run = Archive(wanted, destination, tasks, format=format, join=join, on_round=on_round)
     with progress, _interrupts() as interrupts:
-        # What cannot succeed is told in a moment, without a JVM. Whoever says how long to wait is waited for.
+        # Errors are told before a JVM starts. An option may say how long to wait for servers.
         session.settings(master)
         run.look(patient="retryForMs" in source)
         with run:

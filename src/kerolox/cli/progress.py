@@ -1,4 +1,4 @@
-"""How far long work is, told to whoever waits for it."""
+"""Shows on stderr how far a long command is."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def _spans(numbers: list[int]) -> str:
 
 
 def _bodies(bodies: list[str] | None, file: Path | None, whole: bool) -> Iterator[list[tuple[int, bytes]]]:
-    """What is to be sent with its number, in lists of what could be read at once."""
+    """The bodies to send with their numbers, in lists of those that could be read at once."""
     if bodies:
         if file is not None:
             raise OptionError("--file", str(file), "either messages as arguments or a file")

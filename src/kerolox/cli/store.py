@@ -298,7 +298,7 @@ def _not_in_use(layout: Layout, *, live: bool) -> Iterator[None]:
         try:
             lock.take()
         except (AccessDenied, ReadOnlyDisk):
-            lock = None  # who may not write here cannot lock; looking is still allowed
+            lock = None  # without the right to write here nothing can be locked; reading is still allowed
         except StoreLocked as error:
             raise _in_use(layout, error) from error
     try:

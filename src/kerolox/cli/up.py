@@ -43,7 +43,7 @@ EMBEDDED: dict[str, int | str] = {
     "maxHashSlotNum": 50_000,  # also in store/options.py, by which the offline tools know these files
     "maxIndexNum": 200_000,
     "diskSpaceFreeEnough": 256 << 20,  # a laptop's disk is often nine tenths full
-    "enablePropertyFilter": "true",  # whoever tries out `sql=` is not to wait for nothing
+    "enablePropertyFilter": "true",  # who tries out `sql=` should not have to find this option first
 }
 
 

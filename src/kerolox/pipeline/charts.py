@@ -36,7 +36,7 @@ class Series(NamedTuple):
 
 
 class TimeMark(NamedTuple):
-    """A time that is told of."""
+    """A span of time that a chart marks, and its label."""
 
     from_ms: float
     to_ms: float
@@ -67,7 +67,7 @@ def nice_ticks(high: float, count: int = 4) -> list[float]:
 
 
 def byte_ticks(high: float) -> list[float]:
-    """The same, for amounts that are told in KiB, MiB and so on."""
+    """Round numbers of bytes from 0 up to at least ``high``: in KiB, MiB and so on."""
     unit = 1024.0 ** max(0, math.floor(math.log(max(1.0, high), 1024)))
     return [tick * unit for tick in nice_ticks(high / unit)]
 
@@ -189,7 +189,7 @@ def _drawn(places: Sequence[tuple[float, float] | None]) -> str:
 
 
 def _marked(x: Scale, top: float, mark: TimeMark) -> str:
-    """A time that is told of: a band, with words above it."""
+    """A marked span of time: a band, with its label above it."""
     left, right = x(mark.from_ms), x(mark.to_ms)
     middle = min(max((left + right) / 2, LEFT + 130.0), WIDTH - RIGHT - 130.0)
     return (

@@ -1,4 +1,4 @@
-"""What is asked and what is answered: request and response codes, languages, versions.
+"""Request codes, response codes, languages and versions.
 
 Names are RocketMQ's own: they are wire vocabulary, and what operators search for in logs.
 """
@@ -370,7 +370,7 @@ def language_numbered(number: int) -> Language:
 VERSION: Final = 513  # V5_5_0, what we say we are: the release we are compared with
 VERSION_HIGHEST: Final = 612
 
-# Who is at least this old or new is treated otherwise:
+# Versions from which, or up to which, a peer is treated otherwise:
 VERSION_REGISTER_BODY: Final = 37  # V3_0_11: a broker's registration wraps its topics
 VERSION_RESET_OFFSET: Final = 28  # V3_0_7_SNAPSHOT: a consumer understands a pushed offset reset
 VERSION_RELAYED_CALL: Final = 62  # V3_1_8_SNAPSHOT: a consumer answers questions about itself

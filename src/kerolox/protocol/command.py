@@ -2,7 +2,7 @@
 
 A decoded command keeps its own header as the raw bytes that arrived; :meth:`Command.header` turns
 them into a typed header, :attr:`Command.fields` into a table of strings (for signatures and tools).
-Nobody pays for the form nobody asks for.
+A form that nobody asks for costs nothing.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Exchange:
         self._waiting[command.opaque] = (on_answer, deadline_s, command)
 
     def take(self, opaque: int) -> OnAnswer | None:
-        """Who waits for this answer; None when nobody does (any more)."""
+        """Take out the call that waits for this answer; None when none waits (any more)."""
         entry = self._waiting.pop(opaque, None)
         return None if entry is None else entry[0]
 

@@ -57,7 +57,7 @@ def transaction_state(sys_flag: int) -> int:
 
 
 def with_transaction_state(sys_flag: int, state: int) -> int:
-    """The same flags with other transaction bits."""
+    """These flags with other transaction bits."""
     return (sys_flag & ~TRANSACTION_MASK) | state
 
 

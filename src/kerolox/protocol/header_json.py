@@ -2,7 +2,7 @@
 
 Java writes the keys in alphabetical order, so the code comes first: the headers of the hot
 conversations are told by their first bytes and decoded, envelope and own header, in one pass.
-Everything else takes two: the envelope, and the own header when somebody asks for it.
+All others take two passes: the envelope, and the own header when it is asked for.
 """
 
 from __future__ import annotations

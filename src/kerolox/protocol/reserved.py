@@ -40,7 +40,7 @@ def is_closed(topic: str) -> bool:
 
 
 HALF_GROUP: Final = "CID_RMQ_SYS_TRANS"  # which reads the half messages
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"  # of who only looks: every broker has it
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"  # the group of tools that only read: every broker has it
 SYSTEM_GROUPS: Final = (
     TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", HALF_GROUP,

@@ -28,7 +28,7 @@ class RocketMQ(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        # Options of batch and of streaming queries alike: which of them this is nobody knows here.
+        # The options may be those of a batch or of a streaming query: Spark does not say which this is.
         return spark_schema(properties=SOURCE.parse(self.options)["properties"])
 
     def reader(self, schema: StructType) -> DataSourceReader:

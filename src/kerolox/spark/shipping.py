@@ -1,4 +1,4 @@
-"""What executors of a cluster get with them: this package, as it is here, and the small ones it needs.
+"""Ships this package, and the small packages it needs, to the executors of a cluster.
 
 A zip travels as one of ``spark.archives``; Spark unpacks it where an executor runs, and its PYTHONPATH names
 the folder, so that classes of ours can be unpickled before any code of ours runs. What does not travel is
@@ -50,7 +50,7 @@ class Shipment:
             archive.extractall(self.unpacked)
 
     def settings(self, given: Mapping[str, str]) -> dict[str, str]:
-        """What Spark is to be told, beside what was given."""
+        """The settings Spark needs for the shipment, joined with those that were given."""
         archives, python_path = "spark.archives", "spark.executorEnv.PYTHONPATH"
         return {
             archives: ",".join(filter(None, (given.get(archives), f"{self.path}#{FOLDER}"))),
@@ -125,7 +125,7 @@ def is_wanted() -> bool:
 
 
 def cause_of(error: BaseException) -> str:
-    """The telling line of what Spark says about a failure."""
+    """The line of a Spark error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     told = ("Cannot run program", "Error: ", "Exception: ")
     telling = [line for line in lines if any(word in line for word in told)]

@@ -1,4 +1,4 @@
-"""Errors as people at Spark see them: what is wrong, and not the way it took through this package.
+"""Errors as users of Spark see them: the message, without our traceback.
 
 Spark writes the traceback of an exception before the exception itself, and what has to be read is at the end
 of 30 lines. PySpark leaves tracebacks out where the variable SPARK_HIDE_TRACEBACK is set, and looks for it
@@ -35,7 +35,7 @@ def is_worker() -> bool:
 
 @contextmanager
 def short_errors() -> Iterator[None]:
-    """Within the block errors of ours are told without their traceback."""
+    """Within the block our own errors are shown without their traceback."""
     try:
         yield
     except KeroloxError:
@@ -45,7 +45,7 @@ def short_errors() -> Iterator[None]:
 
 
 def tells_shortly(kind: C) -> C:
-    """All that Spark calls of this class tells errors of ours without their traceback."""
+    """A class decorator: the methods that Spark calls show our own errors without their traceback."""
     for name, work in vars(kind).copy().items():
         if inspect.isfunction(work) and not name.startswith("_"):
             setattr(kind, name, _short(work))

@@ -1,4 +1,4 @@
-"""QueueOffsets told by time: one for all queues, one for a topic, one for a queue."""
+"""Offsets given as times: one for all queues, for a topic, or for a queue."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kerolox.spark.option_table import moment
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds since 1970. What is said of a queue counts more than what is said of its topic."""
+    """Milliseconds since 1970. A time of a queue counts before the time of its topic."""
 
     all_ms: int | None = None
     topics: Mapping[str, int] = field(default_factory=dict)
     queues: Mapping[Queue, int] = field(default_factory=dict)
 
     def of(self, queue: Queue) -> int | None:
-        """None: nothing was said about it."""
+        """The time of a queue; None when none was given."""
         return self.queues.get(queue, self.topics.get(queue.topic, self.all_ms))
 
     def in_namespace(self, namespace: str) -> Times:

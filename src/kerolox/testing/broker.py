@@ -45,7 +45,7 @@ SMALL = {
 }
 
 
-# What brokers for tests are started with beside their options, for whoever misspells one of these.
+# The arguments beside a broker's options: errors about misspelt ones suggest these too.
 HOW = ("brokers", "clock", "directory")
 
 
@@ -75,7 +75,7 @@ class RunningBroker:
 
     @property
     def address(self) -> str:
-        """Of the broker."""
+        """The address of the broker."""
         return self.broker.address
 
     @property

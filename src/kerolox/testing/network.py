@@ -59,11 +59,11 @@ class Network:
             writer.transport.abort()
 
     def cut_in_frame(self) -> None:
-        """Of the next bytes that arrive only half gets through, and then the connection is gone."""
+        """Pass on half of the next bytes that arrive, then close the connection."""
         self._mid_frame = True
 
     def stall(self) -> None:
-        """Nothing gets through, and nobody is told."""
+        """Hold all bytes back, without closing a connection."""
         self._flowing.clear()
 
     def resume(self) -> None:
@@ -154,7 +154,7 @@ class Network:
 
 
 def last_first(data: bytes) -> bytes:
-    """The frames in it in reverse; as it is when it does not hold whole frames only."""
+    """The frames of ``data`` in reverse order; ``data`` itself unless it consists of whole frames."""
     splitter = FrameSplitter()
     frames = splitter.feed(data)
     if splitter.waiting_bytes or splitter.error is not None:

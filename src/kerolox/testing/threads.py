@@ -40,7 +40,7 @@ class BrokerThread:
 
     @property
     def address(self) -> str:
-        """Of the broker; with several, of the first."""
+        """The address of the broker; with several, of the first."""
         return self.cluster.brokers[0].address
 
     def create_topic(self, topic: str, *, queues: int = 4, attributes: str = "") -> None:

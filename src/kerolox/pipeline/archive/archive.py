@@ -4,14 +4,14 @@ The archive works in rounds: look how far the queues are, take what is new since
 tasks read and write it, commit. It does not use Structured Streaming. That would bring a second log of
 offsets beside the one the archive needs anyway (with a rule for when they differ), a checkpoint folder that
 must not be lost, and a planner process per query; a round needs none of it, and one atomic commit holds both
-the files and the offsets. What is lost by it: nothing that an archive wants.
+the files and the offsets. An archive misses nothing of what Structured Streaming would add.
 
 A round is bounded in rows. A run that follows waits for ``interval_s`` between rounds unless a full round
 has come together, so that a topic gets a file per interval, not one for every trickle. The files of an hour
 that is over are joined when there are many small ones.
 
-The group's progress at the broker is told after each commit, for people and monitoring to look at; the
-archive itself goes by its log alone.
+After each commit the archive commits the group's offsets at the broker, for people and monitoring to look at.
+The archive itself goes by its log alone.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Destination(Protocol):
 
 @dataclass
 class TopicCount:
-    """What became of a topic."""
+    """How many messages of one topic a run archived."""
 
     rows: int = 0
     bytes: int = 0
@@ -99,7 +99,7 @@ class TopicCount:
 
 @dataclass
 class Summary:
-    """What a run has done."""
+    """How many messages and files a run archived, and what it found on the way."""
 
     topics: dict[str, TopicCount] = field(default_factory=dict)
     rounds: int = 0
@@ -169,15 +169,15 @@ class Archive:
     # --- before anything is begun -------------------------------------------------------------------------
 
     def look(self, *, patient: bool = False) -> None:
-        """See that what is to be archived is there and answers: at once, unless ``patient``.
+        """Check that the topics exist and that their brokers answer; with ``patient``, wait for them.
 
-        For before Spark is started, and before a folder is made: a wrong name is told in a moment.
+        The command calls it before it starts Spark and makes a folder: a wrong name is an error in a moment.
         """
         with nullcontext() if patient else self._cluster.once():
             self._edges = self._cluster.edges(self._queues.find())
 
     def check(self) -> None:
-        """See that the places to begin and end at are there. The archive is open; nothing is changed."""
+        """Check that the offsets to begin and end at exist. The archive is open; this changes nothing."""
         with self._cluster.once():
             known, fresh = self._known(self._edges)
             for queue, at in known.items():
@@ -189,7 +189,7 @@ class Archive:
     # --- runs -----------------------------------------------------------------------------------------
 
     def once(self) -> Summary:
-        """Archive what there is now; what comes meanwhile is for the next run."""
+        """Archive the messages there are now. Those that come meanwhile are left to the next run."""
         edges = self._look()
         self._report_once(edges)
         starts = self._starts(edges)
@@ -200,7 +200,7 @@ class Archive:
         return self.told()
 
     def follow(self, stopped: Callable[[float], bool], interval_s: float = 60.0) -> Summary:
-        """Archive what comes, until ``stopped(seconds)``, which waits so long, says that it is enough.
+        """Archive messages as they come, until ``stopped(seconds)`` returns True; it waits that long.
 
         Servers that are away for a while are waited for.
         """
@@ -226,7 +226,7 @@ class Archive:
                 return self.told()
 
     def _step(self, is_due: bool) -> tuple[bool, int]:
-        """A round, if there is enough for one or it is due; and what is left."""
+        """Run a round if it is full or due. Returns whether it ran, and how many messages are left."""
         edges = self._look()
         self._report_once(edges)
         starts = self._starts(edges)
@@ -238,14 +238,14 @@ class Archive:
         return True, max(0, waiting - self._round_rows)
 
     def told(self) -> Summary:
-        """What was done so far."""
+        """The summary of this run so far."""
         self.summary.seconds = time.monotonic() - self._began_s
         return self.summary
 
     # --- a round --------------------------------------------------------------------------------------
 
     def _look(self) -> dict[Queue, Edges]:
-        """What the queues hold. Queues that were archived before and are not there now are told of."""
+        """What the queues hold. Queues that were archived before and are gone are noted in the summary."""
         queues = self._queues.look_again() if self.summary.rounds else self._queues.find()
         self._find_places(queues)
         edges = self._cluster.edges(queues)
@@ -260,7 +260,7 @@ class Archive:
             find_places(queues)
 
     def _known(self, edges: Mapping[Queue, Edges]) -> tuple[QueueOffsets, dict[Queue, Edges]]:
-        """How far queues are archived, and those that the archive does not know."""
+        """The next offset of each queue that the archive knows, and the queues it does not know."""
         self._find_places(edges)
         known = {queue: at for queue, at in self.destination.places.items() if queue in edges}
         return known, {queue: edge for queue, edge in edges.items() if queue not in known}
@@ -273,7 +273,7 @@ class Archive:
         return starts | self._begin(fresh)
 
     def _begin(self, fresh: Mapping[Queue, Edges]) -> QueueOffsets:
-        """Where queues begin that the archive does not know."""
+        """The offsets at which the archive begins queues that it does not know."""
         given = self._given(fresh)
         begun = self._queues.places(given, fresh)
         if begun and given.word != "earliest":
@@ -295,7 +295,7 @@ class Archive:
             self.destination.places[queue] = found
 
     def _round(self, starts: QueueOffsets, ends: Mapping[Queue, int]) -> bool:
-        """Archive a bounded part of what lies between; whether there was anything."""
+        """Archive a bounded part of the messages between two offsets. Returns whether there were any."""
         backlog = {queue: ends[queue] - at for queue, at in starts.items() if queue in ends}
         chosen = shares(backlog, self._round_rows, turn=self._turn)
         self._turn += 1
@@ -363,7 +363,7 @@ class Archive:
         self._report(stops)
 
     def _join(self) -> None:
-        """Join small files. An archive that could not is as good as before."""
+        """Join small files. If that fails, the archive is as it was before."""
         self._join_s = time.monotonic() + JOIN_EVERY_S
         if not self._joins:
             return
@@ -373,7 +373,7 @@ class Archive:
             log.warning("small_files_not_joined error=%r", str(error))
 
     def _missing(self, wanted: Sequence[Range], files: Sequence[WrittenFile]) -> dict[str, int]:
-        """By topic, how many messages of the ranges did not arrive. With a filter nobody can tell."""
+        """By topic, how many messages of the ranges are missing in the files. With a filter: not known."""
         if self.wanted.expression != "*":
             return {}
         counts: dict[str, int] = {}
@@ -389,13 +389,13 @@ class Archive:
         return self.summary.topics.setdefault(plain, TopicCount())
 
     def _report_once(self, edges: Mapping[Queue, Edges]) -> None:
-        """What an earlier run has committed and perhaps not told."""
+        """Commit the group's offsets of an earlier run, which may have died before it did so."""
         if not self._has_reported:
             self._has_reported = True
             self._report({queue: at for queue, at in self.destination.places.items() if queue in edges})
 
     def _report(self, places: QueueOffsets) -> None:
-        """Tell the group's progress. That it is not known there costs nothing but the view of it."""
+        """Commit the group's offsets at the broker. If that fails, the archive goes on without."""
         if not places:
             return
         try:
@@ -405,7 +405,7 @@ class Archive:
 
 
 class OnSpark:
-    """Lets the tasks run on Spark, once there is one."""
+    """Runs the tasks on Spark. The session may be given later."""
 
     def __init__(self, context: SparkContext | None = None) -> None:
         self.context = context
@@ -434,7 +434,7 @@ def check_shared(context: SparkContext, root: str) -> None:
 
 
 def bins(wanted: Sequence[Range], count: int) -> list[list[Range]]:
-    """The same messages in ``count`` parts of about the same length, cut where need be."""
+    """The ranges divided into ``count`` parts of about the same length. Long ranges are cut."""
     total = sum(each.count for each in wanted)
     count = max(1, min(count, total))
     edges = [total * number // count for number in range(1, count + 1)]

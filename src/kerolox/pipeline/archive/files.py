@@ -106,7 +106,7 @@ class WriteTask:
 
 
 class ArchiveTask(Protocol):
-    """Where a file goes: what all kinds of tasks tell."""
+    """What tasks of both kinds say about the files they write."""
 
     @property
     def topic(self) -> str: ...
@@ -133,7 +133,7 @@ class QueuePart:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file, as the driver gets to know it."""
+    """What a task tells the driver about a file it wrote."""
 
     path: str  # where it stays, below the archive's folder
     staged: str  # where it is until it counts
@@ -150,7 +150,7 @@ class WrittenFile:
 
 @dataclass
 class TaskResult:
-    """What a task has done, or why it could not."""
+    """The files a task wrote, or why it failed."""
 
     files: list[WrittenFile] = field(default_factory=list)
     error: str = ""
@@ -158,7 +158,7 @@ class TaskResult:
 
 
 def write(work: WriteTask) -> TaskResult:
-    """Carry it out. What is wrong on purpose comes back as text: another try would not help."""
+    """Run a write task. Our own errors come back as text, because another try would not help."""
     done = TaskResult()
     files = HourFiles(work)
     try:
@@ -277,7 +277,7 @@ class HourFile:
         self.buffered = 0
 
     def add(self, queue: Queue, batch: pa.RecordBatch) -> int:
-        """By how much what waits in memory has grown; less than nothing when it was written."""
+        """Add rows. Returns by how many bytes the rows in memory grew; negative when they were written."""
         before = self.buffered
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
@@ -313,7 +313,7 @@ class HourFile:
         return freed
 
     def size(self) -> int:
-        """What of it is in the file so far."""
+        """How many bytes were written to the file so far."""
         return self._file.tell()
 
     def close(self) -> WrittenFile:

@@ -164,7 +164,7 @@ class ParquetArchive:
         missing: dict[str, int] | None = None,
         removed: Iterable[str] = (),
     ) -> Commit:
-        """Make it so. When this returns, it will be so after any crash."""
+        """Commit it. When this returns, the commit survives any crash."""
         made = Commit(
             form=FORM,
             number=self.number + 1,
@@ -215,7 +215,7 @@ class ParquetArchive:
         return self._commits / f"{number:020d}.json"
 
     def numbers(self) -> list[int]:
-        """Of all commits there are, ascending."""
+        """The numbers of all commits, ascending."""
         return sorted(int(path.stem) for path in self._commits.glob("[0-9]*.json"))
 
     def last(self) -> Commit | None:

@@ -1,8 +1,8 @@
 """Where the files of an archive lie until they count, and what killed runs have left there.
 
 Nothing is written at its place: a task's file begins below ``_kerolox/staging``, where no reader looks, and
-is moved when it is whole. So whatever lies there when a run begins was left by one that was killed. One run
-at a time has the archive's lock, so it is nobody's any more.
+is moved when it is whole. One run at a time holds the archive's lock, so whatever lies there when a run
+begins was left by a run that was killed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kerolox.pipeline.archive.files import WrittenFile
 
 
 class Swept(NamedTuple):
-    """What was removed."""
+    """How many files and bytes of killed runs were removed."""
 
     files: int = 0
     bytes: int = 0
@@ -33,7 +33,7 @@ NOTHING = Swept()
 
 
 class Staging:
-    """The folder of one archive's files to be. For whoever has the archive's lock."""
+    """The folder where files lie until they are committed. Only the holder of the archive's lock uses it."""
 
     def __init__(self, root: Path, own: Path, clock: Clock) -> None:
         self._root = root

@@ -53,7 +53,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class Audit(msgspec.Struct):
-    """What was looked at, and what was found. The numbers are those of the page."""
+    """What an audit looked at and found: all numbers of the page."""
 
     stores: list[StorePlan]
     findings: Findings
@@ -133,7 +133,7 @@ def audit(
 
 
 def _remove_left(target: Path, now_ms: int) -> None:
-    """Remove what killed audits have left beside the report: what nobody has locked, and is not just made."""
+    """Remove the folders that killed audits left beside the report: not locked, and not just made."""
     for folder in target.parent.glob(f".{glob.escape(target.name)}.*.work"):
         lock = StoreLock(Files(), folder)
         try:
@@ -180,7 +180,7 @@ def check_request(
 
 
 def _spread(spark: SparkSession, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """One task for each item; what they give."""
+    """Run one task for each item. Returns their results."""
     if not items:
         return []
     # Not by way of tables: the start of Spark's SQL engine takes longer than the audit of a small store.
@@ -418,7 +418,7 @@ def _write(made: Audit, directory: Path) -> None:
 
 
 def _labelled(made: Audit) -> pa.Table:
-    """The rates with the names of brokers and with times, for whoever has only the table."""
+    """The rates with names of brokers and with times, so that the table can be read by itself."""
     labels = pa.array([store.label for store in made.stores], pa.string())
     table = made.volume
     minute = pc.multiply(table["minute"], 60_000).cast(pa.timestamp("ms", tz="UTC"))
@@ -430,7 +430,7 @@ def _labelled(made: Audit) -> pa.Table:
 
 
 def _replace(made: Path, target: Path) -> None:
-    """Put the new report in the place of the old: whoever opens it finds one or the other, whole."""
+    """Put the new report in the place of the old. A reader finds one or the other, whole."""
     if not target.exists():
         os.rename(made, target)
     elif not _exchange(made, target):

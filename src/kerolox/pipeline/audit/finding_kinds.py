@@ -125,7 +125,7 @@ TableRow = dict[str, Any]
 
 
 class Findings:
-    """The rows of all kinds. What is more than ``shown_max`` rows of one kind is counted only."""
+    """The findings of all kinds. Of each kind ``shown_max`` rows are kept, the others are counted."""
 
     def __init__(self, rows_max: int = 1_000_000) -> None:
         self.rows: dict[str, list[TableRow]] = {kind.name: [] for kind in KINDS}

@@ -99,7 +99,7 @@ class FindingMaker:
         return found
 
     def entries(self, wrong: Iterable[TableRow], covers: Mapping[Where, Cover]) -> int:
-        """Entries that differ from their message. Gives the number of messages still on their way."""
+        """Find entries that differ from their message. Returns how many messages have no entry yet."""
         under_way = 0
         for row in _joined(wrong):
             store = self._stores[row["store"]]
@@ -136,7 +136,7 @@ class FindingMaker:
         return under_way
 
     def gaps(self, covers: Mapping[Where, Cover], lonely: Mapping[Where, Sequence[Lonely]]) -> None:
-        """Numbers without a message, and entries without one: often the same, then told once."""
+        """Find queue offsets and entries without a message. Where both are one gap, it is one finding."""
         for key in sorted({*covers, *lonely}):
             number, topic, queue_id = key
             store = self._stores[number]
@@ -184,7 +184,7 @@ class FindingMaker:
         self._findings.not_kept[kinds.DUPLICATES.name] += count - len(rows)
 
     def copies(self, rows: Iterable[TableRow]) -> None:
-        """Copies that were made on purpose are told of, by who made them."""
+        """Note the copies that were made on purpose, by the program that made them."""
         by: dict[tuple[str, str], list[TableRow]] = defaultdict(list)
         for row in rows:
             by[row["topic"], row["made_by"]].append(row)
@@ -205,7 +205,7 @@ class FindingMaker:
         return f"{label}{where} (log {place['physical_offset']})"
 
     def halves(self, rows: Iterable[TableRow], now_ms: int) -> int:
-        """Gives the number of those too young to be a finding."""
+        """Find open half messages. Returns how many are too young to be a finding."""
         young = 0
         for row in rows:
             age_ms = now_ms - row["stored_ms"]

@@ -52,7 +52,7 @@ def _rows(frame: DataFrame) -> list[TableRow]:
 def open_halves(
     scratch: Scratch, stores: Sequence[StorePlan], topics: Collection[str], rows_max: int
 ) -> list[TableRow]:
-    """Half messages nobody has ended. A half message may have been put back as a copy: the newest counts."""
+    """Half messages of open transactions. A broker may have put one back as a copy: the newest counts."""
     if not scratch.has("halves"):
         return []
     from pyspark.sql import Window

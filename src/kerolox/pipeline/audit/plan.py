@@ -76,7 +76,7 @@ class StorePlan(msgspec.Struct, frozen=True):
 def plan_stores(
     roots: Sequence[str | os.PathLike[str]], *, since_ms: int | None = None, until_ms: int | None = None
 ) -> list[StorePlan]:
-    """What there is. With times, the part of each log that was stored between them."""
+    """Plan the stores in these folders; with times, the part of each log that was stored between them."""
     if not roots:
         raise OptionError("STORE_DIR", "nothing", "at least one directory of a store (storePathRootDir)")
     paths = list(dict.fromkeys(os.path.abspath(root) for root in roots))

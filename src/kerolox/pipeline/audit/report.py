@@ -1,7 +1,7 @@
 """An audit as one page: the verdict, where the problems are, what was checked, and how the traffic looks.
 
 The page is a single file. It loads nothing and runs nothing, follows the reader's choice of light or dark,
-and explains its words, because whoever gets it by mail has seen none of this before.
+and explains its words for readers who get it by mail and have never seen an audit.
 """
 
 from __future__ import annotations

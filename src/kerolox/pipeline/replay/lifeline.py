@@ -1,8 +1,8 @@
-"""The line between the tasks of a job and the process that started it.
+"""A connection from each task of a replay to the driver, the process that started it.
 
-Tasks tell how far they are, and see when they are no longer wanted: when that process has died, or when
-another attempt of the same task has begun, the line is cut, and they must not send any more. Without it a
-killed program's tasks would go on for a moment, beside those of the next run.
+A task reports how far it is over its connection. The connection is cut when the driver dies, or when another
+attempt of the same task begins; then the task must not send any more. Without it the tasks of a killed driver
+would go on sending for a moment, beside the tasks of the next run.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ CONNECT_S = 10.0
 
 
 class NoLongerWanted(KeroloxError):
-    """The line is cut."""
+    """The connection to the driver is cut: this task must stop."""
 
 
 class DriverEnd:
-    """The driver's end."""
+    """The driver's end: takes the connections of tasks, and adds up their progress."""
 
     def __init__(self, host: str, on_progress: Callable[[int], object] = lambda done: None) -> None:
         self.host = host
@@ -99,7 +99,7 @@ class DriverEnd:
 
 
 class TaskEnd:
-    """A task's end."""
+    """A task's end of its connection to the driver."""
 
     def __init__(self, host: str, port: int, token: str, task: int) -> None:
         try:
@@ -112,7 +112,7 @@ class TaskEnd:
             raise NoLongerWanted(f"whoever listens at {host}:{port} did not start this")
 
     def check(self) -> None:
-        """Raises NoLongerWanted when the line is cut."""
+        """Raises NoLongerWanted when the connection is cut."""
         # Nothing is ever said on this side: what can be read is the end.
         if select.select([self._line], [], [], 0)[0]:
             raise NoLongerWanted("whoever started this is gone, or has started it again")

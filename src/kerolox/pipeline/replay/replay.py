@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Replayed:
-    """What came of a replay. In a dry run: what would be sent."""
+    """How many messages a replay sent; in a dry run, how many it would send."""
 
     id: str
     dry_run: bool = False
@@ -136,9 +136,9 @@ def check(
     dry_run: bool = False,
     **_: object,
 ) -> None:
-    """All that can be seen to be wrong without Spark, which takes seconds to start: asked for once.
+    """Check the request as far as that needs no Spark, which takes seconds to start.
 
-    A condition of ``where`` is not among it: it is Spark that knows SQL.
+    A condition of ``where`` is not checked here: only Spark knows SQL.
     """
     found = find_source(source)
     check_topics(found, choice)

@@ -75,7 +75,7 @@ NamedValues: TypeAlias = Iterable[tuple[str, str]]
 
 @dataclass
 class Copy:
-    """A message made ready."""
+    """A copy of a message, ready to be sent."""
 
     offset: int  # of the original
     flag: int
@@ -89,7 +89,7 @@ class Copy:
 
 @dataclass
 class QueueResult:
-    """What came of one queue."""
+    """How many messages of one queue a task sent, and why it ended early."""
 
     sent: int = 0
     before: int = 0  # was there already
@@ -313,7 +313,7 @@ class SendTask:
     def _tried(
         self, source: SourceQueue, work: Callable[[], None], look: Callable[[], None] | None = None
     ) -> None:
-        """Do it, again and again while another try may help. What may have been done is looked for first."""
+        """Call it, and again while that may help. Looks before a second try for what is stored already."""
         deadline_s = time.monotonic() + PATIENCE_S
         pause_s = SETTLE_S
         in_doubt = False

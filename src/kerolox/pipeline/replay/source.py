@@ -21,7 +21,7 @@ NEEDED = ("topic", "queue_id", "queue_offset", "body")
 
 
 class ReplaySource(msgspec.Struct, frozen=True):
-    """What a path turned out to be. Found out without Spark."""
+    """What lies at a path: an archive, a Delta table or a store. Found out without Spark."""
 
     path: str
     kind: str  # store, files, or any: whatever Spark makes of it

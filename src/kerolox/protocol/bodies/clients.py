@@ -73,7 +73,7 @@ class ProcessQueueInfo(
 
 
 class PopProcessQueueInfo(Body, frozen=True, kw_only=True, rename=wire(dropped="droped")):
-    """The same for a queue that is popped from."""
+    """A queue that is popped from, as the consumer that has it sees it."""
 
     dropped: bool = False
     last_pop_timestamp: int = 0

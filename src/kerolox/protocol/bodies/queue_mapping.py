@@ -31,6 +31,6 @@ class QueueMappingItem(Body, frozen=True, kw_only=True):
 
 
 class QueueMappingDetail(QueueMapping, frozen=True, kw_only=True):
-    """The same with the stretches of every logical queue."""
+    """A queue mapping with the stretches of every logical queue."""
 
     hosted_queues: dict[int, tuple[QueueMappingItem, ...]] = {}

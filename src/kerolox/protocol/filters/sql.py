@@ -73,7 +73,7 @@ class SqlFilter:
             return False
 
     def __call__(self, data: bytes, at: int, size: int) -> bool:
-        """The same for the record at a place. Messages repeat what they are chosen by, so it remembers."""
+        """Whether the record at a place matches. Property values repeat, so it remembers answers."""
         values = property_values(data, at, size, self.keys)
         if values is None:
             return self.matches(properties_of(data[at : at + size]))

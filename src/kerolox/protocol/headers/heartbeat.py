@@ -1,4 +1,4 @@
-"""Clients and brokers: who is connected, in which groups."""
+"""Headers between clients and brokers: heartbeats, and the members of groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers and name servers: who is there, with what."""
+"""Headers between brokers and name servers: registration and routes."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class SendRequestV2(
         broker_name="n",
     ),
 ):
-    """The same with one-letter names: codes 310, 320 and 325, what clients really send."""
+    """A send with one-letter field names, as clients really send it: SEND_MESSAGE_V2, batches and replies."""
 
     producer_group: str
     topic: str

@@ -175,7 +175,7 @@ class Stored:
     # --- what is missing --------------------------------------------------------------------------------
 
     def missing(self, topic: str, rows: Rows) -> Rows:
-        """The rows that are not there. What is there is counted off: of equal rows each counts for one."""
+        """The rows that are not in the queues. Each stored message counts for one row, also of equal ones."""
         self.look(topic)
         if not self._counts:
             return rows
@@ -215,7 +215,7 @@ class Stored:
     # --- a lost answer ----------------------------------------------------------------------------------
 
     def doubt(self, parcel: Parcel, queue: Queue) -> Parcel | None:
-        """What of a request is not in the queue it was sent to."""
+        """The messages of a request that are not in the queue it was sent to."""
         whole = Stored(self._sender, self._beginning, self._ids, self._group, self._settle_s)
         there = {key for key, *_ in whole._new_in(queue)}
         while True:
@@ -240,7 +240,7 @@ _KEPT: Final = frozenset({names.KEYS, names.TAGS})
 
 
 def digest(topic: str, flag: int, body: bytes, packed: bytes) -> bytes:
-    """What is in a message, without its id and what a broker adds to it."""
+    """A hash of a message without its id and without what a broker adds to it."""
     own = sorted(
         item for item in names.unpack(packed).items() if item[0] in _KEPT or item[0] not in names.RESERVED
     )

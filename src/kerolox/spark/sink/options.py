@@ -1,4 +1,4 @@
-"""What a writing query may be told, and the columns it may have."""
+"""The options of a query that writes topics, and the columns its table may have."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Filling:
         self.count = 0
 
     def empty(self) -> tuple[bytes, int]:
-        """What is in it, and how many messages; it can be filled again."""
+        """Take out its body and the number of its messages. It can be filled again."""
         body, count = b"".join(self.parts), self.count
         self.parts, self.size, self.count = [], 0, 0
         return body, count

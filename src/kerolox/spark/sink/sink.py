@@ -51,7 +51,7 @@ CHECKPOINT: Final = "checkpointlocation"
 
 @dataclass(frozen=True)
 class Sent(WriterCommitMessage):
-    """What became of one task's rows."""
+    """How many rows a task sent, and how many were stored before."""
 
     rows: int = 0  # sent by it
     there: int = 0  # that were there already

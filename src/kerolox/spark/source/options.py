@@ -1,4 +1,4 @@
-"""What a reading query may be told, and what it is told."""
+"""The options of a query that reads topics, and their values."""
 
 from __future__ import annotations
 

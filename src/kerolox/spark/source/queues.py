@@ -70,7 +70,7 @@ class ClusterQueues:
         )
 
     def look_again(self) -> list[Queue]:
-        """The same for a query that runs: what cannot be asked now stays as it was known."""
+        """Find the queues again while a query runs. Queues of silent brokers stay as they were."""
         if self._wanted.pattern:
             try:
                 self._topics = sorted({*self._topics, *self._matching()})

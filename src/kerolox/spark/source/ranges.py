@@ -68,7 +68,7 @@ def _cut(whole: Range, count: int) -> list[Range]:
 def shares(
     backlog: Mapping[Queue, int], limit: float, *, sizes: Mapping[Queue, float] | None = None, turn: int = 0
 ) -> dict[Queue, int]:
-    """How many messages each queue may give when all together may give ``limit``: by backlog, nobody starves.
+    """Divide ``limit`` messages among the queues by their backlogs, so that no queue starves.
 
     With ``sizes``, the mean size of a message in each queue, the limit is one of bytes. At least one message
     goes through. When the limit is too small for one of each queue, they take turns: ``turn`` is any number

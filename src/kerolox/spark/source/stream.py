@@ -1,9 +1,9 @@
 """Topics read by streaming queries.
 
 Spark keeps one process for the offsets of a query, in which everything but :meth:`StreamSource.read` runs. An
-error there ends the query, so what may go away by itself is waited for. Where a query is stands in its
-checkpoint; the group at the broker is told for those who watch it, and is never asked (except to begin with,
-by ``startingOffsets = group``).
+error there ends the query, so it waits for errors that may go away by themselves. The checkpoint holds the
+offsets of the query. It commits them for the group at the broker too, for people to look at, but never reads
+them back (except at the first start, by ``startingOffsets = group``).
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class QueryOffsets:
         starts = dict(mark.places)
         for queue, edge in edges.items():
             at = starts.get(queue)
-            # A queue nobody knew of is read from its beginning; a place that is gone is left.
+            # A queue that is new is read from its beginning; an offset that is gone is passed over.
             chosen = edge.first if at is None else self._queues.within(queue, at, edge)
             if chosen != at:
                 starts[queue] = begins[queue] = chosen

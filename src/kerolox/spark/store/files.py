@@ -1,7 +1,7 @@
 """The files of a store as ranges of bytes, read without a broker, a lock or a single write.
 
 A store may be in use while it is read, may be a copy, and may be damaged: files can be missing or cut short.
-What is not there reads as nothing; who reads decides what that means.
+What is not there reads as nothing; the caller decides what that means.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ class FileRun(NamedTuple):
         return self.pieces[number].start if number < len(self.pieces) else max(place, self.end)
 
     def between(self, low: int, high: int) -> FileRun:
-        """The same with only the files that touch this range."""
+        """This run with only the files that touch the range."""
         return self._replace(
             pieces=tuple(each for each in self.pieces if each.start < high and each.end > low)
         )
 
     def where(self, place: int) -> tuple[str, int]:
-        """The file, and the byte in it, for people. Of a missing file its name would be the answer."""
+        """The path of the file and the byte in it, for people; of a missing file, the name it would have."""
         piece = self.piece_at(place)
         if piece is not None:
             return piece.path, place - piece.start
@@ -102,7 +102,7 @@ def _start_of(piece: RunFile) -> int:
 
 
 def find_run(directories: Sequence[str]) -> FileRun:
-    """What is there. Of files that overlap, the one before counts."""
+    """The files of a folder as a run. Where files overlap, the one before counts."""
     files = OnlyReading()
     found: list[RunFile] = []
     sizes: Counter[int] = Counter()

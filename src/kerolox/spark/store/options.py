@@ -1,4 +1,4 @@
-"""What may be asked of store directories, and what is asked."""
+"""The options of a query that reads store directories, and their values."""
 
 from __future__ import annotations
 

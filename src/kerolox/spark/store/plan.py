@@ -325,7 +325,7 @@ def _log_splits(store: Store, step: int, choice: StoreChoice) -> list[Split]:
 
 
 def _boundaries(store: Store, log: LogFiles, step: int) -> Iterator[int]:
-    """QueueOffsets where a record begins, or a file, about a step from each other."""
+    """Offsets where a record or a file begins, about a step from each other."""
     guides = sorted(store.queues, key=lambda queue: queue.first - queue.end)[:_GUIDES]
     last = store.log_start
     yield last

@@ -164,7 +164,7 @@ class SplitReading:
             first = last
 
     def _entries(self, log: LogFiles, queues: tuple[QueueRange, ...]) -> tuple[Positions, Positions]:
-        """QueueOffsets and sizes of the messages, ascending."""
+        """Offsets and sizes of the messages, ascending."""
         parts = []
         for queue in queues:
             with QueueFiles(queue.run) as files:
