@@ -32,7 +32,7 @@ _MACHINE = f"clientCallbackExecutorThreads={os.cpu_count() or 1}\n"
 
 
 class BrokerAdmin:
-    """25, 26, 28, 60, 61, 306, 315, 329 and 907.
+    """Requests that show and change the broker's options, show its figures, and clean up its files.
 
     ``found`` are values the options leave open, and ``changed`` hears which options took which values: both
     by our names.

@@ -31,7 +31,7 @@ RELAY_TIMEOUT_S = 10.0
 
 
 class ClientAdmin:
-    """203, 204, 307, 309 and 328."""
+    """Requests that show connected producers and consumers, and those a consumer itself has to answer."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ _CHANGEABLE = (_MESSAGE_TYPE, *_NUMBERS)
 
 
 class TopicAdmin:
-    """17, 18, 21, 202, 215, 300, 305, 316 and 351.
+    """Requests that make, change, delete, clean up and show topics, and show their groups and figures.
 
     ``settled`` waits until changed topics are told to the name servers, ``offsets_saved`` until changed
     offsets are on disk.

@@ -39,7 +39,7 @@ ASK_CLIENT_S = 5.0
 
 
 class Commits:
-    """14, 15, 29, 30, 31 and 32."""
+    """Requests that read and commit offsets of groups, and that ask for the bounds and times of queues."""
 
     def __init__(self, store: MessageStore, topics: Topics, groups: Groups, offsets: ConsumerOffsets) -> None:
         self._store = store

@@ -41,7 +41,7 @@ class GroupMembers(Protocol):
 
 
 class Queries:
-    """12, 33 and 321."""
+    """Requests that find messages by key and by offset id, and that show entries of a queue."""
 
     def __init__(self, store: MessageStore, groups: Subscriptions) -> None:
         self._store = store

@@ -32,7 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class Heartbeats:
-    """34, 35, 38 and 46. ``filters`` are those other than by tags, where there are any."""
+    """Requests by which clients join and leave groups, check subscriptions, and ask for a group's members.
+
+    ``filters`` are those other than by tags, where there are any.
+    """
 
     def __init__(self, members: Members, groups: Groups, topics: Topics, options: BrokerOptions) -> None:
         self._members = members

@@ -36,7 +36,7 @@ _AT_REPLY_TO_CLIENT = packed.marker(packed.REPLY_TO_CLIENT)
 
 
 class Replies:
-    """324 and 325."""
+    """Requests that send a reply: SEND_REPLY_MESSAGE and its V2."""
 
     def __init__(
         self,

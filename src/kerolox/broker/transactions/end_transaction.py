@@ -35,7 +35,7 @@ _WORDS = {TRANSACTION_COMMIT: "commit", TRANSACTION_ROLLBACK: "rollback"}
 
 
 class EndTransaction:
-    """37 and 323."""
+    """The requests END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE."""
 
     def __init__(
         self,
