@@ -19,6 +19,25 @@ if TYPE_CHECKING:
     from kerolox.client.consume.pull_consumer import PullConsumer as PullConsumer
     from kerolox.client.consume.push_consumer import ConsumeHook as ConsumeHook
     from kerolox.client.consume.push_consumer import PushConsumer as PushConsumer
+    from kerolox.client.errors import AccessDenied as AccessDenied
+    from kerolox.client.errors import AfterFork as AfterFork
+    from kerolox.client.errors import BrokerBusy as BrokerBusy
+    from kerolox.client.errors import BrokerNotRegistered as BrokerNotRegistered
+    from kerolox.client.errors import BrokerUnreachable as BrokerUnreachable
+    from kerolox.client.errors import FilterRefused as FilterRefused
+    from kerolox.client.errors import InvalidMessage as InvalidMessage
+    from kerolox.client.errors import MessageRefused as MessageRefused
+    from kerolox.client.errors import NameServerUnreachable as NameServerUnreachable
+    from kerolox.client.errors import NoPermission as NoPermission
+    from kerolox.client.errors import NoReply as NoReply
+    from kerolox.client.errors import NoRoute as NoRoute
+    from kerolox.client.errors import NotANameServer as NotANameServer
+    from kerolox.client.errors import OffsetGone as OffsetGone
+    from kerolox.client.errors import RecallNotAllowed as RecallNotAllowed
+    from kerolox.client.errors import RoutesNotKnownYet as RoutesNotKnownYet
+    from kerolox.client.errors import SendFailed as SendFailed
+    from kerolox.client.errors import SomeFailed as SomeFailed
+    from kerolox.client.errors import TopicNotFound as TopicNotFound
     from kerolox.client.messages import Message as Message
     from kerolox.client.messages import Queue as Queue
     from kerolox.client.messages import Receipt as Receipt
@@ -26,25 +45,42 @@ if TYPE_CHECKING:
     from kerolox.client.messages import SendStatus as SendStatus
     from kerolox.client.options import ClientOptions as ClientOptions
     from kerolox.client.options import ProducerOptions as ProducerOptions
+    from kerolox.client.send.hooks import SendContext as SendContext
+    from kerolox.client.send.hooks import SendHook as SendHook
     from kerolox.client.send.producer import Producer as Producer
     from kerolox.client.send.transactions import TransactionState as TransactionState
+    from kerolox.client.sockets.socket_cluster import SocketCluster as SocketCluster
+    from kerolox.errors import Closed as Closed
     from kerolox.errors import KeroloxError as KeroloxError
     from kerolox.net.tls import ClientTls as ClientTls
 
-# The one place of the version: a build reads it from here. Not from the metadata of an installation, which
-# executors of Spark do not have.
 __version__ = "0.1.0"
 
 # Public name → the module it lives in.
 _PLACES = {
+    "AccessDenied": "kerolox.client.errors",
+    "AfterFork": "kerolox.client.errors",
     "Batch": "kerolox.client.consume.pull_consumer",
+    "BrokerBusy": "kerolox.client.errors",
+    "BrokerNotRegistered": "kerolox.client.errors",
+    "BrokerUnreachable": "kerolox.client.errors",
     "Client": "kerolox.client.cluster.client",
     "ClientOptions": "kerolox.client.options",
     "ClientTls": "kerolox.net.tls",
+    "Closed": "kerolox.errors",
     "ConsumeHook": "kerolox.client.consume.push_consumer",
     "DeadLetter": "kerolox.client.consume.outcomes",
+    "FilterRefused": "kerolox.client.errors",
+    "InvalidMessage": "kerolox.client.errors",
     "KeroloxError": "kerolox.errors",
     "Message": "kerolox.client.messages",
+    "MessageRefused": "kerolox.client.errors",
+    "NameServerUnreachable": "kerolox.client.errors",
+    "NoPermission": "kerolox.client.errors",
+    "NoReply": "kerolox.client.errors",
+    "NoRoute": "kerolox.client.errors",
+    "NotANameServer": "kerolox.client.errors",
+    "OffsetGone": "kerolox.client.errors",
     "Producer": "kerolox.client.send.producer",
     "ProducerOptions": "kerolox.client.options",
     "PullConsumer": "kerolox.client.consume.pull_consumer",
@@ -52,11 +88,19 @@ _PLACES = {
     "PushConsumer": "kerolox.client.consume.push_consumer",
     "PushOptions": "kerolox.client.consume.consumer_options",
     "Queue": "kerolox.client.messages",
+    "RecallNotAllowed": "kerolox.client.errors",
     "Receipt": "kerolox.client.messages",
     "Received": "kerolox.client.messages",
     "Retry": "kerolox.client.consume.outcomes",
+    "RoutesNotKnownYet": "kerolox.client.errors",
+    "SendContext": "kerolox.client.send.hooks",
+    "SendFailed": "kerolox.client.errors",
+    "SendHook": "kerolox.client.send.hooks",
     "SendStatus": "kerolox.client.messages",
+    "SocketCluster": "kerolox.client.sockets.socket_cluster",
+    "SomeFailed": "kerolox.client.errors",
     "Suspend": "kerolox.client.consume.outcomes",
+    "TopicNotFound": "kerolox.client.errors",
     "TransactionState": "kerolox.client.send.transactions",
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
@@ -17,9 +18,8 @@ from typing import Any
 
 import pytest
 
-import kerolox.errors
+import kerolox
 from kerolox import Producer, ProducerOptions, PushOptions
-from kerolox.client import errors
 from kerolox.client.consume.consumer import Consumer
 from kerolox.testing import BrokerThread, broker_in_thread
 
@@ -147,7 +147,19 @@ def test_options_and_errors_in_tables_exist() -> None:
     names = re.findall(r"`([A-Z]\w+)`", table)
     assert len(names) > 10
     for name in names:
-        assert hasattr(errors, name) or hasattr(kerolox.errors, name), name
+        assert name in kerolox.__all__, f"the guide says that {name} can be imported from kerolox"
+    for module, name in re.findall(r"`(kerolox[\w.]*)\.(\w+)`", text):
+        found = importlib.util.find_spec(f"{module}.{name}")
+        assert found is not None or hasattr(importlib.import_module(module), name), f"{module}.{name}"
+
+
+def test_no_guide_imports_from_a_room_of_the_client() -> None:
+    """What programs need is in kerolox, kerolox.blocking and kerolox.testing: rooms may be moved."""
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "examples").rglob("*.py")]
+    imports = r"^\s*(?:from|import) (kerolox[\w.]*)"
+    places = [place for page in pages for place in re.findall(imports, page.read_text(), re.MULTILINE)]
+    assert len(places) > 10
+    assert [place for place in places if place.startswith("kerolox.client")] == []
 
 
 def test_a_piece_that_fails_is_noticed(tmp_path: Path) -> None:
