@@ -6,7 +6,7 @@ from kerolox.errors import InvalidRequest, ProtocolError
 from kerolox.protocol.compression import compress
 from kerolox.protocol.flags import COMPRESSED, COMPRESSION_ZLIB
 from kerolox.protocol.hosts import host_bytes
-from kerolox.protocol.message import Message, StoredMessage
+from kerolox.protocol.message import OutgoingMessage, StoredMessage
 
 
 def stored(packed: bytes = b"", **fields: object) -> StoredMessage:
@@ -25,11 +25,11 @@ def stored(packed: bytes = b"", **fields: object) -> StoredMessage:
 
 
 def test_wire_properties_of_a_bare_message() -> None:
-    assert Message("t", b"b").wire_properties() == {"WAIT": "true"}
+    assert OutgoingMessage("t", b"b").wire_properties() == {"WAIT": "true"}
 
 
 def test_wire_properties_of_a_full_message() -> None:
-    message = Message(
+    message = OutgoingMessage(
         "t",
         b"b",
         tag="TagA",
@@ -55,12 +55,12 @@ def test_wire_properties_of_a_full_message() -> None:
 @pytest.mark.parametrize("properties", [{"TAGS": "x"}, {"UNIQ_KEY": "x"}, {"": "x"}, {"a": ""}])
 def test_properties_a_user_may_not_set(properties: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest):
-        Message("t", b"b", properties=properties).wire_properties()
+        OutgoingMessage("t", b"b", properties=properties).wire_properties()
 
 
 def test_two_messages_do_not_share_properties() -> None:
-    Message("t", b"").properties["a"] = "b"
-    assert Message("t", b"").properties == {}
+    OutgoingMessage("t", b"").properties["a"] = "b"
+    assert OutgoingMessage("t", b"").properties == {}
 
 
 def test_properties_are_read_on_demand_and_kept() -> None:

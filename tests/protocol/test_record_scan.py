@@ -18,7 +18,7 @@ from kerolox.protocol.record import (
     seal_record,
     topic_field,
 )
-from kerolox.protocol.record_scan import CHECK_BODY, CHECK_RECORD, Log, Stop, scan
+from kerolox.protocol.record_scan import CHECK_BODY, CHECK_RECORD, LogBytes, Stop, scan
 
 IPV4 = host_bytes("10.0.0.1:10911")
 IPV6 = host_bytes("[2001:db8::1]:10911")
@@ -187,7 +187,7 @@ def test_record_crc_is_checked_when_asked() -> None:
     assert scan(patched(sealed, 20, b"\x01"), check=CHECK_BODY).stop is Stop.END
 
 
-def judge(data: Log, check: int) -> None:
+def judge(data: LogBytes, check: int) -> None:
     found = scan(data, check=check)
     assert 0 <= found.position <= len(data)
     assert sum(entry[0] for entry in found.entries) == found.position

@@ -98,7 +98,7 @@ def send(
 ) -> None:
     """Send messages as fast as they are answered. Prints rates and response times."""
     from kerolox.cli.bench_load import PRODUCER_GROUP, Compression, Senders, tracing
-    from kerolox.protocol.message import Message
+    from kerolox.protocol.message import OutgoingMessage
 
     is_async = truth("-y", asynchronous)
     count = ASYNC_IN_FLIGHT if is_async else threads
@@ -124,8 +124,8 @@ def send(
     )
     body = ("0123456789abcdefghijklmnopqrstuvwxyz" * (size // 36 + 1))[:size].encode()
 
-    def message(now_ms: int) -> Message:
-        return Message(
+    def message(now_ms: int) -> OutgoingMessage:
+        return OutgoingMessage(
             topic=topic,
             body=body,
             tag=f"tag{now_ms % tags}" if tags else "",

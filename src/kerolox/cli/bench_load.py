@@ -15,7 +15,7 @@ from kerolox.cli.times import time_text
 from kerolox.client.admin.admin import Admin, NoSuchTopic, Queue
 from kerolox.client.cluster.client import Client
 from kerolox.client.ids import unique_keys
-from kerolox.client.messages import Message as SentMessage
+from kerolox.client.messages import Message
 from kerolox.client.options import ClientOptions
 from kerolox.client.send.tracing import TraceKind, Tracer
 from kerolox.clock import SYSTEM_CLOCK
@@ -30,7 +30,7 @@ from kerolox.protocol.flags import (
     COMPRESSION_ZSTD,
 )
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
-from kerolox.protocol.message import Message
+from kerolox.protocol.message import OutgoingMessage
 from kerolox.protocol.properties import pack
 from kerolox.protocol.reserved import TEMPLATE_TOPIC, TRACE_TOPIC
 
@@ -63,12 +63,12 @@ class Compression(NamedTuple):
 
 
 def trace_sent(
-    tracer: Tracer, queue: Queue, messages: list[Message], answer: SendAnswer, began_ms: int
+    tracer: Tracer, queue: Queue, messages: list[OutgoingMessage], answer: SendAnswer, began_ms: int
 ) -> None:
     for message, place in zip(messages, answer.msg_id.split(","), strict=False):
         tracer.sent(
             message.topic,
-            SentMessage(message.topic, message.body, tags=message.tag, keys=message.keys),
+            Message(message.topic, message.body, tags=message.tag, keys=message.keys),
             message.unique_key,
             place,
             kind=TraceKind.DELAY if message.delay_level else TraceKind.NORMAL,
@@ -150,7 +150,7 @@ class Senders:
         self,
         admin: Admin,
         topic: str,
-        message: Callable[[int], Message],
+        message: Callable[[int], OutgoingMessage],
         batch: int,
         quantity: int,
         compression: Compression | None = None,

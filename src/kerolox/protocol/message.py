@@ -11,7 +11,7 @@ from kerolox.protocol.hosts import host_text
 from kerolox.protocol.message_id import offset_id
 
 
-class Message(msgspec.Struct):
+class OutgoingMessage(msgspec.Struct):
     """A message to send."""
 
     topic: str

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import mmap
 
 # What can be walked. Not a memoryview: its slices cannot be keys of a dict, nor be searched.
-Log: TypeAlias = "bytes | mmap.mmap"
+LogBytes: TypeAlias = "bytes | mmap.mmap"
 
 # A plain tuple, because a named one costs as much as the rest of the walk:
 # (size, magic, queue_id, queue_offset, physical_offset, sys_flag, store_timestamp, topic, properties)
@@ -79,7 +79,7 @@ assert _LAYOUTS[0].size == 88
 
 
 def scan(
-    data: Log, start: int = 0, end: int | None = None, check: int = CHECK_NONE, count_max: int = 65536
+    data: LogBytes, start: int = 0, end: int | None = None, check: int = CHECK_NONE, count_max: int = 65536
 ) -> Scan:
     """Walk the records from ``start``, up to ``end`` or ``count_max`` of them.
 
@@ -144,7 +144,7 @@ def scan(
     return found._replace(entries=entries)
 
 
-def _scan_one(data: Log, at: int, end: int, check: int) -> Entry | Scan:
+def _scan_one(data: LogBytes, at: int, end: int, check: int) -> Entry | Scan:
     """One record of any kind, or why it is none. The order of the questions is RocketMQ's."""
     here = end - at
     if here < 8:

@@ -23,7 +23,7 @@ from kerolox.protocol.header import camel
 from kerolox.protocol.json_dialect import ObjectKey, dumps, loads
 from kerolox.protocol.limits import JSON_FIT_NODES_MAX
 
-__all__ = ["Body", "MessageQueue", "Word", "decode_list", "encode_list", "from_tree"]
+__all__ = ["Body", "MessageQueue", "WireEnum", "decode_list", "encode_list", "from_tree"]
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, rename=camel):
     queue_id: int = 0
 
 
-class Word(StrEnum):
+class WireEnum(StrEnum):
     """An enum of the wire. Go sends ``Clustering`` for ``CLUSTERING``: case does not count."""
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerolox.protocol.bodies.body import Body, MessageQueue, Word
+from kerolox.protocol.bodies.body import Body, MessageQueue, WireEnum
 from kerolox.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
 from kerolox.protocol.header import wire
 
@@ -114,7 +114,7 @@ class ConsumerRunningInfo(Body, frozen=True, kw_only=True):
     user_consumer_info: dict[str, str] = {}
 
 
-class ConsumeResult(Word):
+class ConsumeResult(WireEnum):
     """How consuming one message directly went."""
 
     CR_SUCCESS = "CR_SUCCESS"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerolox.protocol.bodies.body import Body, Word
+from kerolox.protocol.bodies.body import Body, WireEnum
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.header import wire
 
@@ -10,14 +10,14 @@ from kerolox.protocol.header import wire
 WHY_DISABLED = "kerolox.disabled"
 
 
-class RequestMode(Word):
+class RequestMode(WireEnum):
     """How a group gets its messages when the broker divides the queues."""
 
     PULL = "PULL"
     POP = "POP"
 
 
-class RetryPolicyType(Word):
+class RetryPolicyType(WireEnum):
     """How the pause before the next try is found."""
 
     EXPONENTIAL = "EXPONENTIAL"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kerolox.protocol.bodies.body import Body, Word
+from kerolox.protocol.bodies.body import Body, WireEnum
 from kerolox.protocol.header import wire
 
 
-class ConsumeType(Word):
+class ConsumeType(WireEnum):
     """How a group gets its messages."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
@@ -14,14 +14,14 @@ class ConsumeType(Word):
     CONSUME_POP = "CONSUME_POP"
 
 
-class MessageModel(Word):
+class MessageModel(WireEnum):
     """Does each message go to one member or to all? In Java's order: some clients send the place."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
 
 
-class ConsumeFromWhere(Word):
+class ConsumeFromWhere(WireEnum):
     """Where a group without progress starts."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"

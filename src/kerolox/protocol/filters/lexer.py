@@ -61,7 +61,7 @@ class FilterError(InvalidRequest):
         )
 
 
-class Word(NamedTuple):
+class Token(NamedTuple):
     """``kind`` is one of the constants above, a keyword in capitals, or a sign."""
 
     kind: str
@@ -81,12 +81,12 @@ class Lexer:
         # found once, because a search from every pair of dashes would make a row of dashes cost its square.
         self._last_line_end = max(expression.rfind("\n"), expression.rfind("\r"))
 
-    def word(self, at: int) -> Word:
+    def word(self, at: int) -> Token:
         """The first word from ``at`` on, behind blanks and comments."""
         expression = self.expression
         at = self._behind_blanks(at)
         if at >= len(expression):
-            return Word(END, "", at, at)
+            return Token(END, "", at, at)
         found = _WORD.match(expression, at)
         if found is None:
             raise FilterError(expression, at, _why_no_word(expression, at))
@@ -96,7 +96,7 @@ class Lexer:
             kind = text
         elif kind == NAME and text.upper() in KEYWORDS:
             kind = text.upper()
-        return Word(kind, text, at, found.end())
+        return Token(kind, text, at, found.end())
 
     def _behind_blanks(self, at: int) -> int:
         expression = self.expression

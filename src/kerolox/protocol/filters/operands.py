@@ -17,8 +17,8 @@ from typing import TypeAlias
 from kerolox.protocol.filters.numbers import Long, Unanswerable, order_of_doubles, to_double, to_int, to_long
 from kerolox.protocol.properties import find, marker
 
-Answer: TypeAlias = bool | None
-Condition: TypeAlias = Callable[[bytes], Answer]
+Truth: TypeAlias = bool | None
+Condition: TypeAlias = Callable[[bytes], Truth]
 Value: TypeAlias = bool | int | float | str | None  # an int may be a Long
 
 _FLIPPED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
@@ -62,7 +62,7 @@ class Nothing:
 Operand: TypeAlias = Property | Constant | Answered | Nothing
 
 
-def always(answer: Answer) -> Condition:
+def always(answer: Truth) -> Condition:
     return lambda properties: answer
 
 
@@ -75,7 +75,7 @@ def every(conditions: Iterable[Condition]) -> Condition:
     if len(asked) == 2:
         first, second = asked
 
-        def both(properties: bytes) -> Answer:
+        def both(properties: bytes) -> Truth:
             left = first(properties)
             if left is False:
                 return False
@@ -86,8 +86,8 @@ def every(conditions: Iterable[Condition]) -> Condition:
 
         return both
 
-    def ask(properties: bytes) -> Answer:
-        answer: Answer = True
+    def ask(properties: bytes) -> Truth:
+        answer: Truth = True
         for condition in asked:
             found = condition(properties)
             if found is False:
@@ -103,8 +103,8 @@ def some(conditions: Iterable[Condition]) -> Condition:
     """OR. Asked from the left, up to the first that is true."""
     asked = tuple(conditions)
 
-    def ask(properties: bytes) -> Answer:
-        answer: Answer = False
+    def ask(properties: bytes) -> Truth:
+        answer: Truth = False
         for condition in asked:
             found = condition(properties)
             if found is True:
@@ -117,7 +117,7 @@ def some(conditions: Iterable[Condition]) -> Condition:
 
 
 def negated(condition: Condition) -> Condition:
-    def ask(properties: bytes) -> Answer:
+    def ask(properties: bytes) -> Truth:
         answer = condition(properties)
         return None if answer is None else not answer
 
@@ -172,7 +172,7 @@ def equal(left: Operand, right: Operand) -> Condition:
         return lambda properties: find(properties, mark) is None
     first, second = _reader(left), _reader(right)
 
-    def ask(properties: bytes) -> Answer:
+    def ask(properties: bytes) -> Truth:
         a, b = first(properties), second(properties)
         if a is None:
             return True if b is None else None
@@ -183,7 +183,7 @@ def equal(left: Operand, right: Operand) -> Condition:
     return ask
 
 
-def _property_equals(mark: bytes, value: Value, missing: Answer) -> Condition:
+def _property_equals(mark: bytes, value: Value, missing: Truth) -> Condition:
     read: Callable[[bytes], object]
     wanted: object = value
     if isinstance(value, bool):
@@ -191,7 +191,7 @@ def _property_equals(mark: bytes, value: Value, missing: Answer) -> Condition:
     elif isinstance(value, str):
         text = value.encode("utf-8", "surrogatepass")
 
-        def same(properties: bytes) -> Answer:
+        def same(properties: bytes) -> Truth:
             found = find(properties, mark)
             return missing if found is None else found == text
 
@@ -199,7 +199,7 @@ def _property_equals(mark: bytes, value: Value, missing: Answer) -> Condition:
     else:
         read = _number_reader(value)
 
-    def ask(properties: bytes) -> Answer:
+    def ask(properties: bytes) -> Truth:
         found = find(properties, mark)
         return missing if found is None else read(found) == wanted
 
@@ -215,7 +215,7 @@ def compared(sign: str, left: Operand, right: Operand) -> Condition:
     holds = _HOLDS[sign]
     first, second = _reader(left), _reader(right)
 
-    def ask(properties: bytes) -> Answer:
+    def ask(properties: bytes) -> Truth:
         a = first(properties)
         if a is None:
             return None
@@ -242,19 +242,19 @@ def _property_compared(sign: str, mark: bytes, number: Value) -> Condition:
     read = _number_reader(number)
 
     # NaN is above all numbers: hence "not below" for "above". A constant is never NaN nor 0.0.
-    def above(properties: bytes) -> Answer:
+    def above(properties: bytes) -> Truth:
         text = find(properties, mark)
         return None if text is None else not read(text) <= number
 
-    def from_(properties: bytes) -> Answer:
+    def from_(properties: bytes) -> Truth:
         text = find(properties, mark)
         return None if text is None else not read(text) < number
 
-    def below(properties: bytes) -> Answer:
+    def below(properties: bytes) -> Truth:
         text = find(properties, mark)
         return None if text is None else read(text) < number
 
-    def upto(properties: bytes) -> Answer:
+    def upto(properties: bytes) -> Truth:
         text = find(properties, mark)
         return None if text is None else read(text) <= number
 
@@ -303,7 +303,7 @@ def among(name: Property, texts: Iterable[str], *, wanted: bool) -> Condition:
     mark = name.mark
     packed = frozenset(text.encode("utf-8", "surrogatepass") for text in texts)
 
-    def ask(properties: bytes) -> Answer:
+    def ask(properties: bytes) -> Truth:
         found = find(properties, mark)
         return None if found is None else (found in packed) is wanted
 
@@ -321,14 +321,14 @@ def searched(how: str, operand: Operand, text: str, *, wanted: bool) -> Conditio
     if isinstance(operand, Answered | Nothing):
         inner = operand.ask  # may be unanswerable, and then so is the whole
 
-        def ask(properties: bytes) -> Answer:
+        def ask(properties: bytes) -> Truth:
             inner(properties)
             return False
 
         return ask
     mark, search = operand.mark, _SEARCHES[how]
 
-    def look(properties: bytes) -> Answer:
+    def look(properties: bytes) -> Truth:
         found = find(properties, mark)
         return found is not None and search(found, part) is wanted
 

@@ -16,16 +16,16 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from kerolox.protocol.filters import operands
-from kerolox.protocol.filters.lexer import DECIMAL, END, NAME, TEXT, WHOLE, FilterError, Lexer, Word
+from kerolox.protocol.filters.lexer import DECIMAL, END, NAME, TEXT, WHOLE, FilterError, Lexer, Token
 from kerolox.protocol.filters.numbers import Long, Unanswerable
 from kerolox.protocol.filters.operands import (
-    Answer,
     Answered,
     Condition,
     Constant,
     Nothing,
     Operand,
     Property,
+    Truth,
 )
 from kerolox.protocol.limits import INT32_MAX, INT64_MAX
 from kerolox.protocol.record import properties_of, property_values
@@ -61,7 +61,7 @@ class SqlFilter:
     def __repr__(self) -> str:
         return f"SqlFilter({self.expression!r})"
 
-    def evaluate(self, properties: bytes) -> Answer:
+    def evaluate(self, properties: bytes) -> Truth:
         """True, False or None (unknown) for packed properties. Raises :class:`Unanswerable`."""
         return self._ask(properties)
 
@@ -111,12 +111,12 @@ class _Parser:
 
     # --- words -------------------------------------------------------------------------------------------
 
-    def take(self) -> Word:
+    def take(self) -> Token:
         word = self.word
         self.word = self.lexer.word(word.end)
         return word
 
-    def expect(self, kind: str, what: str) -> Word:
+    def expect(self, kind: str, what: str) -> Token:
         if self.word.kind != kind:
             self.fail_here(what)
         return self.take()
@@ -245,7 +245,7 @@ class _Parser:
         return self.answered(operands.among(value, texts, wanted=wanted))
 
     def signed(self) -> Operand:
-        signs: list[Word] = []
+        signs: list[Token] = []
         while self.word.kind in ("+", "-", "NOT"):
             signs.append(self.take())
         found_at = self.word.at
