@@ -57,7 +57,7 @@ class StoreOptions(Options):
     )
     queue_extension_bits: int = option(
         64,
-        "Bits of filters with each message; a broker sets it.",
+        "Bits of filters with each message; a broker works it out.",
         key="bitMapLengthConsumeQueueExt",
         low=0,
         high=65_536,
