@@ -61,6 +61,10 @@ def test_handlers_know_no_frames_commands_and_connections(role: str) -> None:
         assert not trespasses(path.read_text()), f"{path} knows what only a door may know"
 
 
+def test_what_a_client_is_asked_needs_none_of_it_either() -> None:
+    assert not trespasses((SOURCE / "client" / "cluster" / "incoming.py").read_text())
+
+
 @pytest.mark.parametrize(
     "line",
     [
