@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Endpoints:
     def ha_address(self) -> str:
         return join(self.host, self.ha_port)
 
-    def as_options(self) -> dict[str, object]:
+    def as_options(self) -> dict[str, Any]:
         """The same as values of options, for tools that ask for those."""
         return {
             "advertised_host": self.host,
