@@ -5,11 +5,11 @@ from typing import Any, TypeVar
 
 from kerolox.protocol.frame import Frame
 from kerolox.protocol.record_scan import Entry
-from kerolox.protocol.send_runs import SendSetting, Taken, Target
+from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken
 from kerolox.store.dispatch.queues import QueueRun
-from kerolox.store.index.index_file import Item
+from kerolox.store.index.index_file import IndexItem
 from kerolox.store.queue.property_scan import Sifted
-from kerolox.store.queue.reading import Run
+from kerolox.store.queue.reading import EntryRun
 
 M = TypeVar("M")
 
@@ -20,7 +20,7 @@ def split_frames(source: bytes | bytearray, bytes_max: int, /) -> tuple[list[Fra
 def take_sends(
     frames: list[Frame],
     at: int,
-    targets: dict[bytes, Target],
+    targets: dict[bytes, SendTarget],
     setting: SendSetting,
     born_host: bytes,
     bytes_max: int,
@@ -36,7 +36,7 @@ def key_items(entries: list[Entry], /) -> list[tuple[int, int, int]]: ...
 
 # store/index/index_file.py
 def index_entries(
-    items: list[Item], table: array[int], count: int, begin_ms: int, /
+    items: list[IndexItem], table: array[int], count: int, begin_ms: int, /
 ) -> tuple[bytes, int, set[int]]: ...
 
 # protocol/record.py
@@ -64,7 +64,7 @@ def sift(
 ) -> Sifted: ...
 
 # store/queue/reading.py
-def entry_run(entries: bytes, /) -> Run | None: ...
+def entry_run(entries: bytes, /) -> EntryRun | None: ...
 
 # store/disk/files.py; on Linux only
 def read_now(fd: int, size: int, offset: int, /) -> bytes | None: ...

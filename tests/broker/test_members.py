@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.broker.members.members import Client, ConsumerMembers
+from kerolox.broker.members.members import ConnectedClient, ConsumerMembers
 from kerolox.front.caller import CallerEvents
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer
@@ -60,8 +60,8 @@ async def test_producers_take_turns_and_those_that_read_come_first(tmp_path: Pat
     members = Part(tmp_path).members
     one, two, three = peer("a:1"), peer("b:1"), peer("c:1")
     for number, connection in enumerate((one, two, three)):
-        assert members.join_producers("p", Client(connection, f"c{number}"))
-    assert not members.join_producers("p", Client(one, "c0"))
+        assert members.join_producers("p", ConnectedClient(connection, f"c{number}"))
+    assert not members.join_producers("p", ConnectedClient(one, "c0"))
     assert {members.pick_producer("p") for _ in range(3)} == {one, two, three}
     two.stalled_since_s = 1.0
     assert {members.pick_producer("p") for _ in range(9)} == {one, three}
@@ -76,12 +76,12 @@ async def test_producers_take_turns_and_those_that_read_come_first(tmp_path: Pat
 async def test_a_producer_is_found_by_its_id_on_its_newest_connection(tmp_path: Path) -> None:
     members = Part(tmp_path).members
     old, new = peer("a:1"), peer("a:2")
-    members.join_producers("p", Client(old, "c"))
-    members.join_producers("p", Client(new, "c"))
+    members.join_producers("p", ConnectedClient(old, "c"))
+    members.join_producers("p", ConnectedClient(new, "c"))
     assert members.producer("c") is new
     members.closed(new, "gone")
     assert members.producer("c") is old
-    members.join_producers("q", Client(old, "c"))
+    members.join_producers("q", ConnectedClient(old, "c"))
     members.leave_producers("p", old)
     assert members.producer("c") is old  # still there, in another group
     members.leave_producers("q", old)
@@ -94,10 +94,10 @@ async def test_a_connection_that_changes_its_name_is_one_member(
 ) -> None:
     members = Part(tmp_path).members
     connection = peer()
-    members.join(Client(connection, "old"), consumer("g"))
-    members.join_producers("p", Client(connection, "old"))
-    assert members.join(Client(connection, "new"), consumer("g"))
-    assert members.join_producers("p", Client(connection, "new"))
+    members.join(ConnectedClient(connection, "old"), consumer("g"))
+    members.join_producers("p", ConnectedClient(connection, "old"))
+    assert members.join(ConnectedClient(connection, "new"), consumer("g"))
+    assert members.join_producers("p", ConnectedClient(connection, "new"))
     group = members.members("g")
     assert group is not None
     assert group.client_ids == ("new",)
@@ -108,8 +108,8 @@ async def test_a_connection_that_changes_its_name_is_one_member(
 
 async def test_a_client_with_two_connections_is_listed_twice(tmp_path: Path) -> None:
     members = Part(tmp_path).members
-    members.join(Client(peer("a:1"), "c"), consumer("g"))
-    members.join(Client(peer("a:2"), "c"), consumer("g"))
+    members.join(ConnectedClient(peer("a:1"), "c"), consumer("g"))
+    members.join(ConnectedClient(peer("a:2"), "c"), consumer("g"))
     group = members.members("g")
     assert group is not None
     assert group.client_ids == ("c", "c")
@@ -122,8 +122,8 @@ async def test_listeners_hear_of_subscriptions_and_of_deserted_groups(tmp_path: 
     members.on_subscribed.append(lambda group, wanted: subscribed.append((group, wanted)))
     members.on_deserted.append(deserted.append)
     one, two = peer("a:1"), peer("a:2")
-    members.join(Client(one, "c1"), consumer("g"))
-    members.join(Client(two, "c2"), consumer("g"), with_subscriptions=False)
+    members.join(ConnectedClient(one, "c1"), consumer("g"))
+    members.join(ConnectedClient(two, "c2"), consumer("g"), with_subscriptions=False)
     assert subscribed == [("g", (wants("t"),))]
     assert members.groups_subscribed("t") == {"g"}
     assert members.leave("g", one)
@@ -142,7 +142,7 @@ async def test_the_language_of_a_client_is_known_by_name(told: int | str | None,
     caller = peer()
     header = {"code": 34, "flag": 0, "opaque": 1, "version": 300, "language": told}
     caller.data_received(pack_frame(JSON, json.dumps(header).encode(), b""))
-    client = Client.of(caller, "c")
+    client = ConnectedClient.of(caller, "c")
     assert (client.language, client.version) == (name, 300)
 
 
@@ -157,7 +157,7 @@ async def test_members_that_want_different_things_are_both_named_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     members = Part(tmp_path).members
-    one, two = Client(peer("a:1"), "one"), Client(peer("a:2"), "two")
+    one, two = ConnectedClient(peer("a:1"), "one"), ConnectedClient(peer("a:2"), "two")
     members.join(one, consumer("g", wants("orders", "paid")))
     members.join(two, consumer("g", wants("orders", "paid || refunded")))
     [warning] = mismatches(caplog)
@@ -181,21 +181,21 @@ async def test_a_newcomer_is_compared_with_one_member_of_each_opinion(
 ) -> None:
     members = Part(tmp_path).members
     for number in range(20):
-        members.join(Client(peer(f"a:{number}"), f"old-{number}"), consumer("g", wants("t", "a")))
+        members.join(ConnectedClient(peer(f"a:{number}"), f"old-{number}"), consumer("g", wants("t", "a")))
     assert not mismatches(caplog)
-    members.join(Client(peer("b:1"), "new-1"), consumer("g", wants("t", "b")))
-    members.join(Client(peer("b:2"), "new-2"), consumer("g", wants("t", "b")))
+    members.join(ConnectedClient(peer("b:1"), "new-1"), consumer("g", wants("t", "b")))
+    members.join(ConnectedClient(peer("b:2"), "new-2"), consumer("g", wants("t", "b")))
     assert len(mismatches(caplog)) == 2
-    members.join(Client(peer("c:1"), "newest"), consumer("g", wants("t", "c")))
+    members.join(ConnectedClient(peer("c:1"), "newest"), consumer("g", wants("t", "c")))
     assert len(mismatches(caplog)) == 4
 
 
 async def test_members_that_agree_are_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     members = Part(tmp_path).members
-    members.join(Client(peer("a:1"), "one"), consumer("g", wants("t", "a", 1), wants("u")))
-    members.join(Client(peer("a:2"), "two"), consumer("g", wants("u"), wants("t", "a", 7)))
-    members.join(Client(peer("a:3"), "three"), consumer("g"), with_subscriptions=False)
+    members.join(ConnectedClient(peer("a:1"), "one"), consumer("g", wants("t", "a", 1), wants("u")))
+    members.join(ConnectedClient(peer("a:2"), "two"), consumer("g", wants("u"), wants("t", "a", 7)))
+    members.join(ConnectedClient(peer("a:3"), "three"), consumer("g"), with_subscriptions=False)
     assert not caplog.records
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kerolox.broker.consume.waiting_pulls import WAKE_SLICE, HeldPull, WaitingPulls, Wants
+from kerolox.broker.consume.waiting_pulls import WAKE_SLICE, HeldPull, PullFilter, WaitingPulls
 from kerolox.protocol.record_scan import Entry
 from kerolox.testing.clock import ManualClock
 
@@ -21,7 +21,7 @@ class Stage:
         queue: tuple[str, int] = ("T", 0),
         offset: int = 0,
         after_s: float = 15.0,
-        wants: Wants | None = None,
+        wants: PullFilter | None = None,
     ) -> bool:
         deadline_s = self.clock.monotonic_s() + after_s
         return self.waiting.hold(HeldPull(queue, offset, deadline_s, lambda: self.woken.append(name), wants))

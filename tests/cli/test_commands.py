@@ -17,7 +17,7 @@ from kerolox.cli.main import app
 from kerolox.cli.nameservers import split_addresses
 from kerolox.cli.serving import listen_address
 from kerolox.errors import OptionError
-from kerolox.nameserver.brokers import Registration
+from kerolox.nameserver.brokers import BrokerRegistration
 from kerolox.protocol.bodies.topics import DataVersion, TopicConfig
 from kerolox.testing.nameserver import running_nameserver
 from tests.docs.cli_reference import commands
@@ -29,7 +29,7 @@ NOBODY = "127.0.0.1:1"
 def fill(routes: Any) -> None:
     for id, address in ((0, "127.0.0.1:1"), (1, "127.0.0.1:2")):
         routes.register(
-            Registration(
+            BrokerRegistration(
                 cluster="c1",
                 name="broker-a",
                 id=id,

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kerolox.nameserver.brokers import Registration
+from kerolox.nameserver.brokers import BrokerRegistration
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.routes import Routes
 from kerolox.protocol.bodies.queue_mapping import QueueMapping
@@ -24,7 +24,7 @@ def config(topic: str, perm: int) -> TopicConfig:
 
 
 registrations = st.builds(
-    Registration,
+    BrokerRegistration,
     cluster=st.sampled_from(CLUSTERS),
     name=st.sampled_from(NAMES),
     id=ids,
@@ -111,8 +111,8 @@ def test_the_tables_agree_after_any_history(
 
 
 def test_filter_servers_of_an_address_that_moves_to_another_cluster() -> None:
-    def broker(cluster: str, name: str, servers: tuple[str, ...] | None = None) -> Registration:
-        return Registration(
+    def broker(cluster: str, name: str, servers: tuple[str, ...] | None = None) -> BrokerRegistration:
+        return BrokerRegistration(
             cluster=cluster, name=name, id=0, address="h1:1", version=DataVersion(), topics={},
             filter_servers=servers, connection="x",
         )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from kerolox.nameserver import listings
 from kerolox.nameserver import routes as route_tables
-from kerolox.nameserver.brokers import Registration
+from kerolox.nameserver.brokers import BrokerRegistration
 from kerolox.nameserver.changes import SLICE
 from kerolox.nameserver.encoded_routes import in_zone
 from kerolox.nameserver.options import NamesrvOptions
@@ -26,7 +26,7 @@ def topics(*names: str, **settings: Any) -> dict[str, TopicConfig]:
     return {name: TopicConfig(topic_name=name, **settings) for name in names}
 
 
-def broker(**changes: Any) -> Registration:
+def broker(**changes: Any) -> BrokerRegistration:
     told: dict[str, Any] = {
         "cluster": "c1",
         "name": "broker-a",
@@ -38,10 +38,10 @@ def broker(**changes: Any) -> Registration:
         "filter_servers": (),
         "connection": "conn-a",
     }
-    return Registration(**(told | changes))
+    return BrokerRegistration(**(told | changes))
 
 
-def slave(id: int = 1, address: str = B, **changes: Any) -> Registration:
+def slave(id: int = 1, address: str = B, **changes: Any) -> BrokerRegistration:
     told = {"id": id, "address": address, "connection": f"conn-{address}", "ha_address": "10.0.0.2:10912"}
     return broker(**(told | changes))
 

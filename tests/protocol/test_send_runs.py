@@ -24,7 +24,7 @@ from kerolox.protocol.send_runs import (
     SIGNATURE_FIELDS,
     Clears,
     Park,
-    Parked,
+    ParkedSend,
     SendSetting,
     Signed,
     Taken,
@@ -86,7 +86,7 @@ class Waiting:
         self.times = Queue(30)
         self.asked: list[tuple[bytes, int, bytes]] = []
 
-    def park(self, topic: bytes, queue_id: int, properties: bytes) -> Parked | None:
+    def park(self, topic: bytes, queue_id: int, properties: bytes) -> ParkedSend | None:
         self.asked.append((topic, queue_id, properties))
         level = names.find(properties, names.AT_DELAY)
         real = b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (topic, queue_id)
@@ -395,7 +395,7 @@ def test_a_run_holds_what_it_uses_while_others_are_asked(take: Take) -> None:
     waiting = Waiting()
     known = targets()
 
-    def forgetful(topic: bytes, queue_id: int, properties: bytes) -> Parked | None:
+    def forgetful(topic: bytes, queue_id: int, properties: bytes) -> ParkedSend | None:
         for name in list(known):
             known[name][2].clear()
         known.clear()

@@ -12,9 +12,9 @@ from kerolox.compiled import load
 from kerolox.store.disk import files as files_module
 from kerolox.store.disk.files import PAGE, DiskUsage, File, Files
 from kerolox.store.errors import (
-    AccessDenied,
     DiskError,
     DiskFull,
+    FileAccessDenied,
     FileExists,
     FileMissing,
     FsyncFailed,
@@ -227,7 +227,7 @@ def test_open_and_create_say_what_is_wrong(files: Files, tmp_path: Path) -> None
         (errno.ENOSPC, DiskFull),
         (errno.EDQUOT, DiskFull),
         (errno.EROFS, ReadOnlyDisk),
-        (errno.EACCES, AccessDenied),
+        (errno.EACCES, FileAccessDenied),
         (errno.EMFILE, TooManyOpenFiles),
         (errno.EIO, DiskError),
     ],

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerolox.compiled import load
-from kerolox.store.index.index_file import ENTRY, Item, _index_entries
+from kerolox.store.index.index_file import ENTRY, IndexItem, _index_entries
 
 CORE = load()
-Enter = Callable[[list[Item], "array[int]", int, int], tuple[bytes, int, set[int]]]
+Enter = Callable[[list[IndexItem], "array[int]", int, int], tuple[bytes, int, set[int]]]
 WAYS: list[Any] = [pytest.param(_index_entries, id="python")]
 if CORE is not None:
     WAYS.append(pytest.param(CORE.index_entries, id="compiled"))
@@ -58,7 +58,9 @@ def test_slots_and_times_that_cannot_be(enter: Enter) -> None:
     st.integers(1, 30),
     st.integers(-1, 1 << 42),
 )
-def test_compiled_and_python_agree(items: list[Item], slots: list[int], count: int, begin_ms: int) -> None:
+def test_compiled_and_python_agree(
+    items: list[IndexItem], slots: list[int], count: int, begin_ms: int
+) -> None:
     assert CORE is not None
     one, other = array("i", slots), array("i", slots)
     assert CORE.index_entries(items, one, count, begin_ms) == _index_entries(items, other, count, begin_ms)

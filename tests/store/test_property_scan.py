@@ -18,7 +18,7 @@ from kerolox.protocol.properties import pack
 from kerolox.protocol.record import encode_message
 from kerolox.store.queue import property_scan
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY
-from kerolox.store.queue.property_scan import Stop
+from kerolox.store.queue.property_scan import ScanEnd
 
 CORE = load()
 WAYS: list[Any] = [pytest.param(property_scan._sift, id="python")]
@@ -61,16 +61,16 @@ def test_what_passes_is_taken_and_the_rest_is_counted(sift: Any) -> None:
     size = len(block) // 5
     answers = {b"1\2": False, b"2\2": True}
     assert run(sift, block, entries, answers) == (
-        (5, 3, 3 * size, 2, Stop.DONE),
+        (5, 3, 3 * size, 2, ScanEnd.DONE),
         [block[size : 2 * size], block[3 * size : 4 * size], block[4 * size :]],
     )
-    assert run(sift, block, entries, answers, number=4)[0] == (5, 1, size, 0, Stop.DONE)
-    assert run(sift, block, entries, answers, number=5)[0] == (5, 0, 0, 0, Stop.DONE)
+    assert run(sift, block, entries, answers, number=4)[0] == (5, 1, size, 0, ScanEnd.DONE)
+    assert run(sift, block, entries, answers, number=5)[0] == (5, 0, 0, 0, ScanEnd.DONE)
     # Limits count with what was taken before; the first one always fits.
-    assert run(sift, block, entries, answers, count_max=1)[0] == (2, 1, size, 1, Stop.DONE)
-    assert run(sift, block, entries, answers, bytes_max=2 * size)[0] == (4, 2, 2 * size, 2, Stop.DONE)
-    assert run(sift, block, entries, answers, bytes_max=1)[0] == (2, 1, size, 1, Stop.DONE)
-    assert run(sift, block, entries, answers, count=31, size=7)[0] == (2, 32, size + 7, 1, Stop.DONE)
+    assert run(sift, block, entries, answers, count_max=1)[0] == (2, 1, size, 1, ScanEnd.DONE)
+    assert run(sift, block, entries, answers, bytes_max=2 * size)[0] == (4, 2, 2 * size, 2, ScanEnd.DONE)
+    assert run(sift, block, entries, answers, bytes_max=1)[0] == (2, 1, size, 1, ScanEnd.DONE)
+    assert run(sift, block, entries, answers, count=31, size=7)[0] == (2, 32, size + 7, 1, ScanEnd.DONE)
 
 
 @pytest.mark.parametrize("sift", WAYS)
@@ -78,13 +78,13 @@ def test_it_stops_where_somebody_has_to_be_asked(sift: Any) -> None:
     block, entries = laid_out("1", "2", "1")
     size = len(block) // 3
     known = {b"1\2": True}
-    assert run(sift, block, entries, known)[0] == (1, 1, size, 0, Stop.UNKNOWN)
+    assert run(sift, block, entries, known)[0] == (1, 1, size, 0, ScanEnd.UNKNOWN)
     known[b"2\2"] = True
-    assert run(sift, block[:-1], entries, known)[0] == (2, 2, 2 * size, 0, Stop.ELSEWHERE)
-    assert run(sift, block, entries, known, at=1001)[0] == (0, 0, 0, 0, Stop.ELSEWHERE)
-    assert run(sift, block, entries, known, floor=1001)[0] == (0, 0, 0, 0, Stop.ODD)
-    assert run(sift, block, ENTRY.pack(1000, 0, 0), known)[0] == (0, 0, 0, 0, Stop.ODD)
-    assert run(sift, block, ENTRY.pack(1000, BLANK_SIZE, 0), known)[0] == (0, 0, 0, 0, Stop.ELSEWHERE)
+    assert run(sift, block[:-1], entries, known)[0] == (2, 2, 2 * size, 0, ScanEnd.ELSEWHERE)
+    assert run(sift, block, entries, known, at=1001)[0] == (0, 0, 0, 0, ScanEnd.ELSEWHERE)
+    assert run(sift, block, entries, known, floor=1001)[0] == (0, 0, 0, 0, ScanEnd.ODD)
+    assert run(sift, block, ENTRY.pack(1000, 0, 0), known)[0] == (0, 0, 0, 0, ScanEnd.ODD)
+    assert run(sift, block, ENTRY.pack(1000, BLANK_SIZE, 0), known)[0] == (0, 0, 0, 0, ScanEnd.ELSEWHERE)
 
 
 @pytest.mark.skipif(CORE is None, reason="nothing is compiled here")

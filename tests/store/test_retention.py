@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.store.dispatch.kit import options_for
 
-from kerolox.store.retention import MS_PER_HOUR, LogFile, Verdict, delete_hours, judge
+from kerolox.store.retention import MS_PER_HOUR, LogFile, RetentionVerdict, delete_hours, judge
 
 
 def at_hour(hour: int) -> int:
@@ -88,7 +88,7 @@ def test_verdicts(
     now_ms = FOUR if more.pop("hour", 12) == 4 else NOON
     options = options_for(tmp_path, **changes)
     verdict = judge(files(*ages_h, now_ms=now_ms), ratio, now_ms, options, **more)  # type: ignore[arg-type]
-    assert verdict == Verdict(before, full, reason)
+    assert verdict == RetentionVerdict(before, full, reason)
 
 
 @pytest.mark.parametrize(

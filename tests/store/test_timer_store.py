@@ -18,12 +18,12 @@ from kerolox.store.timer.log import (
     PLAIN,
     ROLL,
     UNIT_BYTES,
-    Unit,
+    TimerUnit,
     decode_unit,
     encode_blank,
     encode_unit,
 )
-from kerolox.store.timer.timer_store import Entering, Recovered, TimerStore
+from kerolox.store.timer.timer_store import Entering, TimerRecovered, TimerStore
 
 NOW_MS = 1_700_000_000_000
 SMALL = UNIT_BYTES * 10 + 16
@@ -33,7 +33,7 @@ def make(root: Path, **more: int) -> TimerStore:
     return TimerStore(Files(), root, **{"log_file_bytes": SMALL, **more})
 
 
-def opened(root: Path, **more: int) -> tuple[TimerStore, Recovered]:
+def opened(root: Path, **more: int) -> tuple[TimerStore, TimerRecovered]:
     store = make(root, **more)
     return store, store.open(NOW_MS)
 
@@ -338,4 +338,4 @@ def test_whatever_was_flushed_survives_any_tail(
 
 def test_names_of_bits() -> None:
     assert (PLAIN, ROLL, DELETE) == (1, 2, 4)
-    assert Unit(-1, 1, NOW_MS, 5, 0, 1, 0).due_ms == NOW_MS + 5
+    assert TimerUnit(-1, 1, NOW_MS, 5, 0, 1, 0).due_ms == NOW_MS + 5

@@ -18,7 +18,7 @@ from kerolox.broker.consume.room import Consuming
 from kerolox.broker.endpoints import Endpoints, join
 from kerolox.broker.exporter import exporter_of
 from kerolox.broker.figures.room import Figures
-from kerolox.broker.later.room import Later
+from kerolox.broker.later.room import Scheduling
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.room import Membership
 from kerolox.broker.options import BrokerOptions
@@ -160,7 +160,7 @@ class Broker(CallerEvents):
         self.membership = membership = Membership(base, tables)
         self.figures = figures = Figures(base, tables, membership)
         self.write_path = path = WritePath(base, tables, figures)
-        self.later = later = Later(base, tables, figures, path)
+        self.later = later = Scheduling(base, tables, figures, path)
         self.transactions = transactions_of(base, tables, membership, figures, path)
         self.leadership.add(path, self.transactions, later.delays, later.timers)
         self.consuming = await Consuming.open(base, tables, membership, figures)

@@ -8,7 +8,7 @@ from kerolox.broker.base import Base
 from kerolox.broker.figures.http import HttpResponder
 from kerolox.broker.figures.meters import DELAY, NORMAL, TRANSACTION, Meters
 from kerolox.broker.figures.room import Figures
-from kerolox.broker.later.room import Later
+from kerolox.broker.later.room import Scheduling
 from kerolox.broker.options import MetricsExporter
 from kerolox.broker.produce.room import Producing
 from kerolox.broker.remoting.room import Remoting
@@ -23,7 +23,7 @@ def exporter_of(
     base: Base,
     tables: Tables,
     figures: Figures,
-    later: Later,
+    later: Scheduling,
     transactions: Transactions,
     producing: Producing,
     remoting: Remoting,

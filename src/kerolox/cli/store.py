@@ -290,14 +290,14 @@ def _not_in_use(layout: Layout, *, live: bool) -> Iterator[None]:
     """Hold the store's lock, if there is one to hold, while it is looked at."""
     from kerolox.store.disk.files import Files
     from kerolox.store.disk.lock import StoreLock
-    from kerolox.store.errors import AccessDenied, ReadOnlyDisk, StoreLocked
+    from kerolox.store.errors import FileAccessDenied, ReadOnlyDisk, StoreLocked
 
     lock: StoreLock | None = None
     if not live and Path(layout.path("lock")).exists():
         lock = StoreLock(Files(), layout.root)
         try:
             lock.take()
-        except (AccessDenied, ReadOnlyDisk):
+        except (FileAccessDenied, ReadOnlyDisk):
             lock = None  # without the right to write here nothing can be locked; reading is still allowed
         except StoreLocked as error:
             raise _in_use(layout, error) from error

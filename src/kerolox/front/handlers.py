@@ -17,7 +17,7 @@ from kerolox.protocol.header import Header
 log = logging.getLogger(__name__)
 
 
-class Route:
+class HandlerRoute:
     """Where requests of one code go."""
 
     __slots__ = ("code", "handler", "header", "lane", "waits")
@@ -39,7 +39,7 @@ class Handlers:
     """The table of a server or client: code to route."""
 
     def __init__(self) -> None:
-        self.routes: dict[int, Route] = {}
+        self.routes: dict[int, HandlerRoute] = {}
         self.gates: tuple[Gate, ...] = ()
         # Called at the end of every pass, in which a door handles all that has come to it: a handler may put
         # off work until then and do it once for all requests of the pass.
@@ -50,7 +50,7 @@ class Handlers:
     def add(self, code: int, handler: Handler, header: type[Header] | None, lane: Lane) -> None:
         if code in self.routes:
             raise ValueError(f"code {code} has a handler already: {self.routes[code].handler}")
-        self.routes[code] = Route(int(code), handler, header, lane)
+        self.routes[code] = HandlerRoute(int(code), handler, header, lane)
 
     def add_gate(self, gate: Gate) -> None:
         """Show every request to this one before it is handled."""

@@ -24,7 +24,7 @@ BODY_BYTES_MAX = 1 << 20  # for lanes whose bodies are no messages, and are read
 WAITING_BYTES_MAX = 64 << 20  # of all bodies that wait in one lane
 RUNNING_BYTES_MAX = 128 << 20  # of all bodies whose requests run in one lane; others wait
 
-Run = Callable[[], Coroutine[Any, Any, None]]
+HandlerRun = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Lane:
@@ -66,7 +66,7 @@ class Lane:
         self.refused_full = 0
         self.refused_old = 0
         self._clock = clock
-        self._waiting: deque[tuple[Request[Any], Run]] = deque()
+        self._waiting: deque[tuple[Request[Any], HandlerRun]] = deque()
         self._waiting_bytes = 0  # of their bodies
         self._running_bytes = 0  # of the bodies of those that run
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,7 +103,7 @@ class Lane:
             f"{self.body_bytes_max} (lane {self.name}). Send it in parts.",
         )
 
-    def submit(self, request: Request[Any], run: Run) -> None:
+    def submit(self, request: Request[Any], run: HandlerRun) -> None:
         """Run a coroutine handler now, later, or not at all."""
         if self._has_room:
             self._start(request, run)
@@ -140,7 +140,7 @@ class Lane:
     def _has_room(self) -> bool:
         return self.running < self.running_max and self._running_bytes <= RUNNING_BYTES_MAX
 
-    def _start(self, request: Request[Any], run: Run) -> None:
+    def _start(self, request: Request[Any], run: HandlerRun) -> None:
         size_bytes = len(request.body)
         self.running += 1
         self._running_bytes += size_bytes
@@ -161,7 +161,7 @@ class Lane:
             else:
                 self._start(request, run)
 
-    def _next(self) -> tuple[Request[Any], Run]:
+    def _next(self) -> tuple[Request[Any], HandlerRun]:
         request, run = self._waiting.popleft()
         self._waiting_bytes -= len(request.body)
         return request, run

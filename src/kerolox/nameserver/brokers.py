@@ -18,7 +18,7 @@ BROKER_TIMEOUT_S = 120.0
 BrokerKey = tuple[str, str]  # cluster and address
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """What a broker says of itself."""
 
     cluster: str
@@ -94,7 +94,7 @@ class Alive:
 
     __slots__ = ("connection", "ha_address", "name", "seen_s", "timeout_s", "version")
 
-    def __init__(self, told: Registration, now_s: float) -> None:
+    def __init__(self, told: BrokerRegistration, now_s: float) -> None:
         self.name = told.name
         self.seen_s = now_s
         self.timeout_s = BROKER_TIMEOUT_S if told.timeout_s is None else told.timeout_s

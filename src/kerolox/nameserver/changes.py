@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 SLICE = 500  # topics: about a millisecond
 
-Steps = Generator[None, None, T]
+ChangeSteps = Generator[None, None, T]
 
 
-def at_once(steps: Steps[T]) -> T:
+def at_once(steps: ChangeSteps[T]) -> T:
     """Do all steps; for who has the routes to itself."""
     while True:
         try:
@@ -34,7 +34,7 @@ class Changes:
     def __init__(self) -> None:
         self.turn = asyncio.Lock()  # first come, first served
 
-    async def run(self, steps: Steps[T]) -> T:
+    async def run(self, steps: ChangeSteps[T]) -> T:
         async with self.turn:
             while True:
                 try:

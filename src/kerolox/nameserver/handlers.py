@@ -16,7 +16,7 @@ from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
 from kerolox.front.requests import Answer, Handler, Request, Row
 from kerolox.nameserver import listings
-from kerolox.nameserver.brokers import MinIdNotice, Registration
+from kerolox.nameserver.brokers import BrokerRegistration, MinIdNotice
 from kerolox.nameserver.changes import Changes
 from kerolox.nameserver.encoded_routes import encode_route, in_zone
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
@@ -49,7 +49,7 @@ _DISABLED = Answer(code=ResponseCode.SYSTEM_ERROR, remark="disable")
 _NOT_READY = Answer(code=ResponseCode.SYSTEM_ERROR, remark=route.NOT_READY)
 
 
-class Opening:
+class StartUp:
     """Whether a name server that has just started can know what it is asked.
 
     ``brokers_awaited``: nothing is told before so many brokers have registered. Until then "no such topic"
@@ -93,7 +93,7 @@ class Opening:
 class RouteHandlers:
     """105: what clients ask all the time."""
 
-    def __init__(self, routes: Routes, opening: Opening) -> None:
+    def __init__(self, routes: Routes, opening: StartUp) -> None:
         self._routes = routes
         self._encoded = routes.encoded
         self._opening = opening
@@ -426,14 +426,14 @@ async def _listed(topics: TopicList) -> Answer:
     return Answer(body=await asyncio.to_thread(topics.encode))
 
 
-def _registration(request: Request[registration.RegisterBrokerRequest]) -> Registration:
+def _registration(request: Request[registration.RegisterBrokerRequest]) -> BrokerRegistration:
     told = request.header
     body = RegistrationBody()
     if request.body:
         body = decode_registration(request.body, compressed=told.compressed, version=request.caller.version)
     table = body.topic_config_serialize_wrapper
     timeout_ms = told.heartbeat_timeout_millis
-    return Registration(
+    return BrokerRegistration(
         cluster=told.cluster_name,
         name=told.broker_name,
         id=told.broker_id,

@@ -26,7 +26,7 @@ CHARACTERS_MAX = 4 << 20  # of the whole table
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
-Table = dict[str, dict[str, str]]
+KvTable = dict[str, dict[str, str]]
 
 
 class KvFileBroken(KeroloxError):
@@ -45,7 +45,7 @@ class KvConfig:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._tables: Table = {}
+        self._tables: KvTable = {}
         self._characters = 0  # of all names and values
         self._file = LatestSave(self.path)
         self._unsaved: Unsaved[tuple[str, str], str] = Unsaved(self._put_back)
@@ -147,7 +147,7 @@ class KvConfig:
         self._file.save(dumps({"configTable": self._tables})).add_done_callback(ended)
 
 
-def read_tables(path: Path) -> Table:
+def read_tables(path: Path) -> KvTable:
     """The tables of a file; none when there is no file. Blocking. Raises KvFileBroken."""
     try:
         raw = path.read_bytes()

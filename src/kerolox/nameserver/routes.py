@@ -22,14 +22,14 @@ from kerolox.nameserver.brokers import (
     MASTER_ID,
     Alive,
     BrokerKey,
+    BrokerRegistration,
     Group,
     MinIdNotice,
     Registered,
-    Registration,
     min_id_notice,
     with_acting_master,
 )
-from kerolox.nameserver.changes import SLICE, Steps, at_once
+from kerolox.nameserver.changes import SLICE, ChangeSteps, at_once
 from kerolox.nameserver.encoded_routes import EncodedRoutes
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.protocol.bodies.queue_mapping import QueueMapping
@@ -69,11 +69,11 @@ class Routes:
 
     # --- brokers come ------------------------------------------------------------------------
 
-    def register(self, told: Registration, now_s: float) -> Registered:
+    def register(self, told: BrokerRegistration, now_s: float) -> Registered:
         """Take in a broker, or an update of one."""
         return at_once(self.registering(told, now_s))
 
-    def registering(self, told: Registration, now_s: float) -> Steps[Registered]:
+    def registering(self, told: BrokerRegistration, now_s: float) -> ChangeSteps[Registered]:
         """The same in slices, by RocketMQ's rules in RocketMQ's order."""
         too_much = self._too_much(told)
         if too_much is not None:
@@ -128,7 +128,7 @@ class Routes:
         self._set_filter_servers(told)
         return self._answer(group, told, is_new, lowest_changed)
 
-    def _too_much(self, told: Registration) -> str | None:
+    def _too_much(self, told: BrokerRegistration) -> str | None:
         """Why a registration is not taken: it would make a table larger than it may be."""
         for what, text in (("cluster", told.cluster), ("name", told.name), ("address", told.address)):
             if len(text) > NAME_LENGTH_MAX:
@@ -163,8 +163,8 @@ class Routes:
             self._drop_encoded(group)
 
     def _taking_topics(
-        self, group: Group, told: Registration, is_new_id: bool, *, read_only: bool
-    ) -> Steps[None]:
+        self, group: Group, told: BrokerRegistration, is_new_id: bool, *, read_only: bool
+    ) -> ChangeSteps[None]:
         if self.options.delete_topic_with_broker_registration and not told.mappings:
             yield from self._removing(group.topics - set(told.topics), group)
         before = self.alive.get(told.key)
@@ -203,7 +203,7 @@ class Routes:
                 if number % SLICE == 0:
                     yield
 
-    def _set_alive(self, told: Registration, now_s: float) -> bool:
+    def _set_alive(self, told: BrokerRegistration, now_s: float) -> bool:
         before = self.alive.get(told.key)
         if before is not None and before.connection is not told.connection:
             self._forget_alive(told.key)
@@ -211,7 +211,7 @@ class Routes:
         self._of_connection.setdefault(told.connection, set()).add(told.key)
         return before is None
 
-    def _set_filter_servers(self, told: Registration) -> None:
+    def _set_filter_servers(self, told: BrokerRegistration) -> None:
         if told.filter_servers is None or self.filter_servers.get(told.key, ()) == told.filter_servers:
             return
         if told.filter_servers:
@@ -221,7 +221,9 @@ class Routes:
         # They are found by address, which two groups may share; and hardly anyone has any.
         self.encoded.clear()
 
-    def _answer(self, group: Group, told: Registration, is_new: bool, lowest_changed: bool) -> Registered:
+    def _answer(
+        self, group: Group, told: BrokerRegistration, is_new: bool, lowest_changed: bool
+    ) -> Registered:
         master_address = ha_address = None
         if told.id != MASTER_ID:
             master = group.addresses.get(MASTER_ID)
@@ -252,7 +254,7 @@ class Routes:
         """Forget one broker; its queues too, if it was the last of its name."""
         return at_once(self.unregistering(cluster, name, id, address))
 
-    def unregistering(self, cluster: str, name: str, id: int, address: str) -> Steps[list[MinIdNotice]]:
+    def unregistering(self, cluster: str, name: str, id: int, address: str) -> ChangeSteps[list[MinIdNotice]]:
         """The same in slices."""
         key = cluster, address
         self._forget_alive(key)
@@ -280,7 +282,7 @@ class Routes:
         """Forget the brokers that spoke through this connection."""
         return at_once(self.losing_connection(connection))
 
-    def losing_connection(self, connection: Any) -> Steps[tuple[list[BrokerKey], list[MinIdNotice]]]:
+    def losing_connection(self, connection: Any) -> ChangeSteps[tuple[list[BrokerKey], list[MinIdNotice]]]:
         """The same in slices."""
         return (yield from self._forgetting_all(sorted(self._of_connection.get(connection, ()))))
 
@@ -288,14 +290,18 @@ class Routes:
         """Forget the brokers whose time is up; also gives their connections, which are of no more use."""
         return at_once(self.forgetting_quiet(now_s))
 
-    def forgetting_quiet(self, now_s: float) -> Steps[tuple[list[Any], list[BrokerKey], list[MinIdNotice]]]:
+    def forgetting_quiet(
+        self, now_s: float
+    ) -> ChangeSteps[tuple[list[Any], list[BrokerKey], list[MinIdNotice]]]:
         """The same in slices."""
         quiet = [key for key, alive in self.alive.items() if alive.seen_s + alive.timeout_s < now_s]
         connections = [self.alive[key].connection for key in quiet]
         gone, notices = yield from self._forgetting_all(quiet)
         return connections, gone, notices
 
-    def _forgetting_all(self, keys: list[BrokerKey]) -> Steps[tuple[list[BrokerKey], list[MinIdNotice]]]:
+    def _forgetting_all(
+        self, keys: list[BrokerKey]
+    ) -> ChangeSteps[tuple[list[BrokerKey], list[MinIdNotice]]]:
         notices: list[MinIdNotice] = []
         for cluster, address in keys:
             group = self.groups.get(self.alive[cluster, address].name)
@@ -315,7 +321,7 @@ class Routes:
         if not keys:
             del self._of_connection[alive.connection]
 
-    def _removing_group(self, group: Group) -> Steps[None]:
+    def _removing_group(self, group: Group) -> ChangeSteps[None]:
         del self.groups[group.name]
         for cluster, names in list(self.clusters.items()):
             names.discard(group.name)
@@ -323,7 +329,7 @@ class Routes:
                 del self.clusters[cluster]
         yield from self._removing(group.topics | group.mapped, group)
 
-    def _removing(self, topics: Iterable[str], group: Group) -> Steps[None]:
+    def _removing(self, topics: Iterable[str], group: Group) -> ChangeSteps[None]:
         for number, topic in enumerate(topics, start=1):
             self._remove_queues(topic, group)
             if number % SLICE == 0:
@@ -353,7 +359,7 @@ class Routes:
         """Nothing more is sent to brokers of this name, until they register a change. How many topics."""
         return at_once(self.wiping_write_perm(name))
 
-    def wiping_write_perm(self, name: str) -> Steps[int]:
+    def wiping_write_perm(self, name: str) -> ChangeSteps[int]:
         """The same in slices."""
         group = self.groups.get(name)
         return (
@@ -364,7 +370,7 @@ class Routes:
         """Every topic of this name is read and written again. How many topics."""
         return at_once(self.adding_write_perm(name))
 
-    def adding_write_perm(self, name: str) -> Steps[int]:
+    def adding_write_perm(self, name: str) -> ChangeSteps[int]:
         """The same in slices."""
         group = self.groups.get(name)
         if group is None:
@@ -404,7 +410,7 @@ class Routes:
             del self.topics[topic]
         self.encoded.drop(topic)
 
-    def _changing_perms(self, group: Group, change: Callable[[int], int]) -> Steps[int]:
+    def _changing_perms(self, group: Group, change: Callable[[int], int]) -> ChangeSteps[int]:
         for number, topic in enumerate(list(group.topics), start=1):
             if number % SLICE == 0:
                 yield

@@ -23,8 +23,8 @@ from kerolox.nameserver.handlers import (
     BrokerHandlers,
     ConfigHandlers,
     KvHandlers,
-    Opening,
     RouteHandlers,
+    StartUp,
     TopicHandlers,
 )
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
@@ -137,7 +137,7 @@ class NameServer(CallerEvents):
         route_lane = Lane("route", clock=self._clock)
         default_lane = Lane("default", body_bytes_max=BODY_BYTES_MAX, clock=self._clock)
         register_lane = Lane("registration", running_max=4, waiting_max=1000, clock=self._clock)
-        opening = Opening(self.routes, self.options, self._clock, self._brokers_awaited)
+        opening = StartUp(self.routes, self.options, self._clock, self._brokers_awaited)
         handlers = RemotingHandlers()
         for code, handler, header in RouteHandlers(self.routes, opening).rows():
             handlers.add(code, handler, header, route_lane)

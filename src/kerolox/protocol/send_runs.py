@@ -53,14 +53,14 @@ KNOWN_FIELDS: Final = frozenset("abcdefghijklmn") | SIGNATURE_FIELDS
 
 # Of a topic: its name as bytes, its field in records, and the queues messages may go to, by their number. A
 # queue is anything with a next_offset.
-Target: TypeAlias = "tuple[bytes, bytes, dict[int, Any]]"
+SendTarget: TypeAlias = "tuple[bytes, bytes, dict[int, Any]]"
 
 
 # Where a message waits that is to come later: topic as bytes, its field in records, number of the queue, the
 # queue, the message's properties there, and the handle by which it can be taken back (may be empty).
-Parked: TypeAlias = "tuple[bytes, bytes, int, Any, bytes, bytes]"
+ParkedSend: TypeAlias = "tuple[bytes, bytes, int, Any, bytes, bytes]"
 # Asked with topic, queue and properties; None when others have to look at it. Must not change anything.
-Park = Callable[[bytes, int, bytes], "Parked | None"]
+Park = Callable[[bytes, int, bytes], "ParkedSend | None"]
 
 # Of a send that is signed: access key, signature and security token (empty when absent), the signed text, and
 # the body, which is signed behind it.
@@ -134,7 +134,7 @@ def send_setting(
 def _take_sends(
     frames: list[Frame],
     at: int,
-    targets: dict[bytes, Target],
+    targets: dict[bytes, SendTarget],
     setting: SendSetting,
     born_host: bytes,
     bytes_max: int,
@@ -172,7 +172,7 @@ def _take_sends(
 class _Run:
     def __init__(
         self,
-        targets: dict[bytes, Target],
+        targets: dict[bytes, SendTarget],
         setting: SendSetting,
         born_host: bytes,
         bytes_max: int,
@@ -187,7 +187,7 @@ class _Run:
         self._end = end
         self._file_end = file_end
         self._now_ms = now_ms
-        self._target: Target | None = None
+        self._target: SendTarget | None = None
         self._stored_name: bytes | None = None
         self.records: list[bytes] = []
         self.entries: list[Entry] = []
@@ -255,7 +255,7 @@ class _Run:
         return setting.clears(topic, self._born_host, signed)
 
     def _take_later(
-        self, command: Command, said: SendRequestV2, target: Target, properties: bytes, unique: bytes
+        self, command: Command, said: SendRequestV2, target: SendTarget, properties: bytes, unique: bytes
     ) -> bool:
         """A message that is to come later, or something else for others."""
         park = self._setting.park

@@ -44,7 +44,7 @@ class ReadOnlyDisk(DiskError):
     """The file system does not take writes, from the start or since it noticed a fault."""
 
 
-class AccessDenied(DiskError):
+class FileAccessDenied(DiskError):
     """The process may not touch this file."""
 
 
@@ -146,8 +146,8 @@ _KINDS: dict[int | None, tuple[type[DiskError], str]] = {
         "raise the quota, free space or shorten the retention",
     ),
     errno.EROFS: (ReadOnlyDisk, "look at the kernel log for the reason, repair, remount, start again"),
-    errno.EACCES: (AccessDenied, "check owner and mode of the file and its directories"),
-    errno.EPERM: (AccessDenied, "check owner, mode and attributes of the file"),
+    errno.EACCES: (FileAccessDenied, "check owner and mode of the file and its directories"),
+    errno.EPERM: (FileAccessDenied, "check owner, mode and attributes of the file"),
     errno.EMFILE: (TooManyOpenFiles, "raise the limit of open files (ulimit -n)"),
     errno.ENFILE: (TooManyOpenFiles, "raise the system's limit of open files (fs.file-max)"),
     errno.ENOENT: (FileMissing, "check the path"),

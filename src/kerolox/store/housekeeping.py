@@ -16,7 +16,7 @@ from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
 from kerolox.store.disk.sums import CHECKED_BYTES, STEP_BYTES, Sums
 from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.queue.consume_queues import flush
-from kerolox.store.retention import MANUAL_ROUNDS, LogFile, Verdict, judge
+from kerolox.store.retention import MANUAL_ROUNDS, LogFile, RetentionVerdict, judge
 from kerolox.store.state import Obstacle
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class Housekeeper:
         self._clean_timer = self._store.clock.beat(interval_s, self._clean_tick)
         self._spawn(self.clean())
 
-    async def clean(self) -> Verdict:
+    async def clean(self) -> RetentionVerdict:
         """One look at age and disk, and what follows from it."""
         store = self._store
         verdict = await asyncio.get_running_loop().run_in_executor(store.keeper, self._judge)
@@ -241,7 +241,7 @@ class Housekeeper:
             log.info("log_deleted from=%d to=%d reason=%r", before, store.log.min_offset, verdict.reason)
         return verdict
 
-    def _judge(self) -> Verdict:
+    def _judge(self) -> RetentionVerdict:
         store = self._store
         files = [
             LogFile(segment.start, segment.end, int(store.files.mtime_s(segment.path) * 1000))

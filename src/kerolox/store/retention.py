@@ -25,7 +25,7 @@ class LogFile(msgspec.Struct, frozen=True):
     modified_ms: int
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class RetentionVerdict(msgspec.Struct, frozen=True):
     """What to do now."""
 
     delete_before: int | None  # offset; None: nothing
@@ -42,7 +42,7 @@ def judge(
     ordered: bool = False,
     queue_disk_ratio: float | None = None,
     was_full: bool = False,
-) -> Verdict:
+) -> RetentionVerdict:
     """Which files are to go. ``disk_ratio`` is used/total, below 0 when it cannot be told.
 
     With several directories the emptiest decides: new files can still go there. A disk that ``was_full``
@@ -56,7 +56,7 @@ def judge(
     hour = time.localtime(now_ms / 1000).tm_hour
     due = hour in delete_hours(options.delete_hours)
     if not (due or filling or forced or ordered or full):
-        return Verdict(None, False, "nothing is due")
+        return RetentionVerdict(None, False, "nothing is due")
     if ratio > options.disk_percent_max / 100 or forced or full:
         why = f"the disk is {ratio * 100:.0f}% full"
     elif unknown:
@@ -69,7 +69,7 @@ def judge(
         if count > options.delete_batch_max or not (old or forced):
             break
         before = file.end
-    return Verdict(before, full, why if before is not None else f"{why}, but nothing may go yet")
+    return RetentionVerdict(before, full, why if before is not None else f"{why}, but nothing may go yet")
 
 
 def delete_hours(text: str) -> frozenset[int]:

@@ -12,7 +12,7 @@ from kerolox.broker.admin.topic_admin import Settled, TopicAdmin
 from kerolox.broker.base import Base
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.figures.runtime_info import RuntimeInfo
-from kerolox.broker.later.room import Later
+from kerolox.broker.later.room import Scheduling
 from kerolox.broker.members.room import Membership
 from kerolox.broker.tables.room import Tables
 from kerolox.front.requests import Row
@@ -31,7 +31,7 @@ class Admin:
         tables: Tables,
         membership: Membership,
         figures: Figures,
-        later: Later,
+        later: Scheduling,
         *,
         settled: Settled,
         found: Mapping[str, object],

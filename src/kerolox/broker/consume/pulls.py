@@ -11,10 +11,15 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from kerolox.broker.bounds import OFFSETS_MAX
-from kerolox.broker.consume.waiting_pulls import HeldPull, WaitingPulls, Wants
+from kerolox.broker.consume.waiting_pulls import HeldPull, PullFilter, WaitingPulls
 from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.leadership import Leadership
-from kerolox.broker.members.compiled_filters import CompiledFilters, Key, NotCompiled, no_property_filter
+from kerolox.broker.members.compiled_filters import (
+    CompiledFilters,
+    FilterKey,
+    NotCompiled,
+    no_property_filter,
+)
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
@@ -94,7 +99,7 @@ class Filter(NamedTuple):
     by_queue: QueueFilter | None = None  # queue entries: may take too much
     by_unit: UnitFilter | None = None  # their extension: may take too much
     by_record: RecordFilter | None = None  # records, after that
-    by_properties: Wants | None = None  # the properties of a message that just came: both in one
+    by_properties: PullFilter | None = None  # the properties of a message that just came: both in one
 
 
 class Plan:
@@ -152,7 +157,7 @@ class Pulls:
             return lambda: self._pull_prepared(request, key)
         return self._planned(request, plan)
 
-    async def _pull_prepared(self, request: Request[PullRequest], key: Key) -> Answer | None:
+    async def _pull_prepared(self, request: Request[PullRequest], key: FilterKey) -> Answer | None:
         assert self.compiled is not None  # it said that it does not know the condition
         await self.compiled.prepare((key,))
         try:

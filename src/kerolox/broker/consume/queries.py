@@ -33,10 +33,10 @@ QUEUE_ENTRIES_MAX = 32_768  # of one answer
 class Subscriptions(Protocol):
     """What queries ask of the groups. See groups.py."""
 
-    def members(self, group: str) -> GroupMembers | None: ...
+    def members(self, group: str) -> SubscribedGroup | None: ...
 
 
-class GroupMembers(Protocol):
+class SubscribedGroup(Protocol):
     def subscription(self, topic: str) -> SubscriptionData | None: ...
 
 

@@ -27,7 +27,7 @@ HELD_OF_ONE_MAX = 10_000  # of one connection: a client has no more queues
 LEFT_BEHIND_MAX = 1024  # deadlines of pulls that are gone, beside as many as are held
 
 # Whether an entry with these properties may be wanted; None wants everything.
-Wants = Callable[[bytes], bool]
+PullFilter = Callable[[bytes], bool]
 
 
 class HeldPull:
@@ -41,7 +41,7 @@ class HeldPull:
         offset: int,
         deadline_s: float,
         resume: Callable[[], None],
-        wants: Wants | None = None,
+        wants: PullFilter | None = None,
         owner: object = None,
     ) -> None:
         self.queue = queue

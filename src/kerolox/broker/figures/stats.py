@@ -33,7 +33,7 @@ _PUT_CLASSES: Final = (
     "1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~",
 )  # fmt: skip
 
-Key = TypeVar("Key")
+StatKey = TypeVar("StatKey")
 Sample = tuple[int, int, int, int]  # wall ms, messages, bytes, times
 
 
@@ -308,7 +308,7 @@ class Statistics:
                 elif now_s - flow.seen_s > SILENT_S_MAX:
                     del table[key]
 
-    def _add(self, table: dict[Key, Flow], key: Key) -> Flow:
+    def _add(self, table: dict[StatKey, Flow], key: StatKey) -> Flow:
         """A flow of its own; one for all the others when there are too many."""
         if len(table) >= FLOWS_MAX:
             return self._others

@@ -15,7 +15,7 @@ from kerolox.protocol.reserved import SCHEDULE_TOPIC
 TIMER_COUNTS_MS = 10_000  # how often figures of the timer are saved
 
 
-class Later:
+class Scheduling:
     def __init__(self, base: Base, tables: Tables, figures: Figures, path: WritePath) -> None:
         options, clock, store = base.options, base.clock, base.store
         self._stats, self._options = figures.stats, options

@@ -33,7 +33,7 @@ from kerolox.store.errors import StoreError
 from kerolox.store.log.commit_log import Place
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.timer_counts import TimerCounts
-from kerolox.store.timer.log import ROLL, Unit
+from kerolox.store.timer.log import ROLL, TimerUnit
 from kerolox.store.timer.timer_store import TimerStore
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ RETRY_S = 0.5
 TRIES_MAX = 3
 
 # A unit and its message, if it is still there.
-_Found = tuple[Unit, StoredMessage | None]
+_Found = tuple[TimerUnit, StoredMessage | None]
 
 
 class Stopped(Exception):
@@ -185,7 +185,7 @@ class TimerDelivery:
             self._counts.add(topic, 1)  # it had taken nothing back
 
     def _restored(
-        self, moment: int, unit: Unit, message: StoredMessage, wall_ms: int
+        self, moment: int, unit: TimerUnit, message: StoredMessage, wall_ms: int
     ) -> PendingMessage | None:
         if unit.magic & ROLL:
             return rolled(message, unit.entered_ms, wall_ms)

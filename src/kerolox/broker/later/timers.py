@@ -37,7 +37,7 @@ from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 from kerolox.store.tables.timer_counts import TimerCounts
 from kerolox.store.timer.checkpoint import decode_leader
-from kerolox.store.timer.log import Unit
+from kerolox.store.timer.log import TimerUnit
 from kerolox.store.timer.progress_note import TimerNote, TimerNoteFile
 from kerolox.store.timer.timer_store import Entering, TimerStore
 from kerolox.store.timer.wheel import Change
@@ -179,7 +179,7 @@ class Timers:
                 TimerNote(0, self._read_ms, moment, left, self.arrivals.offset, self.files.log.end, *last)
             )
 
-    def _queue_offset_of(self, unit: Unit) -> int | None:
+    def _queue_offset_of(self, unit: TimerUnit) -> int | None:
         """Which entry of the timer's queue the newest unit was made of; None when that cannot be told."""
         queue = self.arrivals.queue
         try:

@@ -24,13 +24,13 @@ COMPILED_CHARACTERS_MAX: Final = 8 << 20  # of their expressions together; more 
 LONG_CHARACTERS: Final = 2048
 _SHOWN_MAX: Final = 200  # characters of an expression in a log line
 
-Key = tuple[str | None, str]  # kind and expression
+FilterKey = tuple[str | None, str]  # kind and expression
 
 
 class NotCompiled(Exception):
     """A long condition is not known yet: see :meth:`CompiledFilters.prepare`, then try again."""
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: FilterKey) -> None:
         self.key = key
         super().__init__("a long condition is to be compiled first")
 
@@ -39,7 +39,7 @@ class CompiledFilters:
     """By kind and expression, what they are compiled to or why they cannot be. The oldest go first."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, SqlFilter | FilterError] = {}
+        self._known: dict[FilterKey, SqlFilter | FilterError] = {}
         self._characters = 0
         # One thread: compiling holds the interpreter, so a second would only take from the loop.
         self._pool = ThreadPoolExecutor(1, "filter-compiler")
@@ -47,7 +47,7 @@ class CompiledFilters:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def get(self, key: Key) -> SqlFilter:
+    def get(self, key: FilterKey) -> SqlFilter:
         """Compiled now if it is not known. Raises :class:`FilterError` when the expression cannot be used."""
         found = self._known.get(key)
         if found is None:
@@ -57,12 +57,12 @@ class CompiledFilters:
             raise found
         return found
 
-    def check_known(self, key: Key) -> None:
+    def check_known(self, key: FilterKey) -> None:
         """Raises :class:`NotCompiled` for one that would take long."""
         if len(key[1]) > LONG_CHARACTERS and key not in self._known:
             raise NotCompiled(key)
 
-    def unknown(self, wanted: Iterable[SubscriptionData]) -> list[Key]:
+    def unknown(self, wanted: Iterable[SubscriptionData]) -> list[FilterKey]:
         """Those of the subscriptions' conditions that would take long."""
         return [
             key
@@ -72,14 +72,14 @@ class CompiledFilters:
             and key not in self._known
         ]
 
-    async def prepare(self, keys: Iterable[Key]) -> None:
+    async def prepare(self, keys: Iterable[FilterKey]) -> None:
         """Compile them in a thread. They are known when this returns, until the loop does something else."""
         loop = asyncio.get_running_loop()
         made = {key: await loop.run_in_executor(self._pool, _compiled, key) for key in dict.fromkeys(keys)}
         for key, found in made.items():
             self._put(key, found)
 
-    def _put(self, key: Key, found: SqlFilter | FilterError) -> None:
+    def _put(self, key: FilterKey, found: SqlFilter | FilterError) -> None:
         known = self._known
         if key not in known:
             self._characters += len(key[1])
@@ -96,7 +96,7 @@ class CompiledFilters:
             )  # fmt: skip
 
 
-def key_of(wanted: SubscriptionData) -> Key:
+def key_of(wanted: SubscriptionData) -> FilterKey:
     return wanted.expression_type, wanted.sub_string or ""
 
 
@@ -105,7 +105,7 @@ def shown(expression: str | None) -> str:
     return (expression or "")[:_SHOWN_MAX]
 
 
-def _compiled(key: Key) -> SqlFilter | FilterError:
+def _compiled(key: FilterKey) -> SqlFilter | FilterError:
     kind, expression = key
     try:
         if kind != SQL92:

@@ -15,7 +15,7 @@ from kerolox.broker.bounds import (
 )
 from kerolox.broker.members.compiled_filters import CompiledFilters, key_of, no_property_filter, shown
 from kerolox.broker.members.groups import Groups
-from kerolox.broker.members.members import Client, Members
+from kerolox.broker.members.members import ConnectedClient, Members
 from kerolox.broker.names import retry_topic
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
@@ -61,7 +61,7 @@ class Heartbeats:
         return self._with_filters(wanted, lambda: self._joined(request, told))
 
     def _joined(self, request: Request[None], told: HeartbeatData) -> Answer:
-        client = Client.of(request.caller, told.client_id)
+        client = ConnectedClient.of(request.caller, told.client_id)
         # A client that sends no fingerprint always sends everything; others want to know if they must.
         full_wanted = told.heartbeat_fingerprint == 0
         for data in told.consumer_data_set:

@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 SCAN_S = 10.0
 
 # What one member wants: topic, kind of expression, expression.
-Wants = frozenset[tuple[str, str, str]]
+Subscribed = frozenset[tuple[str, str, str]]
 
 
-class Client:
+class ConnectedClient:
     """A client behind a connection, as its last heartbeat told."""
 
     __slots__ = ("caller", "client_id", "language", "version")
@@ -51,7 +51,7 @@ class Client:
         self.version = version
 
     @classmethod
-    def of(cls, caller: Caller, client_id: str) -> Client:
+    def of(cls, caller: Caller, client_id: str) -> ConnectedClient:
         return cls(caller, client_id, caller.language.name, caller.version)
 
 
@@ -60,12 +60,14 @@ class Member:
 
     __slots__ = ("client", "seen_ms", "seen_s", "wants", "warned")
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ConnectedClient) -> None:
         self.client = client
         self.seen_s = 0.0  # of the last heartbeat
         self.seen_ms = 0  # the same, as others are told
-        self.wants: Wants | None = None  # None until a heartbeat said
-        self.warned: set[tuple[str, Wants, Wants]] = set()  # other member, what this and what that one wants
+        self.wants: Subscribed | None = None  # None until a heartbeat said
+        self.warned: set[tuple[str, Subscribed, Subscribed]] = (
+            set()
+        )  # other member, what this and what that one wants
 
     @property
     def caller(self) -> Caller:
@@ -120,9 +122,9 @@ class ConsumerMembers:
             changed = True
         return changed
 
-    def differing(self, member: Member) -> list[tuple[Member, Wants]]:
+    def differing(self, member: Member) -> list[tuple[Member, Subscribed]]:
         """Members that want something else: of those that want the same, the first."""
-        found: dict[Wants, Member] = {}
+        found: dict[Subscribed, Member] = {}
         for other in self.by_caller.values():
             if other.wants is not None and other.wants != member.wants:
                 found.setdefault(other.wants, other)
@@ -183,7 +185,12 @@ class Members(CallerEvents):
         return {group for group, found in self.consumers.items() if topic in found.subscriptions}
 
     def join(
-        self, client: Client, data: ConsumerData, *, notify: bool = True, with_subscriptions: bool = True
+        self,
+        client: ConnectedClient,
+        data: ConsumerData,
+        *,
+        notify: bool = True,
+        with_subscriptions: bool = True,
     ) -> bool:
         """A heartbeat of a consumer; True when the group is another one now.
 
@@ -228,7 +235,7 @@ class Members(CallerEvents):
 
     # --- producers -----------------------------------------------------------------------------------
 
-    def join_producers(self, group: str, client: Client) -> bool:
+    def join_producers(self, group: str, client: ConnectedClient) -> bool:
         """A heartbeat of a producer; True when it is new."""
         found = self.producers.get(group)
         if found is None or client.caller not in found:
@@ -312,7 +319,11 @@ class Members(CallerEvents):
     # --- inside ----------------------------------------------------------------------------------------
 
     def _check_room(
-        self, groups: dict[Caller, set[str]], members: dict[Caller, Member] | None, client: Client, group: str
+        self,
+        groups: dict[Caller, set[str]],
+        members: dict[Caller, Member] | None,
+        client: ConnectedClient,
+        group: str,
     ) -> None:
         """Refused when the connection is in too many groups, or the group has too many members."""
         if len(groups.get(client.caller, ())) >= GROUPS_OF_CLIENT_MAX:
@@ -322,7 +333,7 @@ class Members(CallerEvents):
         if members is not None and len(members) >= MEMBERS_OF_GROUP_MAX:
             raise too_many(f"members of group {group!r}", "MEMBERS_OF_GROUP_MAX", MEMBERS_OF_GROUP_MAX)
 
-    def _seen(self, table: dict[Caller, Member], client: Client) -> tuple[Member, bool]:
+    def _seen(self, table: dict[Caller, Member], client: ConnectedClient) -> tuple[Member, bool]:
         """The member, and whether it is new or goes by another name now."""
         member = table.get(client.caller)
         changed = member is None or member.client_id != client.client_id
@@ -424,5 +435,5 @@ class Members(CallerEvents):
                     log.debug("notice_failed group=%r peer=%s error=%r", group, caller.address, error)
 
 
-def _text(wants: Wants) -> str:
+def _text(wants: Subscribed) -> str:
     return ", ".join(f"{topic}: {expression}" for topic, _, expression in sorted(wants)) or "nothing else"

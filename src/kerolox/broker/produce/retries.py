@@ -23,7 +23,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.admission import Admission, goes_to_a_group
 from kerolox.broker.write.intake import Intake
-from kerolox.broker.write.pending_message import Parked, PendingMessage
+from kerolox.broker.write.pending_message import OnParked, PendingMessage
 from kerolox.errors import KeroloxError, Refused
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol import properties as packed
@@ -143,7 +143,7 @@ class Retries:
 
     # --- sent by a client itself -------------------------------------------------------------------------
 
-    def redirect(self, request: Request[SendRequest], pending: PendingMessage) -> Parked | None:
+    def redirect(self, request: Request[SendRequest], pending: PendingMessage) -> OnParked | None:
         """A send to a retry topic: for a group that exists, and to its dead letters if that is the end."""
         if not goes_to_a_group(pending.topic):
             return None

@@ -21,7 +21,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.admission import Admission, goes_to_a_group, is_plain, is_single_tag
 from kerolox.broker.write.intake import Intake
-from kerolox.broker.write.pending_message import Parked, PendingMessage
+from kerolox.broker.write.pending_message import OnParked, PendingMessage
 from kerolox.errors import KeroloxError, Overloaded, ProtocolError
 from kerolox.front.handlers import refusal
 from kerolox.front.requests import Answer, Handler, Request
@@ -43,7 +43,7 @@ HELD_REQUEST_BYTES = 1000  # what one takes beside its body, about
 
 # What another part of the broker (retries, transactions) makes of a message before it is stored. It may
 # refuse by raising, and ask to be told where the message was parked.
-Rewrite = Callable[[Request[SendRequest], PendingMessage], Parked | None]
+SendRewrite = Callable[[Request[SendRequest], PendingMessage], OnParked | None]
 
 
 class Sends:
@@ -65,7 +65,7 @@ class Sends:
         self._topics = topics
         self._options = options
         self._unique_keys = unique_keys
-        self.rewrites: list[Rewrite] = []  # before those of the intake
+        self.rewrites: list[SendRewrite] = []  # before those of the intake
         self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
         # Topic, properties and sizes, for meters; None while nobody reads them.
         self.meter: Callable[[str, bytes, Sequence[int]], None] | None = None
@@ -123,7 +123,7 @@ class Sends:
                 sys_flag=sys_flag,
                 reconsume_times=header.reconsume_times or 0,
             )
-            parked: Parked | None = None
+            parked: OnParked | None = None
             for rewrite in self.rewrites:
                 parked = rewrite(request, pending) or parked
             if pending.topic in self._topics.unsaved:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kerolox.broker.base import Base
 from kerolox.broker.figures.room import Figures
-from kerolox.broker.later.room import Later
+from kerolox.broker.later.room import Scheduling
 from kerolox.broker.produce.room import Producing
 from kerolox.broker.remoting.send_runs import SendRuns
 from kerolox.broker.write.room import WritePath
@@ -16,7 +16,7 @@ class Remoting:
         base: Base,
         figures: Figures,
         path: WritePath,
-        later: Later,
+        later: Scheduling,
         producing: Producing,
     ) -> None:
         self.send_runs = SendRuns(

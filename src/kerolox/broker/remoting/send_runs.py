@@ -17,7 +17,7 @@ from kerolox.broker.produce.sends import Sends
 from kerolox.broker.write.admission import STOPS, Admission
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage
-from kerolox.broker.write.targets import Targets
+from kerolox.broker.write.targets import ClearedTargets
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Request
@@ -31,14 +31,14 @@ from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.limits import FRAME_BYTES_MAX
 from kerolox.protocol.record_scan import TOPIC
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.protocol.send_runs import PLAIN_STARTS, Parked, send_setting
+from kerolox.protocol.send_runs import PLAIN_STARTS, ParkedSend, send_setting
 from kerolox.store.log.acks import Acks
 from kerolox.store.log.flush import Safe
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 
 # Of a run: who sent it, the frames, from which on, how many, their answers, and when they came.
-Run = tuple[Peer, list[Frame], int, int, bytes, float]
+TakenRun = tuple[Peer, list[Frame], int, int, bytes, float]
 
 
 class SendRuns:
@@ -51,7 +51,7 @@ class SendRuns:
         intake: Intake,
         acks: Acks,
         admission: Admission,
-        targets: Targets,
+        targets: ClearedTargets,
         delays: Delays,
         timer_sends: TimerSends,
         options: BrokerOptions,
@@ -65,7 +65,7 @@ class SendRuns:
         # For statistics: topic, messages, bytes, requests.
         self.on_stored: list[Callable[[str, int, int, int], None]] = []
         self.meters: Meters | None = None  # None while nobody reads them
-        self._runs: list[Run] = []
+        self._runs: list[TakenRun] = []
         added = sends.added_properties
         self._setting = send_setting(
             store_host,
@@ -136,7 +136,7 @@ class SendRuns:
             return False
         return self._targets.learn(identity, header.topic, header.queue_id)
 
-    def _park(self, topic: bytes, queue_id: int, properties: bytes) -> Parked | None:
+    def _park(self, topic: bytes, queue_id: int, properties: bytes) -> ParkedSend | None:
         """Where a message waits that is to come later; None when it does not, or something else is asked."""
         if b"TRAN_MSG" in properties or b"POP_CK" in properties:
             return None
@@ -163,13 +163,13 @@ class SendRuns:
         else:
             self._intake.when_safe(lambda how: self._safe(runs, how))
 
-    def _answer(self, run: Run, code: ResponseCode) -> None:
+    def _answer(self, run: TakenRun, code: ResponseCode) -> None:
         peer, frames, at, count, answers, received_s = run
         peer.write_answers(answers if code == ResponseCode.SUCCESS else with_code(answers, code))
         if self.meters is not None:
             self.meters.answered_run(code_of(frames[at][1]), received_s, count, code)
 
-    def _safe(self, runs: list[Run], how: Safe) -> None:
+    def _safe(self, runs: list[TakenRun], how: Safe) -> None:
         for run in runs:
             if how is Safe.YES:
                 self._answer(run, ResponseCode.SUCCESS)
@@ -185,7 +185,7 @@ class SendRuns:
                 )
 
 
-def refuse(run: Run, answer: Answer) -> None:
+def refuse(run: TakenRun, answer: Answer) -> None:
     """Answer all requests of a run alike."""
     peer, frames, at, count, _, _ = run
     for frame in frames[at : at + count]:

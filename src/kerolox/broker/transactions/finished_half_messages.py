@@ -45,7 +45,7 @@ PENDING_COUNT_MAX = 100_000  # half messages looked at after a start
 Sameness = tuple[str, int, bytes, bytes]
 
 
-class Transaction:
+class HalfTransaction:
     """One that was put back at least once: it has several offsets in the half queue."""
 
     __slots__ = ("ended", "offsets")
@@ -81,7 +81,7 @@ class FinishedHalfMessages:
         # gone through it long ago.
         self._lately: set[int] = set()
         self._in_order: deque[int] = deque()  # the same, the oldest first
-        self._put_back: dict[int, Transaction] = {}
+        self._put_back: dict[int, HalfTransaction] = {}
         self._ops: deque[tuple[int, int]] = deque()  # offset of the op message, highest offset it notes
         self._op_progress = 0
         # Not yet in the log, each with whether its producer ended it.
@@ -130,7 +130,7 @@ class FinishedHalfMessages:
         """It was put back as a copy; ``first`` is where it was before, when the half message says."""
         transaction = self._put_back.get(half.queue_offset)
         if transaction is None:
-            transaction = self._put_back[half.queue_offset] = Transaction(half.queue_offset)
+            transaction = self._put_back[half.queue_offset] = HalfTransaction(half.queue_offset)
             if first is not None and first not in self._put_back:
                 transaction.offsets.insert(0, first)
                 self._put_back[first] = transaction
@@ -302,7 +302,7 @@ class FinishedHalfMessages:
                 found.append(newest[same])
             newest[same] = offset
             if first is not None:
-                transaction = self._put_back.setdefault(first, Transaction(first))
+                transaction = self._put_back.setdefault(first, HalfTransaction(first))
                 transaction.offsets.append(offset)
                 self._put_back[offset] = transaction
         return found

@@ -15,7 +15,7 @@ from kerolox.broker.transactions.finished_half_messages import FinishedHalfMessa
 from kerolox.broker.transactions.half_messages import Home
 from kerolox.broker.transactions.recent_half_messages import RecentHalfMessages
 from kerolox.broker.write.intake import Intake
-from kerolox.broker.write.pending_message import Parked, PendingMessage
+from kerolox.broker.write.pending_message import OnParked, PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import Refused
 from kerolox.front.requests import Request, Row
@@ -75,7 +75,7 @@ class Transactions:
     def admin_rows(self) -> list[Row]:
         return [(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.endings.resume, ResumeCheckRequest)]
 
-    def prepare(self, request: Request[SendRequest], pending: PendingMessage) -> Parked | None:
+    def prepare(self, request: Request[SendRequest], pending: PendingMessage) -> OnParked | None:
         """Of sends, before a message is stored: make it a half message if it is to be one."""
         if not half_messages.is_half(pending):
             return None

@@ -35,7 +35,7 @@ class PendingMessage:
 
 
 Rewrite = Callable[[PendingMessage], None]
-Parked = Callable[[PendingMessage, Place], None]  # told where a message was parked
+OnParked = Callable[[PendingMessage, Place], None]  # told where a message was parked
 
 
 @lru_cache(4096)

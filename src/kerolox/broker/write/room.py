@@ -7,7 +7,7 @@ from kerolox.broker.figures.room import Figures
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.write.admission import Admission
 from kerolox.broker.write.intake import Intake
-from kerolox.broker.write.targets import Targets
+from kerolox.broker.write.targets import ClearedTargets
 from kerolox.store.log.cursors import LIGHT_PREFIX
 
 
@@ -30,7 +30,7 @@ class WritePath:
         )
         self.intake = Intake(store.log, store.acks, self.admission.fills_light_queues)
         self.intake.due = figures.stats.timed(self.intake.write)
-        self.targets = Targets(self.admission, self.intake)
+        self.targets = ClearedTargets(self.admission, self.intake)
         tables.topics.on_change.append(self.targets.topic_changed)
         tables.topics.on_removed += [self.targets.topic_removed, self.admission.topic_removed]
 

@@ -10,21 +10,21 @@ from kerolox.broker.write.admission import Admission
 from kerolox.broker.write.intake import Intake
 from kerolox.errors import KeroloxError
 from kerolox.protocol.bodies.topics import TopicConfig
-from kerolox.protocol.send_runs import Target
+from kerolox.protocol.send_runs import SendTarget
 
 TARGETS_MAX = 10_000  # known at once; past that they are learned anew
 
 
-class Targets:
+class ClearedTargets:
     """By the sender's identity and by topic: of each the queues that are known."""
 
     def __init__(self, admission: Admission, intake: Intake) -> None:
         self._admission = admission
         self._intake = intake
-        self._by_identity: dict[str | None, dict[bytes, Target]] = {}
+        self._by_identity: dict[str | None, dict[bytes, SendTarget]] = {}
         self._count = 0
 
-    def of(self, identity: str | None) -> dict[bytes, Target]:
+    def of(self, identity: str | None) -> dict[bytes, SendTarget]:
         """Those of one sender. Not to be kept: ask again for the next run."""
         found = self._by_identity.get(identity)
         if found is None:

@@ -48,7 +48,7 @@ _SCAN = 4096
 _SUMMED_AT_ONCE = 50_000
 _SWAP = sys.byteorder == "little"
 
-Item: TypeAlias = tuple[int, int, int]
+IndexItem: TypeAlias = tuple[int, int, int]
 """Hash, physical offset, store time in milliseconds."""
 
 
@@ -57,7 +57,7 @@ def file_size(slots: int, entries: int) -> int:
 
 
 def _index_entries(
-    items: list[Item], table: array[int], count: int, begin_ms: int
+    items: list[IndexItem], table: array[int], count: int, begin_ms: int
 ) -> tuple[bytes, int, set[int]]:
     """Enter items, of which the first gets the number ``count``, into the table of slots: their entries, how
     many slots were not in use before, and the pages of the table that changed."""
@@ -131,7 +131,7 @@ class IndexFile:
     def new_table(self) -> None:
         self._table = array("i", bytes(self.slots * SLOT_SIZE))
 
-    def put(self, items: list[Item]) -> None:
+    def put(self, items: list[IndexItem]) -> None:
         """Add entries, at most :attr:`room` of them, in the order of their place in the log."""
         if not items:
             return

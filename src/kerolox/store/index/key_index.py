@@ -22,7 +22,7 @@ from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.disk.segment import OpenFiles, SegmentGone, remove_segment
 from kerolox.store.disk.sums import UNKNOWN, IndexSum
 from kerolox.store.errors import StoreError, WrongFileSize
-from kerolox.store.index.index_file import IndexFile, Item, file_size
+from kerolox.store.index.index_file import IndexFile, IndexItem, file_size
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class KeyIndex:
 
     # Filling
 
-    def put_many(self, items: list[Item]) -> None:
+    def put_many(self, items: list[IndexItem]) -> None:
         """Enter hashes: ``(hash, physical offset, store time)``, in the order of the log.
 
         All items of one message belong in one call. Messages up to :attr:`end_physical` are there already
@@ -493,7 +493,7 @@ def _name(file: IndexFile) -> str:
     return os.path.basename(file.path)
 
 
-def _whole_messages(items: list[Item], count: int) -> int:
+def _whole_messages(items: list[IndexItem], count: int) -> int:
     """The largest number of items up to ``count`` after which another message begins."""
     while count and items[count][1] == items[count - 1][1]:
         count -= 1

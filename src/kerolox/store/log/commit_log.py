@@ -26,7 +26,7 @@ from kerolox.protocol.record import (
     seal_record,
 )
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, Entry
-from kerolox.protocol.send_runs import SendSetting, Taken, Target, take_sends
+from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken, take_sends
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.log.cursors import (
@@ -358,7 +358,7 @@ class CommitLog(ReadableLog):
         self,
         frames: list[Frame],
         at: int,
-        targets: dict[bytes, Target],
+        targets: dict[bytes, SendTarget],
         setting: SendSetting,
         born_host: bytes,
     ) -> Taken | None:

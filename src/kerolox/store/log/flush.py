@@ -40,7 +40,7 @@ class Safe(Enum):
 
 
 OnSafe = Callable[[Safe], None]
-Work = Callable[[], bool]
+FlushWork = Callable[[], bool]
 
 
 class FlushThread:
@@ -49,7 +49,7 @@ class FlushThread:
     Less than an executor can do, and a third of its cost for each flush: no queue, no futures.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: FlushWork) -> None:
         self._work = work  # true: once more, without being asked
         self._asked = threading.Lock()
         self._asked.acquire()

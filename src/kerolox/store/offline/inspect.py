@@ -24,7 +24,7 @@ from kerolox.store.offline.layout import OnlyReading
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
 from kerolox.store.recovery import FILLER_TOPIC
 
-Row: TypeAlias = dict[str, Any]
+ShownRow: TypeAlias = dict[str, Any]
 
 BODY_TEXT_MAX = 200
 BODY_HEX_BYTES = 32
@@ -102,7 +102,7 @@ def kind_of(path: str) -> Kind:
 
 def rows(
     path: str, kind: Kind | None = None, start: int | None = None, slots: int | None = None
-) -> Iterator[Row]:
+) -> Iterator[ShownRow]:
     """What is in a file, from ``start`` on: a log offset, a queue offset, or a number of an entry."""
     kind = kind or kind_of(path)
     if kind is Kind.INDEX:
@@ -113,7 +113,7 @@ def rows(
 # The commit log
 
 
-def _log_rows(path: str, start: int | None) -> Iterator[Row]:
+def _log_rows(path: str, start: int | None) -> Iterator[ShownRow]:
     with OnlyReading().open(path) as file:
         name = os.path.basename(path)
         base = int(name) if name.isascii() and name.isdigit() else 0
@@ -127,13 +127,13 @@ def _log_rows(path: str, start: int | None) -> Iterator[Row]:
             yield row
 
 
-def _log_row(file: File, at: int, base: int) -> tuple[Row, int]:
+def _log_row(file: File, at: int, base: int) -> tuple[ShownRow, int]:
     data = file.pread(_PIECE, at)
     result = scan(data, check=CHECK_BODY, count_max=1)
     if result.stop is Stop.INCOMPLETE and at + len(data) < file.size:
         data = file.pread(file.size - at, at)
         result = scan(data, check=CHECK_BODY, count_max=1)
-    place: Row = {"offset": base + at, "inFile": at}
+    place: ShownRow = {"offset": base + at, "inFile": at}
     if result.entries:
         entry = result.entries[0]
         row = place | message_row(decode_record(data))
@@ -184,10 +184,10 @@ def _next_record(file: File, at: int, base: int) -> int:
     return -1
 
 
-def message_row(message: StoredMessage) -> Row:
+def message_row(message: StoredMessage) -> ShownRow:
     """A record for eyes and programs."""
     topic = message.topic
-    row: Row = {
+    row: ShownRow = {
         "record": "message",
         "size": message.size,
         "topic": topic,
@@ -226,7 +226,7 @@ def body_text(body: bytes) -> str:
 # Queues and index
 
 
-def _queue_rows(path: str, start: int | None) -> Iterator[Row]:
+def _queue_rows(path: str, start: int | None) -> Iterator[ShownRow]:
     name = os.path.basename(path)
     base = int(name) // ENTRY_SIZE if name.isascii() and name.isdigit() else 0
     delayed = SCHEDULE_TOPIC in path.split(os.sep)
@@ -238,7 +238,7 @@ def _queue_rows(path: str, start: int | None) -> Iterator[Row]:
             if not data:
                 return
             for physical, size, code in ENTRY.iter_unpack(data):
-                row: Row = {"queueOffset": base + number}
+                row: ShownRow = {"queueOffset": base + number}
                 number += 1
                 if size == BLANK_SIZE:
                     yield row | {"entry": "blank"}
@@ -252,7 +252,7 @@ def _queue_rows(path: str, start: int | None) -> Iterator[Row]:
                     yield row | {"entry": kind, "offset": physical, "size": size, meaning: code}
 
 
-def _index_rows(path: str, start: int | None, slots: int | None) -> Iterator[Row]:
+def _index_rows(path: str, start: int | None, slots: int | None) -> Iterator[ShownRow]:
     with OnlyReading().open(path) as file:
         begin, end, first, last, used, count = index_file.HEADER.unpack(
             file.pread(index_file.HEADER.size, 0).ljust(index_file.HEADER.size, b"\0")
@@ -296,7 +296,7 @@ def _index_rows(path: str, start: int | None, slots: int | None) -> Iterator[Row
 # Small files
 
 
-def _checkpoint_rows(path: str, start: int | None) -> Iterator[Row]:
+def _checkpoint_rows(path: str, start: int | None) -> Iterator[ShownRow]:
     checkpoint = Checkpoint(OnlyReading(), path)
     checkpoint.load()
     for name, field in (
@@ -309,13 +309,13 @@ def _checkpoint_rows(path: str, start: int | None) -> Iterator[Row]:
         yield {"field": name, "value": getattr(checkpoint, field)}
 
 
-def _marks_rows(path: str, start: int | None) -> Iterator[Row]:
+def _marks_rows(path: str, start: int | None) -> Iterator[ShownRow]:
     marks = ProgressNotesFile(OnlyReading(), os.path.dirname(path)).load()
     for name in marks.__struct_fields__:
         yield {"field": name, "value": getattr(marks, name)}
 
 
-def _sums_rows(path: str, start: int | None) -> Iterator[Row]:
+def _sums_rows(path: str, start: int | None) -> Iterator[ShownRow]:
     sums = SumsFile(OnlyReading(), os.path.dirname(path)).load()
     if sums is None:
         return
@@ -328,11 +328,11 @@ def _sums_rows(path: str, start: int | None) -> Iterator[Row]:
         yield {"of": "index", **known._asdict()}
 
 
-def _text_rows(path: str, start: int | None) -> Iterator[Row]:
+def _text_rows(path: str, start: int | None) -> Iterator[ShownRow]:
     yield {"field": "content", "value": body_text(OnlyReading().read(path))}
 
 
-def _table_rows(path: str, start: int | None) -> Iterator[Row]:
+def _table_rows(path: str, start: int | None) -> Iterator[ShownRow]:
     """One row for each entry of each table, whatever the dialect it is written in."""
     data = OnlyReading().read(path)
     try:
@@ -372,7 +372,7 @@ def _is_secret(name: str) -> bool:
 # The timer of Apache's broker
 
 
-def _wheel_rows(path: str, start: int | None) -> Iterator[Row]:
+def _wheel_rows(path: str, start: int | None) -> Iterator[ShownRow]:
     with OnlyReading().open(path) as file:
         number = start or 0
         while (number + 1) * _WHEEL_SLOT.size <= file.size:
@@ -384,7 +384,7 @@ def _wheel_rows(path: str, start: int | None) -> Iterator[Row]:
                 number += 1
 
 
-def _timer_log_rows(path: str, start: int | None) -> Iterator[Row]:
+def _timer_log_rows(path: str, start: int | None) -> Iterator[ShownRow]:
     name = os.path.basename(path)
     base = int(name) if name.isdigit() else 0
     with OnlyReading().open(path) as file:
@@ -411,7 +411,7 @@ def _timer_log_rows(path: str, start: int | None) -> Iterator[Row]:
             at += _TIMER_UNIT.size
 
 
-def _timer_check_rows(path: str, start: int | None) -> Iterator[Row]:
+def _timer_check_rows(path: str, start: int | None) -> Iterator[ShownRow]:
     data = OnlyReading().read(path)[: _TIMER_CHECK.size].ljust(_TIMER_CHECK.size, b"\0")
     names = (
         "lastReadTimeMs",
@@ -426,7 +426,7 @@ def _timer_check_rows(path: str, start: int | None) -> Iterator[Row]:
         yield {"field": name, "value": value}
 
 
-_READERS: dict[Kind, Callable[[str, int | None], Iterator[Row]]] = {
+_READERS: dict[Kind, Callable[[str, int | None], Iterator[ShownRow]]] = {
     Kind.LOG: _log_rows,
     Kind.QUEUE: _queue_rows,
     Kind.CHECKPOINT: _checkpoint_rows,

@@ -66,7 +66,7 @@ class Skip(msgspec.Struct, frozen=True):
         return self.valid_from - self.offset
 
 
-class Cut(msgspec.Struct, frozen=True):
+class MendCut(msgspec.Struct, frozen=True):
     """What is dropped when the log ends at ``offset``."""
 
     offset: int
@@ -251,7 +251,7 @@ def _log_offset(piece: Piece) -> int:
 # Cutting off
 
 
-def plan_cut(layout: Layout, offset: int) -> Cut | None:
+def plan_cut(layout: Layout, offset: int) -> MendCut | None:
     """Find out what cutting drops; None when the log ends there already."""
     segments = open_log(layout)
     first, last = segments.first, segments.last
@@ -285,7 +285,7 @@ def plan_cut(layout: Layout, offset: int) -> Cut | None:
     later = [other.path for other in segments.all if other.start > offset]
     if not records and not later and not _has_bytes(segments, offset):
         return None
-    return Cut(offset, records, bytes_used, first_ms, later, segment.path, offset - segment.start)
+    return MendCut(offset, records, bytes_used, first_ms, later, segment.path, offset - segment.start)
 
 
 def _boundaries(segments: Segments, start: int, offset: int) -> tuple[int, int]:
@@ -311,7 +311,9 @@ def _has_bytes(segments: Segments, offset: int) -> bool:
     )
 
 
-def apply_cut(layout: Layout, cut: Cut, files: Files | None = None, clock: Clock = SYSTEM_CLOCK) -> list[str]:
+def apply_cut(
+    layout: Layout, cut: MendCut, files: Files | None = None, clock: Clock = SYSTEM_CLOCK
+) -> list[str]:
     """Move later files aside, save the rest of the last one, and end the log; where things were put."""
     files = files or Files()
     put: list[str] = []

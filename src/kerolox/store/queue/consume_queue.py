@@ -31,7 +31,7 @@ from kerolox.store.queue.entry import (
     ENTRY_SIZE,
     HOLE_TAGS,
     NOWHERE,
-    Entry,
+    QueueEntry,
     valid_bytes,
 )
 
@@ -294,7 +294,7 @@ class ConsumeQueue:
         per_file = self._segments.size // ENTRY_SIZE
         return offset - offset % per_file + per_file
 
-    def entry(self, offset: int) -> Entry | None:
+    def entry(self, offset: int) -> QueueEntry | None:
         """One entry; None outside of the queue. May wait for the disk."""
         data = self.read(offset, 1)
         return ENTRY.unpack(data) if data else None
@@ -477,7 +477,7 @@ class ConsumeQueue:
             max(self.min_offset, first), lambda entry: entry[1] != BLANK_SIZE and entry[0] >= log_min
         )
 
-    def _search(self, low: int, wanted: Callable[[Entry], bool]) -> int:
+    def _search(self, low: int, wanted: Callable[[QueueEntry], bool]) -> int:
         """The first offset from ``low`` on whose entry is wanted; the end when none is.
 
         Physical offsets only grow, so bisection does. What cannot be read (a missing file) counts as

@@ -28,7 +28,7 @@ HOLE_TAGS = 0x6B65_726F_6C6F_7865
 NOWHERE = (-1, -1)
 _SCAN = 4096 * ENTRY_SIZE
 
-Entry: TypeAlias = tuple[int, int, int]
+QueueEntry: TypeAlias = tuple[int, int, int]
 """Physical offset, size and tags code."""
 
 

@@ -28,7 +28,7 @@ class Sieve(Protocol):
     def __call__(self, data: bytes, at: int, size: int) -> bool: ...
 
 
-class Stop(IntEnum):
+class ScanEnd(IntEnum):
     """Why sifting stops before an entry."""
 
     DONE = 0  # that was the last one, or the limits are reached
@@ -65,13 +65,13 @@ def _sift(
         if count and (count >= count_max or size_bytes + size > bytes_max):
             break
         if physical < floor or size < RECORD_BYTES_MIN:
-            return number, count, size_bytes, filtered, Stop.ODD
+            return number, count, size_bytes, filtered, ScanEnd.ODD
         if physical < block_at or physical + size > block_end:
-            return number, count, size_bytes, filtered, Stop.ELSEWHERE
+            return number, count, size_bytes, filtered, ScanEnd.ELSEWHERE
         values = property_values(block, physical - block_at, size, keys)
         answer = None if values is None else answers.get(values)
         if answer is None:
-            return number, count, size_bytes, filtered, Stop.ODD if values is None else Stop.UNKNOWN
+            return number, count, size_bytes, filtered, ScanEnd.ODD if values is None else ScanEnd.UNKNOWN
         if answer:
             at = physical - block_at
             taken.append(block[at : at + size])
@@ -80,7 +80,7 @@ def _sift(
         else:
             filtered += 1
         number += 1
-    return number, count, size_bytes, filtered, Stop.DONE
+    return number, count, size_bytes, filtered, ScanEnd.DONE
 
 
 sift: Final = compiled("sift", _sift)

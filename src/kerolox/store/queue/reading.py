@@ -21,7 +21,7 @@ from kerolox.store.options import StoreOptions
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue
 from kerolox.store.queue.extended_queue import ExtendedQueue
 from kerolox.store.queue.extension import ADDRESS_MAX, NotInMemory, Unit
-from kerolox.store.queue.property_scan import Sieve, Stop, sift
+from kerolox.store.queue.property_scan import ScanEnd, Sieve, sift
 from kerolox.store.queue.read_check import ReadCheck
 
 PULL_BYTES_MAX = 128 << 20
@@ -330,12 +330,12 @@ class QueueReader:
                 count, count_max, size_bytes, bytes_max,
             )  # fmt: skip
             filtered += left_out
-            if why == Stop.DONE:
+            if why == ScanEnd.DONE:
                 break
             physical, size, _ = ENTRY.unpack_from(entries, number * ENTRY_SIZE)
-            if why == Stop.ODD or size == BLANK_SIZE:
+            if why == ScanEnd.ODD or size == BLANK_SIZE:
                 return None
-            if why == Stop.ELSEWHERE:
+            if why == ScanEnd.ELSEWHERE:
                 block, block_at = self._block(physical, size, log_end, asked.may_wait), physical
                 if len(block) < size:
                     return None
@@ -399,10 +399,10 @@ class QueueReader:
         return low // size == (high - 1) // size
 
 
-Run = tuple[int, int, int, int, int, int]  # count, bytes, first place, last place, its end, widest step
+EntryRun = tuple[int, int, int, int, int, int]  # count, bytes, first place, last place, its end, widest step
 
 
-def _entry_run(entries: bytes) -> Run | None:
+def _entry_run(entries: bytes) -> EntryRun | None:
     """What entries have in common that name messages one behind the other in the log; None if some do not."""
     if not entries:
         return None

@@ -9,7 +9,7 @@ from kerolox.store.tables.table import Table, TableBroken
 logger = logging.getLogger(__name__)
 
 
-class Figures(Table):
+class FigureTable(Table):
     """As any table; but one that does not read is no reason not to start: its figures begin anew."""
 
     def load(self) -> bool:

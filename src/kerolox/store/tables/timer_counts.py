@@ -10,11 +10,11 @@ from kerolox.protocol.bodies.body import from_tree
 from kerolox.protocol.bodies.stats import TimerMetric, TimerMetrics
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.store.disk.files import Files, PathLike
-from kerolox.store.tables.figures import Figures
+from kerolox.store.tables.figures import FigureTable
 from kerolox.store.tables.table import unknown_members
 
 
-class TimerCounts(Figures):
+class TimerCounts(FigureTable):
     """``counts[topic]``: a figure for people. A crash may leave it a little wrong."""
 
     NAME = "timermetrics"

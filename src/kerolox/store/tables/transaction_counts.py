@@ -9,7 +9,7 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.protocol.bodies.body import Body, from_tree
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.store.disk.files import Files, PathLike
-from kerolox.store.tables.figures import Figures
+from kerolox.store.tables.figures import FigureTable
 from kerolox.store.tables.table import unknown_members
 
 
@@ -25,7 +25,7 @@ class TransactionCountTable(Body, frozen=True, kw_only=True):
     transaction_count: dict[str, TransactionCount] = {}
 
 
-class TransactionCounts(Figures):
+class TransactionCounts(FigureTable):
     """Topic → half messages. A hint only: it is saved by interval, so a crash leaves it a little off."""
 
     NAME = "transactionMetrics"

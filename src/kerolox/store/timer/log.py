@@ -46,7 +46,7 @@ _WINDOW = UNIT_BYTES * 1260  # 64 KiB: chains are mostly short steps back
 _SCAN = UNIT_BYTES * 5040
 
 
-class Unit(NamedTuple):
+class TimerUnit(NamedTuple):
     previous: int
     magic: int
     entered_ms: int
@@ -67,7 +67,7 @@ class Chain(NamedTuple):
     deletes: array[int]
 
 
-def encode_unit(unit: Unit | tuple[int, int, int, int, int, int, int]) -> bytes:
+def encode_unit(unit: TimerUnit | tuple[int, int, int, int, int, int, int]) -> bytes:
     return _UNIT.pack(UNIT_BYTES, *unit, 0)
 
 
@@ -137,7 +137,7 @@ class TimerLog:
             at = unit.previous
         return Chain(places, deletes)
 
-    def units(self, places: Sequence[int]) -> list[Unit]:
+    def units(self, places: Sequence[int]) -> list[TimerUnit]:
         """The units at places given newest first. Waits for the disk."""
         reader = _Backwards(self.segments)
         found = (reader.unit(at) for at in places)
@@ -156,7 +156,7 @@ class TimerLog:
         finally:
             segments.open_files.release(segment)
 
-    def unit_before(self, end: int) -> Unit | None:
+    def unit_before(self, end: int) -> TimerUnit | None:
         """The unit that ends here, if there is one. Waits for the disk."""
         segment = self.segments.segment_at(end - 1) if end > 0 else None
         if segment is None:
@@ -167,7 +167,7 @@ class TimerLog:
             return None
         return decode_unit(self.segments.read(end - UNIT_BYTES, UNIT_BYTES))
 
-    def scan(self, start: int) -> Iterator[tuple[int, Unit | None]]:
+    def scan(self, start: int) -> Iterator[tuple[int, TimerUnit | None]]:
         """Units from a place on, to the first that is none: then its place and None. For a thread."""
         at = start
         for segment in self.segments.all:
@@ -219,7 +219,7 @@ class _Backwards:
         self._start = 0
         self._data = b""
 
-    def unit(self, at: int) -> Unit | None:
+    def unit(self, at: int) -> TimerUnit | None:
         offset = at - self._start
         if not 0 <= offset <= len(self._data) - UNIT_BYTES:
             segment = self._segments.segment_at(at)
@@ -234,7 +234,7 @@ class _Backwards:
         return decode_unit(self._data[offset : offset + UNIT_BYTES])
 
 
-def decode_unit(data: bytes) -> Unit | None:
+def decode_unit(data: bytes) -> TimerUnit | None:
     """None when these bytes are no unit."""
     if len(data) != UNIT_BYTES:
         return None
@@ -248,4 +248,4 @@ def decode_unit(data: bytes) -> Unit | None:
         or record_size <= 0
     ):
         return None
-    return Unit(previous, magic, entered_ms, delay_ms, physical, record_size, topic_hash)
+    return TimerUnit(previous, magic, entered_ms, delay_ms, physical, record_size, topic_hash)

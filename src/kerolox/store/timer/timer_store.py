@@ -16,7 +16,7 @@ from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.errors import StoreError
 from kerolox.store.timer.checkpoint import TimerCheckpoint
-from kerolox.store.timer.log import DELETE, PLAIN, ROLL, UNIT_BYTES, TimerLog, Unit, encode_unit
+from kerolox.store.timer.log import DELETE, PLAIN, ROLL, UNIT_BYTES, TimerLog, TimerUnit, encode_unit
 from kerolox.store.timer.wheel import SLOTS, Change, Slot, TimerWheel
 
 log = logging.getLogger(__name__)
@@ -38,14 +38,14 @@ class Entering:
 
 
 @dataclass(slots=True)
-class Recovered:
+class TimerRecovered:
     """What a start found."""
 
     read_ms: int  # messages due before this were delivered
     scanned: int = 0  # units read
     # Where messages lie whose units came after the checkpoint: those need not be entered again.
     seen: set[int] = field(default_factory=set)
-    last: Unit | None = None  # the newest unit
+    last: TimerUnit | None = None  # the newest unit
     damage: str = ""  # what is wrong with the files: then all is to be entered again
 
 
@@ -130,7 +130,7 @@ class TimerStore:
 
     def open(
         self, now_ms: int, noted: bytes | None = None, is_message: Callable[[int, int], bool] | None = None
-    ) -> Recovered:
+    ) -> TimerRecovered:
         """Load and bring in step. For a thread. Raises without having changed a file of a wrong size.
 
         ``noted`` is our own copy of the checkpoint; ``is_message`` says whether a message of this size lies
@@ -147,7 +147,7 @@ class TimerStore:
         since = self.moment(read_ms)
         self.log.segments.load()
         self.wheel.load(since)
-        found = Recovered(read_ms)
+        found = TimerRecovered(read_ms)
         start = min(checkpoint.log_flushed, self.log.end)
         if self.wheel.missing and self.log.end > self.log.start:
             log.warning(
@@ -230,7 +230,7 @@ class TimerStore:
             return False
 
     def _revise(
-        self, start: int, since: int, due: int, found: Recovered, only: set[int] | None = None
+        self, start: int, since: int, due: int, found: TimerRecovered, only: set[int] | None = None
     ) -> int:
         """Enter units into the wheel that it does not know; where the log ends."""
         wheel, precision_ms = self.wheel, self.precision_ms
