@@ -1,4 +1,4 @@
-"""The same load by the package ``rocketmq`` from PyPI, in an environment of its own that has nothing else.
+"""The load of ``client_load.py`` by the package ``rocketmq`` from PyPI, in an environment of its own.
 
 Sends are synchronous, by one thread for each that is in flight. On SIGUSR1 it forgets the latencies so far;
 on SIGTERM it prints them and ends.

@@ -145,7 +145,7 @@ class Bench:
         return Run(load.data.rows, load.data.body_bytes, wall_s, spark_s, broker_s)
 
     def _gc(self) -> None:
-        """So that nobody pays for the garbage of the round before."""
+        """Collect garbage, so that no round pays for that of the round before."""
         jvm: Any = self.spark.sparkContext._jvm
         jvm.System.gc()
 
@@ -155,7 +155,7 @@ class Bench:
     # --- the rows are the same ------------------------------------------------------------------
 
     def check(self, data: Data) -> None:
-        """All ways see the same keys and bodies. Raises when they do not."""
+        """Raises unless all ways of reading see the same keys and bodies."""
         generated = _digest(data.generated(self.spark), "key", "body")
         columns = "keys string, body binary"
         ways: dict[str, Callable[[], DataFrame]] = {

@@ -76,7 +76,7 @@ class Data:
         return spark.range(0, self.rows, 1, QUEUES).select(key.alias("key"), body.alias("body"))
 
     def batches(self) -> Iterator[list[Message]]:
-        """The same rows as messages."""
+        """The rows of the benchmark as messages."""
         each = BATCH_BYTES // (self.size + 200)
         filler = self.filler
         for first in range(0, self.rows, each):

@@ -82,7 +82,7 @@ class SyncRound:
 
 
 def sync_passes(runner: Runner, store: MessageStore, load: Load, waiters: int, seconds: float) -> SyncRound:
-    """So many producers, each sending when its last message is safe; those who are ready share a write."""
+    """Producers that each send when their last message is safe. Those that are ready share a write."""
 
     async def run() -> SyncRound:
         loop = asyncio.get_running_loop()
@@ -148,7 +148,7 @@ def sync_passes(runner: Runner, store: MessageStore, load: Load, waiters: int, s
 
 
 def sync_tasks(runner: Runner, store: MessageStore, load: Load, waiters: int, seconds: float) -> SyncRound:
-    """The same with a task for each producer and :meth:`MessageStore.put`: a write for every message."""
+    """As :func:`sync_passes`, with a task for each producer and a write for every message."""
 
     async def run() -> SyncRound:
         properties = load.properties

@@ -12,7 +12,7 @@ LINES_EVERY_S = 10.0  # where nobody looks
 
 
 class ProgressLine:
-    """Tells now and then how far it is: in place on a terminal, else by lines."""
+    """Prints now and then how far the work is: in place on a terminal, else line by line."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         from kerolox.clock import SYSTEM_CLOCK
@@ -31,6 +31,6 @@ class ProgressLine:
             )
 
     def end(self) -> None:
-        """What comes next has the line to itself."""
+        """End the line, so that what is printed next begins a new one."""
         if self._in_place:
             typer.echo("\r", err=True, nl=False)

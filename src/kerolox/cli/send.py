@@ -112,7 +112,7 @@ def send(
 
 
 class LineSending:
-    """Sends many messages, some at a time, until one cannot be sent: what follows is not tried then."""
+    """Sends many messages, some at a time. After the first that cannot be sent it sends no more."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class LineSending:
         return wanted[self._turn % len(wanted)]
 
     def what_failed(self, noun: str) -> str:
-        """Which were not sent and why, and where to go on."""
+        """A text that says which messages were not sent, why, and where to go on."""
         numbers = sorted(self.failed)
         which = noun if len(numbers) == 1 else f"{noun}s"
         told = f"{len(numbers)} not sent ({which} {_spans(numbers)}): {self.failed[numbers[0]]}"

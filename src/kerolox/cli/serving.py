@@ -80,7 +80,7 @@ async def serve_until_told(
 ) -> None:
     """Run a server, say in one line when it is ready, and stop it cleanly on SIGTERM or SIGINT.
 
-    With a ``parent`` also when that process is gone: nobody else would end a server it started.
+    With a ``parent`` it stops too when that process has ended, since nothing else would stop it then.
     """
     import asyncio
 
@@ -97,7 +97,7 @@ async def serve_until_told(
 
 
 def stop_signals() -> asyncio.Event:
-    """Set when somebody asks this process to stop."""
+    """An event that SIGTERM and SIGINT set."""
     import asyncio
     import signal
 

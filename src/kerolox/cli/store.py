@@ -275,7 +275,7 @@ def _layout(directory: Path, config_file: Path | None) -> Layout:
 
 
 def _store_at(directory: Path) -> Path:
-    """The store that is meant: of a folder that ``kerolox up`` keeps, the one in it."""
+    """The store in a folder: the folder itself, or the store of ``kerolox up`` inside it."""
     below = sorted(path.parent for path in directory.glob("*/commitlog") if path.is_dir())
     if not below or (directory / "commitlog").exists():
         return directory
@@ -287,7 +287,7 @@ def _store_at(directory: Path) -> Path:
 
 @contextmanager
 def _not_in_use(layout: Layout, *, live: bool) -> Iterator[None]:
-    """Hold the store's lock, if there is one to hold, while it is looked at."""
+    """Hold the store's lock, if it has one, while a command reads it."""
     from kerolox.store.disk.files import Files
     from kerolox.store.disk.lock import StoreLock
     from kerolox.store.errors import FileAccessDenied, ReadOnlyDisk, StoreLocked
@@ -367,7 +367,7 @@ def _print_lines(found: Iterator[dict[str, Any]], count: int) -> None:
 
 
 def _stop_quietly() -> NoReturn:
-    """The reader of a pipe has seen enough."""
+    """End without an error when the reader of a pipe has closed it."""
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -56,7 +56,7 @@ class Exchange:
         return taken
 
     def take_all(self) -> list[OnAnswer]:
-        """Take out everyone, because the connection is gone."""
+        """Take out all questions, because the connection is gone."""
         waiting = [on_answer for on_answer, _, _ in self._waiting.values()]
         self._waiting.clear()
         return waiting

@@ -110,5 +110,5 @@ def pack_frame(encoding: int, header: bytes, body: bytes = b"") -> bytes:
 
 
 def pack_prefix(encoding: int, header_length: int, body_length: int) -> bytes:
-    """The eight bytes before a header, for those who join a frame themselves."""
+    """The eight bytes before a header, for callers that join a frame themselves."""
     return _PREFIX.pack(4 + header_length + body_length, encoding << 24 | header_length)

@@ -168,7 +168,7 @@ class _Scanner:
         self.steps = 0
 
     def step(self, position: int) -> None:
-        """One more value, key or escape. Each takes about a microsecond of whoever reads this."""
+        """Count one more value, key or escape. Each takes about a microsecond to read."""
         self.steps += 1
         if self.steps > JSON_SCAN_STEPS_MAX:
             raise self.error(f"strict JSON after JSON_SCAN_STEPS_MAX, {JSON_SCAN_STEPS_MAX}, steps", position)

@@ -43,7 +43,7 @@ _POWERS = np.cumprod(np.repeat(_FACTORS[:1], 1 << 16))  # no text of a record is
 
 
 def numbers_of(texts: pa.Array) -> Hashes:
-    """A number for each text; 0 for none and for an empty one."""
+    """A hash of each text; 0 for null and for an empty text."""
     if texts.null_count == len(texts):
         return np.zeros(len(texts), np.uint64)
     texts = pc.fill_null(texts, "")
@@ -61,7 +61,7 @@ def numbers_of(texts: pa.Array) -> Hashes:
 
 
 def mixed(*columns: npt.NDArray[Any]) -> Hashes:
-    """One number of several, spread evenly over all there are."""
+    """One hash of several numbers, spread evenly over all 64 bits."""
     whole = np.zeros(len(columns[0]), np.uint64)
     for column, factor in zip(columns, _FACTORS, strict=False):
         whole = whole * factor + column.astype(np.uint64)
@@ -142,7 +142,7 @@ def find_repeated(directory: str, rows_max: int, share: tuple[int, int]) -> tupl
 
 
 def _repeated(parts: Sequence[npt.NDArray[np.void]]) -> Hashes:
-    """The numbers that are there for more than one place."""
+    """The hashes that more than one place has."""
     if not parts:
         return np.empty(0, np.uint64)
     number = np.concatenate([part["number"] for part in parts])
@@ -154,7 +154,7 @@ def _repeated(parts: Sequence[npt.NDArray[np.void]]) -> Hashes:
 
 
 def _keys(parts: Sequence[tuple[Path, int, npt.NDArray[np.void]]], wanted: Hashes) -> pa.Table:
-    """The keys that have these numbers."""
+    """The keys that have these hashes."""
     found = []
     for path, low, part in parts:
         numbers = part["number"]
@@ -173,7 +173,7 @@ def _rows_at(path: Path, rows: npt.NDArray[np.int64]) -> pa.Table:
 
 
 def _told(keys: pa.Table) -> list[TableRow]:
-    """The keys that are the same in truth, at more than one place; with the places, the oldest first."""
+    """Of keys with equal hashes, the equal ones at more than one place; the oldest place first."""
     by = [(name, "ascending") for name in (*SAME, "stored_ms", "store", "physical_offset")]
     told: list[TableRow] = []
     for same in _runs(keys.sort_by(by).to_pylist()):

@@ -19,7 +19,7 @@ SHARES = (0.5, 0.9, 0.99, 0.999)
 
 
 def added(tables: Iterable[pa.Table], by: Sequence[str]) -> pa.Table:
-    """Tables of amounts as one, with a row for each of these; never much more than that in memory."""
+    """Add up tables of amounts, one row for each value of these columns, in little more memory."""
     whole: pa.Table | None = None
     waiting: list[pa.Table] = []
     rows = 0
@@ -39,7 +39,7 @@ def added(tables: Iterable[pa.Table], by: Sequence[str]) -> pa.Table:
 
 
 def sums(volume: pa.Table, *by: str) -> list[TableRow]:
-    """Messages and bytes for each of these, the most first, with the minute that had the most."""
+    """Messages and bytes for each value of these columns, the largest first, with its busiest minute."""
     if not len(volume):
         return []
     amounts = ("messages", "bytes", "body_bytes")
@@ -66,7 +66,7 @@ def by_minute(volume: pa.Table, topics: Sequence[str]) -> list[TableRow]:
 
 
 def spread(counts: pa.Table, value: str, by: str) -> list[TableRow]:
-    """How a value is spread for each of these: exact percentiles (by nearest rank), least, most and mean."""
+    """Exact percentiles (by nearest rank), least, most and mean of ``value`` for each value of ``by``."""
     if not len(counts):
         return []
     table = counts.group_by([by, value]).aggregate([("messages", "sum")])

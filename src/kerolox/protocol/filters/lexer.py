@@ -1,7 +1,7 @@
 """The words of a condition, one at a time.
 
-Never further than the parser looks: RocketMQ does not mind what stands behind a finished condition,
-as long as the next word is one.
+It reads no further than the parser asks: RocketMQ ignores what stands behind a finished condition, as long
+as the next word is a word.
 """
 
 from __future__ import annotations

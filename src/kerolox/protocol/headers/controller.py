@@ -6,7 +6,7 @@ from kerolox.protocol.header import Header, Int32, Int64, wire
 
 
 class AlterSyncStateSetRequest(Header, frozen=True, kw_only=True):
-    """The slaves in step with me are now those in the body."""
+    """A master's new set of slaves that are in step with it; the set is in the body."""
 
     broker_name: str | None = None
     master_broker_id: Int64 | None = None
@@ -15,7 +15,7 @@ class AlterSyncStateSetRequest(Header, frozen=True, kw_only=True):
 
 
 class AlterSyncStateSetAnswer(Header, frozen=True, kw_only=True):
-    """The number of that change."""
+    """The number of that change of the set."""
 
     new_sync_state_set_epoch: Int32 = 0
 
@@ -31,7 +31,7 @@ class ElectMasterRequest(Header, frozen=True, kw_only=True):
 
 
 class ElectMasterAnswer(Header, frozen=True, kw_only=True):
-    """This one."""
+    """The elected master."""
 
     master_broker_id: Int64 | None = None
     master_address: str | None = None
@@ -40,7 +40,7 @@ class ElectMasterAnswer(Header, frozen=True, kw_only=True):
 
 
 class RegisterToControllerRequest(Header, frozen=True, kw_only=True):
-    """A broker is here."""
+    """A broker registers at the controller."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -50,7 +50,7 @@ class RegisterToControllerRequest(Header, frozen=True, kw_only=True):
 
 
 class RegisterToControllerAnswer(Header, frozen=True, kw_only=True):
-    """And this is its master."""
+    """The master of the registered broker."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -61,13 +61,13 @@ class RegisterToControllerAnswer(Header, frozen=True, kw_only=True):
 
 
 class ReplicaInfoRequest(Header, frozen=True, kw_only=True):
-    """Who is master of this broker name?"""
+    """Asks for the master of a broker name."""
 
     broker_name: str | None = None
 
 
 class ReplicaInfoAnswer(Header, frozen=True, kw_only=True):
-    """This one."""
+    """The master of the broker name."""
 
     master_broker_id: Int64 | None = None
     master_address: str | None = None
@@ -75,7 +75,7 @@ class ReplicaInfoAnswer(Header, frozen=True, kw_only=True):
 
 
 class ControllerMetadataAnswer(Header, frozen=True, kw_only=True, rename=wire(is_leader="isLeader")):
-    """Which controller leads."""
+    """The controller that leads, and its peers."""
 
     group: str | None = None
     controller_leader_id: str | None = None
@@ -85,7 +85,7 @@ class ControllerMetadataAnswer(Header, frozen=True, kw_only=True, rename=wire(is
 
 
 class BrokerRoleChanged(Header, frozen=True, kw_only=True):
-    """Told to a broker: this is the master now."""
+    """Tells a broker who is master now."""
 
     master_address: str | None = None
     master_epoch: Int32 | None = None
@@ -96,7 +96,7 @@ class BrokerRoleChanged(Header, frozen=True, kw_only=True):
 class CleanBrokerDataRequest(
     Header, frozen=True, kw_only=True, rename=wire(is_clean_living_broker="isCleanLivingBroker")
 ):
-    """Forget brokers."""
+    """Lets the controller forget brokers."""
 
     broker_name: str
     cluster_name: str | None = None
@@ -106,14 +106,14 @@ class CleanBrokerDataRequest(
 
 
 class NextBrokerIdRequest(Header, frozen=True, kw_only=True):
-    """Which id may a new broker take?"""
+    """Asks for the id a new broker may take."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
 
 
 class NextBrokerIdAnswer(Header, frozen=True, kw_only=True):
-    """This one."""
+    """The id a new broker may take."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -121,7 +121,7 @@ class NextBrokerIdAnswer(Header, frozen=True, kw_only=True):
 
 
 class ApplyBrokerIdRequest(Header, frozen=True, kw_only=True):
-    """I take this id."""
+    """A new broker takes this id."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -130,7 +130,7 @@ class ApplyBrokerIdRequest(Header, frozen=True, kw_only=True):
 
 
 class ApplyBrokerIdAnswer(Header, frozen=True, kw_only=True):
-    """It is yours."""
+    """Confirms the id a new broker took."""
 
     cluster_name: str | None = None
     broker_name: str | None = None

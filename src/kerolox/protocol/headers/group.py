@@ -13,7 +13,7 @@ class DeleteGroupRequest(Header, frozen=True, kw_only=True):
 
 
 class GroupConfigRequest(Header, frozen=True, kw_only=True):
-    """The settings of this group."""
+    """Asks for the settings of a group."""
 
     group: str
 
@@ -27,13 +27,13 @@ class AllGroupConfigRequest(Header, frozen=True, kw_only=True):
 
 
 class AllGroupConfigAnswer(Header, frozen=True, kw_only=True):
-    """How many there are in all."""
+    """How many groups there are in all."""
 
     total_group_num: Int32 | None = None
 
 
 class GroupForbiddenRequest(Header, frozen=True, kw_only=True):
-    """May this group read this topic? Set it, or only ask."""
+    """Sets, or asks, whether a group may read a topic."""
 
     group: str
     topic: str
@@ -53,7 +53,7 @@ class ProducerConnectionRequest(Header, frozen=True, kw_only=True):
 
 
 class ConsumeStatsRequest(Header, frozen=True, kw_only=True):
-    """How far is this group, queue by queue?"""
+    """Asks how far a group is, queue by queue."""
 
     consumer_group: str
     topic: str | None = None
@@ -61,26 +61,26 @@ class ConsumeStatsRequest(Header, frozen=True, kw_only=True):
 
 
 class BrokerConsumeStatsRequest(Header, frozen=True, kw_only=True, rename=wire(is_order="isOrder")):
-    """How far are all groups?"""
+    """Asks how far all groups of a broker are."""
 
     is_order: bool = False
 
 
 class GroupTopicsRequest(Header, frozen=True, kw_only=True):
-    """Which topics does this group consume?"""
+    """Asks which topics a group consumes."""
 
     group: str
 
 
 class GroupSubscriptionRequest(Header, frozen=True, kw_only=True):
-    """What has this group subscribed of the topic?"""
+    """Asks what a group has subscribed of a topic."""
 
     group: str
     topic: str | None = None
 
 
 class ConsumeTimeSpanRequest(Header, frozen=True, kw_only=True):
-    """From when to when do the group's waiting messages reach?"""
+    """Asks from when to when the waiting messages of a group were stored."""
 
     topic: str
     group: str

@@ -18,7 +18,7 @@ class HeartbeatAnswer(
 
 
 class UnregisterClientRequest(Header, frozen=True, kw_only=True, rename=wire(client_id="clientID")):
-    """I am leaving these groups."""
+    """A client leaves these groups."""
 
     client_id: str
     producer_group: str | None = None
@@ -26,19 +26,19 @@ class UnregisterClientRequest(Header, frozen=True, kw_only=True, rename=wire(cli
 
 
 class ConsumerListRequest(Header, frozen=True, kw_only=True):
-    """Who is in this group?"""
+    """Asks for the members of a group."""
 
     consumer_group: str
 
 
 class ConsumerIdsChanged(Header, frozen=True, kw_only=True):
-    """Told to members: somebody joined or left, divide the queues again."""
+    """Tells the members of a group that one joined or left: they divide the queues again."""
 
     consumer_group: str
 
 
 class ConsumerRunningInfoRequest(Header, frozen=True, kw_only=True):
-    """What is this consumer doing? Relayed to it."""
+    """Asks what a consumer is doing. The broker relays it to the consumer."""
 
     consumer_group: str
     client_id: str
@@ -46,7 +46,7 @@ class ConsumerRunningInfoRequest(Header, frozen=True, kw_only=True):
 
 
 class ConsumeDirectlyRequest(Header, frozen=True, kw_only=True):
-    """Consume this one message now. Relayed to the consumer with the record."""
+    """Asks a consumer to consume one message now. The broker relays it with the record."""
 
     consumer_group: str
     client_id: str | None = None

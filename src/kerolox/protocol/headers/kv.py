@@ -14,14 +14,14 @@ class PutKvRequest(Header, frozen=True, kw_only=True):
 
 
 class GetKvRequest(Header, frozen=True, kw_only=True):
-    """What is the value?"""
+    """Asks for a value."""
 
     namespace: str
     key: str
 
 
 class GetKvAnswer(Header, frozen=True, kw_only=True):
-    """This."""
+    """The value."""
 
     value: str | None = None
 

@@ -19,7 +19,7 @@ class BoundaryType(StrEnum):
 
 
 class QueryOffsetRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
-    """How far is this group in this queue?"""
+    """Asks how far a group is in a queue."""
 
     consumer_group: str
     topic: str
@@ -29,7 +29,7 @@ class QueryOffsetRequest(Header, frozen=True, kw_only=True, rename=wire(broker_n
 
 
 class UpdateOffsetRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
-    """This group is so far in this queue."""
+    """Commits how far a group is in a queue."""
 
     consumer_group: str
     topic: str
@@ -39,7 +39,7 @@ class UpdateOffsetRequest(Header, frozen=True, kw_only=True, rename=wire(broker_
 
 
 class SearchOffsetRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
-    """The offset at this time."""
+    """Asks for the offset at a time."""
 
     topic: str
     queue_id: Int32
@@ -49,7 +49,7 @@ class SearchOffsetRequest(Header, frozen=True, kw_only=True, rename=wire(broker_
 
 
 class MaxOffsetRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
-    """The offset the next message will have."""
+    """Asks for the offset that the next message will have."""
 
     topic: str
     queue_id: Int32
@@ -58,7 +58,7 @@ class MaxOffsetRequest(Header, frozen=True, kw_only=True, rename=wire(broker_nam
 
 
 class MinOffsetRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
-    """The first offset still there."""
+    """Asks for the first offset that is still there."""
 
     topic: str
     queue_id: Int32
@@ -66,13 +66,13 @@ class MinOffsetRequest(Header, frozen=True, kw_only=True, rename=wire(broker_nam
 
 
 class OffsetAnswer(Header, frozen=True, kw_only=True):
-    """An offset: the answer to all four questions above."""
+    """The offset that one of the four requests above asked for."""
 
     offset: Int64
 
 
 class EarliestStoreTimeRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
-    """When was the first message still there stored?"""
+    """Asks when the first message that is still there was stored."""
 
     topic: str
     queue_id: Int32
@@ -80,7 +80,7 @@ class EarliestStoreTimeRequest(Header, frozen=True, kw_only=True, rename=wire(br
 
 
 class EarliestStoreTimeAnswer(Header, frozen=True, kw_only=True):
-    """Then; -1 when there is none."""
+    """When it was stored; -1 when there is no message."""
 
     timestamp: Int64
 

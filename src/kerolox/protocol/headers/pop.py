@@ -6,7 +6,7 @@ from kerolox.protocol.header import Header, Int32, Int64, wire
 
 
 class PopRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
-    """Some messages of this topic, hidden from others for a while."""
+    """Asks for some messages of a topic, and hides them from others for a while."""
 
     consumer_group: str
     topic: str
@@ -36,7 +36,7 @@ class PopAnswer(Header, frozen=True, kw_only=True):
 
 
 class AckRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
-    """One popped message is done."""
+    """Acknowledges one popped message."""
 
     consumer_group: str
     topic: str
@@ -90,14 +90,14 @@ class NotificationRequest(Header, frozen=True, kw_only=True, rename=wire(broker_
 
 
 class NotificationAnswer(Header, frozen=True, kw_only=True):
-    """There is, or there is not, or too many are waiting already."""
+    """Whether there is something to pop, and whether too many requests wait already."""
 
     has_msg: bool = False
     polling_full: bool = False
 
 
 class PollingInfoRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
-    """How many pops are being held?"""
+    """Asks how many pops are held."""
 
     consumer_group: str
     topic: str
@@ -106,6 +106,6 @@ class PollingInfoRequest(Header, frozen=True, kw_only=True, rename=wire(broker_n
 
 
 class PollingInfoAnswer(Header, frozen=True, kw_only=True):
-    """So many."""
+    """How many pops are held."""
 
     polling_num: Int32 = 0

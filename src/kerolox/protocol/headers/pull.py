@@ -15,7 +15,7 @@ class PullRequest(
         logical_queue="lo",
     ),
 ):
-    """Messages of this queue from this offset on; may be held until there are some."""
+    """Asks for the messages of a queue from an offset on. The broker may hold it until there are some."""
 
     consumer_group: str
     topic: str

@@ -6,7 +6,7 @@ from kerolox.protocol.header import Header, Int32, Int64, wire
 
 
 class QueryMessageRequest(Header, frozen=True, kw_only=True, rename=wire(unique_key="_UNIQUE_KEY_QUERY")):
-    """Messages of this topic with this key, stored in this time."""
+    """Asks for the messages of a topic with a key, stored within a time."""
 
     topic: str
     key: str
@@ -19,21 +19,21 @@ class QueryMessageRequest(Header, frozen=True, kw_only=True, rename=wire(unique_
 class QueryMessageAnswer(
     Header, frozen=True, kw_only=True, rename=wire(index_last_update_phy_offset="indexLastUpdatePhyoffset")
 ):
-    """How far the index reaches."""
+    """How far the key index reaches."""
 
     index_last_update_timestamp: Int64
     index_last_update_phy_offset: Int64
 
 
 class ViewMessageRequest(Header, frozen=True, kw_only=True):
-    """The message at this place of the commit log."""
+    """Asks for the message at a place of the commit log."""
 
     offset: Int64
     topic: str | None = None
 
 
 class QueryConsumeQueueRequest(Header, frozen=True, kw_only=True):
-    """Entries of a consume queue."""
+    """Asks for entries of a consume queue."""
 
     topic: str
     queue_id: Int32 = 0

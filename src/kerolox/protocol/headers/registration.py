@@ -6,7 +6,7 @@ from kerolox.protocol.header import Header, Int32, Int64, wire
 
 
 class RegisterBrokerRequest(Header, frozen=True, kw_only=True, rename=wire(zone_name="__ZONE_NAME")):
-    """I am here, with the topics in the body."""
+    """Registers a broker with the topics in the body."""
 
     broker_name: str
     broker_addr: str
@@ -21,14 +21,14 @@ class RegisterBrokerRequest(Header, frozen=True, kw_only=True, rename=wire(zone_
 
 
 class RegisterBrokerAnswer(Header, frozen=True, kw_only=True):
-    """To a slave: where its master is."""
+    """Tells a slave where its master is."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class UnregisterBrokerRequest(Header, frozen=True, kw_only=True):
-    """I am leaving."""
+    """Unregisters a broker."""
 
     broker_name: str
     broker_addr: str
@@ -37,7 +37,7 @@ class UnregisterBrokerRequest(Header, frozen=True, kw_only=True):
 
 
 class DataVersionRequest(Header, frozen=True, kw_only=True):
-    """Do you have another version of my topics than the one in the body?"""
+    """Asks whether the name server has another version of the broker's topics than the one in the body."""
 
     broker_name: str
     broker_addr: str
@@ -46,13 +46,13 @@ class DataVersionRequest(Header, frozen=True, kw_only=True):
 
 
 class DataVersionAnswer(Header, frozen=True, kw_only=True):
-    """Yes or no."""
+    """Whether the version differs."""
 
     changed: bool
 
 
 class BrokerHeartbeatRequest(Header, frozen=True, kw_only=True):
-    """Still here."""
+    """A broker's heartbeat."""
 
     cluster_name: str
     broker_addr: str
@@ -66,14 +66,14 @@ class BrokerHeartbeatRequest(Header, frozen=True, kw_only=True):
 
 
 class BrokerMemberGroupRequest(Header, frozen=True, kw_only=True):
-    """Who else has this broker name?"""
+    """Asks which brokers have a name."""
 
     cluster_name: str
     broker_name: str
 
 
 class MinBrokerIdChanged(Header, frozen=True, kw_only=True):
-    """Told to brokers of one name: the lowest id alive is another one now."""
+    """Tells the brokers of one name that the lowest living id has changed."""
 
     min_broker_id: Int64 | None = None
     broker_name: str | None = None
@@ -83,24 +83,24 @@ class MinBrokerIdChanged(Header, frozen=True, kw_only=True):
 
 
 class WipeWritePermRequest(Header, frozen=True, kw_only=True):
-    """Send nothing more to this broker."""
+    """Makes the topics of a broker unwritable in routes."""
 
     broker_name: str
 
 
 class WipeWritePermAnswer(Header, frozen=True, kw_only=True):
-    """So many topics changed."""
+    """How many topics were changed."""
 
     wipe_topic_count: Int32
 
 
 class AddWritePermRequest(Header, frozen=True, kw_only=True):
-    """Send to this broker again."""
+    """Makes the topics of a broker writable in routes again."""
 
     broker_name: str
 
 
 class AddWritePermAnswer(Header, frozen=True, kw_only=True):
-    """So many topics changed."""
+    """How many topics were changed."""
 
     add_topic_count: Int32

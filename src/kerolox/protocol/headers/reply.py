@@ -6,7 +6,7 @@ from kerolox.protocol.header import Header, Int32, Int64
 
 
 class PushReply(Header, frozen=True, kw_only=True):
-    """Told to the client that asked: here is the reply (the body)."""
+    """Brings a reply (the body) to the client that asked."""
 
     producer_group: str
     topic: str

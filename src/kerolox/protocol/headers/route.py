@@ -17,7 +17,7 @@ class RouteRequest(
         zone_mode="__ZONE_MODE",
     ),
 ):
-    """Who serves this topic?"""
+    """Asks which brokers serve a topic."""
 
     topic: str
     standard_json_only: bool | None = None  # integer keys quoted, please
@@ -26,19 +26,19 @@ class RouteRequest(
 
 
 class ClusterTopicsRequest(Header, frozen=True, kw_only=True):
-    """The topics of this cluster."""
+    """Asks for the topics of a cluster."""
 
     cluster: str
 
 
 class DeleteTopicAtNameServerRequest(Header, frozen=True, kw_only=True):
-    """Forget this topic, everywhere or in one cluster."""
+    """Lets the name server forget a topic, everywhere or in one cluster."""
 
     topic: str
     cluster_name: str | None = None
 
 
 class RegisterTopicRequest(Header, frozen=True, kw_only=True):
-    """Add the queues in the body to this topic."""
+    """Adds the queues in the body to a topic."""
 
     topic: str

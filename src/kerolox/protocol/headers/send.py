@@ -6,7 +6,7 @@ from kerolox.protocol.header import Header, Int32, Int64, wire
 
 
 class SendRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
-    """Store this message (the body). Long field names, code 10 and 324."""
+    """A send with long field names: SEND_MESSAGE and SEND_REPLY_MESSAGE. The body is the message."""
 
     producer_group: str
     topic: str
@@ -66,7 +66,7 @@ class SendRequestV2(
 
 
 class SendAnswer(Header, frozen=True, kw_only=True, rename=wire(region_id="MSG_REGION", trace_on="TRACE_ON")):
-    """Where the message was put."""
+    """The offset, queue and id the message got."""
 
     msg_id: str  # of a batch: all ids, joined by commas
     queue_id: Int32
@@ -79,7 +79,7 @@ class SendAnswer(Header, frozen=True, kw_only=True, rename=wire(region_id="MSG_R
 
 
 class SendTold(Header, frozen=True, kw_only=True, rename=wire(region_id="MSG_REGION", trace_on="TRACE_ON")):
-    """What an answer tells even when the message was put nowhere."""
+    """The part of an answer that is there even when the message was not stored."""
 
     region_id: str
     trace_on: bool

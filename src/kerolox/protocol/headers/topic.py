@@ -6,7 +6,7 @@ from kerolox.protocol.header import Header, Int32, Int64, wire
 
 
 class CreateTopicRequest(Header, frozen=True, kw_only=True):
-    """Make this topic, or give it these settings."""
+    """Makes a topic, or gives it these settings."""
 
     topic: str
     read_queue_nums: Int32
@@ -27,7 +27,7 @@ class DeleteTopicRequest(Header, frozen=True, kw_only=True):
 
 
 class TopicConfigRequest(Header, frozen=True, kw_only=True, rename=wire(logical_queue="lo")):
-    """The settings of this topic."""
+    """Asks for the settings of a topic."""
 
     topic: str
     logical_queue: bool | None = None
@@ -42,25 +42,25 @@ class AllTopicConfigRequest(Header, frozen=True, kw_only=True):
 
 
 class AllTopicConfigAnswer(Header, frozen=True, kw_only=True):
-    """How many there are in all."""
+    """How many topics there are in all."""
 
     total_topic_num: Int32 | None = None
 
 
 class TopicStatsRequest(Header, frozen=True, kw_only=True):
-    """The bounds of every queue of this topic."""
+    """Asks for the bounds of every queue of a topic."""
 
     topic: str
 
 
 class TopicConsumersRequest(Header, frozen=True, kw_only=True):
-    """Which groups consume this topic?"""
+    """Asks which groups consume a topic."""
 
     topic: str
 
 
 class RocksdbQueueProgressRequest(Header, frozen=True, kw_only=True):
-    """Compare two kinds of queue files of a topic."""
+    """Compares the two kinds of queue files of a topic."""
 
     topic: str
     check_store_time: Int64 = 0

@@ -6,7 +6,7 @@ from kerolox.protocol.header import Header, Int32, Int64, wire
 
 
 class EndTransactionRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
-    """Deliver the prepared message, or drop it."""
+    """Commits or rolls back a half message."""
 
     producer_group: str
     tran_state_table_offset: Int64
@@ -20,7 +20,7 @@ class EndTransactionRequest(Header, frozen=True, kw_only=True, rename=wire(broke
 
 
 class CheckTransaction(Header, frozen=True, kw_only=True, rename=wire(broker_name="bname")):
-    """Asked of a producer: how did this one (the record in the body) end?"""
+    """Asks a producer how the transaction of the record in the body ended."""
 
     tran_state_table_offset: Int64
     commit_log_offset: Int64
@@ -32,7 +32,7 @@ class CheckTransaction(Header, frozen=True, kw_only=True, rename=wire(broker_nam
 
 
 class ResumeCheckRequest(Header, frozen=True, kw_only=True):
-    """Check a transaction again that was given up."""
+    """Lets the broker ask again about a transaction it had given up."""
 
     msg_id: str | None = None
     topic: str | None = None

@@ -55,7 +55,7 @@ class RowIds:
         return rows
 
     def has(self, unique_key: bytes) -> bool:
-        """Whether it is the id of one of these rows."""
+        """Whether an id belongs to a row of this partition."""
         return len(unique_key) == 32 and unique_key[:12] == self.head and unique_key[20:] == self.tail
 
     @staticmethod

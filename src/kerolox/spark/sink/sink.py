@@ -154,7 +154,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 
 def write_name(query: str, batch: int) -> str:
-    """What one micro-batch is called, in every run of it."""
+    """The name of one micro-batch, the same in every run of it."""
     return f"{query}/{batch}"
 
 

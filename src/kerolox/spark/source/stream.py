@@ -96,7 +96,7 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_range(self._wanted, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Comes a batch late; the listener in progress.py is in time, but may be missing."""
+        """Spark calls it one batch late. The listener in progress.py is in time, but may be missing."""
         tell_group(self.offsets.cluster, StreamOffset.decode(end))
 
     def stop(self) -> None:
@@ -185,7 +185,7 @@ class QueryOffsets:
         return self._mark(latest) | {"behind": behind(latest, self._planned)}
 
     def initial(self) -> dict[str, Any]:
-        """Where a new query begins. Asked for twice, and again after a crash in the first batch."""
+        """Where a new query begins. Spark asks twice, and again after a crash in the first batch."""
         if self._initial is None:
             wanted = self._wanted
             if wanted.has_own_group:

@@ -46,7 +46,7 @@ class RocketMQStore(DataSource):
 
 
 class StorePiece(InputPartition):
-    """A task's share."""
+    """The piece of a store that one task reads."""
 
     def __init__(self, split: Split) -> None:
         super().__init__(0)
