@@ -42,7 +42,6 @@ SMALL = {
     "index_slots": 5000,
     "index_entries": 20_000,
     "disk_free_enough": 64 << 20,  # tests run on disks that are nearly full, too
-    "send_wait_ms": 10_000,  # and on machines that are busy: nobody is refused for having waited
 }
 
 
@@ -145,6 +144,7 @@ async def running_broker(
             "nameservers": nameserver.address,
             "store_path": str(place / "store"),
             "property_filter": True,  # as `kerolox up` has it
+            "send_wait_ms": 10_000,  # machines that test are busy: nobody is refused for having waited
             **SMALL,
             **own,
         }
