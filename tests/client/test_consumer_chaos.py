@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from kerolox import Message, Producer, PullConsumer, PullOptions, PushConsumer, PushOptions, Queue, Received
-from kerolox.client.consume import workers as work
+from kerolox.client.consume import delivery
 from kerolox.client.consume.outcomes import Retry
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode
@@ -409,7 +409,7 @@ async def test_a_group_turned_back_while_handlers_work(running: RunningBroker, p
 async def test_what_the_broker_does_not_take_back_is_tried_here(
     running: RunningBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "RETRY_HERE_S", 0.2)
+    monkeypatch.setattr(delivery, "RETRY_HERE_S", 0.2)
     attempts: list[int] = []
 
     async def refuse(message: Received, level: int, reason: str) -> bool:
@@ -435,7 +435,7 @@ async def test_what_the_broker_does_not_take_back_is_tried_here(
 async def test_a_slow_handler_that_ends_while_its_message_is_given_back(
     running: RunningBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch, fails: bool, taken: bool
 ) -> None:
-    monkeypatch.setattr(work, "RETRY_HERE_S", 0.2)
+    monkeypatch.setattr(delivery, "RETRY_HERE_S", 0.2)
     giving, given = asyncio.Event(), asyncio.Event()
     calls = 0
 

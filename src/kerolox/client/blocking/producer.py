@@ -27,8 +27,8 @@ from kerolox.client.messages import Message, Queue, Receipt, Received
 from kerolox.client.options import ClientOptions, ProducerOptions
 from kerolox.client.send import producer as async_producer
 from kerolox.client.send import transactions
-from kerolox.client.send.choosing import SendOptions
 from kerolox.client.send.hooks import SendHook
+from kerolox.client.send.queue_choice import SendOptions
 from kerolox.client.send.sending import Selector
 from kerolox.client.send.transactions import Check, TransactionListener, TransactionState
 from kerolox.errors import KeroloxError

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
+from kerolox.client.consume.delivery import Delivery, log_failure
 from kerolox.client.consume.held_queue import HeldQueue
 from kerolox.client.consume.outcomes import DeadLetter, Suspend, reason_of
-from kerolox.client.consume.workers import Work, log_failure
 from kerolox.client.messages import Queue, Received
 from kerolox.errors import KeroloxError
 
@@ -24,7 +24,7 @@ RELOCK_S = 20.0
 LOCK_LOOK_S = 0.1
 
 
-class InOrder(Work):
+class OrderedDelivery(Delivery):
     """What fails is tried again in place; the queue rests meanwhile."""
 
     def __init__(self, consumer: PushConsumer) -> None:
@@ -94,7 +94,7 @@ class InOrder(Work):
                         log.warning("lock_lost group=%s queue=%s", self.consumer.group, queue)
 
     async def released(self, queues: Sequence[HeldQueue]) -> None:
-        at_work = {job.held for job in self._at_work} if self.consumer.is_open else set()
+        at_work = {call.held for call in self._at_work} if self.consumer.is_open else set()
         free = [held for held in queues if held not in at_work]
         for held in queues:
             if held in at_work:  # nobody else may have the queue before this handler has ended
@@ -148,8 +148,8 @@ class InOrder(Work):
         topic = held.waiting[0].topic
         handler = self.consumer.handler_of(topic)
         chunk = list(takewhile(lambda message: message.topic == topic, islice(held.waiting, handler.count)))
-        job = self._begin(held, handler, chunk)
-        began_s = job.began_s
+        call = self._begin(held, handler, chunk)
+        began_s = call.began_s
         stats, topic = self.consumer.stats, held.queue.topic
         try:
             error = await self.consumer.call(handler, chunk)
@@ -170,7 +170,7 @@ class InOrder(Work):
             log.exception("worker_failed group=%s queue=%s", self.consumer.group, held.queue)
             return self.options.suspend_s
         finally:
-            self._end(job)
+            self._end(call)
 
     async def _past_limit(self, chunk: Sequence[Received], error: Exception) -> bool:
         """Whether the queue goes on without them: they failed too often, and are dead letters now."""

@@ -158,7 +158,7 @@ class PullConsumer(Consumer):
                 return batch
             refusal = self.refusal
             if refusal is not None:
-                self.refusals.forget()  # the next one that is heard of is raised again
+                self.refusals.told()  # the next one that is heard of is raised again
                 raise refusal
             self._ready.clear()
             left_s = None if deadline_s is None else deadline_s - self._clock.monotonic_s()

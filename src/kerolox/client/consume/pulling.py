@@ -141,7 +141,7 @@ class Pulling:
                 return
         held.heard = True
         held.failures = 0
-        self._consumer.refusals.over(queue.topic, queue.broker)
+        self._consumer.refusals.served(queue.topic, queue.broker)
         held.take(messages, header.next_begin_offset)
         if messages:
             self._consumer.arrived(held)

@@ -20,12 +20,12 @@ from kerolox.client.cluster.client import Client
 from kerolox.client.consume.consume_stats import ConsumeStats
 from kerolox.client.consume.consumer import Consumer
 from kerolox.client.consume.consumer_options import PushOptions, expression_of
+from kerolox.client.consume.delivery import ConcurrentDelivery, Delivery
 from kerolox.client.consume.handlers import BatchHandle, Handle, Handler, Many, One
 from kerolox.client.consume.held_queue import HeldQueue
-from kerolox.client.consume.ordered import InOrder
+from kerolox.client.consume.ordered import OrderedDelivery
 from kerolox.client.consume.outcomes import Retry, Suspend
 from kerolox.client.consume.send_back import GivingBack
-from kerolox.client.consume.workers import Work, Workers
 from kerolox.client.ids import unique_keys
 from kerolox.client.messages import Queue, Received
 from kerolox.client.names import checked_topic, retry_topic
@@ -74,7 +74,7 @@ class PushConsumer(Consumer):
         self.tracer = Tracer(self.client, group, options.trace_topic, "CONSUME") if options.trace else None
         self._handlers: dict[str, Handler] = {}  # by topic, as users know it
         self.giving_back = GivingBack(self.client, self.group, self.calls, options.attempts_max)
-        self._work: Work = InOrder(self) if options.ordered else Workers(self)
+        self._delivery: Delivery = OrderedDelivery(self) if options.ordered else ConcurrentDelivery(self)
         self._pool: ThreadPoolExecutor | None = None
         if not options.broadcasting:
             self.want(retry_topic(self.group), "*")
@@ -141,12 +141,12 @@ class PushConsumer(Consumer):
     async def open(self) -> Self:
         if not self._is_open:
             await super().open()
-            self._work.start()
+            self._delivery.start()
             return self
         return await super().open()
 
     async def _finish(self) -> None:
-        await self._work.close()
+        await self._delivery.close()
         if self.tracer is not None:
             await self.tracer.close()
         if self._pool is not None:
@@ -162,29 +162,29 @@ class PushConsumer(Consumer):
         self.stats.pulled(held.queue.topic, count, took_s)
 
     def is_full(self, held: HeldQueue) -> bool:
-        return super().is_full(held) or self._work.is_full(held)
+        return super().is_full(held) or self._delivery.is_full(held)
 
     def arrived(self, held: HeldQueue) -> None:
         own_retries = held.queue.topic == retry_topic(self.group)
         if own_retries or self.client.options.namespace:
             for message in held.waiting:
                 self._restore_topic(message, own_retries)
-        self._work.arrived(held)
+        self._delivery.arrived(held)
 
     def _held(self, held: HeldQueue) -> None:
-        self._work.held(held)
+        self._delivery.held(held)
 
     async def _allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
-        return await self._work.allowed(queues)
+        return await self._delivery.allowed(queues)
 
     async def _not_taken(self, queues: Sequence[Queue]) -> None:
-        await self._work.not_taken(queues)
+        await self._delivery.not_taken(queues)
 
     async def _wait_idle(self, queues: Sequence[HeldQueue]) -> None:
-        await self._work.wait_idle(queues)
+        await self._delivery.wait_idle(queues)
 
     async def _released(self, queues: Sequence[HeldQueue]) -> None:
-        await self._work.released(queues)
+        await self._delivery.released(queues)
 
     def _restore_topic(self, message: Received, own_retries: bool) -> None:
         """A message that comes again has the topic it was sent to, without the namespace."""

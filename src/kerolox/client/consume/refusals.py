@@ -41,13 +41,13 @@ class Refusals:
             )  # fmt: skip
         return True
 
-    def over(self, topic: str, broker: str) -> None:
+    def served(self, topic: str, broker: str) -> None:
         """A broker serves the topic."""
         if self._said:
             for place in ((topic, broker), (topic, "")):
                 if self._said.pop(place, None) is not None:
                     self._times = {key: count for key, count in self._times.items() if key[0] != place}
 
-    def forget(self) -> None:
+    def told(self) -> None:
         """Somebody was told; what is heard from now on is news again."""
         self._said.clear()

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _NOT_YET = KeroloxError("not sent")
 
 
-class Pipeline:
-    """Sends under way together."""
+class SendsInFlight:
+    """The sends of one ``send_many``: at most so many wait for answers at a time."""
 
     def __init__(self, sender: Sender, timeout_s: float) -> None:
         self._sender = sender
@@ -37,7 +37,7 @@ class Pipeline:
         self._retries: set[asyncio.Task[None]] = set()
         self._no_route: dict[str, NoRoute] = {}  # topics that were waited for in vain: once is enough
 
-    async def add(self, outgoing: Outgoing, pin: Callable[[Publishing, Outgoing], Target] | None) -> None:
+    async def add(self, outgoing: Outgoing, choose: Callable[[Publishing, Outgoing], Target] | None) -> None:
         sender = self._sender
         place = len(self.results)
         self.results.append(_NOT_YET)
@@ -47,10 +47,10 @@ class Pipeline:
                 if outgoing.topic in self._no_route:
                     raise self._no_route[outgoing.topic]
                 publishing = await sender.publishing(outgoing.topic, self._timeout_s)
-            if pin is None:
+            if choose is None:
                 pinned, target = None, publishing.next((), sender.health)
             else:
-                pinned = target = pin(publishing, outgoing)
+                pinned = target = choose(publishing, outgoing)
         except KeroloxError as error:
             if isinstance(error, NoRoute):
                 self._no_route[outgoing.topic] = error

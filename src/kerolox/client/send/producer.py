@@ -23,7 +23,6 @@ from kerolox.client.messages import Message, Queue, Receipt, Received
 from kerolox.client.names import check_group, topic_list
 from kerolox.client.options import ClientOptions, ProducerOptions
 from kerolox.client.send.batches import batches_of, check_batch, receipts_of
-from kerolox.client.send.choosing import SendOptions, pin_of, sharding
 from kerolox.client.send.hooks import (
     SendContext,
     SendHook,
@@ -33,6 +32,7 @@ from kerolox.client.send.hooks import (
     run_before,
 )
 from kerolox.client.send.linger import Linger
+from kerolox.client.send.queue_choice import SendOptions, order_key_property, queue_choice
 from kerolox.client.send.request_reply import Requests
 from kerolox.client.send.sending import Selector, Sender
 from kerolox.client.send.tracing import TraceKind, Tracer
@@ -178,9 +178,11 @@ class Producer(ProducingMember):
         timeout_s: float | None,
     ) -> Receipt:
         sender = self._sender
-        pin = pin_of(self.client, queue, order_key, selector)
-        outgoing = sender.prepare(message, more + sharding(order_key))
-        pinned = None if pin is None else pin(await sender.publishing(outgoing.topic, timeout_s), outgoing)
+        choose = queue_choice(self.client, queue, order_key, selector)
+        outgoing = sender.prepare(message, more + order_key_property(order_key))
+        pinned = (
+            None if choose is None else choose(await sender.publishing(outgoing.topic, timeout_s), outgoing)
+        )
         if self._linger is not None and self._linger.takes(outgoing):
             return await self._linger.add(outgoing, pinned, self._time_s(timeout_s))
         return await sender.deliver(outgoing, timeout_s, pinned=pinned)
@@ -219,13 +221,13 @@ class Producer(ProducingMember):
         self._check_open()
         if isinstance(messages, Message):
             raise InvalidMessage("send_many takes many messages, in a list for instance; send takes one")
-        pin = pin_of(self.client, queue, order_key, selector)
+        choose = queue_choice(self.client, queue, order_key, selector)
         contexts: list[SendContext] = []
         began_s = self.client.clock.monotonic_s()
         results = await self._sender.deliver_many(
-            self._prepared(messages, sharding(order_key), contexts),
+            self._prepared(messages, order_key_property(order_key), contexts),
             self._time_s(timeout_s),
-            pin,
+            choose,
         )
         elapsed_s = self.client.clock.monotonic_s() - began_s
         for context, result in zip(contexts, results, strict=False):
@@ -273,16 +275,16 @@ class Producer(ProducingMember):
         timeout_s = self._time_s(timeout_s)
         began_s = self.client.clock.monotonic_s()
         contexts = [run_before(self.hooks, message, self.group) for message in messages] if self.hooks else []
-        key = sharding(order_key)
+        key = order_key_property(order_key)
         more = [key + extra_properties(context) for context in contexts] or repeat(key)
         items = self._sender.prepare_some(messages, more)
-        pin = pin_of(self.client, queue, order_key, None)
+        choose = queue_choice(self.client, queue, order_key, None)
         publishing = await self._sender.publishing(items[0].topic, timeout_s)
         batches = list(batches_of(items, self.options.message_bytes_max, self._sender.next_key))
         # One batch may go to any broker; several keep their order only in one queue.
         pinned: Target | None = None
-        if pin is not None:
-            pinned = pin(publishing, items[0])
+        if choose is not None:
+            pinned = choose(publishing, items[0])
         elif len(batches) > 1:
             pinned = publishing.next((), self._sender.health)
         receipts: list[Receipt] = []
@@ -316,12 +318,12 @@ class Producer(ProducingMember):
         timeout_s = self._time_s(timeout_s)
 
         async def tell(more: str) -> None:
-            outgoing = self._sender.prepare(message, more + sharding(order_key))
-            pin = pin_of(self.client, queue, order_key, selector)
+            outgoing = self._sender.prepare(message, more + order_key_property(order_key))
+            choose = queue_choice(self.client, queue, order_key, selector)
             pinned = (
                 None
-                if pin is None
-                else pin(await self._sender.publishing(outgoing.topic, timeout_s), outgoing)
+                if choose is None
+                else choose(await self._sender.publishing(outgoing.topic, timeout_s), outgoing)
             )
             await self._sender.tell(outgoing, timeout_s, pinned=pinned)
 

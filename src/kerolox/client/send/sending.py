@@ -23,7 +23,7 @@ from kerolox.client.ids import unique_keys
 from kerolox.client.message_types import seconds, wrong_field
 from kerolox.client.messages import Message, Queue, Receipt
 from kerolox.client.names import check_topic_for_sending
-from kerolox.client.send.in_flight import Pipeline
+from kerolox.client.send.in_flight import SendsInFlight
 from kerolox.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -370,19 +370,19 @@ class Sender:
         self,
         outgoings: Iterable[Outgoing | InvalidMessage],
         timeout_s: float,
-        pin: Callable[[Publishing, Outgoing], Target] | None = None,
+        choose: Callable[[Publishing, Outgoing], Target] | None = None,
     ) -> list[Receipt | Exception]:
         """Send many, each without waiting for the answer to the one before. In order: receipt or error."""
-        pipeline = Pipeline(self, timeout_s)
+        sends = SendsInFlight(self, timeout_s)
         try:
             for outgoing in outgoings:
                 if isinstance(outgoing, InvalidMessage):
-                    pipeline.results.append(outgoing)
+                    sends.results.append(outgoing)
                     continue
-                await pipeline.add(outgoing, pin)
-            return await pipeline.finish()
+                await sends.add(outgoing, choose)
+            return await sends.finish()
         finally:
-            pipeline.give_up()
+            sends.give_up()
 
 
 def _answered(future: asyncio.Future[Command | Exception], answer: Command | Exception) -> None:

@@ -1,4 +1,4 @@
-"""Handlers at work: many workers, in any order. One handler per queue, in order: ``ordered.py``."""
+"""Messages delivered to handlers: by many workers, in any order. In order, queue by queue: ``ordered.py``."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ GIVE_BACK_LEVEL_AFTER_TIMEOUT = 3
 RETRY_HERE_S = 5.0  # when a message can neither be taken nor given back
 
 
-class Job:
-    """Messages that a handler has, until it is settled what becomes of them."""
+class HandlerCall:
+    """A call of a handler with messages, until it is settled what becomes of them."""
 
     __slots__ = ("began_s", "handler", "held", "messages", "overdue", "returned")
 
@@ -41,14 +41,14 @@ class Job:
         return self.returned
 
 
-class Work:
-    """What handlers of a consumer have at hand."""
+class Delivery:
+    """Brings the messages of a consumer to its handlers, and knows which handlers are at work."""
 
     def __init__(self, consumer: PushConsumer) -> None:
         self.consumer = consumer
         self.clock = consumer.client.clock
         self.options = consumer.options
-        self._at_work: dict[Job, None] = {}
+        self._at_work: dict[HandlerCall, None] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._became_idle = asyncio.Event()
 
@@ -89,7 +89,7 @@ class Work:
         """Until no handler works on these queues, or the time is up."""
         deadline_s = self.clock.monotonic_s() + self.options.close_s
         wanted = set(queues)
-        while any(job.held in wanted for job in self._at_work):
+        while any(call.held in wanted for call in self._at_work):
             left_s = deadline_s - self.clock.monotonic_s()
             if left_s <= 0:
                 log.warning(
@@ -103,18 +103,18 @@ class Work:
             except TimeoutError:
                 pass
 
-    def _begin(self, held: HeldQueue, handler: Handler, messages: list[Received]) -> Job:
-        job = Job(held, handler, messages, self.clock.monotonic_s())
-        self._at_work[job] = None
-        return job
+    def _begin(self, held: HeldQueue, handler: Handler, messages: list[Received]) -> HandlerCall:
+        call = HandlerCall(held, handler, messages, self.clock.monotonic_s())
+        self._at_work[call] = None
+        return call
 
-    def _end(self, job: Job) -> None:
-        del self._at_work[job]
+    def _end(self, call: HandlerCall) -> None:
+        del self._at_work[call]
         self._became_idle.set()
 
 
-class Workers(Work):
-    """Many at once, in any order: what fails is given back, to come again later."""
+class ConcurrentDelivery(Delivery):
+    """Many handlers at once, in any order: what fails is given back, to come again later."""
 
     def __init__(self, consumer: PushConsumer) -> None:
         super().__init__(consumer)
@@ -171,24 +171,24 @@ class Workers(Work):
             held, handler, messages = ready.popleft()
             if held.dropped:
                 continue
-            job = self._begin(held, handler, messages)
+            call = self._begin(held, handler, messages)
             try:
-                await self._consume(job)
+                await self._consume(call)
             except Exception:
                 log.exception("worker_failed group=%s", self.consumer.group)
                 self._later(held, handler, messages)
             finally:
-                self._end(job)
+                self._end(call)
 
-    async def _consume(self, job: Job) -> None:
-        held, handler, messages = job.held, job.handler, job.messages
+    async def _consume(self, call: HandlerCall) -> None:
+        held, handler, messages = call.held, call.handler, call.messages
         error = await self.consumer.call(handler, messages)
-        job.returned = True
+        call.returned = True
         held.consumed_at_ms = self.clock.wall_ms()
         failed = [] if error is None else _meant(error, messages)
-        took_s = self.clock.monotonic_s() - job.began_s
+        took_s = self.clock.monotonic_s() - call.began_s
         self.consumer.stats.worked(held.queue.topic, len(messages) - len(failed), len(failed), took_s)
-        if job.overdue:
+        if call.overdue:
             return  # given back already
         if error is None or not failed:
             held.done(messages)
@@ -231,24 +231,24 @@ class Workers(Work):
         while True:
             await self.clock.sleep(min(60.0, max(0.05, limit_s / 4)))
             late_s = self.clock.monotonic_s() - limit_s
-            for job in list(self._at_work):
-                if job.began_s >= late_s or job.overdue or job.returned:
+            for call in list(self._at_work):
+                if call.began_s >= late_s or call.overdue or call.returned:
                     continue
-                job.overdue = True
-                messages = job.messages
+                call.overdue = True
+                messages = call.messages
                 log.warning(
                     "handler_too_slow group=%s topic=%s msg_id=%s limit_s=%g",
-                    self.consumer.group, job.held.queue.topic, messages[0].msg_id, limit_s,
+                    self.consumer.group, call.held.queue.topic, messages[0].msg_id, limit_s,
                 )  # fmt: skip
                 reason = f"its handler took longer than {limit_s:g} s"
                 kept = await self._give_back(messages, GIVE_BACK_LEVEL_AFTER_TIMEOUT, reason)
                 left = {message.queue_offset for message in kept}
-                job.held.done(message for message in messages if message.queue_offset not in left)
-                if kept and job.has_returned():
-                    self._later(job.held, job.handler, kept)
+                call.held.done(message for message in messages if message.queue_offset not in left)
+                if kept and call.has_returned():
+                    self._later(call.held, call.handler, kept)
                 elif kept:
                     messages[:] = kept  # nobody else has these: the handler goes on with them
-                    job.overdue = False
+                    call.overdue = False
 
 
 def _meant(error: Exception, messages: list[Received]) -> list[Received]:

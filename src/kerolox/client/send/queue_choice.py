@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kerolox.client.cluster.client import Client
     from kerolox.client.send.sending import Selector
 
-Pin = Callable[["Publishing", "Outgoing"], "Target"]
+QueueChoice = Callable[["Publishing", "Outgoing"], "Target"]
 
 
 class SendOptions(TypedDict, total=False):
@@ -28,10 +28,10 @@ class SendOptions(TypedDict, total=False):
     timeout_s: float | None
 
 
-def pin_of(
+def queue_choice(
     client: Client, queue: Queue | None, order_key: str | None, selector: Selector | None
-) -> Pin | None:
-    """How the queue is chosen; None: in turn."""
+) -> QueueChoice | None:
+    """The function that chooses the queue of a message; None: queues take turns."""
     given = (queue is not None) + (order_key is not None) + (selector is not None)
     if not given:
         return None
@@ -72,7 +72,7 @@ def _target(client: Client, publishing: Publishing, outgoing: Outgoing, queue: Q
     return target
 
 
-def sharding(order_key: str | None) -> str:
+def order_key_property(order_key: str | None) -> str:
     """The property that keeps an order key, packed."""
     if order_key is None:
         return ""
