@@ -9,7 +9,7 @@ from kerolox.client.calls.nameservers import NameServerList, NoNameServer
 from kerolox.client.calls.outgoing import Target
 from kerolox.client.calls.retries import NAMESERVERS, QUEUES, SENDS, SENDS_TIED, RefreshGap, Retries
 from kerolox.client.calls.routes import Route, RouteTable, address_of
-from kerolox.client.calls.sends import Publishing, Tried, pause_before, verdict_on, why_over
+from kerolox.client.calls.sends import Publishing, Tried, pause_before, verdict_on, was_mistaken, why_over
 from kerolox.client.calls.steps import Ask, awaited, in_turn
 from kerolox.client.errors import (
     AccessDenied,
@@ -252,6 +252,10 @@ def test_what_a_failure_says_of_broker_and_route() -> None:
     assert verdict_on(RequestFailed(ResponseCode.SERVICE_NOT_AVAILABLE, "")) == (False, True, False)
     assert verdict_on(BUSY) == (False, False, False)
     wrong_queue = RequestFailed(ResponseCode.INVALID_PARAMETER, "request queueId[3] is illegal")
-    assert publishing(assumed=True).was_mistaken(wrong_queue)
-    assert not publishing().was_mistaken(wrong_queue)
-    assert not publishing(assumed=True).was_mistaken(BUSY)
+    assumed, real = publishing(assumed=True), publishing()
+    (first, *_) = assumed.targets
+    assert was_mistaken(assumed, first, wrong_queue)
+    assert not was_mistaken(real, first, wrong_queue)
+    beyond = Target(first.queue._replace(queue_id=9), first.address, "g")
+    assert was_mistaken(real, beyond, wrong_queue), "another message has found it out before"
+    assert not was_mistaken(assumed, first, BUSY)

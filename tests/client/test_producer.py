@@ -776,3 +776,12 @@ async def test_a_topic_made_meanwhile_with_fewer_queues_than_assumed(running: Ru
         for number in range(2 * len(assumed.targets)):
             receipt = await producer.send(Message("made-elsewhere", b"%d" % number))
             assert receipt.queue.queue_id == 0
+
+
+async def test_many_to_a_topic_made_meanwhile(running: RunningBroker) -> None:
+    async with Producer(running.nameserver_address, group="shop") as producer:
+        assumed = await producer._sender.publishing("made-for-many")
+        assert assumed.route.assumed
+        await create(running, "made-for-many", 1)
+        receipts = await producer.send_many(Message("made-for-many", b"%d" % number) for number in range(20))
+        assert {receipt.queue.queue_id for receipt in receipts} == {0}

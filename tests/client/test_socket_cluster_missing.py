@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from kerolox.client.messages import Queue
 from kerolox.client.sockets import socket_cluster as plain
 from kerolox.client.sockets.sending import SocketSender
 from kerolox.client.sockets.socket_cluster import SocketCluster
+from kerolox.testing.nameserver import running_nameserver
 from kerolox.testing.threads import BrokerThread, broker_in_thread
 
 
@@ -83,6 +85,19 @@ def test_a_sender_waits_for_the_first_broker_too(
         SocketSender(cluster, "g") as sender,
     ):
         assert sender.queues("orders")
+
+
+@pytest.mark.parametrize("awaited", [1, 0], ids=["says it is not ready", "knows no broker"])
+async def test_instead_of_a_name_server_that_just_started_another_is_asked(
+    two: BrokerThread, awaited: int
+) -> None:
+    def ask(fresh: str) -> None:
+        with SocketCluster([fresh, two.nameserver_address]) as cluster:
+            assert cluster.route("orders").readable
+            assert cluster.nameservers.addresses == [two.nameserver_address, fresh]
+
+    async with running_nameserver(brokers_awaited=awaited) as fresh:
+        await asyncio.to_thread(ask, fresh.address)
 
 
 def test_it_is_said_that_no_broker_is_there(two: BrokerThread) -> None:

@@ -103,6 +103,18 @@ def test_a_topic_is_made_by_its_first_message(broker: BrokerThread, monkeypatch:
             strict.send(single("never-made", "x"))
 
 
+def test_a_topic_made_meanwhile_with_fewer_queues_than_assumed(broker: BrokerThread) -> None:
+    with SocketCluster(broker.nameserver_address) as cluster, SocketSender(cluster, "g") as sender:
+        assert len(sender.queues("made-elsewhere")) > 1
+        assert sender.is_assumed("made-elsewhere")
+        broker.create_topic("made-elsewhere", queues=1)
+        for number in range(8):
+            sender.send(batch("made-elsewhere", [f"{number} a", f"{number} b"]))
+        sender.finish()
+        assert len(sender.queues("made-elsewhere")) == 1
+        assert len({message.text for message in stored(cluster, "made-elsewhere")}) == 16
+
+
 def test_a_dead_broker_is_gone_around_and_its_own_queues_are_waited_for() -> None:
     with broker_in_thread(2) as two:
         two.create_topic("shared")

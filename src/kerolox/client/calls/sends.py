@@ -67,14 +67,16 @@ class Publishing:
         brokers = {broker for broker, _ in tried}
         return any(target.queue.broker not in brokers for target in self.targets)
 
-    def was_mistaken(self, error: Exception) -> bool:
-        """Whether the topic exists meanwhile, with fewer queues than were assumed of a new one: nothing was
-        stored, and its route has to be asked for anew."""
-        if not self.route.assumed or not isinstance(error, RequestFailed):
-            return False
-        # RocketMQ 5's code, and that of 4.
-        codes = (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR)
-        return error.response_code in codes and "queueId" in str(error)
+
+def was_mistaken(known: Publishing | None, target: Target, error: Exception) -> bool:
+    """Whether the topic exists meanwhile, with fewer queues than were assumed of a new one, and the message
+    went to one it does not have: nothing was stored, and a new route tells where to send it. ``known`` is
+    what is known now: another message may have found it out before."""
+    if not isinstance(error, RequestFailed) or "queueId" not in str(error):
+        return False
+    if error.response_code not in (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR):
+        return False  # RocketMQ 5's code, and that of 4
+    return known is None or known.route.assumed or target.queue not in known.by_queue
 
 
 class Verdict(NamedTuple):

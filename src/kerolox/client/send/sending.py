@@ -17,7 +17,14 @@ from kerolox.client.calls.health import BrokerHealth
 from kerolox.client.calls.outgoing import Outgoing, Target, check_properties, shrink
 from kerolox.client.calls.retries import SENDS, SENDS_TIED, RefreshGap
 from kerolox.client.calls.routes import Route
-from kerolox.client.calls.sends import COULD_NOT_HELP, Publishing, pause_before, verdict_on, why_over
+from kerolox.client.calls.sends import (
+    COULD_NOT_HELP,
+    Publishing,
+    pause_before,
+    verdict_on,
+    was_mistaken,
+    why_over,
+)
 from kerolox.client.errors import InvalidMessage, SendFailed, StoredUnsafely, failure
 from kerolox.client.ids import unique_keys
 from kerolox.client.message_types import seconds, wrong_field
@@ -343,11 +350,11 @@ class Sender:
     def failed(self, topic: str, target: Target, pinned: Target | None, error: Exception) -> bool:
         """Learn from a failure about broker and route; whether another try may help."""
         known = self._publishing.get(topic)
-        mistaken = pinned is None and known is not None and known.was_mistaken(error)
+        mistaken = pinned is None and was_mistaken(known, target, error)
         verdict = verdict_on(error)
         if verdict.avoid_broker and self.options.avoid_slow_brokers:
             self.health.failed(target.queue.broker)
-        if verdict.forget_route or mistaken:
+        if verdict.forget_route or (mistaken and known is not None and known.route.assumed):
             self.client.routes.known.forget(topic)
             self._publishing.pop(topic, None)
         elif verdict.refresh_route:

@@ -21,7 +21,7 @@ from typing import Self
 from kerolox.client.calls.health import BrokerHealth
 from kerolox.client.calls.outgoing import Target
 from kerolox.client.calls.retries import SENDS
-from kerolox.client.calls.sends import COULD_NOT_HELP, leaves_doubt, verdict_on, why_over
+from kerolox.client.calls.sends import COULD_NOT_HELP, leaves_doubt, verdict_on, was_mistaken, why_over
 from kerolox.client.errors import InvalidMessage, SendFailed, failure
 from kerolox.client.messages import Queue
 from kerolox.client.sockets.lines import Parcel, Sending, SendLine
@@ -296,12 +296,12 @@ class SocketSender:
         sending.tried.append((broker, error))
         now_s = time.monotonic()
         publishing = self._targets.of(topic)
-        mistaken = sending.queue is None and publishing.was_mistaken(error)
+        mistaken = sending.queue is None and was_mistaken(publishing, target, error)
         verdict = verdict_on(error)
         if verdict.avoid_broker:
             self._health.failed(broker)
         if mistaken or verdict.refresh_route or verdict.forget_route:
-            self._targets.refresh(topic, at_once=mistaken)
+            self._targets.refresh(topic, at_once=mistaken and publishing.route.assumed)
         if self.doubt is not None and leaves_doubt(error) and not mistaken:
             sending.doubtful = target.queue
         left_s = sending.began_s + self._give_up_s - now_s
