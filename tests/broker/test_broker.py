@@ -262,7 +262,7 @@ async def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
 async def test_sends_that_waited_too_long_are_refused_and_the_rest_is_served(tmp_path: Path) -> None:
     """One pass with many sends, each of which takes ten milliseconds."""
     clock = ManualClock()
-    async with running_broker(directory=tmp_path, clock=clock) as running:
+    async with running_broker(directory=tmp_path, clock=clock, send_wait_ms=200) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.broker.endpoints.port)
         async with Dialer() as dialer:
             await Talk(dialer, running).send("T")
