@@ -10,7 +10,7 @@ import msgspec
 
 from kerolox.client.calls.offsets import ask_end, read_edge, tell_progress
 from kerolox.client.calls.pulls import PULL_CODES
-from kerolox.client.calls.routes import MASTER, address_of, cluster_info, fetch_route
+from kerolox.client.calls.routes import address_of, cluster_info, fetch_route, masters_of
 from kerolox.client.calls.steps import awaited
 from kerolox.client.calls.time_search import time_search
 from kerolox.client.errors import TopicNotFound, failure
@@ -107,11 +107,7 @@ class Admin:
         wanted = set(info.broker_addr_table if cluster is None else info.cluster_addr_table[cluster])
         if broker is not None:
             wanted &= {broker}
-        found = {
-            name: data.broker_addrs[MASTER]
-            for name, data in sorted(info.broker_addr_table.items())
-            if name in wanted and MASTER in data.broker_addrs
-        }
+        found = {name: address for name, address in masters_of(info).items() if name in wanted}
         if not found:
             raise NotFound(
                 f"no master found{'' if broker is None else f' of broker {broker!r}'}; there are brokers: "

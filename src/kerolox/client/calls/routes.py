@@ -57,6 +57,15 @@ def cluster_info(servers: NameServerList) -> Steps[ClusterInfo]:
     return ClusterInfo.decode(answer.body)
 
 
+def masters_of(info: ClusterInfo) -> dict[str, str]:
+    """Broker name → address of its master, of those that have one."""
+    return {
+        name: data.broker_addrs[MASTER]
+        for name, data in sorted(info.broker_addr_table.items())
+        if MASTER in data.broker_addrs
+    }
+
+
 def address_of(addresses: Mapping[int, str], broker_id: int = MASTER, *, exact: bool = False) -> str | None:
     """Where the member of a broker with this id is, or unless ``exact`` the next best one for reading."""
     found = addresses.get(broker_id)

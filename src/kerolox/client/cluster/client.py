@@ -19,7 +19,7 @@ import random
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Self, TypeVar
 
-from kerolox.client.calls.routes import MASTER, Route, cluster_info
+from kerolox.client.calls.routes import MASTER, Route, cluster_info, masters_of
 from kerolox.client.calls.signing import goes_plain
 from kerolox.client.cluster.heartbeats import Heartbeats
 from kerolox.client.cluster.incoming import Incoming
@@ -281,12 +281,7 @@ class Client(PeerEvents):
 
     async def masters(self) -> dict[str, str]:
         """Broker name → address of its master, of all brokers the name servers know."""
-        info = await self.nameservers.patiently(lambda: cluster_info(self.nameservers.order))
-        return {
-            name: data.broker_addrs[MASTER]
-            for name, data in sorted(info.broker_addr_table.items())
-            if MASTER in data.broker_addrs
-        }
+        return masters_of(await self.nameservers.patiently(lambda: cluster_info(self.nameservers.order)))
 
     # --- what is done regularly ---------------------------------------------------------------
 
