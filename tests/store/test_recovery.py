@@ -38,7 +38,7 @@ from kerolox.store.errors import (
 from kerolox.store.log.commit_log import Place
 from kerolox.store.message_store import MessageStore
 from kerolox.store.opening import Opening
-from kerolox.store.recovery import CorruptLog, LogEndsEarly, Recovered
+from kerolox.store.recovery import CorruptLog, LogEndsEarly, LogGone, Recovered
 
 COUNT = 30
 FIELDS = {  # of a record with IPv4 hosts
@@ -778,14 +778,21 @@ async def test_a_log_file_is_gone(rig: Rig, clean: bool) -> None:
     await check(store, 200)
 
 
-async def test_no_log_but_queues_and_index(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize("noted", [False, True])
+async def test_no_log_but_queues_and_index(rig: Rig, crashed: bool, noted: bool) -> None:
+    """As when the disk of the log is not mounted: what is left must not be taken for all there was."""
     await stopped(rig)
-    shutil.rmtree(rig.path / "commitlog")
-    store = await rig.open()
-    assert "queues_without_log_removed count=2" in caplog.text
-    await check(store, 0)
-    await fill(store, 4)
-    await check(store, 4)  # and what comes now is found by key, though it lies before what was indexed
+    log = rig.path / "commitlog"
+    log.rename(rig.path / "elsewhere")
+    if crashed:
+        (rig.path / "abort").touch()
+    if not noted:
+        (rig.path / "kerolox.marks").unlink()
+    await refuse(rig, LogGone, "no file of the commit log .* 2 consume queues .* Is its disk mounted")
+    shutil.rmtree(log, ignore_errors=True)
+    (rig.path / "elsewhere").rename(log)
+    await recovered(rig)
 
 
 async def test_a_read_only_disk(rig: Rig) -> None:

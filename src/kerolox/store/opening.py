@@ -27,6 +27,7 @@ from kerolox.store.queue.consume_queue import ENTRY_SIZE, ConsumeQueue
 from kerolox.store.queue.consume_queues import flush
 from kerolox.store.recovery import (
     Circumstances,
+    LogGone,
     Recovered,
     choose_start,
     cut_behind,
@@ -88,8 +89,7 @@ class Opening:
             sums=None if sums is None else sums.index,
         )
         if store.segments.first is None:
-            if len(store.queues):
-                log.warning("queues_without_log_removed count=%d", len(store.queues))
+            self._refuse_lost_log(marks, cut)
             store.queues.delete_all()
             store.index.delete_all()
             store.segments.roll()
@@ -139,6 +139,14 @@ class Opening:
         return ProgressNotes(
             boot=marks.boot, dispatched=min(marks.dispatched, cut.end), flushed=min(marks.flushed, cut.end)
         )
+
+    def _refuse_lost_log(self, marks: ProgressNotes, cut: Cut | None) -> None:
+        """A store without a log is new, or was being cut back to nothing, or has lost it."""
+        store = self._store
+        summed = UNKNOWN if self._sums is None else self._sums.end
+        noted = max(marks.log_end, marks.dispatched, summed, store.queues.max_physical)
+        if cut is None and noted > 0:
+            raise LogGone(", ".join(store.segments.directories), len(store.queues), noted, store.root)
 
     def circumstances(self, marks: ProgressNotes, crashed: bool) -> Circumstances:
         """What is known before the log is read."""

@@ -84,6 +84,19 @@ class LogEndsEarly(StoreError):
         )
 
 
+class LogGone(StoreError):
+    """No file of the log is there, and there was one. Nothing was changed."""
+
+    def __init__(self, directories: str, queues: int, noted: int, root: str) -> None:
+        super().__init__(
+            f"no file of the commit log is in {directories}, but {queues} consume queues are there, and the "
+            f"log had reached offset {noted}. Nothing was changed. Is its disk mounted? Mount it, or restore "
+            f"the files from a copy. To begin anew without these messages, move {root} aside and start.",
+            path=directories,
+            offset=noted,
+        )
+
+
 class Recovered(msgspec.Struct):
     """What recovery found and did."""
 
