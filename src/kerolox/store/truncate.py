@@ -196,6 +196,9 @@ class Truncation:
         store.dispatcher.cut(offset, cut.stored_ms)
         for queue_cut in self._queues:
             queue_cut.queue.lower_to(queue_cut)
+            if queue_cut.leaves_nothing:
+                store.queues.drop(queue_cut.queue)
+                store.queue_filler.forget(queue_cut.queue.topic)
         store.log.renew_cursors()
         store.reader.checked_from = min(store.reader.checked_from, offset)
         store.checkpoint.cut(offset, cut.stored_ms)
@@ -207,7 +210,10 @@ class Truncation:
         store.sums.remove()  # of what was before
         clear_log(store, cut)
         for queue_cut in self._queues:
-            queue_cut.queue.clear_behind()
+            if queue_cut.leaves_nothing:
+                store.queues.remove_files(queue_cut.queue)
+            else:
+                queue_cut.queue.clear_behind()
         store.index.truncate_to(cut.end)
         store.deleted.fit(cut.end)
         clear_timer(store, cut)

@@ -21,6 +21,7 @@ from kerolox.protocol.record import decode_record
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.consume_queue import ENTRY
 from kerolox.store.queue.reading import Found
+from kerolox.store.state import Obstacle
 
 TOPICS = ("A", "B%x", "%RETRY%g")
 topics = st.sampled_from(TOPICS)
@@ -92,7 +93,9 @@ class StoreModel(RuleBasedStateMachine):
         sent = self.sent.get((topic, queue_id), [])
         low = self.first_kept(topic, queue_id)
         read = self.run(self.store.read(topic, queue_id, offset, count))
-        if not sent:
+        if not sent and read.status is Found.NO_MESSAGE_IN_QUEUE:
+            expected = (Found.NO_MESSAGE_IN_QUEUE, 0)  # all of it was cut, and power lost since
+        elif not sent:
             expected = (Found.NO_MATCHED_LOGIC_QUEUE, 0)
         elif offset < low:
             expected = (Found.OFFSET_TOO_SMALL, low)
@@ -121,6 +124,23 @@ class StoreModel(RuleBasedStateMachine):
             upto = starts[:files][-1] + self.rig.options.commit_log_file_bytes
             self.run(self.store.housekeeper._delete_log_before(upto))
             assert self.store.log.min_offset == upto
+
+    @rule(places=st.integers(1, 12))
+    def truncate(self, places: int) -> None:
+        """Another broker leads, and does not have the last messages."""
+        log_min = self.store.log.min_offset
+        known = sorted(p for sent in self.sent.values() for p, _, _ in sent if p >= log_min)
+        if not known:
+            return
+        end = known[-places:][0]
+        self.store.state.set(Obstacle.FOLLOWER, "a rule")
+        cut = self.run(self.store.truncate(end))
+        self.store.state.clear(Obstacle.FOLLOWER)
+        left = {queue: [one for one in sent if one[0] < end] for queue, sent in self.sent.items()}
+        self.sent = {queue: sent for queue, sent in left.items() if sent}
+        assert cut is not None
+        assert self.store.log.max_offset == end
+        self.compare_all()
 
     @rule()
     def restart(self) -> None:

@@ -32,6 +32,7 @@ class Consuming:
         store.dispatcher.followers.append(self.waiting.arrived)
         if options.multi_dispatch:
             store.dispatcher.followers.append(self.waiting.arrived_light)
+        store.on_truncated.append(self.waiting.truncated)
         self.pulls = Pulls(
             store, base.leadership, base.endpoints, topics, groups, offsets, self.waiting, options, clock
         )

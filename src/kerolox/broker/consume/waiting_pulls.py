@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from kerolox.clock import Clock, TimerHandle
 from kerolox.protocol import properties as names
 from kerolox.protocol.record_scan import Entry
+from kerolox.store.disk.cut_note import Cut
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +147,10 @@ class WaitingPulls:
         """Everybody goes on now: the broker stops, or its role changed."""
         for topic, queue_id in list(self._by_queue):
             self.wake_queue(topic, queue_id)
+
+    async def truncated(self, cut: Cut) -> None:
+        """The log was cut: those who wait behind the end of their queue are told where it ends."""
+        self.wake_all()
 
     def forget(self, owner: object) -> None:
         """The owner's connection is gone: nobody waits for these."""

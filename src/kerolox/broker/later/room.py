@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kerolox.broker.base import Base
 from kerolox.broker.figures.room import Figures
+from kerolox.broker.later.cut_deliveries import CutDeliveries
 from kerolox.broker.later.delays import SCHEDULE_GROUP, Delays
 from kerolox.broker.later.timer_figures import TimerFigures
 from kerolox.broker.later.timer_sends import TimerSends
@@ -20,6 +21,7 @@ class Scheduling:
         options, clock, store = base.options, base.clock, base.store
         self._stats, self._options = figures.stats, options
         self.delays = Delays(store, path.intake, tables.delay_offsets, options, clock)
+        store.on_truncated.append(CutDeliveries(store, tables.delay_offsets).truncated)
         self.timers = Timers(store, path.intake, tables.timer_counts, options, clock)
         self.timer_sends = TimerSends(options, clock, self.timers.waiting_at)
         # A level wins over any time, so it is asked first.

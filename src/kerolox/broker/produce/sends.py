@@ -280,10 +280,8 @@ class Sends:
         self._waiting.append((request, header, must_wait))
 
     def _safe(self, waiting: list[tuple[Request[SendRequest], SendAnswer]], how: Safe) -> None:
-        if how is Safe.FAILED:
-            refused = Answer(
-                code=ResponseCode.SERVICE_NOT_AVAILABLE, remark="the flush failed: the store is fenced"
-            )
+        if how.failed:
+            refused = Answer(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=how.value)
             for request, _ in waiting:
                 request.answer(refused)
             return

@@ -176,13 +176,7 @@ class SendRuns:
             elif how is Safe.TIMEOUT:
                 self._answer(run, ResponseCode.FLUSH_DISK_TIMEOUT)
             else:
-                refuse(
-                    run,
-                    Answer(
-                        code=ResponseCode.SERVICE_NOT_AVAILABLE,
-                        remark="the flush failed: the store is fenced",
-                    ),
-                )
+                refuse(run, Answer(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=how.value))
 
 
 def refuse(run: TakenRun, answer: Answer) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from kerolox.broker.absent import report_from_before
 from kerolox.broker.base import Base
 from kerolox.broker.tables.lost_tables import mind_lost_tables
 from kerolox.broker.tables.saver import TablesSaver
 from kerolox.broker.tables.topics import Topics
+from kerolox.protocol.reserved import HALF_GROUP, HALF_TOPIC
+from kerolox.store.disk.cut_note import Cut
 from kerolox.store.tables.groups import GroupTable
 from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets, LightOffsets
 from kerolox.store.tables.request_modes import RequestModes
 from kerolox.store.tables.timer_counts import TimerCounts
 from kerolox.store.tables.topics import TopicTable
 from kerolox.store.tables.transaction_counts import TransactionCounts
+
+log = logging.getLogger(__name__)
 
 
 class Tables:
@@ -71,3 +76,17 @@ class Tables:
         self.offset_saver = self.saver.keep(self.offsets, interval_ms)
         self.saver.keep(self.transaction_counts, lambda: options.save_transaction_counts_ms)
         self.topics.unsaved.save = self.topic_saver.save
+        base.store.on_truncated.append(self._truncated)
+
+    async def _truncated(self, cut: Cut) -> None:
+        """The log was cut: no group has consumed what will lie where it ended. And half messages whose end
+        was cut off are open again."""
+        offsets = self.offsets
+        changed = offsets.set_back({(topic, queue_id): end for topic, queue_id, end in cut.queues})
+        reached = offsets.offset(HALF_TOPIC, HALF_GROUP, 0)
+        if cut.half_ended is not None and reached > cut.half_ended:
+            offsets.commit(HALF_TOPIC, HALF_GROUP, 0, cut.half_ended)
+            changed += 1
+        if changed:
+            log.warning("offsets_set_back count=%d reason='the log was cut at %d'", changed, cut.end)
+            await self.offset_saver.saved()

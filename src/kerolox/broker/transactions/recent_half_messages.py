@@ -9,6 +9,7 @@ from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.half_messages import Open
 from kerolox.broker.write.intake import Intake
 from kerolox.errors import KeroloxError
+from kerolox.store.disk.cut_note import Cut
 
 COUNT_MAX = 20_000
 BYTES_MAX = 32 << 20  # of their bodies and properties
@@ -45,6 +46,11 @@ class RecentHalfMessages:
         found = self._known.pop(place, None)
         if found is not None:
             self._size_bytes -= found[1]
+
+    async def truncated(self, cut: Cut) -> None:
+        """The log was cut: where these lay, others will."""
+        for place in [place for place in self._known if place >= cut.end]:
+            self.forget(place)
 
     def _written(self, failed: KeroloxError | None) -> None:
         added, self._in_write = self._in_write, []

@@ -25,6 +25,7 @@ def transactions_of(
         base.options,
         base.clock,
     )
+    base.store.on_truncated.append(made.recent.truncated)
     made.endings.on_stored.append(figures.stats.stored)
     made.check_backs.on_read.append(figures.stats.served)
     tables.topics.on_removed.append(made.counts.forget_topic)

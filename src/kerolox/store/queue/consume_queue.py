@@ -53,6 +53,11 @@ class QueueCut(NamedTuple):
     max_physical: int  # where the message before ends
     units_end: int | None = None  # where its units end; None: all of them stay
 
+    @property
+    def leaves_nothing(self) -> bool:
+        """Not even files to count by: the queue came with what was cut."""
+        return self.end == 0 or (self.max_physical < 0 and not self.queue.file_count)
+
 
 class ConsumeQueue:
     """The entries of one queue.

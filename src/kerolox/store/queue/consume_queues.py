@@ -228,6 +228,25 @@ class ConsumeQueues:
             self._files.remove_tree(os.path.join(self._extensions, topic))
         return True
 
+    def drop(self, queue: ConsumeQueue) -> None:
+        """Forget a queue without entries, as if it had never been. Its files stay until
+        :meth:`remove_files`."""
+        of_topic = self.by_topic.get(queue.topic, {})
+        of_topic.pop(queue.queue_id, None)
+        if not of_topic:
+            self.by_topic.pop(queue.topic, None)
+        self._waiting[:] = [other for other in self._waiting if other is not queue]
+        self._warm = [other for other in self._warm if other is not queue]
+
+    def remove_files(self, queue: ConsumeQueue) -> None:
+        """Of one that was dropped. Waits for the disk."""
+        queue.delete()
+        for directory in (self.directory, self._extensions):
+            if directory is not None:
+                path = os.path.join(directory, queue.topic)
+                if self._files.remove_tree(os.path.join(path, str(queue.queue_id))):
+                    self._files.sync_dir(path)
+
     def delete_all(self) -> None:
         """Remove every queue: the commit log they point into is not there."""
         for topic in list(self.by_topic):

@@ -160,6 +160,22 @@ class ConsumerOffsets(Table):
             self.bump()
         return count
 
+    def set_back(self, ends: Mapping[tuple[str, int], int]) -> int:
+        """Queues were cut, and end here now: no group is further, for nobody consumed what will come there.
+        How many offsets that changed."""
+        changed = 0
+        for table in (self.offsets, self._pulls, self._resets):
+            for key, queues in table.items():
+                topic = _split(key)[0]
+                for queue_id, offset in queues.items():
+                    end = ends.get((topic, queue_id))
+                    if end is not None and offset > end:
+                        queues[queue_id] = end
+                        changed += 1
+        if changed:
+            self.bump()
+        return changed
+
     def replace(self, offsets: Mapping[str, Mapping[int, int]], version: DataVersion | None) -> None:
         """Take over a leader's table, with its version if it has one."""
         self.offsets = {key: dict(queues) for key, queues in offsets.items()}

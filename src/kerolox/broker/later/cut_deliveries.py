@@ -1,0 +1,65 @@
+"""Delayed messages that were delivered behind a place where the log was cut: they are delivered again.
+
+The broker that leads now may have delivered them, too. Then its progress counts, which a follower takes over
+with its tables; until that came, twice is better than never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from kerolox.broker.later.delay_levels import Unrestorable, real_queue_of
+from kerolox.errors import ProtocolError
+from kerolox.protocol.record import decode_record
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.store.disk.cut_note import Cut
+from kerolox.store.errors import StoreError
+from kerolox.store.message_store import MessageStore
+from kerolox.store.queue.consume_queue import ConsumeQueue
+from kerolox.store.tables.offsets import DelayOffsets
+
+log = logging.getLogger(__name__)
+
+
+class CutDeliveries:
+    """Sets the delay levels back when the log was cut. For a broker that does not deliver: it follows."""
+
+    def __init__(self, store: MessageStore, offsets: DelayOffsets) -> None:
+        self._store = store
+        self._offsets = offsets
+
+    async def truncated(self, cut: Cut) -> None:
+        offsets = self._offsets
+        for level, offset in list(offsets.offsets.items()):
+            queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
+            if queue is None:
+                continue
+            # Of the last message left on, though some of those delivered were behind it: rather twice.
+            end = cut.end_of(SCHEDULE_TOPIC, level - 1)
+            before = offset if end is None else min(offset, end)
+            if count := cut.delayed.get(level, 0):
+                before = await self._store.in_reader(partial(self._back, queue, before, count))
+            if before != offset:
+                log.warning(
+                    "delay_offset_set_back level=%d offset=%d to=%d reason='the log was cut at %d'",
+                    level, offset, before, cut.end,
+                )  # fmt: skip
+                offsets.update(level, before)
+        if offsets.changed:
+            data = offsets.encode()
+            await asyncio.get_running_loop().run_in_executor(self._store.keeper, offsets.save, data)
+
+    def _back(self, queue: ConsumeQueue, offset: int, count: int) -> int:
+        """So many messages before this offset; those that cannot be delivered do not count. In a thread."""
+        while count and offset > queue.min_offset:
+            offset -= 1
+            entry = queue.entry(offset)
+            try:
+                if entry is not None:
+                    real_queue_of(decode_record(self._store.log.record_at(entry[0])).packed_properties)
+                    count -= 1
+            except (StoreError, ProtocolError, Unrestorable):
+                continue
+        return offset
