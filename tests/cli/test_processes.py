@@ -82,6 +82,18 @@ def test_a_taken_port_is_one_line_and_exit_code_1(config: Path) -> None:
     assert f"cannot listen on 127.0.0.1:{port}" in line
 
 
+@pytest.mark.parametrize("command", ["broker", "nameserver"])
+def test_a_missing_config_file_is_one_line_and_says_what_to_do(command: str, tmp_path: Path) -> None:
+    done = kerolox(command, "-c", str(tmp_path / "missing.conf"))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "Errno" not in line
+    assert f"option --config-file = '{tmp_path}/missing.conf'" in line
+    assert "No such file or directory" in line
+    assert "leave the option out" in line
+
+
 def test_a_broken_kv_file_is_one_line_and_exit_code_1(config: Path, tmp_path: Path) -> None:
     (tmp_path / "kv.json").write_text("{broken")
     done = kerolox("nameserver", "-c", str(config), "--log-level", "error")

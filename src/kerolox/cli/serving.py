@@ -40,7 +40,14 @@ class Listening(Protocol):
 def load_options(cls: type[T], file: Path | None, flags: Mapping[str, Any]) -> Loaded[T]:
     from kerolox.options import load
 
-    text = None if file is None else file.read_text(encoding="utf-8", errors="replace")
+    try:
+        text = None if file is None else file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        expected = (
+            f"a properties file that can be read ({error.strerror or error}). Correct the path or the file's "
+            "permissions, or leave the option out: then the defaults hold"
+        )
+        raise OptionError("--config-file", str(file), expected) from error
     return load(cls, file_text=text, file_name=str(file or ""), environment=os.environ, flags=flags)
 
 
