@@ -18,7 +18,7 @@ import msgspec
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import ProtocolError
 from kerolox.protocol import json_dialect
-from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, TOPIC, Entry
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, SYS_FLAG, TOPIC, Entry
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.files import Files
@@ -39,7 +39,7 @@ from kerolox.store.offline.layout import (
     OnlyReading,
     open_run,
 )
-from kerolox.store.offline.mend import aside_name, open_log
+from kerolox.store.offline.mend import aside_name, is_filler, open_log
 from kerolox.store.offline.walk import Walk
 from kerolox.store.queue.consume_queue import (
     BLANK,
@@ -225,6 +225,7 @@ def rebuild(
 
 
 def _fill(filler: QueueFiller, records: list[Entry], left_out: set[bytes], made: Rebuilt) -> None:
+    records = [record for record in records if not is_filler(record[TOPIC], record[SYS_FLAG])]
     if left_out:
         kept = [record for record in records if record[TOPIC] not in left_out]
         made.left_out += len(records) - len(kept)

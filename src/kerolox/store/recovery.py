@@ -50,7 +50,7 @@ KEPT_MAX = 100_000  # records kept between finding the end and dispatching; more
 _ZERO_PAGE = bytes(4096)
 _CRC_MARK = b"__CRC32#\x01"
 _CRC_MARK_LEFT = 6  # bytes of it that are not there by chance
-FILLER_TOPIC = b"kerolox_repaired"  # of records where damage was
+FILLER_TOPIC = b"kerolox_repaired"  # the topic of filler records, which a repair writes over damage
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 

@@ -21,8 +21,8 @@ from kerolox.store.disk.sums import SumsFile
 from kerolox.store.index import index_file
 from kerolox.store.index.key_index import ENTRIES, SLOTS
 from kerolox.store.offline.layout import OnlyReading
+from kerolox.store.offline.mend import is_filler
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
-from kerolox.store.recovery import FILLER_TOPIC
 
 ShownRow: TypeAlias = dict[str, Any]
 
@@ -207,7 +207,7 @@ def message_row(message: StoredMessage) -> ShownRow:
         "bodyBytes": len(message.body),
         "body": body_text(message.body),
     }
-    if topic.encode() == FILLER_TOPIC[: len(topic)] and message.sys_flag & 0xC == 0xC:
+    if is_filler(topic.encode(), message.sys_flag):
         row["record"] = "repaired"
     return row
 

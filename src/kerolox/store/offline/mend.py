@@ -21,7 +21,7 @@ from kerolox.protocol.record import (
     seal_record,
     topic_field,
 )
-from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, TOPIC
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, SYS_FLAG, TOPIC
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.segment import OpenFiles, segment_name
 from kerolox.store.disk.segments import Segments
@@ -126,7 +126,7 @@ def _damage_at(segments: Segments, offset: int) -> tuple[Damage | None, bool]:
     for records in walk:
         if walk.position > offset:
             return None, any(
-                record[PHYSICAL_OFFSET] == offset and record[TOPIC] == FILLER_TOPIC[: len(record[TOPIC])]
+                record[PHYSICAL_OFFSET] == offset and is_filler(record[TOPIC], record[SYS_FLAG])
                 for record in records
             )
     if walk.position > offset:  # behind a blank record, which may be ours
@@ -167,6 +167,11 @@ def _too_small(layout: Layout, damage: Damage, span: int, smallest: int) -> Cann
         f"--cut {damage.offset}, which drops everything from there on.",
         offset=damage.offset,
     )
+
+
+def is_filler(topic: bytes, sys_flag: int) -> bool:
+    """Whether a record of this topic and system flag is a filler record: it stands where damage was."""
+    return sys_flag & ROLLED_BACK == ROLLED_BACK and FILLER_TOPIC.startswith(topic)
 
 
 def fillers(offset: int, span: int, store_ms: int) -> list[bytes]:
