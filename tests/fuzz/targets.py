@@ -20,6 +20,7 @@ from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.command import decode_command
 from kerolox.protocol.compression import decompress
 from kerolox.protocol.frame import Frame, FrameSplitter, pack_frame
+from kerolox.protocol.ha import REPORT_BYTES, RangeReader, ReportReader, pack_report
 from kerolox.protocol.headers import REQUEST_HEADERS
 from kerolox.protocol.json_dialect import dumps, loads
 from kerolox.protocol.message_id import read_offset_id, read_unique_key
@@ -209,6 +210,35 @@ def ids(data: bytes) -> None:
             pass
 
 
+def ranges(data: bytes) -> None:
+    """What a leader sends its followers: in pieces the same as at once."""
+
+    def read(step: int) -> tuple[list[tuple[int, int | None]], bool]:
+        reader, found = RangeReader(), []
+        try:
+            for at in range(0, len(data), step):
+                for offset, piece in reader.feed(data[at : at + step]):
+                    assert offset >= 0
+                    found += [(offset + i, byte) for i, byte in enumerate(piece)] or [(offset, None)]
+        except ProtocolError:
+            return found, False
+        return found, True
+
+    (at_once, good), (bit_by_bit, good_too) = read(len(data) or 1), read(1 + (data[0] if data else 0))
+    assert good == good_too
+    assert not good or at_once == bit_by_bit
+
+
+def reports(data: bytes) -> None:
+    """What a follower says to its leader."""
+    try:
+        last = ReportReader().feed(data)
+    except ProtocolError:
+        return
+    whole = len(data) - len(data) % REPORT_BYTES
+    assert last is None if not whole else pack_report(last) == data[whole - REPORT_BYTES : whole]
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
@@ -225,5 +255,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         batches,
         compression,
         ids,
+        ranges,
+        reports,
     )
 }
