@@ -16,35 +16,36 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Caller(Protocol):
-    """One that asks. It is there until it is closed, and only equal to itself: tables are kept by caller."""
+    """A client or server that sends requests. It exists until it is closed, and is equal only to itself:
+    tables use callers as keys."""
 
     @property
     def address(self) -> str:
-        """Where it is, as ``ip:port``."""
+        """The caller's address, as ``ip:port``."""
 
     @property
     def language(self) -> Language:
-        """What it is written in, as its last request told."""
+        """The programming language of the caller, as its last request told."""
 
     @property
     def version(self) -> int:
-        """The release it speaks as, as its last request told."""
+        """The release of the caller, as its last request told."""
 
     @property
     def identity(self) -> str | None:
-        """Who it has proved to be; None for one that nobody has asked."""
+        """The identity that the caller has proved; None when nobody has asked for one."""
 
     @property
     def data(self) -> dict[str, Any]:
-        """What a role wants to remember of it."""
+        """What the parts of a server want to remember about the caller."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is gone: nothing reaches it any more."""
+        """Whether the caller is gone: nothing reaches it any more."""
 
     @property
     def is_stalled(self) -> bool:
-        """Whether it does not take what it is told, for now."""
+        """Whether the caller does not read what is sent to it, for now."""
 
     async def call(
         self,
@@ -55,8 +56,9 @@ class Caller(Protocol):
         timeout_s: float = 3.0,
         fields: dict[str, str] | None = None,
     ) -> Answer:
-        """Ask it, and wait for its answer, whatever code that has. Its answers say all in code, remark and
-        body: they have no header. ``fields`` go beside those of the header."""
+        """Send the caller a request and wait for its answer, whatever code the answer has. A caller answers
+        with code, remark and body: such answers have no header. ``fields`` are sent beside those of the
+        header."""
 
     def tell(
         self,
@@ -66,18 +68,18 @@ class Caller(Protocol):
         *,
         fields: dict[str, str] | None = None,
     ) -> None:
-        """Tell it something: there will be no answer. Raises when it is gone."""
+        """Send the caller a one-way request: there will be no answer. Raises when the caller is gone."""
 
     def answer(self, asked: Request[Any], answer: Answer) -> None:
-        """Answer a request of its own, now or later, once. Nothing happens when it is gone, or does not want
-        to know."""
+        """Answer a request of this caller, now or later, once. Nothing is sent when the caller is gone, or
+        wants no answer."""
 
     def close(self, reason: str) -> None:
-        """Have no more to do with it."""
+        """Close the connection to the caller."""
 
 
 class CallerEvents:
-    """Told about callers that come and go. Override what you need."""
+    """Hears of callers that come and go. Override what you need."""
 
     def connected(self, caller: Caller, /) -> None: ...
 

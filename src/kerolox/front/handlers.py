@@ -44,7 +44,7 @@ class Handlers:
         # Called at the end of every pass, in which a door handles all that has come to it: a handler may put
         # off work until then and do it once for all requests of the pass.
         self.after_pass: list[Callable[[], None]] = []
-        # Hears from the doors of every answer they give, for figures: the request, and the answer's code.
+        # The doors report every answer here, for figures: the request, and the answer's code.
         self.answered: Callable[[Request[Any], int], None] | None = None
 
     def add(self, code: int, handler: Handler, header: type[Header] | None, lane: Lane) -> None:
@@ -53,11 +53,12 @@ class Handlers:
         self.routes[code] = HandlerRoute(int(code), handler, header, lane)
 
     def add_gate(self, gate: Gate) -> None:
-        """Show every request to this one before it is handled."""
+        """Show every request to this gate before the request is handled."""
         self.gates += (gate,)
 
     def handle(self, asked: Request[Any], now_s: float) -> None:
-        """Answer a request, now or when its handler has; or refuse it. Its header is read here."""
+        """Answer a request, now or when its handler has an answer; or refuse it. The header of the request is
+        read here."""
         answer_it = asked.caller.answer
         route = self.routes.get(asked.code)
         if route is None:

@@ -21,8 +21,8 @@ from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.limits import FRAME_BYTES_MAX
 
 BODY_BYTES_MAX = 1 << 20  # for lanes whose bodies are no messages, and are read as a whole on the loop
-WAITING_BYTES_MAX = 64 << 20  # of all bodies that wait in one lane
-RUNNING_BYTES_MAX = 128 << 20  # of all bodies whose requests run in one lane; others wait
+WAITING_BYTES_MAX = 64 << 20  # all bodies that wait in one lane
+RUNNING_BYTES_MAX = 128 << 20  # all bodies whose requests run in one lane; others wait
 
 HandlerRun = Callable[[], Coroutine[Any, Any, None]]
 
@@ -96,7 +96,8 @@ class Lane:
         )
 
     def too_long(self, request: Request[Any]) -> Answer:
-        """The refusal for a body that is read as a whole, and would keep others waiting."""
+        """The refusal for a body that is too long: it is read as a whole, which would keep other requests
+        waiting."""
         return Answer(
             code=ResponseCode.SYSTEM_ERROR,
             remark=f"a body of {len(request.body)} bytes, the limit for this request is "
@@ -125,7 +126,7 @@ class Lane:
             self._sweep = self._clock.call_later(self.age_s_max, self._refuse_old)
 
     async def close(self) -> None:
-        """Forget those who wait and stop those who run."""
+        """Forget the requests that wait and stop those that run."""
         self._waiting.clear()
         self._waiting_bytes = 0
         if self._sweep is not None:

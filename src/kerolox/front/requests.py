@@ -30,8 +30,8 @@ class Answer(msgspec.Struct):
 
 
 class Ticket(Protocol):
-    """By what a door knows a request again when it is answered. What is named here others may know too: they
-    ask the request."""
+    """What a door needs to write the answer of a request. Others read the members named here through the
+    Request."""
 
     @property
     def is_one_way(self) -> bool: ...
@@ -68,12 +68,13 @@ class Request(Generic[H]):
 
     @property
     def fields(self) -> Mapping[str, str]:
-        """The header as text, with what its type does not know: for those who pass it on."""
+        """The header as text, with the fields that its type does not know: for handlers that pass the request
+        on."""
         return self.ticket.fields  # type: ignore[no-any-return]
 
     @property
     def remark(self) -> str | None:
-        """What the caller remarks, for people."""
+        """The remark of the caller, a text for people."""
         return self.ticket.remark  # type: ignore[no-any-return]
 
     def answer(self, answer: Answer) -> None:
@@ -82,7 +83,7 @@ class Request(Generic[H]):
 
 
 class HeldRequest(Request[H]):
-    """One that was held until there was something to answer."""
+    """A request that was held until there was something to answer."""
 
     __slots__ = ()
 
@@ -97,5 +98,5 @@ class HeldRequest(Request[H]):
 Later = Callable[[], Coroutine[Any, Any, "Answer | None"]]
 Handler = Callable[[Request[Any]], "Answer | Awaitable[Answer | None] | Later | None"]
 
-# What a part of a server serves: code, handler, type of its header.
+# The requests that a part of a server serves: code, handler, type of the header.
 Row = tuple[int, Handler, type[Header] | None]

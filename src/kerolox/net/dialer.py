@@ -130,7 +130,8 @@ class Dialer:
         peer.tell(code, header, body, fields=fields)
 
     async def connect(self, address: str, timeout_s: float = 3.0, code: int = 0) -> Peer:
-        """The open connection to an address, opened if need be: for those who ask it many things at once."""
+        """The open connection to an address, opened if need be: for callers that send many requests at
+        once."""
         return await self._peer(address, timeout_s, code)
 
     def retire(self, peer: Peer) -> None:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from kerolox.protocol.command import Command
     from kerolox.protocol.frame import Frame
 
-# Takes many requests of a peer at once, in the frames they came in: from a place on, as many as it likes. How
-# many it took. For conversations that come by the hundred thousand.
+# Takes many requests of a peer at once, as frames: from an index of the list on, as many as it can. Returns
+# how many it took. For requests that come by the hundred thousand.
 RunHandler = Callable[["Peer", "list[Frame]", int], int]
 
 
 class Hook:
-    """Looks at requests before they are sent. Those that come are looked at by gates."""
+    """Looks at requests before they are sent. Gates look at requests that come."""
 
     def before_request(self, peer: Peer, request: Command) -> None:
         """May change the request's fields."""
@@ -31,16 +31,18 @@ class RemotingHandlers(Handlers):
     def __init__(self) -> None:
         super().__init__()
         self.hooks: list[Hook] = []
-        # By the first bytes of their header: what may be taken in runs.
+        # First bytes of a header → the function that takes runs of such requests.
         self.runs: dict[bytes, tuple[RunHandler, Lane]] = {}
 
     def add_run(self, start: bytes, handler: RunHandler, lane: Lane) -> None:
-        """Offer frames whose header begins so to this one first. Runs go past gates: there must be none."""
+        """Offer frames whose header begins with these bytes to this function first. Runs go past gates, so
+        there must be no gate."""
         if self.gates:
             raise ValueError(f"runs of {start!r} would go past {len(self.gates)} gates: take none in runs")
         self.runs[start] = (handler, lane)
 
     def add_gate(self, gate: Gate) -> None:
-        """Show every request to this one before it is handled. So nothing is taken in runs any more."""
+        """Show every request to this gate before the request is handled. From then on no request is taken in
+        runs."""
         self.runs.clear()
         super().add_gate(gate)

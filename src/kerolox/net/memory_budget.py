@@ -26,18 +26,18 @@ class Holder(Protocol):
 
 
 class MemoryBudget:
-    """So many bytes of one kind for all connections."""
+    """A bound on the bytes of one kind that all connections hold together."""
 
     __slots__ = ("_held", "bytes_max", "used", "what")
 
     def __init__(self, what: str, bytes_max: int) -> None:
-        self.what = what  # of which kind: "frames that are not whole"
+        self.what = what  # the kind of bytes, such as "frames that are not whole"
         self.bytes_max = bytes_max
         self.used = 0
-        self._held: dict[Holder, int] = {}  # who holds how much; who began first comes first
+        self._held: dict[Holder, int] = {}  # connection → bytes; the connection that began first comes first
 
     def hold(self, holder: Holder, size_bytes: int) -> None:
-        """A connection holds so much now."""
+        """Note how many bytes a connection holds now."""
         before = self._held.get(holder, 0)
         self._held[holder] = size_bytes
         self.used += size_bytes - before
@@ -53,5 +53,5 @@ class MemoryBudget:
             oldest.close(reason, at_once=True)
 
     def release(self, holder: Holder) -> None:
-        """It holds nothing any more."""
+        """Note that a connection holds nothing any more."""
         self.used -= self._held.pop(holder, 0)

@@ -58,7 +58,7 @@ class PeerLimits(msgspec.Struct, frozen=True):
 
 
 class PeerEvents(Protocol):
-    """Told about the life of connections. Override what you need. CallerEvents are this too."""
+    """Told about the life of connections. Override what you need. CallerEvents have the same methods."""
 
     def connected(self, peer: Peer, /) -> None:
         return
@@ -87,9 +87,9 @@ class Peer(asyncio.Protocol):
         self.data: dict[str, Any] = {}  # what a role wants to remember of this connection
         self.identity: str | None = None
         self.version = 0  # of the other side, as its last request told
-        self._language: int | str | None = None  # of the same
+        self._language: int | str | None = None  # of the other side, as its last request told
         self.active_s = clock.monotonic_s()
-        self._received_s = self.active_s  # when what is handled now came
+        self._received_s = self.active_s  # when the requests that are handled now came
         self.stalled_since_s: float | None = None
         self.limits = limits
         self.encoding = encoding  # of our own questions; answers go in the encoding of their question
@@ -107,7 +107,7 @@ class Peer(asyncio.Protocol):
         self._flush_scheduled = False
         self._held: list[Frame] = []  # read but not handled: answers cannot be written, or others come first
         self._sweep: TimerHandle | None = None
-        self._budgets = budgets  # None: this side has connected, and knows whom to
+        self._budgets = budgets  # None on the side that connected: it chose its peers
         self._unfinished = 0  # bytes of a frame that is not whole, as the budget was told
 
     # --- asking the other side ---------------------------------------------------------------
@@ -135,7 +135,7 @@ class Peer(asyncio.Protocol):
         timeout_s: float = 3.0,
         fields: dict[str, str] | None = None,
     ) -> Answer:
-        """Ask it as a handler does: without a word of commands."""
+        """Send the peer a request as handlers do: by code, header and body, without a Command."""
         answer = await self.request(code, header, body, timeout_s=timeout_s, fields=fields)
         return Answer(code=answer.code, body=answer.body, remark=answer.remark)
 
@@ -214,7 +214,7 @@ class Peer(asyncio.Protocol):
         )
 
     def write_answers(self, frames: bytes) -> None:
-        """Write answers that were made elsewhere, many at once: so there is nothing to wait for."""
+        """Write many answers that were encoded elsewhere, at once."""
         if frames and self.close_reason is None:
             self._out.append(frames)
             self._out_bytes += len(frames)
@@ -359,14 +359,14 @@ class Peer(asyncio.Protocol):
             self._flush()
 
     def _put_off(self) -> None:
-        """Others are heard before the rest of what this peer sent."""
+        """Let other peers be served before the rest of what this peer sent."""
         if self._transport is not None:
             self._transport.pause_reading()
         self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         if self.close_reason is not None or self.stalled_since_s is not None:
-            return  # it is over; or goes on when the answers can be written
+            return  # the connection is closed; or reading goes on when the answers can be written
         held, self._held = self._held, []
         if held:
             self._pass(held, self._clock.monotonic_s())

@@ -3,7 +3,7 @@
 It keeps others from reading along and proves nothing about who the server is: a client can only trust it
 blindly, or be given a copy. RocketMQ's servers make one at each start (``tls.test.mode.enable``). Ours is
 made when the first TLS client comes, because making it takes a library that most processes never need, and it
-is kept, so that who has a copy can go on trusting it.
+is kept, so that a client with a copy can go on trusting it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _make() -> bytes:
 
 
 def _keep(target: Path, content: bytes) -> None:
-    """Whole or not at all, and readable by its owner alone from the first byte on."""
+    """Write the file whole or not at all, and readable by its owner alone from the first byte on."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1024  # as RocketMQ's
 IDLE_SCAN_S = 1.0
-CONNECTIONS_MAX = 500_000  # of one port, however many files may be open
+CONNECTIONS_MAX = 500_000  # on one port, however many files may be open
 
 
 class ListenFailed(KeroloxError):
@@ -65,15 +65,17 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._scan: TimerHandle | None = None
         self._closing = False
-        self._is_deaf = False  # until the next scan
+        self._is_deaf = False  # does not accept until the next scan
         self._refused = 0  # connections above the limit since the last scan
         self.connections_max = connections_max()
 
     async def bind(self, *, fresh: bool = False) -> None:
-        """Take the port without letting anybody in: for who must know it before it can serve.
+        """Take the port without accepting connections: for a server that must know its port before it can
+        serve.
 
-        ``fresh``: it is one of many that would do, so nobody else may have it. (A certain one may be shared
-        with connections of a process before, and then with who else has taken it and does not listen yet.)
+        ``fresh``: any free port would do, so no other process may have this one. (A port that was asked for
+        may be shared with connections that an earlier process left, and therefore also with a process that
+        has taken it and does not listen yet.)
         """
         loop = asyncio.get_running_loop()
         self._tls = await loop.run_in_executor(None, ServerContext, self._tls_options)
@@ -89,7 +91,7 @@ class Server:
             await self.bind()
         assert self._socket is not None
         try:
-            _let_share(self._socket)  # with connections that are left when this one is gone
+            _let_share(self._socket)  # with connections that an earlier process left
             self._socket.listen(BACKLOG)
         except OSError as error:
             raise ListenFailed(f"{self.host}:{self.port}", error) from error

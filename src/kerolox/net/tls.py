@@ -36,7 +36,7 @@ class ClientAuth(Enum):
     """Whether clients must show a certificate of an authority in ``client_ca``."""
 
     NONE = "none"
-    OPTIONAL = "optional"  # who shows one must show a good one
+    OPTIONAL = "optional"  # a client that shows a certificate must show a valid one
     REQUIRE = "require"
 
 
@@ -47,7 +47,7 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str | None = None  # PEM file: the server's certificate chain
     key: str | None = None  # PEM file: its private key
     key_password: str | None = None
-    client_ca: str | None = None  # PEM file: who may sign client certificates
+    client_ca: str | None = None  # PEM file: the authorities that may sign client certificates
     client_auth: ClientAuth = ClientAuth.NONE
     self_signed: str | None = None  # where to keep a certificate of our own, if none is given
 
@@ -92,7 +92,7 @@ class ServerContext:
         self.current = server_context(options)
 
     def _refuse_half(self) -> None:
-        """A certificate without its key, or none where nothing but TLS may be spoken."""
+        """Refuse a certificate without its key, and a server that enforces TLS without a certificate."""
         options = self.options
         if options.certificate or options.key:
             missing = "keyPath" if options.certificate else "certPath"
@@ -140,7 +140,7 @@ class ServerContext:
             self._reload_error = ""
         except (OSError, OptionError) as error:
             if str(error) == self._reload_error:
-                return False  # said already: files are looked at every second
+                return False  # logged already: files are looked at every second
             self._reload_error = str(error)
             log.warning(
                 "tls_reload_failed error=%r next='the old certificate stays in use; mend the files'",
