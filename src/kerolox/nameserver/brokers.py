@@ -41,7 +41,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MinIdNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """To be told to brokers of one name: the lowest id of the group is another one now."""
+    """A notice to the brokers of one name: another broker has the lowest id of the group now."""
 
     to: list[str]
     min_id: int
@@ -55,7 +55,7 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
 
     refused: str | None = None  # why; nothing was changed
     ignored: str | None = None  # why; answered like a success all the same
-    is_new: bool = False  # was not alive before
+    is_new: bool = False  # the broker was not alive before
     master_address: str | None = None
     ha_address: str | None = None
     notices: list[MinIdNotice] = []
@@ -90,7 +90,7 @@ class Group:
 
 
 class Alive:
-    """A broker that is there."""
+    """A broker that is registered and not expired."""
 
     __slots__ = ("connection", "ha_address", "name", "seen_s", "timeout_s", "version")
 
@@ -119,7 +119,7 @@ def min_id_notice(
     group: Group, *, offline_address: str | None = None, ha_address: str | None = None
 ) -> MinIdNotice:
     lowest = group.lowest_id
-    # A newcomer need not be told of itself; when one left, all who remain are.
+    # A broker that comes need not be told of itself; when a broker left, all that remain are told.
     to = [
         a for id, a in group.addresses.items() if offline_address or len(group.addresses) == 1 or id != lowest
     ]

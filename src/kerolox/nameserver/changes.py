@@ -19,7 +19,7 @@ ChangeSteps = Generator[None, None, T]
 
 
 def at_once(steps: ChangeSteps[T]) -> T:
-    """Do all steps; for who has the routes to itself."""
+    """Do all steps of a change at once: for callers that have the routes to themselves."""
     while True:
         try:
             next(steps)
@@ -29,7 +29,7 @@ def at_once(steps: ChangeSteps[T]) -> T:
 
 
 class Changes:
-    """Whoever wants to change something waits for its turn here."""
+    """The queue of changes: each waits for its turn here."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()  # first come, first served

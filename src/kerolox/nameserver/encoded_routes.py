@@ -22,10 +22,11 @@ class EncodedRoutes:
         self._build = build
         self._standard: dict[str, bytes] = {}
         self._bare: dict[str, bytes] = {}
-        self.built = 0  # how often the answer was not there
+        self.built = 0  # how often an answer had to be encoded
 
     def get(self, topic: str, standard: bool) -> bytes | None:
-        """None for a topic nobody serves: that is not kept, or anybody could fill the memory with names.
+        """The encoded route of a topic; None for a topic without a broker. None is not kept, or anybody could
+        fill the memory with names.
 
         ``standard`` JSON has integer keys quoted and only ASCII, for clients since 4.9.4; older Java
         clients are sent what their server always sent.
@@ -45,7 +46,8 @@ class EncodedRoutes:
         self._bare.pop(topic, None)
 
     def drop_all(self, topics: Collection[str]) -> None:
-        """Those of all these topics. Of a large broker few are asked for: then there is little to look at."""
+        """Drop the answers of all these topics. Clients ask for few topics of a large broker, so the kept
+        answers are few."""
         for kept in (self._standard, self._bare):
             for topic in [topic for topic in kept if topic in topics] if len(kept) < len(topics) else topics:
                 kept.pop(topic, None)

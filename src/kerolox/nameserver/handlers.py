@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 TellNotices = Callable[[Iterable[MinIdNotice]], None]
 
 LARGE_BODY_BYTES = 64 << 10  # a registration of more is read by a thread
-_REGISTERING = "registering"  # under which a connection keeps its lock
+_REGISTERING = "registering"  # the key under which a connection keeps its lock
 
 _DISABLED = Answer(code=ResponseCode.SYSTEM_ERROR, remark="disable")
 _NOT_READY = Answer(code=ResponseCode.SYSTEM_ERROR, remark=route.NOT_READY)
@@ -72,14 +72,15 @@ class StartUp:
         return False
 
     def awaits_routes(self) -> bool:
-        """The same, and the seconds that RocketMQ's own options give to brokers for registering."""
+        """Whether routes are not complete yet: brokers are awaited, or the seconds run that RocketMQ's
+        options give brokers to register."""
         return self.awaits_brokers() or (self._options.need_wait_for_service and self._is_early())
 
     def _is_early(self) -> bool:
         return self._clock.monotonic_s() - self._started_s < self._options.wait_seconds_for_service
 
     def guarded(self, handler: Handler) -> Handler:
-        """A handler that does not answer before it can."""
+        """A handler that refuses requests as long as the name server cannot know the answer."""
 
         def answer(request: Request[Any]) -> Any:
             return _NOT_READY if self.awaits_brokers() else handler(request)
@@ -91,7 +92,7 @@ class StartUp:
 
 
 class RouteHandlers:
-    """105: what clients ask all the time."""
+    """GET_ROUTEINFO_BY_TOPIC (105), which clients send all the time."""
 
     def __init__(self, routes: Routes, opening: StartUp) -> None:
         self._routes = routes
@@ -121,7 +122,7 @@ class RouteHandlers:
 
 
 class BrokerHandlers:
-    """What brokers say of themselves, and what tools do to them."""
+    """Requests by which brokers register, and by which tools change the rights of brokers."""
 
     def __init__(
         self,
@@ -152,7 +153,7 @@ class BrokerHandlers:
         ]
 
     async def register(self, request: Request[registration.RegisterBrokerRequest]) -> Answer:
-        # What a broker says later must not overtake what it said before.
+        # A later registration of a broker must not overtake an earlier one.
         async with request.caller.data.setdefault(_REGISTERING, asyncio.Lock()):
             return await self._register(request)
 
@@ -170,7 +171,7 @@ class BrokerHandlers:
         else:
             wanted = _registration(request)
         result = await self._changes.run(self._routes.registering(wanted, self._clock.monotonic_s()))
-        if request.caller.is_closed:  # meanwhile: nobody else would forget it
+        if request.caller.is_closed:  # closed meanwhile: nobody else would forget the broker
             _, notices = await self._changes.run(self._routes.losing_connection(request.caller))
             self._tell(notices)
         if result.refused is not None:
@@ -267,7 +268,7 @@ class BrokerHandlers:
 
 
 class TopicHandlers:
-    """Topics in lists, and single ones added or taken away."""
+    """Requests that list topics, and that add or delete one topic."""
 
     def __init__(self, routes: Routes, changes: Changes, options: NamesrvOptions) -> None:
         self._routes = routes
@@ -339,7 +340,8 @@ class TopicHandlers:
 
 
 class KvHandlers:
-    """100, 101, 102 and 219: the table of settings."""
+    """The table of settings: PUT_KV_CONFIG (100), GET_KV_CONFIG (101), DELETE_KV_CONFIG (102) and
+    GET_KVLIST_BY_NAMESPACE (219)."""
 
     def __init__(self, kv: KvConfig, routes: Routes) -> None:
         self._kv = kv
@@ -391,7 +393,8 @@ class KvHandlers:
 
 
 class ConfigHandlers:
-    """318 and 319: the server's own options. ``port`` tells which one it listens on."""
+    """The server's own options: UPDATE_NAMESRV_CONFIG (318) and GET_NAMESRV_CONFIG (319). ``port`` gives the
+    port it listens on."""
 
     def __init__(
         self, options: NamesrvOptions, file: ConfigFile, routes: Routes, port: Callable[[], int]
@@ -422,7 +425,7 @@ class ConfigHandlers:
 
 
 async def _listed(topics: TopicList) -> Answer:
-    """There may be very many: others are served while they are written."""
+    """Encode a list of topics in a thread: it may be long, and other requests are served meanwhile."""
     return Answer(body=await asyncio.to_thread(topics.encode))
 
 

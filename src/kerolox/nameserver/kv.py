@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 NAMESPACES_MAX = 1000
 KEY_LENGTH_MAX = 1000
 VALUE_LENGTH_MAX = 64 << 10
-CHARACTERS_MAX = 4 << 20  # of the whole table
+CHARACTERS_MAX = 4 << 20  # in the whole table
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
@@ -46,7 +46,7 @@ class KvConfig:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._tables: KvTable = {}
-        self._characters = 0  # of all names and values
+        self._characters = 0  # in all names and values
         self._file = LatestSave(self.path)
         self._unsaved: Unsaved[tuple[str, str], str] = Unsaved(self._put_back)
         self._unsaved.save = self._save
@@ -72,11 +72,13 @@ class KvConfig:
         return None if table is None else table.get(key)
 
     def values(self, namespace: str) -> dict[str, str] | None:
-        """All values of a namespace. One that was emptied by deletes is still there, as in RocketMQ."""
+        """All values of a namespace. A namespace whose last key was deleted is still there, as in
+        RocketMQ."""
         return self._tables.get(namespace)
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """In force at once; over when it is on disk. Raises NotSaved when it could not be, and was undone.
+        """Set a value, in force at once; returns when it is on disk. Raises NotSaved when it could not be
+        saved, and was undone.
 
         Refused when the table would be too large: every change writes all of it.
         """
@@ -89,7 +91,7 @@ class KvConfig:
         await self._unsaved.saved((namespace, key))
 
     async def delete(self, namespace: str, key: str) -> None:
-        """The same."""
+        """Delete a key, as :meth:`put` sets one: in force at once, on disk when this returns, or undone."""
         before = self.value(namespace, key)
         if before is not None:
             self._set(namespace, key, None)

@@ -37,7 +37,7 @@ def cluster_topics(routes: Routes, cluster: str) -> TopicList:
 
 
 def system_topics(routes: Routes) -> TopicList:
-    """Clusters and brokers each have a topic of their own name; and an address to ask for more."""
+    """The topics that are named after clusters and brokers, and the address of a broker that knows more."""
     names = set(routes.clusters).union(*routes.clusters.values())
     addresses = (group.addresses[group.lowest_id] for group in routes.groups.values() if group.addresses)
     return TopicList(topic_list=tuple(sorted(names)), broker_addr=next(addresses, None))

@@ -25,7 +25,8 @@ _ACCESS = (
     "access control is not there yet, and everybody who reaches the port would be let in. Let a firewall or "
     "mutual TLS (tls.server.mode=enforcing, tls.server.need.client.auth=require) decide who does"
 )
-# Settings that ask for what this name server does not have: refused, for who sets them relies on them.
+# Settings that ask for what this name server does not have: refused, for an operator who sets them relies on
+# them.
 _ABSENT: Mapping[str, Absent] = {
     "aclEnable": Absent(_OFF, _ACCESS),
     "authenticationEnabled": Absent(_OFF, _ACCESS),

@@ -1,4 +1,4 @@
-"""Who serves which topic. Decisions only: no sockets, no files, no clock of its own.
+"""Which brokers serve which topic. Decisions only: no sockets, no files, no clock of its own.
 
 Four tables, in RocketMQ's sense: clusters have broker names; a broker name is a group of brokers with ids,
 0 being the master; a topic has queues at broker names; a broker, known by cluster and address, is alive
@@ -194,7 +194,7 @@ class Routes:
                 )
         if changed:
             for number, (topic, mapping) in enumerate(told.mappings.items(), start=1):
-                # Known by who serves it, as its queues are: so it goes when they go.
+                # Kept by broker name, as the queues of the topic are: so the mapping goes when the queues go.
                 table = self.mappings.setdefault(topic, {})
                 if table.get(group.name) != mapping:
                     table[group.name] = mapping
@@ -218,7 +218,7 @@ class Routes:
             self.filter_servers[told.key] = told.filter_servers
         else:
             del self.filter_servers[told.key]
-        # They are found by address, which two groups may share; and hardly anyone has any.
+        # Filter servers are found by address, which two groups may share; and hardly any broker has any.
         self.encoded.clear()
 
     def _answer(
@@ -243,7 +243,7 @@ class Routes:
         return None if alive is None else alive.version
 
     def refresh(self, cluster: str, address: str, now_s: float) -> None:
-        """A sign of life."""
+        """Note that a broker is alive."""
         alive = self.alive.get((cluster, address))
         if alive is not None:
             alive.seen_s = now_s
@@ -338,7 +338,7 @@ class Routes:
     # --- topics ------------------------------------------------------------------------------
 
     def register_topic(self, topic: str, queues: Iterable[QueueData]) -> str | None:
-        """Add queues to a topic. Gives the broker name that is not known, and then adds nothing."""
+        """Add queues to a topic. When a broker name is not known, add nothing and return that name."""
         queues = list(queues)
         for data in queues:
             if data.broker_name not in self.groups:
@@ -356,7 +356,8 @@ class Routes:
             self._remove_queues(topic, self.groups[name])
 
     def wipe_write_perm(self, name: str) -> int:
-        """Nothing more is sent to brokers of this name, until they register a change. How many topics."""
+        """Take the write right from every topic of a broker name, until its brokers register a change.
+        Returns how many topics."""
         return at_once(self.wiping_write_perm(name))
 
     def wiping_write_perm(self, name: str) -> ChangeSteps[int]:
@@ -367,7 +368,7 @@ class Routes:
         )
 
     def add_write_perm(self, name: str) -> int:
-        """Every topic of this name is read and written again. How many topics."""
+        """Give the read and write rights back to every topic of a broker name. Returns how many topics."""
         return at_once(self.adding_write_perm(name))
 
     def adding_write_perm(self, name: str) -> ChangeSteps[int]:
@@ -378,7 +379,7 @@ class Routes:
         return (yield from self._changing_perms(group, lambda perm: PERM_READ | PERM_WRITE))
 
     def order_changed(self, topic: str) -> None:
-        """The order configuration of a topic is another one."""
+        """Take note that the order configuration of a topic changed."""
         self.encoded.drop(topic)
 
     def options_changed(self) -> None:
