@@ -107,7 +107,8 @@ def refuse_topic_attribute(name: str, value: str) -> None:
 
 
 def refuse_group_attributes(group: str, attributes: Mapping[str, str]) -> None:
-    """All that RocketMQ has (``priority.factor``, ``lite.*``) are for consumers that pop."""
+    """Refuse attributes of groups: all that RocketMQ has (``priority.factor``, ``lite.*``) are for consumers
+    that pop."""
     asked = sorted(name for name in attributes if name != WHY_DISABLED)
     if asked:
         raise _refused(f"group {group!r} with attributes {', '.join(asked)}", POP)
@@ -119,7 +120,8 @@ def refuse_request_mode(mode: SetRequestMode) -> None:
 
 
 def refuse_inner_batch(sys_flag: int) -> None:
-    """Many messages in one record take as many offsets of a queue; here every record takes one."""
+    """Refuse topics of inner batches: one record then takes many offsets of a queue; here every record takes
+    one."""
     if sys_flag & INNER_BATCH:
         raise MessageRefused(
             f"the message is a batch in one record (sysFlag {INNER_BATCH:#x}): "

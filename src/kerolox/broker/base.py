@@ -33,7 +33,7 @@ def lanes_of(options: BrokerOptions, clock: Clock) -> dict[str, Lane]:
         Lane("send", clock=clock),
         Lane("pull", waiting_max=100_000, clock=clock),
         Lane("heartbeat", waiting_max=50_000, clock=clock),
-        Lane("reply", running_max=1024, clock=clock),  # each waits for a client
+        Lane("reply", running_max=1024, clock=clock),  # each request waits for a client
         Lane("transaction", waiting_max=100_000, clock=clock),
         Lane("query_message", waiting_max=20_000, clock=clock),
         Lane("client_manager", waiting_max=1_000_000, age_s_max=31.0, clock=clock),
@@ -41,7 +41,7 @@ def lanes_of(options: BrokerOptions, clock: Clock) -> dict[str, Lane]:
         Lane("admin", running_max=16, clock=clock),
     ]
     for lane in lanes:
-        if lane.name not in ("send", "reply"):  # those bring messages
+        if lane.name not in ("send", "reply"):  # requests of these lanes bring messages
             lane.body_bytes_max = BODY_BYTES_MAX
     found = {lane.name: lane for lane in lanes}
     set_ages(found, options)

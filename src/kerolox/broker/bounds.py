@@ -12,13 +12,13 @@ from typing import Final
 from kerolox.errors import Refused
 from kerolox.protocol.codes import ResponseCode
 
-GROUPS_OF_CLIENT_MAX: Final = 500  # of consumers, and as many of producers, of one connection
+GROUPS_OF_CLIENT_MAX: Final = 500  # consumer groups of one connection, and as many producer groups
 MEMBERS_OF_GROUP_MAX: Final = 10_000  # connections: each is told when another one comes
 CLIENT_ID_LENGTH_MAX: Final = 1024
 PRODUCER_GROUP_LENGTH_MAX: Final = 255
-MISMATCHES_TOLD_MAX: Final = 100  # different subscriptions, by one member
-QUEUE_LOCKS_MAX: Final = 200_000  # of all groups
-OFFSETS_MAX: Final = 2_000_000  # queues of which the progress of a group is kept, of all groups
+MISMATCHES_TOLD_MAX: Final = 100  # differing subscriptions that are remembered of one member
+QUEUE_LOCKS_MAX: Final = 200_000  # locks of all groups
+OFFSETS_MAX: Final = 2_000_000  # offsets of all groups in all queues
 FORBIDDEN_MAX: Final = 10_000  # topics that groups may not read
 REQUEST_MODES_MAX: Final = 10_000  # topics of groups with a request mode of their own
 GROUP_BYTES_MAX: Final = 16 << 10  # settings of one group, as they are saved

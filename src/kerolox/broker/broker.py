@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 
-import kerolox.protocol.fast_codecs  # noqa: F401 — the short way through the codecs
+import kerolox.protocol.fast_codecs  # noqa: F401 — registers the fast codecs
 from kerolox.broker.admin.admin import Admin
 from kerolox.broker.base import Base, lanes_of, set_ages
 from kerolox.broker.cluster.address import advertised_host, resolve
@@ -60,13 +60,13 @@ class Broker(CallerEvents):
 
     @property
     def address(self) -> str:
-        """Where clients reach it, once it has started."""
+        """The address at which clients reach the broker, once it has started."""
         return self.endpoints.address
 
     # --- start and stop --------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """What is started is pushed on a stack, so that stopping is the same way back."""
+        """Start the parts in order. Each is pushed on a stack, so that they stop in the opposite order."""
         options = self.options
         check_present(options)
         push, callback = self._stop.push_async_callback, self._stop.callback
@@ -113,7 +113,8 @@ class Broker(CallerEvents):
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Stop: first nobody comes any more, then what is under way ends, then all of it reaches the disk."""
+        """Stop: first no client is let in, then the requests under way end, then everything reaches the
+        disk."""
         if self._closed:
             return
         self._closed = True
@@ -209,7 +210,7 @@ class Broker(CallerEvents):
 
     @property
     def handlers(self) -> Handlers:
-        """What any door hands its requests to."""
+        """The table of handlers, to which every door hands its requests."""
         return self.ports.handlers
 
     # --- while it runs -------------------------------------------------------------------------------------
@@ -234,12 +235,12 @@ class Broker(CallerEvents):
         await self.registrations.settled()
 
     async def _answer_flushed(self) -> None:
-        """Take no more messages, and let those who wait for a flush have their answer before they are
-        cut off."""
+        """Take no more messages, and answer the sends that wait for a flush before their connections are
+        closed."""
         self.write_path.intake.write()
         self.store.state.set(Obstacle.CLOSED, "the broker is stopping")
         try:
             await asyncio.wait_for(self.store.flusher.flush_all(), self.options.flush_timeout_ms / 1000)
         except (StoreError, TimeoutError):
-            pass  # they hear nothing, and send again elsewhere; the store's own close says what failed
+            pass  # senders get no answer, and send again elsewhere; the store's close says what failed
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Where a broker is reached: what its options say, and what was found where they leave it open."""
+"""The addresses of a broker: what its options say, and what was found out where they leave it open."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    host: str  # as clients are told, an address or a name
+    host: str  # the address or name that clients are told
     port: int
-    vip_port: int  # without pulls
-    ha_port: int  # for followers
+    vip_port: int  # the port that serves no pulls
+    ha_port: int  # the port for followers
 
     @property
     def address(self) -> str:
@@ -23,7 +23,7 @@ class Endpoints:
         return join(self.host, self.ha_port)
 
     def as_options(self) -> dict[str, Any]:
-        """The same as values of options, for tools that ask for those."""
+        """The addresses as values of options, for tools that ask for the options."""
         return {
             "advertised_host": self.host,
             "listen_port": self.port,

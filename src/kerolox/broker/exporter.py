@@ -29,7 +29,8 @@ def exporter_of(
     remoting: Remoting,
     handlers: Iterable[Handlers],
 ) -> HttpResponder | None:
-    """Where scrapers and probes ask; None when it is switched off, and then nothing is counted for it."""
+    """The HTTP responder for scrapers and probes; None when it is switched off, and then nothing is counted
+    for it."""
     options = base.options
     if options.metrics_exporter is not MetricsExporter.PROM:
         return None

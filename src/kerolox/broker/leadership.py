@@ -1,4 +1,4 @@
-"""Whether this broker leads: takes messages, gives back those that waited, asks about transactions.
+"""Whether this broker leads: takes messages, delivers those that waited, asks about transactions.
 
 What only a leader does is done by parts that are added here. A broker that begins to lead starts them, one
 that begins to follow stops them; it may do either at any time and any number of times, and a broker that
@@ -27,7 +27,7 @@ class Part(Protocol):
     """Does what only a leader does."""
 
     async def lead(self) -> None:
-        """Find out how far things have come, and go on from there. The store can be written."""
+        """Find out how far this part's work has come, and go on from there. The store can be written."""
 
     async def follow(self) -> None:
         """Begin nothing new, and return when all that was begun is over. The store can still be written."""
@@ -47,11 +47,11 @@ class Leadership:
             store.state.set(Obstacle.FOLLOWER, "this broker is a SLAVE")
 
     def add(self, *parts: Part) -> None:
-        """They begin in this order, and end in the opposite one."""
+        """Add parts. They begin in this order, and end in the opposite one."""
         self._parts += parts
 
     async def start(self) -> None:
-        """Do what the role says."""
+        """Lead or follow, as the role in the options says."""
         if not self._follows:
             await self.lead()
 
@@ -75,7 +75,7 @@ class Leadership:
             log.info("broker_leads")
 
     async def follow(self, why: str) -> None:
-        """Take no messages from now on, for this reason."""
+        """Take no messages from now on: clients are told this reason."""
         async with self._turn:
             if not self.leads:
                 return

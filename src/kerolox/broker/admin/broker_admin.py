@@ -61,7 +61,7 @@ class BrokerAdmin:
         self._clock = clock
         self._version = DataVersion(timestamp=clock.wall_ms())
         self._file = ConfigFile(options.config_path) if options.config_path else None
-        self.timers: Timers | None = None  # without, any-time delays are switched off
+        self.timers: Timers | None = None  # None: any-time delays are switched off
 
     def rows(self) -> list[Row]:
         return [
@@ -127,7 +127,7 @@ class BrokerAdmin:
         return Answer(body=found.encode())
 
     def ha_status(self, request: Request[None]) -> Answer:
-        """As long as nobody follows: a leader by itself."""
+        """Answer as a leader without followers."""
         status = HaStatus(
             master=self._leadership.leads,
             master_commit_log_max_offset=self._store.log.max_offset,
@@ -135,7 +135,7 @@ class BrokerAdmin:
         return Answer(body=status.encode())
 
     def timer_checkpoint(self, request: Request[None]) -> Answer:
-        """How far the timer has come, for those who follow."""
+        """How far the timer has come, for followers."""
         if self.timers is None:
             return _no_timer("The checkpoint is null")
         return Answer(body=self.timers.files.checkpoint.encode())

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupAdmin:
-    """43, 45, 200, 201, 207, 225, 343, 345, 352, 353, 401 and 402: settings and tables.
+    """Requests that make, change, delete and show consumer groups, and that show tables of all groups.
 
     ``offsets_saved`` waits until changed offsets are on disk.
     """
@@ -218,7 +218,8 @@ class GroupAdmin:
 
 
 class ProgressAdmin:
-    """208, 303 and 317: how far groups are. Times are read from the log, so all of it is done in threads."""
+    """Requests that show how far groups have consumed. Times are read from the log, so the work is done in
+    threads."""
 
     def __init__(
         self,
@@ -303,7 +304,7 @@ class ProgressAdmin:
     # --- parts ----------------------------------------------------------------------------------------
 
     def _subscribed(self, group: str, topics: Iterable[str]) -> list[str]:
-        """Without those the group does not want any more, if anybody is there to say so."""
+        """The topics that the group still subscribes, when a member of it is connected; else all of them."""
         members = self._members.members(group)
         if members is None or not members.subscriptions:
             return list(topics)

@@ -115,7 +115,7 @@ class TopicAdmin:
         return await self._put(TopicConfigList.decode(request.body).topic_config_list, request.caller.address)
 
     async def _put(self, configs: Sequence[TopicConfig], by: str) -> Answer:
-        """All of them or none: whatever is wrong with one is found before the first is put."""
+        """Put all of these topics or none: all are checked before the first is put."""
         checked = [self._checked(config) for config in configs]
         self._topics.check_room(*{config.topic_name for config in checked})
         for config in checked:
@@ -172,7 +172,8 @@ class TopicAdmin:
         return Answer()
 
     async def _delete(self, topic: str) -> None:
-        """First it is gone from the table, on disk: then nothing that follows can be half of a deletion."""
+        """Delete a topic. It is removed from the table first, on disk: so a deletion that stops half-way can
+        be repeated."""
         leaving = self._topics.leaving
         if topic in leaving:
             raise Overloaded(f"topic[{topic}] is being deleted at this moment. Try again")
@@ -186,7 +187,7 @@ class TopicAdmin:
             leaving.discard(topic)
 
     async def clean_unused(self, request: Request[None]) -> Answer:
-        """Remove queues of topics that are no more."""
+        """Remove the queues of topics that no longer exist."""
         for topic in list(self._store.queues.by_topic):
             if self._topics.find(topic) is None and not topic.startswith(LIGHT_PREFIX):
                 log.info("unused_queues_removed topic=%r by=%s", topic, request.caller.address)
@@ -228,7 +229,7 @@ class TopicAdmin:
         )
 
     def _bounds(self, topic: str, count: int) -> dict[MessageQueue, QueueBounds]:
-        """For a thread: it asks the log for times."""
+        """The bounds of each queue of a topic. For a thread: it reads times from the log."""
         store = self._store
         found: dict[MessageQueue, QueueBounds] = {}
         for queue_id in range(count):
@@ -242,7 +243,7 @@ class TopicAdmin:
         return found
 
     def consumers(self, request: Request[headers.TopicConsumersRequest]) -> Answer:
-        """Groups with a member that wants it, and groups that once consumed it."""
+        """The groups of a topic: with a member that subscribes it, or with progress in it."""
         topic = request.header.topic
         groups = self._members.groups_subscribed(topic) | self._offsets.groups_of(topic)
         return Answer(body=GroupList(group_list=tuple(sorted(groups))).encode())
@@ -252,8 +253,8 @@ class TopicAdmin:
 
 
 async def offsets_gone(saved: Settled, what: str) -> None:
-    """Wait until offsets that were removed with something are gone from the disk, too. That it was deleted
-    stays: doing so again finishes it."""
+    """Wait until the offsets of a deleted topic or group are gone from the disk, too. When that fails the
+    topic or group stays deleted, and deleting it again removes the offsets."""
     try:
         await saved()
     except NotSaved as error:

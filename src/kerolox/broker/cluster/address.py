@@ -21,7 +21,8 @@ _SOMEWHERE = ("192.0.2.1", 9)  # reserved for documentation: nothing is sent, on
 
 
 async def advertised_host(wanted: str, bind_address: str, nameservers: Iterable[str] = ()) -> str:
-    """What clients are told: what was asked for, else where we listen, else the address we go out with."""
+    """The host that clients are told: the configured one, else the bind address, else the address of the
+    interface we go out with."""
     if wanted:
         return wanted
     if not ipaddress.ip_address(bind_address).is_unspecified:

@@ -1,7 +1,8 @@
 """The port name servers tell followers to copy the log from.
 
-This broker does not let itself be copied. The port is taken all the same: so that nobody else sits where
-followers are sent, and so that they, and who starts two brokers too close to each other, are told.
+This broker does not let itself be copied. The port is taken all the same: so that no other process sits where
+followers are sent, and so that followers, and operators who start two brokers with ports too close to each
+other, get an error.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kerolox.net.server import ListenFailed
 log = logging.getLogger(__name__)
 
 BACKLOG = 16
-TOLD_MAX = 100  # followers that are told of one by one: they come again every few seconds
+TOLD_MAX = 100  # followers that are logged one by one: they come again every few seconds
 
 
 class HaPort:

@@ -51,7 +51,7 @@ class NameServerLine:
     def __init__(self, address: str) -> None:
         self.address = address
         self.knows_us = False  # it has confirmed all topics, over the connection we have
-        self.changed: dict[str, TopicConfig] = {}  # changed since, and not yet confirmed
+        self.changed: dict[str, TopicConfig] = {}  # topics that changed since, and are not yet confirmed
         self.failures = 0
         self.last_error = ""
         self.wake = asyncio.Event()
@@ -150,7 +150,8 @@ class Registrations(CallerEvents):
                 self._failed(line, error)
                 line.tried.set()
                 line.settled.set()
-                # Not woken by further changes: a name server that is away is not asked more often for it.
+                # Further changes do not end this pause: a name server that is away is not tried more often
+                # because of them.
                 await self._clock.sleep(wait_s)
                 continue
             line.tried.set()
@@ -158,7 +159,7 @@ class Registrations(CallerEvents):
                 line.settled.set()
                 await self._woken(line, wait_s)
                 if not line.wake.is_set():
-                    line.knows_us = False  # time for all of it again
+                    line.knows_us = False  # it is time to tell all topics again
 
     async def _woken(self, line: NameServerLine, timeout_s: float) -> None:
         done = asyncio.Event()
@@ -262,7 +263,7 @@ class Registrations(CallerEvents):
     def _failed(self, line: NameServerLine, error: KeroloxError) -> None:
         line.failures += 1
         reason = str(error).partition("; failed ")[0]
-        if reason != line.last_error or line.failures % 100 == 0:  # counted, not repeated
+        if reason != line.last_error or line.failures % 100 == 0:  # repeated errors are counted, not logged
             line.last_error = reason
             log.warning(
                 "register_failed nameserver=%s failures=%d error=%r next='it is tried again; until then "

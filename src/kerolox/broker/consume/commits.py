@@ -1,4 +1,4 @@
-"""How far groups are, the bounds of queues, and setting groups back or forward."""
+"""The progress of groups, the bounds of queues, and resets of groups backward or forward."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Commits:
     # --- a group's progress ------------------------------------------------------------------------------
 
     def query(self, request: Request[headers.QueryOffsetRequest]) -> Answer | None:
-        """Stored progress. Without any, a queue that still has its beginning in memory starts there: a group
-        that is new to a young queue gets all of it."""
+        """The stored progress of a group in a queue. Without any, a queue whose beginning is still in memory
+        answers 0: a group that is new to a young queue gets all of it."""
         asked = request.header
         offset = self._offsets.offset(asked.topic, asked.consumer_group, asked.queue_id)
         if offset >= 0:
@@ -133,9 +133,9 @@ class Commits:
 
 
 class Resets:
-    """222, 223, 308 and 314: what administrators do with the progress of groups.
+    """Requests by which administrators reset, clone and compare the progress of groups.
 
-    What is set is on disk before it is answered, or undone. What consumers commit is saved by interval.
+    What these set is on disk before it is answered, or undone. What consumers commit is saved by interval.
     """
 
     def __init__(
@@ -222,7 +222,8 @@ class Resets:
         return {self._queue(topic, queue_id): offset for queue_id, offset in targets.items()}
 
     async def _reset_members(self, asked: headers.ResetOffsetRequest, cpp: bool) -> dict[MessageQueue, int]:
-        """Tell the members where to go on; they commit it themselves. Unless forced, only backwards."""
+        """Tell the members the new offsets; they commit these themselves. Unless forced, offsets only go
+        back."""
         topic, group = asked.topic, asked.group
         config = self._topics.known(
             topic, f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
@@ -297,8 +298,8 @@ class Resets:
         return client_id, None
 
     def correction(self, request: Request[headers.CorrectionOffsetRequest]) -> Answer:
-        """By queue, the progress of the slowest group; none needed (the largest number) where the compared
-        group is slower still."""
+        """By queue, the progress of the slowest group; the largest number where the compared group is slower
+        still, which needs no correction."""
         asked = request.header
         left_out = set((asked.filter_groups or "").split(","))
         slowest: dict[int, int] = {}

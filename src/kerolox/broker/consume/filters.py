@@ -57,7 +57,7 @@ class Filters:
 
     @classmethod
     def of(cls, store: MessageStore, options: BrokerOptions, clock: Clock) -> Filters:
-        """Of a store, as they were when the broker stopped. Reads a file."""
+        """The filters of a store, as they were when the broker stopped. Reads a file."""
         bloom = BloomFilter(options.filter_error_percent, options.filter_users)
         table = FilterTable(
             store.files,
@@ -112,7 +112,8 @@ class Filters:
         return self.known.get(key_of(wanted))
 
     def compiled(self, data: FilterData) -> SqlFilter | None:
-        """None when it cannot be: then everything matches, as in RocketMQ."""
+        """The compiled condition; None when it cannot be compiled: then everything matches, as in
+        RocketMQ."""
         try:
             return self.known.get((data.expression_type, data.expression or ""))
         except FilterError:
@@ -148,7 +149,7 @@ class Filters:
             newer = alive if known.dead else known
             self.table.put(msgspec.structs.replace(newer, client_version=wanted.sub_version))
         elif not self._put(group, wanted):
-            self.table.remove(wanted.topic, group)  # pulls are told that there is none
+            self.table.remove(wanted.topic, group)  # pulls are told that there is no subscription
 
     def _put(self, group: str, wanted: SubscriptionData) -> bool:
         try:
@@ -234,7 +235,8 @@ class Filters:
         )
 
     def _of_retries(self, group: str) -> Filter:
-        """Of messages that failed: what the group has subscribed of the topic they came from."""
+        """The filter for a pull of a retry topic: the subscription of the group to the topic that each
+        message came from."""
 
         def matches(properties: bytes) -> bool:
             topic = names.find(properties, _AT_RETRY_TOPIC)
@@ -264,7 +266,8 @@ class Filters:
         return self.bloom.packed(number)
 
     def _by_unit(self, data: FilterData) -> UnitFilter | None:
-        """What the bits say of messages that came after the subscription; of others they say nothing."""
+        """A filter over units: the bits decide on messages that came after the subscription; other messages
+        pass."""
         places = data.bloom_filter_data
         if places is None or places.bit_num != self.bloom.bits:
             return None

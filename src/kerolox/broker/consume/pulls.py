@@ -46,7 +46,7 @@ from kerolox.store.queue.reading import (
 )
 from kerolox.store.tables.offsets import ConsumerOffsets
 
-HELD_MS_MAX = 120_000  # however long a client asks to be held
+HELD_MS_MAX = 120_000  # the longest time a pull is held, whatever the client asks for
 COLD_READS_MAX = 256  # pulls that wait for the disk at once; more are told to come back
 
 _CODES = {
@@ -94,12 +94,12 @@ class PullRefused(Refused):
 
 
 class Filter(NamedTuple):
-    """The same choice, over what there is to look at; where there is nothing to choose by, all is taken."""
+    """The filter of a pull, in a form for each thing it can look at; None takes every message."""
 
-    by_queue: QueueFilter | None = None  # queue entries: may take too much
-    by_unit: UnitFilter | None = None  # their extension: may take too much
-    by_record: RecordFilter | None = None  # records, after that
-    by_properties: PullFilter | None = None  # the properties of a message that just came: both in one
+    by_queue: QueueFilter | None = None  # looks at queue entries: may take too much
+    by_unit: UnitFilter | None = None  # looks at the extension of the queue: may take too much
+    by_record: RecordFilter | None = None  # looks at the records that these took
+    by_properties: PullFilter | None = None  # looks at the properties of a message that just came
 
 
 class Plan:
@@ -139,11 +139,11 @@ class Pulls:
         self._clock = clock
         # group, topic, queue id, messages, bytes, how far behind: for statistics
         self.on_served: list[Callable[[str, str, int, int, int, int], None]] = []
-        # other than by tags; raises PullRefused
+        # the filter of a pull that chooses other than by tags; raises PullRefused
         self.filters: Callable[[SubscriptionData, PullRequest], Filter] | None = None
-        self.compiled: CompiledFilters | None = None  # what those are compiled to
+        self.compiled: CompiledFilters | None = None  # the compiled conditions
         self.on_caught_up: list[Callable[[str, str, int], None]] = []  # group, topic, queue id: at the end
-        self.on_cold_read: list[Callable[[float], None]] = []  # milliseconds it took: for statistics
+        self.on_cold_read: list[Callable[[float], None]] = []  # hears how many ms a read took
         self.misses = 0  # reads that found nothing
         self._cold: set[asyncio.Task[None]] = set()
 
@@ -375,7 +375,7 @@ class Pulls:
         )
 
     def _hold(self, request: Request[PullRequest], plan: Plan) -> None:
-        if request.caller.is_closed:  # while a thread was looking: it was forgotten already
+        if request.caller.is_closed:  # closed while a thread was reading: nobody waits any more
             return
         header = request.header
         wait_ms = (
@@ -402,12 +402,13 @@ class Pulls:
         )
         queue = self._store.queues.find(header.topic, header.queue_id)
         if queue is not None and queue.max_offset > header.queue_offset:
-            resume()  # it came while a thread was looking: nobody would wake this one for it
+            resume()  # a message came while a thread was reading: nobody would wake this pull for it
         elif not self._waiting.hold(held):
             resume()
 
     def _go_on(self, request: Request[PullRequest], plan: Plan) -> Answer | None:
-        """A pull was held long enough. Its group and topic may have changed meanwhile, or been reset."""
+        """Read again for a pull that was held. Its group and topic may have changed meanwhile, or been
+        reset."""
         header = request.header
         topic, group = header.topic, header.consumer_group
         if self._groups.config(group) is not plan.group or self._topics.find(topic) is not plan.config:
@@ -433,7 +434,7 @@ class Pulls:
         return self._elsewhere(header, plan, offset, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
 
     def _elsewhere(self, header: PullRequest, plan: Plan, offset: int, code: int, remark: str) -> Answer:
-        """An answer without messages that tells where to go on."""
+        """An answer without messages that tells the offset to go on from."""
         queue = self._store.queues.find(header.topic, header.queue_id)
         return Answer(
             code=code,

@@ -27,7 +27,7 @@ from kerolox.store.queue.reading import UnitFilter
 
 UNIQUE_KEY_COUNT = 32  # whatever a query by unique key asks for
 ANSWER_BYTES_MAX = 12 << 20  # a frame of more than 16 MiB closes the connection at the other end
-QUEUE_ENTRIES_MAX = 32_768  # of one answer
+QUEUE_ENTRIES_MAX = 32_768  # entries in one answer
 
 
 class Subscriptions(Protocol):
@@ -151,7 +151,8 @@ def _entry(
     wanted: SubscriptionData | None,
     by_unit: UnitFilter | None,
 ) -> ConsumeQueueEntry:
-    """One entry, and whether its group's filter takes it as far as that shows without the message."""
+    """A queue entry for the answer, and whether the group's filter takes it, judged without reading the
+    message."""
     by_tag = wanted is not None and is_tag_type(wanted)
     if unit is None:
         lost = is_address(tags_code)
@@ -177,6 +178,6 @@ def _entry(
 
 
 def _bit_map(bits: bytes) -> str:
-    """The highest bit first, eight bytes a line, as RocketMQ shows it."""
+    """A bit map as text: the highest bit first, eight bytes a line, as RocketMQ shows it."""
     digits = [f"{byte:08b}" + ("\n" if number % 8 == 0 else "") for number, byte in enumerate(bits)]
     return "".join(reversed(digits))

@@ -1,9 +1,10 @@
 """Pulls held until a message arrives or time is up.
 
-Held by queue. A dispatched batch wakes the pulls of the queues it touched that may want what came; many
-held pulls are woken in slices, so that a crowd does not stall the loop. Idle ones cost nothing: there is
-one timer, set to the earliest deadline. Those that were woken leave their deadlines behind; when these are
-the most of them they are cleared away.
+Pulls are held by queue. A dispatched batch wakes the pulls of the queues it touched that may want what came;
+many
+held pulls are woken in slices, so that a crowd does not stall the loop. Held pulls cost nothing while they
+wait: there is one timer, set to the earliest deadline. Pulls that were woken leave their deadlines behind;
+when most of the deadlines are such, they are cleared away.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ log = logging.getLogger(__name__)
 
 WAKE_SLICE = 128  # pulls answered in one turn of the loop
 HELD_MAX = 100_000
-HELD_OF_ONE_MAX = 10_000  # of one connection: a client has no more queues
-LEFT_BEHIND_MAX = 1024  # deadlines of pulls that are gone, beside as many as are held
+HELD_OF_ONE_MAX = 10_000  # held pulls of one connection: a client has no more queues
+LEFT_BEHIND_MAX = 1024  # deadlines of pulls that are gone, beyond the number of held pulls
 
 # Whether an entry with these properties may be wanted; None wants everything.
 PullFilter = Callable[[bytes], bool]
@@ -103,7 +104,8 @@ class WaitingPulls:
         self._look(touched)
 
     def arrived_light(self, entries: list[Entry]) -> None:
-        """The same for the light queues that messages name. A follower only where these are filled."""
+        """A follower of the dispatcher: messages came into the light queues they name. Added only where light
+        queues are filled."""
         by_queue = self._by_queue
         if not by_queue:
             return
@@ -144,7 +146,7 @@ class WaitingPulls:
                 self._wake(pull)
 
     def wake_all(self) -> None:
-        """Everybody goes on now: the broker stops, or its role changed."""
+        """Wake every held pull now: the broker stops, or its role changed."""
         for topic, queue_id in list(self._by_queue):
             self.wake_queue(topic, queue_id)
 
@@ -153,7 +155,7 @@ class WaitingPulls:
         self.wake_all()
 
     def forget(self, owner: object) -> None:
-        """The owner's connection is gone: nobody waits for these."""
+        """Forget the pulls of a connection that is gone."""
         owned = self._by_owner.pop(owner, None)
         if not owned:
             return

@@ -12,7 +12,7 @@ from kerolox.store.tables.offsets import ConsumerOffsets
 
 
 class QueueLag(NamedTuple):
-    """A group in one queue."""
+    """The lag of a group in one queue."""
 
     group: str
     topic: str
@@ -27,23 +27,24 @@ class QueueLag(NamedTuple):
 
     @property
     def in_flight(self) -> int:
-        """Pulled and not yet consumed."""
+        """How many messages were pulled and not yet consumed."""
         return max(0, self.pulled - self.consumed)
 
     @property
     def ready(self) -> int:
-        """Not even pulled."""
+        """How many messages were not even pulled."""
         return max(0, self.max_offset - max(self.pulled, self.consumed))
 
 
 def queue_lags(store: MessageStore, topics: Topics, offsets: ConsumerOffsets) -> list[QueueLag]:
-    """Every queue of every topic a group has consumed of. In memory: the disk is not asked."""
+    """The lag of every group in every queue of the topics it has consumed. All of it is in memory: the disk
+    is not read."""
     found: list[QueueLag] = []
     for key, queues in offsets.offsets.items():
         topic, _, group = key.partition("@")
         config = topics.find(topic)
         if config is None or not group or group.startswith(LIGHT_PREFIX):
-            continue  # those of light queues are too many to be told of one by one
+            continue  # groups of light queues are too many to be listed
         for queue_id in range(config.read_queue_nums):
             consumed = max(0, queues.get(queue_id, 0))
             pulled = max(consumed, offsets.pull_offset(topic, group, queue_id))
@@ -81,7 +82,7 @@ def waiting_since_ms(store: MessageStore, lags: Iterable[QueueLag]) -> dict[tupl
 
 
 def _first(store: MessageStore, lag: QueueLag, offset: int) -> int:
-    # What was deleted before it was consumed waits no longer.
+    # A message that was deleted before it was consumed waits no longer.
     return max(offset, store.min_offset(lag.topic, lag.queue_id))
 
 

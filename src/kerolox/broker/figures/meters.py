@@ -37,7 +37,7 @@ _RESPONSES = {code.value: code.name.lower() for code in ResponseCode}
 
 
 class Meters:
-    """All of a broker's. ``is_system`` tells which topics are."""
+    """The meters of a broker. ``is_system`` tells which topics are system topics."""
 
     def __init__(self, clock: Clock, is_system: Callable[[str], bool]) -> None:
         self._clock = clock
@@ -52,16 +52,16 @@ class Meters:
     # --- messages -------------------------------------------------------------------------------------
 
     def stored(self, topic: str, kind: str, messages: int, size_bytes: int) -> None:
-        """The broker itself stored messages: those that were due, or committed."""
+        """Count messages that the broker itself stored: delayed ones that were due, or committed ones."""
         if messages:  # nobody kept their single sizes: each counts as their average
             self._stored(topic, kind).add(size_bytes / messages, messages)
 
     def sent(self, topic: str, properties: bytes, sizes: Sequence[int]) -> None:
-        """A request brought messages."""
+        """Count the messages of a request."""
         self._stored(topic, kind_of(properties)).add_all(sizes)
 
     def sent_run(self, topic: str, ordered: bool, entries: list[Entry]) -> None:
-        """A run of plain sends to one topic. They count as what the first of them is: to look at each would
+        """Count a run of plain sends to one topic. All count as the kind of the first: to look at each would
         cost more than all the rest."""
         if topic in _WAITING_TOPICS:
             kind = DELAY
@@ -80,7 +80,7 @@ class Meters:
         return found
 
     def timed(self, topic: str, delay_s: int) -> None:
-        """A message was entered into the timer, to come after so long."""
+        """Count a message that was entered into the timer, by its delay."""
         found = self._delays.get(topic)
         if found is None:
             found = self._delays[topic] = Histogram(DELAY_S)
@@ -94,7 +94,7 @@ class Meters:
     # --- requests -------------------------------------------------------------------------------------
 
     def answered(self, request: Request[Any], code: int) -> None:
-        """A request was answered, or done when nobody waits for the answer."""
+        """Count a request that was answered, or carried out when it is one-way."""
         elapsed_ms = (self._clock.monotonic_s() - request.received_s) * 1000
         held = isinstance(request, HeldRequest)
         self._call(request.code, code, held, request.is_one_way).add(elapsed_ms)
@@ -105,12 +105,12 @@ class Meters:
             self._groups_made.setdefault(_ending(code), Histogram(CREATE_MS)).add(elapsed_ms)
 
     def answered_run(self, asked: int, received_s: float, count: int, code: int) -> None:
-        """So many sends of one request code that came together were answered together."""
+        """Count sends of one request code that came in a run and were answered together."""
         elapsed_ms = (self._clock.monotonic_s() - received_s) * 1000
         self._call(asked, code, False, False).add(elapsed_ms, count)
 
     def _call(self, asked: int, code: int, held: bool, one_way: bool) -> Histogram:
-        # Peers may ask for any code: those nobody knows count as one.
+        # Peers may send any code: all unknown codes count as one.
         key = (asked if asked in _REQUESTS else -1, code if code in _RESPONSES else -1, held, one_way)
         found = self._calls.get(key)
         if found is None:
@@ -120,7 +120,7 @@ class Meters:
     # --- telling --------------------------------------------------------------------------------------
 
     def metrics(self, out: MetricText) -> None:
-        """On the event loop, which owns the numbers."""
+        """Tell the metrics. Runs on the event loop, which owns the numbers."""
         out.histogram(
             "rocketmq_rpc_latency_milliseconds", "How long requests took",
             [

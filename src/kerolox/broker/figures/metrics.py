@@ -31,7 +31,7 @@ from kerolox.store.tables.offsets import ConsumerOffsets
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOP_TICK_S = 0.1
-UNHEALTHY = (Obstacle.FENCED, Obstacle.CLOSED)  # no restart of anything else helps
+UNHEALTHY = (Obstacle.FENCED, Obstacle.CLOSED)  # only a restart of the broker can help
 
 _MODES = {
     ConsumeType.CONSUME_ACTIVELY: "pull",
@@ -59,7 +59,7 @@ class MetricText:
         self._parts += [(name, labels, value) for labels, value in samples]
 
     def histogram(self, name: str, about: str, found: Iterable[tuple[Labels, Histogram]]) -> None:
-        """They are copied: the text may be made elsewhere, while counting goes on."""
+        """Add histograms. They are copied: a thread makes the text, while counting goes on."""
         self.metric(name, "histogram", about, [(labels, one.copy()) for labels, one in found])
 
     def gauge(self, name: str, about: str, value: float) -> None:
@@ -105,7 +105,7 @@ class LoopLag:
         self._timer = self._clock.call_later(LOOP_TICK_S, tick)
 
     def take_max_s(self) -> float:
-        """The worst since the last time somebody asked."""
+        """The longest delay since the last call."""
         worst, self._max_s = self._max_s, 0.0
         return worst
 
@@ -140,8 +140,8 @@ class Metrics:
         self._lanes = lanes  # by RocketMQ's names of its processors: send, pull, query_message, ...
         self._clock = clock
         self._own_labels = own_labels(options.metrics_labels)
-        self.loop_lag = LoopLag(SYSTEM_CLOCK)  # whatever time the broker goes by
-        self.more: list[Callable[[MetricText], None]] = []  # what other parts have to tell, on the loop
+        self.loop_lag = LoopLag(SYSTEM_CLOCK)  # by the system clock, also when the broker runs by another one
+        self.more: list[Callable[[MetricText], None]] = []  # metrics of other parts, collected on the loop
 
     def start(self) -> None:
         self.loop_lag.start()

@@ -1,4 +1,4 @@
-"""What a broker counts, and what it tells of it."""
+"""The figures of a broker: statistics and metrics."""
 
 from __future__ import annotations
 

@@ -38,10 +38,10 @@ class RuntimeInfo:
         self._lanes = lanes
         self._options = options
         self._clock = clock
-        self.more: list[Callable[[], Mapping[str, object]]] = []  # what other parts have to tell
+        self.more: list[Callable[[], Mapping[str, object]]] = []  # figures of other parts
 
     def collect(self) -> dict[str, str]:
-        """What is in memory: on the event loop."""
+        """Collect the figures that are in memory: on the event loop."""
         store, stats = self._store, self._stats
         puts = stats.all_puts
         puts_now, gets_now = stats.totals
@@ -110,7 +110,7 @@ class RuntimeInfo:
         return {key: _text(value) for key, value in info.items()}
 
     def collect_from_disk(self) -> dict[str, str]:
-        """What the file system and the log have to be asked for: in a thread."""
+        """Collect the figures that the file system and the log give: in a thread."""
         store = self._store
         info: dict[str, object] = {
             "earliestMessageTimeStamp": store.log.store_timestamp_at(store.log.min_offset)

@@ -56,7 +56,7 @@ class Flow:
         self.samples[window].append((now_ms, self.messages, self.size_bytes, self.times))
 
     def over(self, window: int, number: int) -> StatsItem:
-        """Of a window: 1 for messages, 2 for bytes."""
+        """The sum over a window: of messages (1) or bytes (2)."""
         samples = self.samples[window]
         first, last = samples[0], samples[-1]
         total = last[number] - first[number]
@@ -96,14 +96,14 @@ class Rates:
 
 
 class Statistics:
-    """All of a broker's. ``stored`` and ``served`` are for the hooks of sends and pulls."""
+    """The statistics of a broker. ``stored`` and ``served`` are for the hooks of sends and pulls."""
 
     def __init__(
         self, cluster: str, clock: Clock, is_system: Callable[[str], bool] = lambda topic: False
     ) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._is_system = is_system  # whether a topic is
+        self._is_system = is_system  # tells whether a topic is a system topic
         self.puts: dict[str, Flow] = {}  # topic
         self.gets: dict[tuple[str, str], Flow] = {}  # topic, group
         self.queue_gets: dict[tuple[str, int, str], Flow] = {}  # topic, queue id, group
@@ -112,14 +112,14 @@ class Statistics:
         now_ms, now_s = clock.wall_ms(), clock.monotonic_s()
         self.all_puts = Flow(now_ms, now_s)
         self.all_gets = Flow(now_ms, now_s)
-        self._others = Flow(now_ms, now_s)  # what has no flow of its own; nobody is shown it
+        self._others = Flow(now_ms, now_s)  # counts everything without a flow of its own; shown to nobody
         self._user_puts = 0  # messages, without those of system topics
         self._user_gets = 0
         self.started_ms = now_ms
         self.rates = Rates()
         self.put_times = [0] * len(_PUT_CLASSES)
         self.put_ms_max = 0.0
-        self.get_ms_max = 0.0  # of reads that waited for the disk; others take no millisecond
+        self.get_ms_max = 0.0  # the longest read that waited for the disk; other reads take no millisecond
         # At the last two midnights: puts and gets until then.
         self.yesterday_morning = (0, 0)
         self.today_morning = (0, 0)
@@ -166,7 +166,8 @@ class Statistics:
     def served_light(
         self, group: str, topic: str, queue_id: int, messages: int, size_bytes: int, behind_bytes: int
     ) -> None:
-        """The same for a broker with light queues: all of them, and all of their groups, count as one."""
+        """Count messages that were pulled from light queues: all these queues, and all their groups, count as
+        one."""
         group = LIGHT_PREFIX if group.startswith(LIGHT_PREFIX) else group
         topic = LIGHT_PREFIX if topic.startswith(LIGHT_PREFIX) else topic
         self.served(group, topic, queue_id, messages, size_bytes, behind_bytes)
@@ -213,11 +214,11 @@ class Statistics:
         self.get_ms_max = max(self.get_ms_max, elapsed_ms)
 
     def count_misses(self, misses: Callable[[], int]) -> None:
-        """Where to read how many pulls found nothing since the start."""
+        """Set the function that tells how many pulls found nothing since the start."""
         self._misses = misses
 
     def timed(self, write: Callable[[], None]) -> Callable[[], None]:
-        """The same function with its time noted for all messages that it stored."""
+        """Wrap a function that writes: its duration is noted for all messages that it stored."""
         puts = self.all_puts
         noted = puts.messages
         monotonic_s = self._clock.monotonic_s
@@ -309,7 +310,7 @@ class Statistics:
                     del table[key]
 
     def _add(self, table: dict[StatKey, Flow], key: StatKey) -> Flow:
-        """A flow of its own; one for all the others when there are too many."""
+        """Make a flow; the shared one for all others when there are too many."""
         if len(table) >= FLOWS_MAX:
             return self._others
         topic = str(key[0]) if isinstance(key, tuple) else str(key)

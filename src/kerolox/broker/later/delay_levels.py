@@ -1,4 +1,4 @@
-"""One delay level: which messages ask for it, how they are given back their topic, how long they wait.
+"""One delay level: which messages ask for it, how they are restored to their topic, how long they wait.
 
 A message is due by the wall clock, as in RocketMQ. When the wall clock was set back, those parked since the
 start are delivered when their delay has passed all the same: neither hours late nor, as RocketMQ does
@@ -21,7 +21,7 @@ from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.reserved import is_closed
 
-PARKED_STEPS = 1000  # of a level's delay: how finely it is remembered when messages were parked
+PARKED_STEPS = 1000  # parts of a level's delay: how finely the times of parking are remembered
 
 AT_REAL_TOPIC: Final = packed.marker(packed.REAL_TOPIC)
 AT_REAL_QUEUE_ID: Final = packed.marker(packed.REAL_QUEUE_ID)
@@ -31,7 +31,7 @@ _TAIL_BYTES_MAX = 512
 
 
 class Unrestorable(KeroloxError):
-    """A parked message that cannot be given back its topic. It is passed over, as RocketMQ does."""
+    """A parked message that does not tell its real topic. It is passed over, as RocketMQ does."""
 
 
 def level_of(properties: bytes) -> int:
@@ -47,7 +47,7 @@ def level_of(properties: bytes) -> int:
 
 
 def restore(message: StoredMessage) -> PendingMessage:
-    """What was parked, as it is delivered. Its properties stay as they are: those of the real queue and
+    """A parked message as it is delivered. Its properties stay as they are: those of the real queue and
     the level too, as in RocketMQ."""
     topic, queue_id = real_queue_of(message.packed_properties)
     return PendingMessage(
@@ -66,12 +66,12 @@ def restore(message: StoredMessage) -> PendingMessage:
 
 def restored_properties(properties: bytes) -> bytes:
     if packed.AT_CRC32[1:] in properties:
-        return packed.remove(properties, packed.AT_CRC32)  # of the record as it was
+        return packed.remove(properties, packed.AT_CRC32)  # the CRC of the parked record
     return properties
 
 
 def real_queue_of(properties: bytes) -> tuple[str, int]:
-    """Where a parked message is to go."""
+    """The topic and queue that a parked message is delivered to."""
     # This broker writes it last, so messages of one queue end alike. The last value counts anyway.
     at = properties.rfind(AT_REAL_TOPIC)
     found = _known_queue(properties[at:]) if at > 0 and len(properties) - at <= _TAIL_BYTES_MAX else None
@@ -116,9 +116,9 @@ class Level:
         self.number = number
         self.queue_id = number - 1
         self.delay_ms = delay_ms
-        self.next_offset = 0  # delivered next
-        self.due_ms: int | None = None  # when the head is due; 0: to be looked at; None: there is none
-        self.again_s = 0.0  # not before, by the monotonic clock
+        self.next_offset = 0  # the offset that is delivered next
+        self.due_ms: int | None = None  # when the first message is due; 0: not known; None: no message
+        self.again_s = 0.0  # no delivery before this time, by the monotonic clock
         self.failures = 0
         self.task: asyncio.Task[None] | None = None
         # From which offset on messages were parked when, by the monotonic clock. More than a thousand only
@@ -130,7 +130,7 @@ class Level:
             self.parked.append((offset, now_s))
 
     def forget_parked(self, offset: int) -> None:
-        """Those before this offset are not asked for any more."""
+        """Forget when messages before this offset were parked: they were delivered."""
         while len(self.parked) > 1 and self.parked[1][0] <= offset:
             self.parked.popleft()
 

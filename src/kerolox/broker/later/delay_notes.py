@@ -4,8 +4,8 @@
 delivered twice. This file is written each time messages were delivered. What it says is believed only when
 the log proves it: the delivered copy must be there.
 
-For a kill the newest mark is what counts, and needs no flush. For a loss of power the newest one whose copy
-was flushed counts: it is written to a place of its own once the log is flushed so far, and flushed itself.
+After a kill the newest note counts, and needs no flush. After a loss of power the newest note whose copy was
+flushed counts: it is written to a place of its own once the log is flushed so far, and flushed itself.
 RocketMQ's broker ignores the file, and we can do without. See FORMAT.md, "Progress of delays".
 """
 
@@ -45,7 +45,7 @@ class DelayNote(NamedTuple):
 
 
 class DelayNotes:
-    """Reads and writes the marks of one store. ``thread`` waits for the disk."""
+    """Reads and writes the notes of one store. ``thread`` runs what waits for the disk."""
 
     def __init__(
         self,
@@ -59,14 +59,15 @@ class DelayNotes:
         self.open = self._notes.open
         self._thread = thread
         self._clock = clock
-        self._next_slot: dict[int, int] = {}  # by the first of two
-        self._unflushed: deque[tuple[int, int, DelayNote]] = deque()  # end of the log then, level, mark
+        self._next_slot: dict[int, int] = {}  # slot to write next, by the first slot of the pair
+        self._unflushed: deque[tuple[int, int, DelayNote]] = deque()  # end of the log then, level, note
         self._syncing: asyncio.Future[None] | None = None
         self._sync_again = False
         self._pause: TimerHandle | None = None
 
     def load(self) -> dict[int, list[DelayNote]]:
-        """The marks by level, the furthest first; what does not read is left out. Waits for the disk."""
+        """The notes by level, the furthest first; notes that cannot be read are left out. Waits for the
+        disk."""
         data = self._notes.read()
         found: dict[int, list[DelayNote]] = {}
         newest: dict[int, DelayNote] = {}
@@ -87,12 +88,12 @@ class DelayNotes:
         self._write(2 * (level - 1), level, mark)
 
     def delivered(self, level: int, mark: DelayNote, log_end: int) -> None:
-        """The same, for good once the log is flushed up to here."""
+        """Write a note, and once more for a loss of power when the log is flushed up to this offset."""
         self.note(level, mark)
         self._unflushed.append((log_end, level, mark))
 
     def flushed(self, log_end: int) -> None:
-        """The log is on the medium up to here: so may be what is said of it."""
+        """The log is on the medium up to this offset: write the notes about what lies before it for good."""
         newest: dict[int, DelayNote] = {}
         while self._unflushed and self._unflushed[0][0] <= log_end:
             _, level, mark = self._unflushed.popleft()
@@ -124,8 +125,8 @@ class DelayNotes:
         self._notes.write(_BODY.pack(*mark), (first + turn) * SLOT_BYTES)
 
     def _sync(self) -> None:
-        """One at a time, with pauses: the log is flushed often, and by the same disk. What is written
-        meanwhile is flushed by the next."""
+        """Flush the file, one flush at a time and with pauses: the log is flushed often, and by the same
+        disk. What is written meanwhile is flushed by the next one."""
         if self._syncing is not None or self._pause is not None:
             self._sync_again = True
             return

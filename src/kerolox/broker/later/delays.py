@@ -1,12 +1,13 @@
 """Delay levels: messages that are parked when they are sent, and delivered when they are due.
 
 A parked message lies in ``SCHEDULE_TOPIC_XXXX``, one queue a level, so each queue is in the order of the
-times its messages are due. Of every level the head is known; one timer waits for the earliest. What is due
-is read, given back its topic, and appended: some hundreds in a turn of the loop, whatever has piled up.
+times its messages are due. Of every level the head is known; one timer waits for the earliest. Messages that
+are due are read, restored to their topic, and appended: some hundreds in a turn of the loop, however many are
+due.
 
 Progress. A message counts as delivered when its copy is written. ``delayOffset.json`` is saved every ten
 seconds, and never ahead of what is flushed of the log: after a loss of power nothing is passed over whose
-copy is gone. After a kill our own marks leave at most the messages of one write a level to come twice.
+copy is gone. After a kill our own notes leave at most the messages of one write a level to come twice.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from kerolox.store.tables.offsets import DelayOffsets
 
 log = logging.getLogger(__name__)
 
-SCHEDULE_GROUP = "SCHEDULE_CONSUMER"  # who consumes parked messages, in statistics
+SCHEDULE_GROUP = "SCHEDULE_CONSUMER"  # the group that consumes parked messages, in statistics
 
 BATCH_MAX = 256  # messages appended in one turn of the loop, of all levels together...
 BATCH_BYTES_MAX = 1 << 20  # ...and how large they may be, but for the first
@@ -83,28 +84,28 @@ class Delays:
             Level(number, delay_ms) for number, delay_ms in enumerate(parse_levels(options.delay_levels), 1)
         ]
         self.delivered = 0  # since the start
-        self.passed_over = 0  # that could not be read, or not be given back their topic
+        self.passed_over = 0  # messages that could not be read, or not be restored to their topic
         self.batches = 0
         # Level's queue, real topic, size of the delivered records, how many: for statistics.
         self.on_delivered: list[Callable[[int, str, int, int], None]] = []
         self._parked: dict[Level, int] = {}  # the newest offset that is not yet dispatched
         self._delivering = False
         self._turn = asyncio.Lock()  # one batch a turn of the loop, whichever level's
-        self._timers: list[TimerHandle] = []  # the next moment, and a look at the clock before it
+        self._timers: list[TimerHandle] = []  # the next delivery, and a look at the wall clock before it
         self._save_timer: TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
 
     # --- parking -------------------------------------------------------------------------------------
 
     def park(self, pending: PendingMessage) -> None:
-        """A rewrite of the intake: one that asks for a delay goes into the queue of its level."""
+        """A rewrite of the intake: a message that asks for a delay goes into the queue of its level."""
         if self.rewrite(pending):
             cursor = self._intake.cursor(SCHEDULE_TOPIC, pending.queue_id)
             self._intake.renew_time()  # the delay counts from now
             self._note_parked(pending.queue_id, cursor.next_offset, cursor.next_offset)
 
     def rewrite(self, pending: PendingMessage) -> bool:
-        """The same for a pending message alone: whether it asks for a delay."""
+        """Park a pending message without the intake; returns whether it asks for a delay."""
         if packed.AT_DELAY[1:] not in pending.properties:
             return False
         if pending.sys_flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT):
@@ -153,7 +154,7 @@ class Delays:
         self._look()
 
     async def follow(self) -> None:
-        """Deliver no more, and save how far it came."""
+        """Deliver no more, and save how far delivery came."""
         if not self._delivering:
             await self.marks.close()
             return
@@ -173,7 +174,7 @@ class Delays:
         await self.marks.close()
 
     def _load(self) -> None:
-        """How far each level has come: as saved, inside of its queue, or as our marks prove."""
+        """How far each level has come: as saved, inside of its queue, or as our notes prove."""
         marks = self.marks.load()
         for level in self.levels:
             queue = self._queue(level)
@@ -208,7 +209,8 @@ class Delays:
                 )  # fmt: skip
 
     def _proven(self, queue: ConsumeQueue, mark: DelayNote) -> bool:
-        """Whether the message before the mark was delivered, by what the log holds now. What lies before
+        """Whether the message before the noted offset was delivered, by what the log holds now. What lies
+        before
         its copy in the log is there too, so all that was delivered before it was."""
         if mark.next_offset > queue.max_offset:
             return False
@@ -273,7 +275,7 @@ class Delays:
             more = True
             while more and self._delivering:
                 more = await self._deliver_some(level)
-                await asyncio.sleep(0)  # others have work too
+                await asyncio.sleep(0)  # other tasks get their turn
         except Exception:
             level.again_s = self._clock.monotonic_s() + AGAIN_LATER_S
             log.exception("delivery_failed level=%d offset=%d", level.number, level.next_offset)
@@ -359,12 +361,12 @@ class Delays:
         try:
             return self._store.log.read(low, high - low)
         except (OffsetOutOfRange, FileMissing):
-            return None  # deleted, or never there. Anything else may pass.
+            return None  # deleted, or never there. Other errors may pass.
 
     async def _append(self, level: Level, due: list[_Due]) -> bool:
-        """Store these under their own topics; False when not all of them could be."""
+        """Store these messages under their own topics; False when not all of them could be stored."""
         self._store.state.check_writable()
-        self._intake.renew_time()  # nobody shall read of a time before it was due
+        self._intake.renew_time()  # the store time must not be before the time it was due
         stored: dict[str, list[int]] = {}  # sizes by topic
         last: tuple[int, int, int] | None = None
         refused: KeroloxError | None = None
@@ -399,7 +401,7 @@ class Delays:
 
         def written(error: KeroloxError | None) -> None:
             if error is None:
-                # At once: what a kill finds between the write and this note comes twice.
+                # At once: messages that are written and not yet noted when the process is killed come twice.
                 if last is not None:
                     self.marks.delivered(level.number, DelayNote(*last), self._store.progress.appended)
                 self._count(level, next_offset, stored)
@@ -467,7 +469,7 @@ class Delays:
         self._save_timer = self._clock.beat(self._options.save_delays_ms / 1000, tick)
 
     async def _save(self) -> None:
-        """First the log, then what is said of it."""
+        """Save the progress: first the log is flushed, then the table is saved."""
         data = self._offsets.encode()
         try:
             await self._store.flusher.flush_all()

@@ -18,7 +18,7 @@ from kerolox.store.queue.consume_queue import ENTRY, ConsumeQueue
 
 log = logging.getLogger(__name__)
 
-HANDED_MAX = 20_000  # more than these are read from the files again
+HANDED_MAX = 20_000  # entries kept in memory; more are read from the files again
 _TOPIC = reserved.TIMER_TOPIC.encode()
 
 
@@ -33,7 +33,7 @@ class Arrival(NamedTuple):
 
 
 class Arrivals:
-    """Reads on at ``offset``."""
+    """Reads the timer's queue from ``offset`` on."""
 
     def __init__(self, store: MessageStore, executor: Executor) -> None:
         self.offset = 0
@@ -53,7 +53,8 @@ class Arrivals:
         return 0 if queue is None else max(0, queue.max_offset - self.offset)
 
     def hand_over(self, entries: list[Entry]) -> bool:
-        """Take what was dispatched; whether something was for the timer. Queues are filled before."""
+        """Take the entries that were dispatched; returns whether some were for the timer. The queues are
+        filled before."""
         queue = self.queue
         if queue is None or queue.max_offset == self._known_end:
             return False
@@ -67,11 +68,12 @@ class Arrivals:
         return True
 
     def forget_handed(self) -> None:
-        """Read on from the files: they may be others now."""
+        """Forget the entries in memory and read from the files: the queue may have changed."""
         self._handed.clear()
 
     async def read(self, count_max: int, end: int) -> list[Arrival]:
-        """The next ones, those before ``end`` only. Moves nothing: set ``offset`` when they are done with."""
+        """The next entries, those before ``end`` only. Does not move on: set ``offset`` when they are done
+        with."""
         queue = self.queue
         if queue is None:
             return []

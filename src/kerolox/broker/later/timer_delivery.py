@@ -70,12 +70,12 @@ class TimerDelivery:
         closing: asyncio.Event,
     ) -> None:
         self.delivered: Counter[str] = Counter()  # by topic, since the start
-        self.late: Counter[str] = Counter()  # of them, those that never were entered
+        self.late: Counter[str] = Counter()  # delivered without having been entered, by topic
         # For statistics: topic, messages, bytes, times.
         self.on_stored: list[Callable[[str, int, int, int], None]] = []
         self.partly: tuple[int, int, int] | None = None
         self.left: tuple[int, int] | None = None  # a moment, and its first unit that is left
-        self.last: Place | None = None  # of what was stored
+        self.last: Place | None = None  # of the message that was stored last
         self._store = store
         self._files = files
         self._intake = intake
@@ -136,7 +136,7 @@ class TimerDelivery:
         unused = dict(taken_back)
         places = chain.places
         if self.left is not None and self.left[0] == moment:
-            while places and places[-1] < self.left[1]:  # delivered before an error stopped it
+            while places and places[-1] < self.left[1]:  # delivered before an error stopped the delivery
                 places.pop()
         while places:
             if self._closing.is_set():
@@ -148,7 +148,7 @@ class TimerDelivery:
             await self._put(self._drafts_of(moment, found, taken_back, unused, wall_ms), counted=True)
             if places:
                 self.left = (moment, places[-1])
-                # What takes others back may lie before this place: then the chain must stay whole.
+                # A recall marker may lie before this place: then the chain must stay whole.
                 self.partly = None if taken_back else (moment, places[-1], len(places))
                 await between()
         self.left = self.partly = None
@@ -162,7 +162,8 @@ class TimerDelivery:
         unused: dict[bytes, str],
         wall_ms: int,
     ) -> list[tuple[PendingMessage, str]]:
-        """What is to be stored, the oldest first. Keys that took something back leave ``unused``."""
+        """The messages to store, the oldest first. Recall keys that matched a message are removed from
+        ``unused``."""
         pending_messages: list[tuple[PendingMessage, str]] = []
         for unit, message in reversed(found):
             if message is None:
@@ -182,7 +183,7 @@ class TimerDelivery:
 
     def _count_unused(self, unused: dict[bytes, str]) -> None:
         for topic in unused.values():
-            self._counts.add(topic, 1)  # it had taken nothing back
+            self._counts.add(topic, 1)  # the recall marker had matched no message
 
     def _restored(
         self, moment: int, unit: TimerUnit, message: StoredMessage, wall_ms: int
@@ -230,7 +231,8 @@ class TimerDelivery:
     async def _put(
         self, pending_messages: list[tuple[PendingMessage, str]], *, counted: bool = False
     ) -> None:
-        """Store them, whatever it takes. Raises Stopped when the timer is to close before that."""
+        """Store the messages, trying again until the store takes them. Raises Stopped when the timer closes
+        before that."""
         tries = 0
         while pending_messages:
             placed: list[tuple[PendingMessage, str, Place]] = []
@@ -300,7 +302,7 @@ def _skipped(physical: int) -> StoredMessage | None:
 
 
 async def pause(clock: Clock, closing: asyncio.Event, delay_s: float) -> None:
-    """Wait so long, or until it is to close."""
+    """Wait this long, or until the timer closes."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     timer = clock.call_later(delay_s, lambda: None if done.done() else done.set_result(None))
     ends = asyncio.ensure_future(closing.wait())

@@ -32,7 +32,7 @@ class TimerFigures:
         return counts
 
     def runtime_info(self) -> dict[str, object]:
-        """Under the names tools look for; then ours."""
+        """The figures under RocketMQ's names, which tools look for; then our own."""
         timers = self._timers
         info: dict[str, object] = {
             "timerReadBehind": max(0, self._clock.wall_ms() - timers.read_ms) // 1000,

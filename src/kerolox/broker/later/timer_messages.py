@@ -16,7 +16,7 @@ from kerolox.protocol.record import decode_record
 
 log = logging.getLogger(__name__)
 
-NEVER_ENTERED_MS = 2**63 - 1  # said of messages that were due before they could be entered
+NEVER_ENTERED_MS = 2**63 - 1  # stands for messages that were due before they could be entered
 
 AT_OUT = packed.marker(packed.TIMER_OUT_MS)
 AT_DELETE = packed.marker(packed.TIMER_DELETE_UNIQUE_KEY)
@@ -69,13 +69,13 @@ def delete_key(properties: bytes) -> bytes | None:
 
 
 def own_key(properties: bytes) -> bytes | None:
-    """What a message that takes this one back would say."""
+    """The key that a recall of this message would name."""
     unique = packed.find(properties, packed.AT_UNIQUE_KEY)
     return None if unique is None else (packed.find(properties, AT_REAL_TOPIC) or b"") + b"+" + unique
 
 
 def parked(record: bytes, physical: int) -> StoredMessage | None:
-    """The timer message of a record; None when it is another one's."""
+    """The timer message of a record; None when the record is another message."""
     try:
         message = decode_record(record)
     except ProtocolError:

@@ -46,7 +46,7 @@ class TimerSends:
         ):
             return
         properties = pending.properties
-        # What is looked for is mostly not there, and that is quickly seen.
+        # Most messages have none of these properties, and that is quickly seen.
         if packed.AT_DELAY[1:] in properties and (delay_level(properties) or 0) > 0:
             for mark in _ASKING:
                 properties = packed.remove(properties, mark)
@@ -89,7 +89,7 @@ class TimerSends:
         pending.queue_id = 0
 
     def _deliver_ms(self, asked: list[bytes | None], now_ms: int) -> int:
-        """When it is to be delivered. Sums wrap around, as Java's do."""
+        """The time a message is to be delivered at. Sums wrap around, as Java's do."""
         seconds, millis, moment = asked
         if seconds is not None:
             return _wrapped(now_ms + _wrapped(self._long(seconds) * 1000))

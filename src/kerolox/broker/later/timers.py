@@ -5,7 +5,7 @@ slot in the wheel. When the clock has passed the moment its messages are stored 
 task does both, and sleeps until there is something to do: until a message comes, or the next moment with
 messages has passed.
 
-What is delivered counts as delivered once the log says so, and is noted in the checkpoint once that is
+A message counts as delivered once its copy is in the log, and is noted in the checkpoint once the log is
 flushed: a crash in between delivers it again. Nothing is dropped because the store takes no messages at
 the moment: the timer waits until it does. (RocketMQ gives up after three tries.)
 
@@ -151,7 +151,7 @@ class Timers:
         files = self.files
         self.mark.open()
         if mark is not None and self._proves(mark):
-            # Without all of its log, places in it are other units'.
+            # When part of the timer log is missing, other units lie at the noted places.
             whole = files.log.end >= mark.log_end
             if mark.read_ms >= self._read_ms:
                 self._read_ms = mark.read_ms
@@ -220,7 +220,7 @@ class Timers:
         self._schedule_flush()
 
     async def stop(self) -> None:
-        """Enter and deliver no more: what is under way is finished."""
+        """Enter and deliver no more: the batch under way is finished."""
         self._ended = True
         await self._pause()
 
@@ -234,7 +234,7 @@ class Timers:
                 await asyncio.wait([task])
 
     async def close(self) -> None:
-        """Stop, and make safe what was done."""
+        """Stop, and flush what was done."""
         await self.stop()
         if self._opened:
             self._opened = False
@@ -376,7 +376,7 @@ class Timers:
         return found
 
     async def _enter_between(self) -> None:
-        """While a moment with many messages is delivered."""
+        """Enter messages while a moment with many messages is delivered."""
         self._note()
         try:
             await self._enter()
@@ -482,7 +482,7 @@ class Timers:
                 files.wheel.put(partly[0], partly[1], slot.last, partly[2])
             changes = [*self._unwritten, *files.wheel.take_changes()]
             noting = (offset, end, self._moments)
-            # Time alone is no news: a start passes over moments without messages.
+            # Passed time alone needs no checkpoint: a start passes over moments without messages.
             if not changes and noting == self._noted and read_ms - checkpoint.read_ms < STALE_MS:
                 return
             delivered = self._store.progress.flushed < self._store.progress.appended

@@ -1,4 +1,4 @@
-"""Conditions as functions, kept: what a pull or a heartbeat brings is most often known already.
+"""Compiled conditions, kept: the condition that a pull or a heartbeat brings is most often known already.
 
 Compiling takes about a microsecond a character. A long condition that is not known is compiled by a thread
 before its request is handled, so that whoever sends many of them keeps nobody else waiting.
@@ -36,7 +36,8 @@ class NotCompiled(Exception):
 
 
 class CompiledFilters:
-    """By kind and expression, what they are compiled to or why they cannot be. The oldest go first."""
+    """Kind and expression → the compiled condition, or why it cannot be compiled. The oldest are forgotten
+    first."""
 
     def __init__(self) -> None:
         self._known: dict[FilterKey, SqlFilter | FilterError] = {}
@@ -48,7 +49,8 @@ class CompiledFilters:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def get(self, key: FilterKey) -> SqlFilter:
-        """Compiled now if it is not known. Raises :class:`FilterError` when the expression cannot be used."""
+        """The compiled condition, compiled now if it is not known. Raises :class:`FilterError` when the
+        expression cannot be used."""
         found = self._known.get(key)
         if found is None:
             found = _compiled(key)
@@ -58,12 +60,12 @@ class CompiledFilters:
         return found
 
     def check_known(self, key: FilterKey) -> None:
-        """Raises :class:`NotCompiled` for one that would take long."""
+        """Raises :class:`NotCompiled` for a condition that is not known and takes long to compile."""
         if len(key[1]) > LONG_CHARACTERS and key not in self._known:
             raise NotCompiled(key)
 
     def unknown(self, wanted: Iterable[SubscriptionData]) -> list[FilterKey]:
-        """Those of the subscriptions' conditions that would take long."""
+        """The conditions of these subscriptions that are not known and take long to compile."""
         return [
             key
             for data in wanted
@@ -73,7 +75,8 @@ class CompiledFilters:
         ]
 
     async def prepare(self, keys: Iterable[FilterKey]) -> None:
-        """Compile them in a thread. They are known when this returns, until the loop does something else."""
+        """Compile conditions in a thread. They are known when this returns, as long as the caller does not
+        await."""
         loop = asyncio.get_running_loop()
         made = {key: await loop.run_in_executor(self._pool, _compiled, key) for key in dict.fromkeys(keys)}
         for key, found in made.items():
@@ -101,7 +104,7 @@ def key_of(wanted: SubscriptionData) -> FilterKey:
 
 
 def shown(expression: str | None) -> str:
-    """As much of an expression as a log line has."""
+    """The beginning of an expression, as long as a log line shows it."""
     return (expression or "")[:_SHOWN_MAX]
 
 
@@ -116,7 +119,7 @@ def _compiled(key: FilterKey) -> SqlFilter | FilterError:
 
 
 def no_property_filter(wanted: SubscriptionData) -> str:
-    """What is said where filters other than by tags are switched off."""
+    """The refusal where filters other than by tags are switched off."""
     return (
         f"The broker does not support consumer to filter message by {wanted.expression_type} "
         "(enablePropertyFilter=false)"

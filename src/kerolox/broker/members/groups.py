@@ -60,7 +60,7 @@ class Groups:
     def find(self, group: str) -> GroupConfig | None:
         config = self.table.groups.get(group)
         if config is None and self._light and group.startswith(LIGHT_PREFIX):
-            return GroupConfig(group_name=group)  # groups of light queues are many, and all alike
+            return GroupConfig(group_name=group)  # groups of light queues all have the usual settings
         return config
 
     def known(self, group: str, remark: str) -> GroupConfig:
@@ -88,7 +88,7 @@ class Groups:
         return config
 
     def check_room(self, *groups: str) -> None:
-        """Refused when these would be more than there may be."""
+        """Refuse new groups when there would be more than ``maxGroups``."""
         known = self.table.groups
         new = sum(group not in known for group in groups)
         if new and len(known) + new > self._options.groups_max:
@@ -166,7 +166,7 @@ class Groups:
         self.unsaved.changed(group, whole)
 
     def disable(self, group: str, reason: str) -> bool:
-        """Let the group consume no more until its settings are changed; False when it did not anyway."""
+        """Let the group consume no more until its settings are changed; False when it is disabled already."""
         config = self.table.groups.get(group)
         if config is None or not config.consume_enable:
             return False
@@ -230,7 +230,7 @@ class SlowGroups:
             self._timer = None
 
     def check(self) -> list[str]:
-        """Disable groups that are too far behind; those it did."""
+        """Disable groups that are too far behind; returns their names."""
         if not self._options.disable_slow_groups:
             return []
         limit = self._options.slow_group_bytes

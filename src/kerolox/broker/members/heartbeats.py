@@ -1,4 +1,4 @@
-"""Heartbeats of clients, their good-byes, and who else is in a group."""
+"""Heartbeats of clients, clients that leave, and the members of a group."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Heartbeats:
         for data in told.consumer_data_set:
             config = self._groups.config(data.group_name)
             if config is None:
-                continue  # may not be made: as if it had not been named
+                continue  # the group may not be made: as if the heartbeat had not named it
             full_wanted |= self._note_fingerprint(data.group_name, told.heartbeat_fingerprint)
             self._make_retry_topic(config, data)
             self._members.join(
@@ -77,7 +77,7 @@ class Heartbeats:
                 with_subscriptions=not told.without_sub,
             )
             if told.without_sub and not self._subscriptions(data.group_name):
-                full_wanted = True  # we do not know what it wants: this broker has just started, perhaps
+                full_wanted = True  # its subscriptions are not known: this broker may have just started
         for producer in told.producer_data_set:
             self._members.join_producers(producer.group_name, client)
         return Answer(header=HeartbeatAnswer(supports_v2=True, subscription_changed=full_wanted))
@@ -119,7 +119,8 @@ class Heartbeats:
     def _with_filters(
         self, wanted: Iterable[SubscriptionData], handled: Callable[[], Answer]
     ) -> Answer | Later:
-        """Handle a request whose conditions are known; where they would take long, when they are."""
+        """Handle a request when its conditions are compiled: at once, or after a thread has compiled the long
+        ones."""
         filters = self.filters
         unknown = [] if filters is None else filters.unknown(wanted)
         if filters is None or not unknown:
@@ -141,7 +142,7 @@ class Heartbeats:
         return {} if found is None else found.subscriptions
 
     def _make_retry_topic(self, config: GroupConfig, data: ConsumerData) -> None:
-        """Ready before the first message fails, so that members find its route."""
+        """Make the retry topic before the first message fails, so that members find its route."""
         topic = self._topics.for_group(
             retry_topic(config.group_name), config.retry_queue_nums, unit=data.unit_mode
         )
@@ -152,7 +153,7 @@ class Heartbeats:
 
 
 def _check_size(told: HeartbeatData) -> None:
-    """Refused before any of its groups is made: a heartbeat that is too large makes none."""
+    """Refuse a heartbeat that is too large, before any of its groups is made."""
     for named in (told.consumer_data_set, told.producer_data_set):
         if len(named) > GROUPS_OF_CLIENT_MAX:
             raise too_many(

@@ -62,8 +62,8 @@ class Member:
 
     def __init__(self, client: ConnectedClient) -> None:
         self.client = client
-        self.seen_s = 0.0  # of the last heartbeat
-        self.seen_ms = 0  # the same, as others are told
+        self.seen_s = 0.0  # when the last heartbeat came, by the monotonic clock
+        self.seen_ms = 0  # the same by the wall clock, as tools are shown it
         self.wants: Subscribed | None = None  # None until a heartbeat said
         self.warned: set[tuple[str, Subscribed, Subscribed]] = (
             set()
@@ -123,7 +123,7 @@ class ConsumerMembers:
         return changed
 
     def differing(self, member: Member) -> list[tuple[Member, Subscribed]]:
-        """Members that want something else: of those that want the same, the first."""
+        """Members whose subscriptions differ from this one's: one for each different set of subscriptions."""
         found: dict[Subscribed, Member] = {}
         for other in self.by_caller.values():
             if other.wants is not None and other.wants != member.wants:
@@ -137,7 +137,7 @@ class Members(CallerEvents):
     def __init__(self, options: BrokerOptions, clock: Clock) -> None:
         self.consumers: dict[str, ConsumerMembers] = {}
         self.producers: dict[str, dict[Caller, Member]] = {}
-        self.mismatches = 0  # as in ConsumerMembers, of all groups ever
+        self.mismatches = 0  # of all groups since the start
         self.expired = 0  # connections closed because they fell silent
         # group, what a member has subscribed: with every heartbeat that says so
         self.on_subscribed: list[Callable[[str, tuple[SubscriptionData, ...]], object]] = []
@@ -263,7 +263,7 @@ class Members(CallerEvents):
         return self._remove_producer(group, caller)
 
     def pick_producer(self, group: str) -> Caller | None:
-        """A connection of a producer group, another one each time; rather one that reads what it gets."""
+        """A connection of a producer group, another one each time; preferably one that is not stalled."""
         found = self.producers.get(group)
         if not found:
             return None
@@ -289,7 +289,7 @@ class Members(CallerEvents):
     # --- connections that go ---------------------------------------------------------------------------
 
     def closed(self, caller: Caller, reason: str, /) -> None:
-        """The connection is gone: so are its memberships."""
+        """A connection closed: forget its memberships."""
         for group in self._consumes_in.pop(caller, ()):
             self._remove_consumer(group, caller, reason)
         for group in self._produces_in.pop(caller, ()):
@@ -334,7 +334,7 @@ class Members(CallerEvents):
             raise too_many(f"members of group {group!r}", "MEMBERS_OF_GROUP_MAX", MEMBERS_OF_GROUP_MAX)
 
     def _seen(self, table: dict[Caller, Member], client: ConnectedClient) -> tuple[Member, bool]:
-        """The member, and whether it is new or goes by another name now."""
+        """The member, and whether it is new or has another client id now."""
         member = table.get(client.caller)
         changed = member is None or member.client_id != client.client_id
         if member is None:
@@ -390,7 +390,7 @@ class Members(CallerEvents):
                 del self._by_client[member.client_id]
 
     def _compare(self, found: ConsumerMembers, member: Member, wanted: tuple[SubscriptionData, ...]) -> None:
-        """Say it when two members of a group want different things: then messages get lost on the way."""
+        """Warn when two members of a group have different subscriptions: then messages are skipped."""
         wants = frozenset(
             [(data.topic, data.expression_type or "", data.sub_string or "") for data in wanted]
         )

@@ -1,4 +1,5 @@
-"""Who may consume an ordered queue. A lock is held for some time after it was last asked for: a minute."""
+"""Locks of ordered queues: which client may consume a queue. A lock ends a minute after it was last asked
+for."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ HELD_S = 60.0
 
 
 class QueueLocks:
-    """41 and 42, and the locks themselves."""
+    """LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42), and the table of locks."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class QueueLocks:
             self._locks.pop(group, None)
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
-        """Who holds the lock now."""
+        """The client that holds the lock now."""
         owner, since_s = self._locks.get(group, {}).get(queue, (None, 0.0))
         return owner if self._clock.monotonic_s() - since_s <= self._held_s else None
 

@@ -1,6 +1,7 @@
 """Request and reply: a reply is brought to the client that asked, over the connection it has here.
 
-Who replies waits until the client has taken it. The reply is stored as well, unless the options say no; that
+The sender of a reply waits until the client has taken it. The reply is stored as well, unless the options say
+no; that
 it could not be stored is no reason to fail, because nobody reads it there but people who look for it.
 """
 
@@ -79,7 +80,7 @@ class Replies:
         if place is not None:
             msg_id, queue_offset = place
         elif failed is None:
-            msg_id, queue_offset = "0", 0  # clients want to read some
+            msg_id, queue_offset = "0", 0  # clients expect these fields
         else:
             return Answer(code=code, header=SendTold(region_id=region, trace_on=trace_on), remark=failed)
         header = SendAnswer(

@@ -1,8 +1,8 @@
 """Messages a group could not consume: tried again later, and dead letters once that was often enough.
 
-A consumer gives a message back by naming its place in the log (CONSUMER_SEND_MSG_BACK). The broker stores a
+A consumer sends a message back by naming its place in the log (CONSUMER_SEND_MSG_BACK). The broker stores a
 copy that comes to the group's retry topic after a delay that grows with every attempt, or into its
-dead-letter topic. A client that could not give a message back sends it to the retry topic itself: such a
+dead-letter topic. A client that could not send a message back so sends it to the retry topic itself: such a
 send ends in the dead-letter topic by the same rule.
 
 On the strength of the answer the consumer commits its offset past the message. So with synchronous flush
@@ -46,13 +46,13 @@ DEAD_LETTER_QUEUES = 1
 OWN_LIMIT_VERSION = 121  # clients since 3.4.9 may say themselves how often is enough
 
 _AT_RETRY_TOPIC = packed.marker(packed.RETRY_TOPIC)
-_ROOM_BYTES = 1024  # for what the way through the delays adds to the properties
+_ROOM_BYTES = 1024  # for the properties that delay levels add
 _AT_REASON = packed.marker(packed.RETRY_REASON)
 _AT_ORIGIN_MESSAGE_ID = packed.marker(packed.ORIGIN_MESSAGE_ID)
 
 
 class Retries:
-    """36, and what becomes of a send to a retry topic."""
+    """CONSUMER_SEND_MSG_BACK (36), and sends to a retry topic."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Retries:
     def rows(self) -> list[Row]:
         return [(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, SendBackRequest)]
 
-    # --- given back by a consumer ----------------------------------------------------------------------
+    # --- sent back by a consumer -----------------------------------------------------------------------
 
     async def send_back(self, request: Request[SendBackRequest]) -> Answer:
         asked = request.header
@@ -128,7 +128,7 @@ class Retries:
         return Answer()
 
     async def _put(self, pending: PendingMessage) -> int:
-        """Store it; how many bytes it takes. What went wrong is told by RocketMQ's word for it."""
+        """Store a copy; returns the size of its record. Errors have RocketMQ's words."""
         try:
             place = self._intake.put(pending)
             await self._intake.safe(place)
@@ -152,7 +152,7 @@ class Retries:
         sent = request.header
         times = sent.reconsume_times or 0
         limit = _limit(group, request.caller.version, sent.max_reconsume_times)
-        # Who consumes in order tries again itself, and sends only what it has given up.
+        # A consumer of ordered queues tries again itself, and sends only messages it has given up.
         if times <= limit and not self._queue_locks.held(name):
             return None
         topic = self._topics.for_group(names.dead_letter_topic(name), DEAD_LETTER_QUEUES)
@@ -203,7 +203,7 @@ def copy_of(
         topic,
         queue_id,
         message.body,
-        packed.remove(properties, packed.AT_CRC32),  # of the record it was read from
+        packed.remove(properties, packed.AT_CRC32),  # the CRC of the record it was read from
         message.born_timestamp,
         message.born_host,
         flag=message.flag,

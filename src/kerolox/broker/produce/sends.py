@@ -38,8 +38,8 @@ from kerolox.store.log.commit_log import TRANSACTION_BITS, MessageRefused, Place
 from kerolox.store.log.flush import Safe
 from kerolox.unsaved import NotSaved
 
-HELD_BYTES_MAX = 64 << 20  # of requests that wait for their topics to be written
-HELD_REQUEST_BYTES = 1000  # what one takes beside its body, about
+HELD_BYTES_MAX = 64 << 20  # bytes of requests that wait for their topics to be written
+HELD_REQUEST_BYTES = 1000  # bytes of a request beside its body, about
 
 # What another part of the broker (retries, transactions) makes of a message before it is stored. It may
 # refuse by raising, and ask to be told where the message was parked.
@@ -71,7 +71,7 @@ class Sends:
         self.meter: Callable[[str, bytes, Sequence[int]], None] | None = None
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
         self._write_is_due = False
-        self._held_bytes = 0  # of requests whose topic is on its way to the disk
+        self._held_bytes = 0  # bytes of requests whose topic is on its way to the disk
         self._id_prefix = offset_id_prefix(store_host)
         self.added_properties = packed.pack(
             {
@@ -130,7 +130,7 @@ class Sends:
                 self._hold(request, pending.topic, self.send)
                 return None
             place = intake.put(pending)
-            topic, recall_handle = pending.topic, pending.recall_handle  # counted where it was parked
+            topic, recall_handle = pending.topic, pending.recall_handle  # it counts where it was parked
             if parked is not None:
                 parked(pending, place)
         self._count(topic, 1, place[2])
@@ -205,7 +205,8 @@ class Sends:
     # --- new topics ----------------------------------------------------------------------------------
 
     def _hold(self, request: Request[SendRequest], topic: str, again: Handler) -> None:
-        """Begin with the request again when its topic is on disk, in the order in which they came."""
+        """Handle a request again when its topic is on disk: requests of a topic in the order in which they
+        came."""
         size_bytes = len(request.body) + HELD_REQUEST_BYTES
         if self._held_bytes + size_bytes > HELD_BYTES_MAX:
             raise Overloaded(

@@ -20,11 +20,11 @@ from kerolox.protocol.codes import VERSION_BEFORE_GO_AWAY, ResponseCode
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.05  # how often it is seen whether all are gone
+LOOK_S = 0.05  # how often it is checked whether all clients are gone
 
 
 class GracefulStop:
-    """The way out of a broker's servers."""
+    """Sends clients away from the ports of a broker before these close."""
 
     def __init__(
         self, servers: Iterable[Server], waiting: WaitingPulls, options: BrokerOptions, clock: Clock
@@ -35,8 +35,8 @@ class GracefulStop:
         self._clock = clock
 
     async def send_away(self) -> None:
-        """Tell everybody who asks anything, for some time or until all are gone. Nothing, unless the options
-        say so."""
+        """Answer requests with GO_AWAY, for some time or until all clients are gone. Does nothing unless the
+        options say so."""
         if not self._options.graceful_stop:
             return
         log.info("going_away peers=%d seconds=%d", self._peers, self._options.graceful_stop_s)
@@ -53,6 +53,6 @@ class GracefulStop:
 
 
 def _send_away(request: Request[Any]) -> None:
-    """Refuse a request of one who can be sent away."""
+    """A gate: refuse a request of a client that understands GO_AWAY."""
     if request.caller.version > VERSION_BEFORE_GO_AWAY and not request.is_one_way:
         raise Refused(ResponseCode.GO_AWAY, "please go away: this broker is stopping")

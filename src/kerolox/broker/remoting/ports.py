@@ -1,4 +1,5 @@
-"""The ports of a broker: one for clients, one for clients past the crowd, and one for followers."""
+"""The ports of a broker: one for clients, a second one for requests that must not wait behind pulls, and one
+for followers."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ NOT_ON_VIP_PORT = frozenset({
 
 
 class Ports:
-    """All of a broker's. ``events`` hears of their callers."""
+    """The ports of a broker. ``events`` hears of their callers."""
 
     server: Server
     vip_server: Server
@@ -36,14 +37,14 @@ class Ports:
         self._options = options
         self._events = events
         self._clock = clock
-        self._budgets = Budgets()  # of the connections of both ports
+        self._budgets = Budgets()  # shared by the connections of both ports
 
     @property
     def servers(self) -> tuple[Server, Server]:
         return self.server, self.vip_server
 
     def serve(self, lane: Lane, rows: Iterable[Row]) -> None:
-        """Answer these requests, where they may come in."""
+        """Add these requests to the ports that may take them."""
         for code, handler, header in rows:
             self.handlers.add(code, handler, header, lane)
             if code not in NOT_ON_VIP_PORT:

@@ -1,4 +1,4 @@
-"""What knows RocketMQ's frames: sends that come in runs."""
+"""The part of the broker that knows RocketMQ's frames: sends that come in runs."""
 
 from __future__ import annotations
 

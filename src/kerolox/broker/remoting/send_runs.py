@@ -1,4 +1,4 @@
-"""Plain sends, in runs: no objects for their requests and answers.
+"""Runs of plain sends: many send requests taken at once, without objects for requests and answers.
 
 Everything here could be done by :mod:`kerolox.broker.produce.sends`, which does whatever is not plain: a new
 topic, a queue to be chosen, a transaction, a broker that takes nothing just now. Both append to the same log
@@ -37,7 +37,7 @@ from kerolox.store.log.flush import Safe
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 
-# Of a run: who sent it, the frames, from which on, how many, their answers, and when they came.
+# A run: its sender, the frames, the index of the first, how many, their answers, and when they came.
 TakenRun = tuple[Peer, list[Frame], int, int, bytes, float]
 
 
@@ -64,7 +64,7 @@ class SendRuns:
         self._options = options
         # For statistics: topic, messages, bytes, requests.
         self.on_stored: list[Callable[[str, int, int, int], None]] = []
-        self.meters: Meters | None = None  # None while nobody reads them
+        self.meters: Meters | None = None  # None while nobody reads the metrics
         self._runs: list[TakenRun] = []
         added = sends.added_properties
         self._setting = send_setting(
@@ -89,7 +89,7 @@ class SendRuns:
                 handlers.add_run(start, self.take, lane)
 
     def take(self, peer: Peer, frames: list[Frame], at: int) -> int:
-        """Take the plain sends of one topic from a place on; how many."""
+        """Take the plain sends of one topic, from an index of the frames on; returns how many."""
         # Such a word in the header is nearly always a property's.
         header = frames[at][1]
         if b"TRAN_MSG" in header or not self._admission.takes_runs:
@@ -126,7 +126,8 @@ class SendRuns:
     # --- decisions -----------------------------------------------------------------------------------
 
     def _learn(self, identity: str | None, frame: Frame) -> bool:
-        """Know the topic and queue of a send from now on, if it may go there; whether that is new."""
+        """Remember the topic and queue of a send as a target, if the sender may send there; returns whether
+        it is new."""
         try:
             command = decode_command(*frame)
             if command.code not in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
@@ -137,7 +138,8 @@ class SendRuns:
         return self._targets.learn(identity, header.topic, header.queue_id)
 
     def _park(self, topic: bytes, queue_id: int, properties: bytes) -> ParkedSend | None:
-        """Where a message waits that is to come later; None when it does not, or something else is asked."""
+        """The queue in which a delayed message waits; None for a message without a delay, or with other
+        properties that need a handler."""
         if b"TRAN_MSG" in properties or b"POP_CK" in properties:
             return None
         name = topic.decode()
@@ -193,7 +195,7 @@ def code_of(header: bytes) -> int:
 
 
 def with_code(answers: bytes, code: int) -> bytes:
-    """The same answers with another code."""
+    """These answers with another response code."""
     commands: list[Command] = [decode_command(*frame) for frame in split_frames(answers, FRAME_BYTES_MAX)[0]]
     return b"".join(
         [encode_answer(one.encoding, one.opaque, code, one.header(SendAnswer)) for one in commands]

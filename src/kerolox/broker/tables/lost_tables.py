@@ -20,13 +20,14 @@ from kerolox.store.tables.table import TableLost
 
 log = logging.getLogger(__name__)
 
-_SHOWN = 5  # of what does not fit
+_SHOWN = 5  # offsets shown
 
 
 def mind_lost_tables(
     store: MessageStore, topics: Topics, groups: GroupTable, offsets: ConsumerOffsets, modes: RequestModes
 ) -> None:
-    """After the tables were loaded and the broker's own topics and groups made. Raises TableLost."""
+    """Make lost tables again. Called after the tables were loaded and the broker's own topics and groups
+    made. Raises TableLost."""
     no_topics = not topics.table.was_loaded and bool(topics_of(store.queues.by_topic))
     if offsets.lost or (no_topics and not topics.table.lost and not offsets.was_loaded):
         # With not even a note that there were tables, nobody knows whether there were offsets.
@@ -44,8 +45,8 @@ def mind_lost_tables(
 
 
 def check_nothing_due(delays: DelayOffsets, queue: ConsumeQueue, now_ms: int) -> None:
-    """Of a delay level whose progress was lost with its table: messages that are due may have been delivered,
-    those that are not were not. Raises TableLost."""
+    """Check a delay level whose progress was lost with its table. Messages that are due may have been
+    delivered already: then raises TableLost. Messages that are not yet due were not delivered."""
     first = queue.entry(queue.min_offset)
     if first is not None and first[2] <= now_ms:
         raise TableLost(delays.path, delays.lost, LOST_DELAYS)
@@ -85,7 +86,7 @@ def _rebuild_groups(topics: Topics, groups: GroupTable, offsets: ConsumerOffsets
 
 
 def _name_misfits(store: MessageStore, topics: Topics, offsets: ConsumerOffsets) -> None:
-    """Offsets that no message can have had, as a damaged table or a cut log leaves them."""
+    """Log the offsets that no message can have had, as a damaged table or a cut log leaves them."""
     count = 0
     shown: list[str] = []
     for key, queues in offsets.offsets.items():

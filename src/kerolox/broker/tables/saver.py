@@ -1,8 +1,8 @@
 """Keep the broker's tables on disk: topics and groups at every change, offsets by interval.
 
 A table is copied on the event loop, where nothing changes it meanwhile, and encoded and written by a thread.
-Changes that come while a write is under way are written together after it. Who waits for a save hears when it
-failed: see :mod:`kerolox.unsaved`.
+Changes that come while a write is under way are written together after it. Callers that wait for a save get
+the error when it failed: see :mod:`kerolox.unsaved`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TableSaver:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            # Whoever waits now is content with this content; who comes later gets another round.
+            # Callers that wait now are served by this write; those that come later get another one.
             while self._wanted:
                 self._wanted = False
                 waiting, self._waiting = self._waiting, []
@@ -79,7 +79,7 @@ class TableSaver:
             self._task = None
 
     def _report(self, failed: NotSaved | None) -> None:
-        """The first failure and the first success after it: a full disk is tried often."""
+        """Log the first failure and the first success after it: saving to a full disk is tried often."""
         if failed is not None and not self._failing:
             log.error(
                 "table_not_saved path=%s error=%r next='what was asked for is refused; what the broker did "

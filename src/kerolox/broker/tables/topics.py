@@ -36,7 +36,7 @@ class Topics:
         self.on_saved: list[Callable[[TopicConfig], None]] = []
         self.on_removed: list[Callable[[str], None]] = []
         self.unsaved: Unsaved[str, TopicConfig] = Unsaved(self._put_back)
-        self.leaving: set[str] = set()  # being deleted: nobody makes them anew before that is done
+        self.leaving: set[str] = set()  # topics being deleted: they cannot be made again before that is done
         self._options = options
         self._light = options.light_queues
         self.system = reserved.SYSTEM_TOPICS | {options.cluster, options.broker_name}
@@ -44,7 +44,7 @@ class Topics:
     def find(self, topic: str) -> TopicConfig | None:
         config = self.table.topics.get(topic)
         if config is None and self._light and topic.startswith(LIGHT_PREFIX):
-            return _config(topic, 1, PERM_READ_WRITE)  # there is a light queue of every name
+            return _config(topic, 1, PERM_READ_WRITE)  # every name is that of a light queue
         return config
 
     def known(self, topic: str, remark: str) -> TopicConfig:
@@ -107,7 +107,8 @@ class Topics:
         return config
 
     def check_room(self, *topics: str) -> None:
-        """Refused when these would be more than there may be. Topics of groups are not asked: groups are."""
+        """Refuse new topics when there would be more than ``maxTopics``. Topics of groups do not count:
+        ``maxGroups`` bounds them."""
         new = sum(self.find(topic) is None for topic in topics)
         if new and len(self.table.topics) + new > self._options.topics_max:
             raise too_many(f"topics, {len(self.table.topics)}", "maxTopics", self._options.topics_max)

@@ -1,8 +1,9 @@
 """Asking producers how their transactions ended, when they did not tell.
 
-By interval the half queue is gone through from where the last round came to. What has ended is passed over.
-What is old enough is put back at the end of the queue, with one more check counted, and then its producer, or
-another one of the same group, is asked about the copy. A round looks at a few messages at a time, and lets
+By interval the half queue is gone through from where the last round came to. Half messages whose transaction
+has ended are passed over. One that is old enough is put back at the end of the queue, with one more check
+counted, and then its producer, or another one of the same group, is asked about the copy. A round looks at a
+few messages at a time, and lets
 others have the loop in between.
 """
 
@@ -66,8 +67,8 @@ class CheckBacks:
         self._options = options
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
-        self._unasked: Counter[str] = Counter()  # in this round, by group
-        self.rounds = 0  # how many are over
+        self._unasked: Counter[str] = Counter()  # group → questions of this round that reached no producer
+        self.rounds = 0  # rounds that are over
         # Group, topic, queue id, messages, bytes, how far behind: for statistics.
         self.on_read: list[Callable[[str, str, int, int, int, int], None]] = []
 
@@ -125,7 +126,7 @@ class CheckBacks:
             await asyncio.sleep(0)
 
     async def _go_through(self, halves: list[StoredMessage], round_ms: int) -> bool:
-        """Decide on each; True when the round is over."""
+        """Decide on each half message; True when the round is over."""
         ended = self._finished
         now_ms = self._clock.wall_ms()
         options = self._options
@@ -227,5 +228,5 @@ class CheckBacks:
         )
         try:
             producer.tell(RequestCode.CHECK_TRANSACTION_STATE, told, record)
-        except KeroloxError:  # it has just gone
+        except KeroloxError:  # the producer has just gone
             self._unasked[group] += 1

@@ -22,13 +22,13 @@ class Counts:
         self.table = table
         self._committed: Counter[str] = Counter()
         self._rolled_back: Counter[str] = Counter()
-        self._latency: dict[str, Histogram] = {}  # by topic, seconds
+        self._latency: dict[str, Histogram] = {}  # topic → seconds from half message to commit
 
     def prepared(self, topic: str, count: int = 1) -> None:
         self.table.add(topic, count)
 
     def committed(self, topic: str, latencies_ms: list[int]) -> None:
-        """Several at once, that one write brought."""
+        """Count several committed messages of one write."""
         self.table.add(topic, -len(latencies_ms))
         self._committed[topic] += len(latencies_ms)
         found = self._latency.setdefault(topic, Histogram(LATENCY_S))

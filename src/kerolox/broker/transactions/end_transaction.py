@@ -65,7 +65,7 @@ class EndTransaction:
         told = request.header
         if not self._leadership.leads:
             return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
-        if told.commit_or_rollback not in _WORDS:  # not known yet: it is asked for later
+        if told.commit_or_rollback not in _WORDS:  # the producer does not know yet: it is asked later
             log.info(
                 "transaction_unknown group=%r id=%r from_check=%s by=%s remark=%r",
                 told.producer_group, told.msg_id, told.from_transaction_check, request.caller.address,
@@ -89,7 +89,7 @@ class EndTransaction:
         return None
 
     async def settled(self) -> None:
-        """Wait until all that came is carried out."""
+        """Wait until all requests that came are carried out."""
         if self._cold:
             await asyncio.wait(self._cold)
 
@@ -165,7 +165,7 @@ class EndTransaction:
         self._intake.when_safe(answer)
 
     async def resume(self, request: Request[ResumeCheckRequest]) -> Answer:
-        """Check one again that was given up."""
+        """Check a half message again that was given up."""
         if not self._leadership.leads:
             return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
         try:
@@ -184,7 +184,7 @@ class EndTransaction:
         return Answer()
 
     def _read_hot(self, place: int) -> StoredMessage | None:
-        """The message at a place in the log, if it is in memory; None too when there is none."""
+        """The message at an offset of the log, if it is in memory; None also when there is no message."""
         readable = self._store.log
         try:
             head = readable.read_hot(place, 4)
@@ -202,12 +202,13 @@ class EndTransaction:
 
 
 def _opened(half: StoredMessage | None) -> Open | None:
-    """What was read, if it is a half message."""
+    """The message that was read, if it is a half message."""
     return None if half is None or half.topic != reserved.HALF_TOPIC else half_messages.opened(half)
 
 
 def _mismatch(half: Open, told: EndTransactionRequest) -> str | None:
-    """What is wrong with what a producer tells of a half message; the words are RocketMQ's."""
+    """How the request of a producer contradicts the half message, in RocketMQ's words; None when it does
+    not."""
     if half.producer_group != told.producer_group:
         return "The producer group wrong"
     if half.queue_offset != told.tran_state_table_offset:

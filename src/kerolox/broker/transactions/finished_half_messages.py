@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 OP_TAG = "d"
 OP_PROPERTIES = packed.pack({packed.TAGS: OP_TAG, packed.WAIT: "true"})
-TAIL_BYTES_MAX = 256 << 20  # of the log, looked at after a start
+TAIL_BYTES_MAX = 256 << 20  # bytes of the log that are read after a start
 READ_COUNT = 256
 LATELY_COUNT_MAX = 100_000
 PENDING_COUNT_MAX = 100_000  # half messages looked at after a start
@@ -46,7 +46,7 @@ Sameness = tuple[str, int, bytes, bytes]
 
 
 class HalfTransaction:
-    """One that was put back at least once: it has several offsets in the half queue."""
+    """A half message that was put back at least once: it has several offsets in the half queue."""
 
     __slots__ = ("ended", "offsets")
 
@@ -76,11 +76,11 @@ class FinishedHalfMessages:
 
     def _forget(self) -> None:
         self.progress = 0  # half messages before this offset are done with
-        self._done: set[int] = set()  # not yet gone through
+        self._done: set[int] = set()  # offsets that the rounds have not yet passed
         # What its producer ended lately: it may tell once more, answering several questions, when we have
         # gone through it long ago.
         self._lately: set[int] = set()
-        self._in_order: deque[int] = deque()  # the same, the oldest first
+        self._in_order: deque[int] = deque()  # the same offsets, the oldest first
         self._put_back: dict[int, HalfTransaction] = {}
         self._ops: deque[tuple[int, int]] = deque()  # offset of the op message, highest offset it notes
         self._op_progress = 0
@@ -93,7 +93,7 @@ class FinishedHalfMessages:
     # --- questions -----------------------------------------------------------------------------------
 
     def is_done(self, offset: int) -> bool:
-        """Whether the log says so; what is on its way there does not count yet."""
+        """Whether the log notes this half message as done; notes that are not yet written do not count."""
         return offset in self._done
 
     def is_ending(self, offset: int) -> bool:
@@ -119,7 +119,8 @@ class FinishedHalfMessages:
     # --- notes ---------------------------------------------------------------------------------------
 
     def end(self, offset: int) -> None:
-        """Its producer has ended it. Counts with the next write, together with what was appended for it."""
+        """Note that its producer has ended a half message. Counts with the next write, together with what was
+        appended for it."""
         transaction = self._put_back.get(offset)
         if transaction is not None:
             transaction.ended = True
@@ -127,7 +128,8 @@ class FinishedHalfMessages:
         self._note(offset, True)
 
     def put_back(self, half: StoredMessage, first: int | None, copy: int) -> None:
-        """It was put back as a copy; ``first`` is where it was before, when the half message says."""
+        """Note that a half message was put back as a copy; ``first`` is its first offset, when the half
+        message names one."""
         transaction = self._put_back.get(half.queue_offset)
         if transaction is None:
             transaction = self._put_back[half.queue_offset] = HalfTransaction(half.queue_offset)
@@ -139,7 +141,7 @@ class FinishedHalfMessages:
         self._note(half.queue_offset, False)
 
     def not_put_back(self, offset: int) -> None:
-        """The copy could not be written."""
+        """Take the note back: the copy could not be written."""
         transaction = self._put_back[offset]
         del self._put_back[transaction.offsets.pop()]
 
@@ -204,7 +206,7 @@ class FinishedHalfMessages:
     # --- progress ------------------------------------------------------------------------------------
 
     def advance(self, offset: int) -> None:
-        """Everything before this offset was gone through."""
+        """Note that a round has passed everything before this offset."""
         for passed in range(self.progress, offset):
             self._done.discard(passed)
             transaction = self._put_back.get(passed)

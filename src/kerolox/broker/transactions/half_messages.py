@@ -48,7 +48,7 @@ Home = tuple[str, int, bytes]
 
 
 def park(pending: PendingMessage) -> Home:
-    """Make it a half message."""
+    """Turn a pending message into a half message."""
     topic, queue_id, properties = pending.topic, pending.queue_id, pending.properties
     for mark in (_AT_TRANSACTION_ID, _AT_REAL_TOPIC, _AT_REAL_QUEUE):
         properties = packed.remove(properties, mark)
@@ -85,7 +85,7 @@ class Open:
 
 
 def opened(half: StoredMessage) -> Open:
-    """Of one that was read back."""
+    """What the end of a transaction needs, from a half message that was read back."""
     return Open(
         real_topic(half),
         half.queue_offset,
@@ -98,7 +98,8 @@ def opened(half: StoredMessage) -> Open:
 
 
 def just_parked(pending: PendingMessage, home: Home, place: Place) -> Open:
-    """Of one that was stored just now. Its pending message becomes the one of the message consumers get."""
+    """What the end of a transaction needs, from a half message that was stored just now. Its pending message
+    becomes the message consumers get."""
     properties = pending.properties
     group = packed.find(properties, _AT_PRODUCER_GROUP)
     pending.topic, pending.queue_id, pending.properties = home
@@ -162,12 +163,12 @@ def put_off(half: StoredMessage) -> PendingMessage:
 
 
 def given_up(half: StoredMessage) -> PendingMessage:
-    """Asked for in vain: kept where people may look."""
+    """A half message that was checked too often, as it is kept for people to look at."""
     return _again(half, reserved.CHECKED_TOO_OFTEN_TOPIC)
 
 
 def resumed(given: StoredMessage) -> PendingMessage:
-    """Checked too often, and now to be checked again from the beginning."""
+    """A half message that was given up, to be checked again from the beginning."""
     pending = _again(given, reserved.HALF_TOPIC)
     pending.properties = packed.replace(pending.properties, packed.TRANSACTION_CHECK_TIMES, "0")
     return pending
@@ -223,7 +224,8 @@ def has_immunity(half: StoredMessage) -> bool:
 
 
 def immunity_ms(half: StoredMessage, usual_ms: int) -> int:
-    """How old it must be before anybody asks: its own wish, if it has a readable one."""
+    """How old the half message must be before its producer is asked: its own wish, if it has a readable
+    one."""
     wish_s = _number(packed.find(half.packed_properties, _AT_IMMUNITY))
     return usual_ms if wish_s is None or wish_s == -1 else wish_s * 1000
 
@@ -231,7 +233,7 @@ def immunity_ms(half: StoredMessage, usual_ms: int) -> int:
 class Fate(enum.Enum):
     """What becomes of a half message that nobody has ended, when a round comes by."""
 
-    WAIT = "wait"  # too young; so are those behind it
+    WAIT = "wait"  # too young; so are the half messages behind it
     PUT_OFF = "put off"
     CHECK = "check"
     GIVE_UP = "give up"

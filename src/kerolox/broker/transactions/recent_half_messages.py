@@ -12,12 +12,12 @@ from kerolox.errors import KeroloxError
 from kerolox.store.disk.cut_note import Cut
 
 COUNT_MAX = 20_000
-BYTES_MAX = 32 << 20  # of their bodies and properties
-ENTRY_BYTES = 1000  # what the objects of each take beside these, roughly
+BYTES_MAX = 32 << 20  # bytes of bodies and properties
+ENTRY_BYTES = 1000  # bytes of the objects of each, roughly
 
 
 class RecentHalfMessages:
-    """By their place in the log. Only what is written is in here."""
+    """Recent half messages by their offset in the log. Only written messages are in here."""
 
     def __init__(self, intake: Intake, counts: Counts) -> None:
         self._intake = intake
@@ -28,13 +28,13 @@ class RecentHalfMessages:
         self._in_write: list[tuple[str, Open | None, int]] = []
 
     def add(self, topic: str, half: Open | None, size_bytes: int) -> None:
-        """One was appended, for a topic; None: it is to be counted only."""
+        """Add a half message that was appended for a topic; None: it is only counted."""
         if not self._in_write:
             self._intake.soon(self._written)
         self._in_write.append((topic, half, size_bytes))
 
     def clear(self) -> None:
-        """The log may be another one now."""
+        """Forget all of them: the log may have changed."""
         self._known.clear()
         self._size_bytes = 0
 

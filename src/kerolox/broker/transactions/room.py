@@ -1,4 +1,4 @@
-"""Transactions, connected to who counts them."""
+"""Transactions, connected to the statistics and meters that count them."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Transactions:
     ) -> None:
         self._options = options
         self._endpoints = endpoints
-        self._home: Home = "", 0, b""  # of the half message that is being stored
+        self._home: Home = "", 0, b""  # topic, queue and properties of the half message that is being stored
         # What all messages get makes a half message in the log differ from what came.
         self._remembers = not options.record_crc and not options.multi_dispatch
         self.counts = Counts(table)
@@ -76,7 +76,7 @@ class Transactions:
         return [(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.endings.resume, ResumeCheckRequest)]
 
     def prepare(self, request: Request[SendRequest], pending: PendingMessage) -> OnParked | None:
-        """Of sends, before a message is stored: make it a half message if it is to be one."""
+        """A rewrite of sends, before a message is stored: make it a half message if it asks for that."""
         if not half_messages.is_half(pending):
             return None
         if self._options.reject_transactions:
@@ -88,7 +88,7 @@ class Transactions:
         return self._parked
 
     def _parked(self, pending: PendingMessage, place: Place) -> None:
-        """Of sends, right after that."""
+        """Called by sends right after the half message was appended."""
         home = self._home
         half = half_messages.just_parked(pending, home, place) if self._remembers else None
         self.recent.add(home[0], half, place[2])

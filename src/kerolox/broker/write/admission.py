@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 _LIGHT_QUEUE = LIGHT_PREFIX.encode()
 
-# Asked whether a caller may send to a topic: by the identity that was checked when it came, None for one that
-# nobody has asked. Refuses by raising. Who changes its mind tells the targets.
+# Asked whether a caller may send to a topic: by the identity that was checked when it came, None when nobody
+# has checked it. Refuses by raising. A guard that changes its answer tells the targets.
 Guard = Callable[[str | None, str], None]
 
 # Words in properties about which somebody has something to say before the message is stored: delays, timers,
@@ -75,7 +75,7 @@ class Admission:
     # --- the broker ----------------------------------------------------------------------------------
 
     def check_taking(self) -> None:
-        """Raise when no message is taken now, whatever it is."""
+        """Raise when the broker takes no messages now."""
         refused = self._not_taking()
         if refused is not None:
             raise refused
@@ -191,8 +191,8 @@ class Admission:
     # --- light queues --------------------------------------------------------------------------------
 
     def check_light_queues(self, properties: bytes) -> None:
-        """Refuse, in RocketMQ's words, a message that would make too many. What it may make counts from now
-        on, though it may come only later."""
+        """Refuse, in RocketMQ's words, a message that would make too many light queues. The light queues it
+        names count from now on, though it may be delivered only later."""
         known, limit = self._light_queues, self._options.light_queues_max
         if known is None or packed.AT_INNER_MULTI_DISPATCH[1:] not in properties:
             return
@@ -208,9 +208,9 @@ class Admission:
         known |= new
 
     def fills_light_queues(self, topic: str, properties: bytes) -> bool:
-        """The same for a message that must not be lost, because it was taken before: here, where its queues
-        count already, or by an earlier process. Where it would make too many it comes to its own topic
-        alone."""
+        """Whether a message that was taken before goes into the light queues it names: it was taken here,
+        where its queues count already, or by an earlier process. It must not be lost: where it would make too
+        many light queues it goes to its own topic alone."""
         try:
             self.check_light_queues(properties)
         except Refused as refused:

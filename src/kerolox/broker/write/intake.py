@@ -35,12 +35,12 @@ class Intake:
     ) -> None:
         self._log = log
         self._acks = acks
-        self.fills_light_queues = fills_light_queues  # asked with the topic and properties of each message
+        self.fills_light_queues = fills_light_queues  # asked with topic and properties of each message
         self._told: list[Written] = []
         self._due_soon = False
-        self.due: Callable[[], None] = self.write  # what is asked for; a broker times it
-        self.before: list[Callable[[], None]] = []  # who still has something to append to each write
-        # What parks messages that are to come later, in this order. Each may refuse by raising.
+        self.due: Callable[[], None] = self.write  # the write that ``soon`` calls; a broker times it
+        self.before: list[Callable[[], None]] = []  # called before each write: these may append more
+        # Rewrites that park delayed messages, in this order. Each may refuse by raising.
         self.rewrites: list[Rewrite] = []
         # The log's own, with no step in between: every message passes here. What they append counts when it
         # is written. Cursors are the log's too: nobody keeps any but those who take runs.
@@ -53,7 +53,7 @@ class Intake:
     # --- append --------------------------------------------------------------------------------------
 
     def put(self, pending: PendingMessage) -> Place:
-        """Store it, now or later as its properties ask. It counts when it is written."""
+        """Append a message, or park it when its properties ask for a delay. It counts when it is written."""
         refuse_inner_batch(pending.sys_flag)
         self._log.check_writable()
         if not pending.is_parked:
@@ -62,7 +62,7 @@ class Intake:
         return self.store(pending)
 
     def store(self, pending: PendingMessage) -> Place:
-        """Store it as it is: what was parked and falls due must not be parked again."""
+        """Append a message as it is: one that was parked and falls due must not be parked again."""
         return self.append(
             self.cursor(pending.topic, pending.queue_id),
             pending.body,
@@ -80,7 +80,7 @@ class Intake:
     # --- write ---------------------------------------------------------------------------------------
 
     def soon(self, told: Written) -> None:
-        """Write what this turn of the loop appends, and tell."""
+        """Write at the end of this turn of the loop, and tell this callback."""
         self._told.append(told)
         if not self._due_soon:
             self._due_soon = True

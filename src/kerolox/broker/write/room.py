@@ -1,4 +1,4 @@
-"""The way into the log that every writer takes: may it, then append, then one write for all."""
+"""The way into the log that every writer takes: admission, then append, then one write for all."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ class WritePath:
         self.targets.forget()
 
     async def follow(self) -> None:
-        """Write what was appended: nothing can be after that."""
+        """Write what was appended: a follower appends nothing more."""
         self.targets.forget()
         self.intake.write()

@@ -16,7 +16,7 @@ TARGETS_MAX = 10_000  # known at once; past that they are learned anew
 
 
 class ClearedTargets:
-    """By the sender's identity and by topic: of each the queues that are known."""
+    """Identity of the sender → topic → the queues that are cleared for plain sends."""
 
     def __init__(self, admission: Admission, intake: Intake) -> None:
         self._admission = admission
@@ -25,14 +25,15 @@ class ClearedTargets:
         self._count = 0
 
     def of(self, identity: str | None) -> dict[bytes, SendTarget]:
-        """Those of one sender. Not to be kept: ask again for the next run."""
+        """The cleared topics and queues of one sender. Not to be kept: ask again for the next run."""
         found = self._by_identity.get(identity)
         if found is None:
             found = self._by_identity[identity] = {}
         return found
 
     def learn(self, identity: str | None, topic: str, queue_id: int) -> bool:
-        """Know a queue from now on, if plain sends of this sender may go there; whether that is new."""
+        """Remember a queue as cleared, if plain sends of this sender may go there; returns whether it is
+        new."""
         if not self._admission.takes_plain(identity, topic, queue_id):
             return False
         name = topic.encode()
@@ -63,6 +64,6 @@ class ClearedTargets:
                 self._count -= 1
 
     def forget(self) -> None:
-        """Anything else has changed: who leads, the options, what somebody may do."""
+        """Forget all targets: the leader, the options, or the rights of a sender have changed."""
         self._by_identity.clear()
         self._count = 0
