@@ -107,7 +107,7 @@ class Topics:
         return config
 
     def check_room(self, *topics: str) -> None:
-        """Refuse new topics when there would be more than ``maxTopics``. Topics of groups do not count:
+        """Refuse new topics when there would be more than ``maxTopics``. Topics of groups are not checked:
         ``maxGroups`` bounds them."""
         new = sum(self.find(topic) is None for topic in topics)
         if new and len(self.table.topics) + new > self._options.topics_max:
