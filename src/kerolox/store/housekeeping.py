@@ -75,7 +75,8 @@ class Housekeeper:
     async def delete_topic(self, topic: str) -> bool:
         """Remove a topic's queues; False when it had none. Raises StoreError when that could not be noted."""
         store = self._store
-        # The marks count queues: they are not saved in between, so a kill finds some missing and reads the
+        # The progress notes count queues: they are not saved in between, so a kill finds some missing and
+        # reads the
         # whole log.
         async with self._flushing:
             noted = UNKNOWN
@@ -276,7 +277,7 @@ class Housekeeper:
             log_min = store.log.min_offset
             await loop.run_in_executor(store.keeper, store.queues.delete_before, log_min)
             await loop.run_in_executor(store.keeper, store.index.delete_before, log_min)
-            await self.flush(sums=True)  # marks and sums tell of the files there are
+            await self.flush(sums=True)  # progress notes and sums tell of the files there are
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, but not into the closing of the store."""

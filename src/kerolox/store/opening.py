@@ -305,7 +305,7 @@ class Opening:
             for segment in store.segments.all:
                 segment.named = False
             store.segments.flush()
-        # The marks below say that queues and index hold all of it, so the next start may skip it.
+        # The progress notes below say that queues and index hold all of it, so the next start may skip it.
         flush(store.queues.write())
         store.index.sync(store.index.write())
         return found

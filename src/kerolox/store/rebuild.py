@@ -361,7 +361,8 @@ def _note(
     queues: bool,
     index: bool,
 ) -> None:
-    """Bring our marks and the checkpoint in line with what there is now; the sums are of what was before."""
+    """Bring our progress notes and the checkpoint in line with the new files; remove the sums, which are of
+    the old ones."""
     SumsFile(files, layout.root).remove()
     if index and files.exists(layout.path("checkpoint")):
         checkpoint = Checkpoint(files, layout.path("checkpoint"))

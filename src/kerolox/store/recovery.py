@@ -156,7 +156,7 @@ def choose_start(segments: Segments, checkpoint: Checkpoint, known: Circumstance
         marked = max(first, min(known.marks.dispatched, known.queues_end))
         if record_starts(segments, marked, known.queues_end):
             return marked
-    # Without our marks (another broker wrote last) by whole files, as it would.
+    # Without our progress notes (another broker wrote last) by whole files, as it would.
     if known.crashed:
         limit_ms = checkpoint.min_timestamp_ms
         for segment in reversed(segments.all):

@@ -10,7 +10,8 @@ follower that led before may have dispatched, indexed and delivered it. In this 
    of a message behind it is told that it is gone. Whoever reads from now on reads what is left; a read that
    is under way in a thread is made again.
 4. In a thread: the files. The log (files behind the end are removed, the rest of the last one is zeroed), the
-   queues and their extensions, the index, the timer's files, the notes. Then sums and marks of what is left.
+   queues and their extensions, the index, the timer's files, the notes. Then sums and progress notes of what
+   is left.
 5. Those in ``MessageStore.on_truncated``, in the order of the list.
 6. The note is removed, and all goes on.
 

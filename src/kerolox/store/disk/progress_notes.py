@@ -37,7 +37,7 @@ class ProgressNotes(msgspec.Struct):
 
 
 class ProgressNotesFile:
-    """Reads and writes the marks of one store."""
+    """Reads and writes the progress notes of one store."""
 
     def __init__(self, files: Files, directory: PathLike) -> None:
         self.path = os.path.join(os.fspath(directory), NAME)
@@ -46,7 +46,7 @@ class ProgressNotesFile:
         self._lock = threading.Lock()
 
     def load(self) -> ProgressNotes:
-        """The marks; all unknown when there is no file or it does not read."""
+        """The progress notes; all unknown when there is no file or it does not read."""
         try:
             data = self._files.read_if_exists(self.path)
         except StoreError as error:

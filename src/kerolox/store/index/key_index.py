@@ -246,7 +246,7 @@ class KeyIndex:
                 if not file.segment.named:
                     self._sync_names(file)
                 file.write_header(header)
-                file.sync()  # the marks of this round count on it
+                file.sync()  # the progress notes of this round count on it
             except SegmentGone:
                 continue
             except StoreError:

@@ -56,7 +56,8 @@ class Acks:
             told(Safe.YES)
 
     async def safe(self, end: int) -> None:
-        """The same for a coroutine. Raises :class:`NotSafe`, or what stands in the way of writing."""
+        """Wait until what was written before ``end`` is safe. Raises :class:`NotSafe`, or what stands in the
+        way of writing."""
         if not self.wait:
             return
         done: asyncio.Future[Safe] = asyncio.get_running_loop().create_future()

@@ -14,8 +14,8 @@ class RecordStream:
 
     def __init__(self, offset: int) -> None:
         self.whole_end = offset  # of the last whole record, or of the file whose rest is blank
-        self._rest = b""  # of the record that begins there
-        self.end = offset  # of all pieces
+        self._rest = b""  # the bytes of the record that begins there
+        self.end = offset  # the end of all pieces
         self._checked: tuple[bytes, int] | None = None
 
     def check(self, piece: bytes, file_end: int) -> list[Entry]:

@@ -23,13 +23,13 @@ class Sieve(Protocol):
 
     @property
     def terms(self) -> int:
-        """How many questions one answer may take."""
+        """How many terms the condition has: the cost of one answer."""
 
     def __call__(self, data: bytes, at: int, size: int) -> bool: ...
 
 
 class ScanEnd(IntEnum):
-    """Why sifting stops before an entry."""
+    """Why a property scan stops before an entry."""
 
     DONE = 0  # that was the last one, or the limits are reached
     ELSEWHERE = 1  # its message is not in the block

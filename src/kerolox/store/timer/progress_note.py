@@ -37,7 +37,7 @@ class TimerNote(NamedTuple):
 
 
 class TimerNoteFile:
-    """Reads and writes the mark."""
+    """Reads and writes the note."""
 
     def __init__(self, files: Files, directory: PathLike) -> None:
         self._notes = NoteFile(files, directory, NAME)
@@ -48,7 +48,7 @@ class TimerNoteFile:
         self.number = 0
 
     def load(self) -> TimerNote | None:
-        """The newest mark that reads. For a thread."""
+        """The newest note that can be read. For a thread."""
         data = self._notes.read()
         bodies = (body_at(data, at, _BODY.size, self.path) for at in (0, _SLOT_BYTES))
         newest = max((TimerNote(*_BODY.unpack(body)) for body in bodies if body is not None), default=None)
@@ -65,7 +65,7 @@ class TimerNoteFile:
             self._notes.write(data, _CHECKPOINT_AT)
 
     def forget(self) -> None:
-        """What it says is not so. For a thread."""
+        """Make the note void. For a thread."""
         self._notes.forget(2 * _SLOT_BYTES)
 
     def note(self, mark: TimerNote) -> None:
