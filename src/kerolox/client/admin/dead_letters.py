@@ -72,7 +72,7 @@ class Span:
 
 
 class CutShort(KeroloxError):
-    """Not all was done. What was is in the numbers."""
+    """The run stopped early. The numbers say what was done."""
 
 
 class DeadLetters:
@@ -83,7 +83,7 @@ class DeadLetters:
         self.lookups = Lookups(admin)
 
     async def topics(self) -> list[DeadTopic]:
-        """Of all groups that have any, or had."""
+        """The dead-letter topics of all groups that have one."""
         known = await self._admin.topics()
         return [await self._topic(topic) for topic in known if topic.startswith(DEAD_LETTER_PREFIX)]
 
@@ -222,7 +222,7 @@ class Resend:
         return self.resent + self.passed_over
 
     async def page(self, messages: Sequence[StoredMessage]) -> None:
-        """Send these. Raises at the first that cannot be sent: ``at`` is that one."""
+        """Send these dead letters. Raises at the first that cannot be sent: ``at`` is that one."""
         marked = [False] * len(messages)
         if not self._again and messages:
             self.at = messages[0]

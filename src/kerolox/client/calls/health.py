@@ -26,7 +26,7 @@ class BrokerHealth:
         self._until_s: dict[str, float] = {}  # broker → when it may be preferred again
 
     def answered(self, broker: str, took_s: float) -> None:
-        """It took so long to answer."""
+        """Note how long a broker took to answer."""
         if took_s * 1000 < LATENCY_MS[2]:
             if self._until_s:
                 self._until_s.pop(broker, None)
@@ -34,7 +34,7 @@ class BrokerHealth:
         self._avoid(broker, took_s * 1000)
 
     def failed(self, broker: str) -> None:
-        """It did not answer, or could not be reached."""
+        """Note that a broker did not answer, or could not be reached."""
         self._avoid(broker, FAILURE_MS)
 
     def is_available(self, broker: str) -> bool:
@@ -43,7 +43,7 @@ class BrokerHealth:
 
     @property
     def all_well(self) -> bool:
-        """Nobody has to be avoided: the usual case, cheap to ask."""
+        """Whether no broker has to be avoided: the usual case, cheap to ask."""
         return not self._until_s
 
     def forget_all_but(self, brokers: Iterable[str]) -> None:

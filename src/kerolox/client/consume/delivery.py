@@ -83,7 +83,7 @@ class Delivery:
         """Of those that were allowed these were not taken after all."""
 
     async def released(self, queues: Sequence[HeldQueue]) -> None:
-        """Others may have them now."""
+        """Other members may have these queues now."""
 
     async def wait_idle(self, queues: Sequence[HeldQueue]) -> None:
         """Until no handler works on these queues, or the time is up."""
@@ -213,7 +213,7 @@ class ConcurrentDelivery(Delivery):
             self._wake()
 
     async def _give_back(self, messages: Sequence[Received], level: int, reason: str) -> list[Received]:
-        """Those the broker did not take: their offsets must not be passed."""
+        """Send messages back; returns those the broker did not take: their offsets must not be passed."""
         if self.options.broadcasting:
             for message in messages:
                 log.warning(

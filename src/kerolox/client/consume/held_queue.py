@@ -88,7 +88,7 @@ class HeldQueue:
         self.arrived.set()
 
     def done(self, messages: Iterable[Received]) -> None:
-        """They need not come again."""
+        """Note that these messages are done: they need not come again."""
         close = self._open.pop
         self.size_bytes -= sum([close(message.queue_offset, 0) for message in messages])
         self.room.set()
@@ -104,7 +104,7 @@ class HeldQueue:
         self.room.set()
 
     def drop(self) -> None:
-        """It is not ours any more: nothing new is begun."""
+        """Let go of the queue: nothing new is begun."""
         self.dropped = True
         self.waiting.clear()
         self.room.set()

@@ -83,7 +83,7 @@ class Transaction:
 
     @property
     def receipt(self) -> Receipt:
-        """Of the prepared message."""
+        """The receipt of the prepared message."""
         if self._receipt is None:
             raise KeroloxError("the transaction is not prepared: use it in `async with`")
         return self._receipt
@@ -98,7 +98,7 @@ class Transaction:
         await self._end(TransactionState.COMMIT)
 
     async def rollback(self) -> None:
-        """Drop it."""
+        """Drop the message."""
         await self._end(TransactionState.ROLLBACK)
 
     async def leave_open(self) -> None:
