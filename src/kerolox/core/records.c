@@ -49,7 +49,7 @@ static int read_record(const char *at, Py_ssize_t left, PyObject *make, PyObject
         Py_XSETREF(shared->topic, text);
     }
     PyObject *args[RECORD_ARGS + 1] = {NULL};
-    PyObject **values = args + 1; /* a place before them for who is called */
+    PyObject **values = args + 1; /* a free slot before them, as vectorcall wants it */
     values[0] = shared->topic;
     values[1] = PyBytes_FromStringAndSize(body, body_length);
     values[2] = PyLong_FromLong((int32_t)get32(at + 12));
@@ -184,7 +184,7 @@ PyObject *values_of(const char *record, Py_ssize_t size, PyObject *names) {
                 return NULL;
             }
             Py_ssize_t name_length = PyBytes_GET_SIZE(name), value_length = stop - item - name_length - 1;
-            if (value_length <= 0 || item[name_length] != 1) continue; /* of two values the last that is one */
+            if (value_length <= 0 || item[name_length] != 1) continue; /* the last not empty value counts */
             if (memcmp(item, PyBytes_AS_STRING(name), (size_t)name_length)) continue;
             total += value_length - length_of[i];
             value_of[i] = item + name_length + 1;

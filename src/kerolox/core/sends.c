@@ -20,9 +20,9 @@ typedef struct {
     const char *store_host, *born_host, *added, *id_prefix, *json_after, *json_end, *binary_head, *binary_tail;
     Py_ssize_t store_host_length, born_host_length, added_length, id_prefix_length, json_after_length,
         json_end_length, binary_head_length, binary_tail_length;
-    PyObject *stops; /* words in properties that others have to look at */
-    PyObject *park;  /* who says where messages go that are to come later; or None */
-    PyObject *clears; /* who says whether the one that signed may send to the topic; or None */
+    PyObject *stops; /* words in properties that need a handler */
+    PyObject *park;  /* function: where a delayed message is parked; or None */
+    PyObject *clears; /* function: whether a signed send may be taken; or None */
     int wait_matters, signed_only;
     int64_t bytes_max, file_end, now_ms;
     PyObject *now, *sender; /* sender: born_host */
@@ -245,7 +245,7 @@ static int take_single(Run *run, const Send *send, Text body, Text unique) {
     return put_answer(run, send, offset, unique, &place, 1, no_handle) ? 1 : -1;
 }
 
-/* Put a message where those wait that are to come later; parked says where. */
+/* Park a delayed message; parked says where. */
 static int put_parked(Run *run, const Send *send, Text body, Text unique, PyObject *parked) {
     PyObject *topic_name, *field, *cursor, *properties, *handle;
     int queue_id;
@@ -279,7 +279,7 @@ static int put_parked(Run *run, const Send *send, Text body, Text unique, PyObje
     return good ? 1 : -1;
 }
 
-/* A message that is to come later, or something else for others. */
+/* A delayed message, or one that needs a handler. */
 static int take_later(Run *run, const Send *send, Text body, Text unique) {
     if (run->park == Py_None || send->code != SEND || !body.length) return 0;
     PyObject *key = PyLong_FromLong(send->queue_id);
