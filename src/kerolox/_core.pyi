@@ -8,7 +8,7 @@ from kerolox.protocol.record_scan import Entry
 from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken
 from kerolox.store.dispatch.queues import QueueRun
 from kerolox.store.index.index_file import IndexItem
-from kerolox.store.queue.property_scan import Sifted
+from kerolox.store.queue.property_scan import Scanned
 from kerolox.store.queue.reading import EntryRun
 
 M = TypeVar("M")
@@ -47,7 +47,7 @@ def property_values(data: bytes, at: int, size: int, wanted: tuple[bytes, ...], 
 def record_starts(block: Any, at: int, end: int, /) -> tuple[bytes, int]: ...
 
 # store/queue/property_scan.py
-def sift(
+def scan_properties(
     entries: bytes,
     number: int,
     block: bytes,
@@ -61,7 +61,7 @@ def sift(
     size_bytes: int,
     bytes_max: int,
     /,
-) -> Sifted: ...
+) -> Scanned: ...
 
 # store/queue/reading.py
 def entry_run(entries: bytes, /) -> EntryRun | None: ...

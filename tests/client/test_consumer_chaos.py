@@ -423,7 +423,7 @@ async def test_what_the_broker_does_not_take_back_is_tried_here(
             raise ValueError("no")
 
     consumer = push(running.nameserver_address, handle)
-    monkeypatch.setattr(consumer.giving_back, "give_back", refuse)
+    monkeypatch.setattr(consumer.send_back, "give_back", refuse)
     async with consumer:
         await producer.send(Message("orders", "x"))
         await wait_for(lambda: attempts == [0, 1, 2], 20)
@@ -453,7 +453,7 @@ async def test_a_slow_handler_that_ends_while_its_message_is_given_back(
                 raise ValueError("late, and broken")
 
     consumer = push(running.nameserver_address, handle, handler_s_max=0.2)
-    monkeypatch.setattr(consumer.giving_back, "give_back", give_back)
+    monkeypatch.setattr(consumer.send_back, "give_back", give_back)
     async with consumer:
         await producer.send(Message("orders", "x"))
         await asyncio.wait_for(giving.wait(), 20)

@@ -21,9 +21,9 @@ from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY
 from kerolox.store.queue.property_scan import ScanEnd
 
 CORE = load()
-WAYS: list[Any] = [pytest.param(property_scan._sift, id="python")]
+WAYS: list[Any] = [pytest.param(property_scan._scan_properties, id="python")]
 if CORE is not None:
-    WAYS.append(pytest.param(CORE.sift, id="compiled"))
+    WAYS.append(pytest.param(CORE.scan_properties, id="compiled"))
 
 
 def laid_out(*values: str, at: int = 1000) -> tuple[bytes, bytes]:
@@ -36,7 +36,7 @@ def laid_out(*values: str, at: int = 1000) -> tuple[bytes, bytes]:
     return block, entries
 
 
-def run(sift: Any, block: bytes, entries: bytes, answers: dict[bytes, bool], **given: Any) -> Any:
+def run(scan_properties: Any, block: bytes, entries: bytes, answers: dict[bytes, bool], **given: Any) -> Any:
     values = {
         "number": 0,
         "at": 1000,
@@ -48,55 +48,73 @@ def run(sift: Any, block: bytes, entries: bytes, answers: dict[bytes, bool], **g
     }
     values |= given
     taken: list[bytes] = []
-    found = sift(
+    found = scan_properties(
         entries, values["number"], block, values["at"], values["floor"], (b"a",), answers, taken,
         values["count"], values["count_max"], values["size"], values["bytes_max"],
     )  # fmt: skip
     return found, taken
 
 
-@pytest.mark.parametrize("sift", WAYS)
-def test_what_passes_is_taken_and_the_rest_is_counted(sift: Any) -> None:
+@pytest.mark.parametrize("scan_properties", WAYS)
+def test_what_passes_is_taken_and_the_rest_is_counted(scan_properties: Any) -> None:
     block, entries = laid_out("1", "2", "1", "2", "2")
     size = len(block) // 5
     answers = {b"1\2": False, b"2\2": True}
-    assert run(sift, block, entries, answers) == (
+    assert run(scan_properties, block, entries, answers) == (
         (5, 3, 3 * size, 2, ScanEnd.DONE),
         [block[size : 2 * size], block[3 * size : 4 * size], block[4 * size :]],
     )
-    assert run(sift, block, entries, answers, number=4)[0] == (5, 1, size, 0, ScanEnd.DONE)
-    assert run(sift, block, entries, answers, number=5)[0] == (5, 0, 0, 0, ScanEnd.DONE)
+    assert run(scan_properties, block, entries, answers, number=4)[0] == (5, 1, size, 0, ScanEnd.DONE)
+    assert run(scan_properties, block, entries, answers, number=5)[0] == (5, 0, 0, 0, ScanEnd.DONE)
     # Limits count with what was taken before; the first one always fits.
-    assert run(sift, block, entries, answers, count_max=1)[0] == (2, 1, size, 1, ScanEnd.DONE)
-    assert run(sift, block, entries, answers, bytes_max=2 * size)[0] == (4, 2, 2 * size, 2, ScanEnd.DONE)
-    assert run(sift, block, entries, answers, bytes_max=1)[0] == (2, 1, size, 1, ScanEnd.DONE)
-    assert run(sift, block, entries, answers, count=31, size=7)[0] == (2, 32, size + 7, 1, ScanEnd.DONE)
+    assert run(scan_properties, block, entries, answers, count_max=1)[0] == (2, 1, size, 1, ScanEnd.DONE)
+    assert run(scan_properties, block, entries, answers, bytes_max=2 * size)[0] == (
+        4,
+        2,
+        2 * size,
+        2,
+        ScanEnd.DONE,
+    )
+    assert run(scan_properties, block, entries, answers, bytes_max=1)[0] == (2, 1, size, 1, ScanEnd.DONE)
+    assert run(scan_properties, block, entries, answers, count=31, size=7)[0] == (
+        2,
+        32,
+        size + 7,
+        1,
+        ScanEnd.DONE,
+    )
 
 
-@pytest.mark.parametrize("sift", WAYS)
-def test_it_stops_where_somebody_has_to_be_asked(sift: Any) -> None:
+@pytest.mark.parametrize("scan_properties", WAYS)
+def test_it_stops_where_somebody_has_to_be_asked(scan_properties: Any) -> None:
     block, entries = laid_out("1", "2", "1")
     size = len(block) // 3
     known = {b"1\2": True}
-    assert run(sift, block, entries, known)[0] == (1, 1, size, 0, ScanEnd.UNKNOWN)
+    assert run(scan_properties, block, entries, known)[0] == (1, 1, size, 0, ScanEnd.UNKNOWN)
     known[b"2\2"] = True
-    assert run(sift, block[:-1], entries, known)[0] == (2, 2, 2 * size, 0, ScanEnd.ELSEWHERE)
-    assert run(sift, block, entries, known, at=1001)[0] == (0, 0, 0, 0, ScanEnd.ELSEWHERE)
-    assert run(sift, block, entries, known, floor=1001)[0] == (0, 0, 0, 0, ScanEnd.ODD)
-    assert run(sift, block, ENTRY.pack(1000, 0, 0), known)[0] == (0, 0, 0, 0, ScanEnd.ODD)
-    assert run(sift, block, ENTRY.pack(1000, BLANK_SIZE, 0), known)[0] == (0, 0, 0, 0, ScanEnd.ELSEWHERE)
+    assert run(scan_properties, block[:-1], entries, known)[0] == (2, 2, 2 * size, 0, ScanEnd.ELSEWHERE)
+    assert run(scan_properties, block, entries, known, at=1001)[0] == (0, 0, 0, 0, ScanEnd.ELSEWHERE)
+    assert run(scan_properties, block, entries, known, floor=1001)[0] == (0, 0, 0, 0, ScanEnd.ODD)
+    assert run(scan_properties, block, ENTRY.pack(1000, 0, 0), known)[0] == (0, 0, 0, 0, ScanEnd.ODD)
+    assert run(scan_properties, block, ENTRY.pack(1000, BLANK_SIZE, 0), known)[0] == (
+        0,
+        0,
+        0,
+        0,
+        ScanEnd.ELSEWHERE,
+    )
 
 
 @pytest.mark.skipif(CORE is None, reason="nothing is compiled here")
 def test_wrong_arguments() -> None:
     assert CORE is not None
     with pytest.raises(TypeError):
-        CORE.sift(b"")
+        CORE.scan_properties(b"")
     with pytest.raises(ValueError, match="counted"):
-        run(CORE.sift, *laid_out("1"), {}, number=-1)
+        run(CORE.scan_properties, *laid_out("1"), {}, number=-1)
     block, entries = laid_out("1")
     with pytest.raises(TypeError, match="names"):
-        CORE.sift(entries, 0, block, 1000, 0, ("a",), {}, [], 0, 1, 0, 1)
+        CORE.scan_properties(entries, 0, block, 1000, 0, ("a",), {}, [], 0, 1, 0, 1)
 
 
 @pytest.fixture
@@ -113,16 +131,16 @@ async def test_a_read_finds_the_same_either_way(rig: Rig) -> None:
             await store.put("U", 0, b"between")
     for text in ("n > 20 AND odd = '1'", "n BETWEEN 100 AND 103", "n < 0", "gone IS NULL", "n = 399"):
         for offset, count, bytes_max in ((0, 32, 1 << 20), (30, 5, 900), (390, 32, 1 << 20), (0, 1, 1)):
-            sieve = compile_filter(text)
+            condition = compile_filter(text)
 
-            def plainly(data: bytes, at: int, size: int, asked: Any = sieve) -> bool:
+            def plainly(data: bytes, at: int, size: int, asked: Any = condition) -> bool:
                 return bool(asked(data, at, size))
 
             long = await store.read("T", 0, offset, count, bytes_max=bytes_max, record_filter=plainly)
             for _ in "12":  # not knowing the answers, and knowing them
-                found = await store.read("T", 0, offset, count, bytes_max=bytes_max, record_filter=sieve)
+                found = await store.read("T", 0, offset, count, bytes_max=bytes_max, record_filter=condition)
                 assert found == long, text
-            assert sieve.answers
+            assert condition.answers
 
 
 @settings(max_examples=50, deadline=None)
@@ -130,6 +148,10 @@ async def test_a_read_finds_the_same_either_way(rig: Rig) -> None:
 def test_both_sift_the_same(values: list[str], count_max: int, bytes_max: int) -> None:
     block, entries = laid_out(*values)
     answers = {b"1\2": True, b"2\2": False}
-    ways = [property_scan._sift] if CORE is None else [property_scan._sift, CORE.sift]
+    ways = (
+        [property_scan._scan_properties]
+        if CORE is None
+        else [property_scan._scan_properties, CORE.scan_properties]
+    )
     found = [run(way, block, entries, answers, count_max=count_max, bytes_max=bytes_max) for way in ways]
     assert found[0] == found[-1]

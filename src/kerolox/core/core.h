@@ -181,7 +181,7 @@ PyObject *index_entries(PyObject *module, PyObject *const *args, Py_ssize_t arg_
 PyObject *read_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);     /* records.c */
 PyObject *record_starts(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *property_values(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
-PyObject *sift(PyObject *module, PyObject *args);                                          /* reads.c */
+PyObject *scan_properties(PyObject *module, PyObject *args);                                          /* reads.c */
 PyObject *entry_run(PyObject *module, PyObject *entries);
 PyObject *read_now(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 

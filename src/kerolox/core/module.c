@@ -16,7 +16,7 @@ static PyMethodDef methods[] = {
     {"read_records", FAST(read_records), "See protocol/record.py."},
     {"record_starts", FAST(record_starts), "See spark/records.py."},
     {"property_values", FAST(property_values), "See protocol/record.py."},
-    {"sift", sift, METH_VARARGS, "See store/queue/property_scan.py."},
+    {"scan_properties", scan_properties, METH_VARARGS, "See store/queue/property_scan.py."},
     {"entry_run", entry_run, METH_O, "See store/queue/reading.py."},
 #ifdef RWF_NOWAIT
     {"read_now", FAST(read_now), "See store/disk/files.py."},

@@ -8,7 +8,7 @@
 
 enum { SIFT_DONE, SIFT_ELSEWHERE, SIFT_UNKNOWN, SIFT_ODD };
 
-PyObject *sift(PyObject *module, PyObject *args) {
+PyObject *scan_properties(PyObject *module, PyObject *args) {
     PyObject *entries, *block, *names, *answers, *taken;
     Py_ssize_t number, count, count_max;
     long long block_at, floor_, size_bytes, bytes_max;
@@ -20,7 +20,7 @@ PyObject *sift(PyObject *module, PyObject *args) {
     long long block_end = block_at + PyBytes_GET_SIZE(block);
     int why = SIFT_DONE;
     if (number < 0) {
-        PyErr_SetString(PyExc_ValueError, "sift: entries are counted from 0");
+        PyErr_SetString(PyExc_ValueError, "scan_properties: entries are counted from 0");
         return NULL;
     }
     for (; number < entry_count; number++) {

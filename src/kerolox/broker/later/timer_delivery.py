@@ -120,7 +120,7 @@ class TimerDelivery:
         for (moment, _), (messages, deletes) in zip(moments, await self._in_thread(read), strict=True):
             taken_back = _keys(deletes)
             unused = dict(taken_back)
-            pending_messages += self._drafts_of(moment, messages, taken_back, unused, wall_ms)
+            pending_messages += self._pending_of(moment, messages, taken_back, unused, wall_ms)
             self._count_unused(unused)
         await self._put(pending_messages, counted=True)
 
@@ -145,7 +145,7 @@ class TimerDelivery:
             del places[-DELIVER_MAX:]
             found = await self._in_thread(self._messages, some)
             wall_ms = self._clock.wall_ms()
-            await self._put(self._drafts_of(moment, found, taken_back, unused, wall_ms), counted=True)
+            await self._put(self._pending_of(moment, found, taken_back, unused, wall_ms), counted=True)
             if places:
                 self.left = (moment, places[-1])
                 # A recall marker may lie before this place: then the chain must stay whole.
@@ -154,7 +154,7 @@ class TimerDelivery:
         self.left = self.partly = None
         self._count_unused(unused)
 
-    def _drafts_of(
+    def _pending_of(
         self,
         moment: int,
         found: list[_Found],

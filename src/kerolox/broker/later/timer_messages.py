@@ -98,14 +98,14 @@ def due(message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessage 
             message.physical_offset, topic, queue_id,
         )  # fmt: skip
         return None
-    return _draft(message, topic, queue_id, _marked(properties, entered_ms, now_ms))
+    return _pending(message, topic, queue_id, _marked(properties, entered_ms, now_ms))
 
 
 def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessage:
     """The message as it is parked once more, on its way to a time far ahead."""
     properties = _marked(message.packed_properties, entered_ms, now_ms)
     times = (_number(packed.find(properties, _AT_ROLLS)) or 0) + 1
-    return _draft(
+    return _pending(
         message, reserved.TIMER_TOPIC, 0, packed.replace(properties, packed.TIMER_ROLL_TIMES, str(times))
     )
 
@@ -120,7 +120,7 @@ def _marked(properties: bytes, entered_ms: int, now_ms: int) -> bytes:
     )
 
 
-def _draft(message: StoredMessage, topic: str, queue_id: int, properties: bytes) -> PendingMessage:
+def _pending(message: StoredMessage, topic: str, queue_id: int, properties: bytes) -> PendingMessage:
     return PendingMessage(
         topic,
         queue_id,

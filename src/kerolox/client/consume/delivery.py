@@ -221,7 +221,7 @@ class ConcurrentDelivery(Delivery):
                     message.topic, message.msg_id,
                 )  # fmt: skip
             return []
-        give = self.consumer.giving_back.give_back
+        give = self.consumer.send_back.give_back
         taken = await asyncio.gather(*(give(message, level, reason) for message in messages))
         return [message for message, is_taken in zip(messages, taken, strict=True) if not is_taken]
 

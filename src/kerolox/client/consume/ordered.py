@@ -178,7 +178,7 @@ class OrderedDelivery(Delivery):
         too_often = limit >= 0 and all(message.reconsume_times >= limit for message in chunk)
         if not too_often and not isinstance(error, DeadLetter):
             return False
-        send = self.consumer.giving_back.send_again
+        send = self.consumer.send_back.send_again
         sent = [await send(message, -1, reason_of(error)) for message in chunk]
         return all(sent)
 

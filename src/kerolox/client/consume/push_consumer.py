@@ -25,7 +25,7 @@ from kerolox.client.consume.handlers import BatchHandle, Handle, Handler, Many, 
 from kerolox.client.consume.held_queue import HeldQueue
 from kerolox.client.consume.ordered import OrderedDelivery
 from kerolox.client.consume.outcomes import Retry, Suspend
-from kerolox.client.consume.send_back import GivingBack
+from kerolox.client.consume.send_back import SendBack
 from kerolox.client.ids import unique_keys
 from kerolox.client.messages import Queue, Received
 from kerolox.client.names import checked_topic, retry_topic
@@ -73,7 +73,7 @@ class PushConsumer(Consumer):
         self.stats = ConsumeStats(self._clock.monotonic_s)
         self.tracer = Tracer(self.client, group, options.trace_topic, "CONSUME") if options.trace else None
         self._handlers: dict[str, Handler] = {}  # by topic, as users know it
-        self.giving_back = GivingBack(self.client, self.group, self.calls, options.attempts_max)
+        self.send_back = SendBack(self.client, self.group, self.calls, options.attempts_max)
         self._delivery: Delivery = OrderedDelivery(self) if options.ordered else ConcurrentDelivery(self)
         self._pool: ThreadPoolExecutor | None = None
         if not options.broadcasting:

@@ -27,7 +27,7 @@ FIRST_RETRY_LEVEL = 3
 ROOM_BYTES = 2048  # for what is added to the properties on the way; a reason is only kept beside it
 
 
-class GivingBack:
+class SendBack:
     """Gives messages back for one group."""
 
     def __init__(self, client: Client, group: str, calls: QueueCalls, attempts_max: int) -> None:

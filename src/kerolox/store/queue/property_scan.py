@@ -10,7 +10,7 @@ from kerolox.protocol.record import RECORD_BYTES_MIN, property_values
 from kerolox.store.queue.consume_queue import ENTRY, ENTRY_SIZE
 
 
-class Sieve(Protocol):
+class PropertyCondition(Protocol):
     """A filter on the values of some properties that remembers its answers."""
 
     @property
@@ -37,10 +37,10 @@ class ScanEnd(IntEnum):
     ODD = 3  # it is not a usual message
 
 
-Sifted = tuple[int, int, int, int, int]  # number of the entry, messages, their bytes, left out, a Stop
+Scanned = tuple[int, int, int, int, int]  # number of the entry, messages, their bytes, left out, a Stop
 
 
-def _sift(
+def _scan_properties(
     entries: bytes,
     number: int,
     block: bytes,
@@ -53,7 +53,7 @@ def _sift(
     count_max: int,
     size_bytes: int,
     bytes_max: int,
-) -> Sifted:
+) -> Scanned:
     """Go through queue entries from ``number`` on, as far as it goes without asking anybody.
 
     ``block`` are the bytes of the log from ``block_at`` on; a message before ``floor`` is odd. What passes is
@@ -83,4 +83,4 @@ def _sift(
     return number, count, size_bytes, filtered, ScanEnd.DONE
 
 
-sift: Final = compiled("sift", _sift)
+scan_properties: Final = compiled("scan_properties", _scan_properties)

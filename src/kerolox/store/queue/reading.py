@@ -21,7 +21,7 @@ from kerolox.store.options import StoreOptions
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue
 from kerolox.store.queue.extended_queue import ExtendedQueue
 from kerolox.store.queue.extension import ADDRESS_MAX, NotInMemory, Unit
-from kerolox.store.queue.property_scan import ScanEnd, Sieve, sift
+from kerolox.store.queue.property_scan import PropertyCondition, ScanEnd, scan_properties
 from kerolox.store.queue.read_check import ReadCheck
 
 PULL_BYTES_MAX = 128 << 20
@@ -185,7 +185,7 @@ class QueueReader:
         if queue_filter is None and record_filter is None:
             at_once = self._plain(asked, entries)
         elif queue_filter is None and getattr(record_filter, "answers", None) is not None:
-            at_once = self._sifted(asked, entries, cast(Sieve, record_filter))
+            at_once = self._scanned(asked, entries, cast(PropertyCondition, record_filter))
         if at_once is not None:
             return at_once
         options = self._options
@@ -312,7 +312,7 @@ class QueueReader:
         behind = log.progress.confirmed - last
         return self._ended(asked, Found.FOUND, count, parts, count, size_bytes, behind)
 
-    def _sifted(self, asked: _Asked, entries: bytes, sieve: Sieve) -> QueueRead | None:
+    def _scanned(self, asked: _Asked, entries: bytes, condition: PropertyCondition) -> QueueRead | None:
         """Messages chosen by their properties, when all entries are messages and hot; else None, as above."""
         if _HOLE in entries:
             return None
@@ -325,8 +325,8 @@ class QueueReader:
         number = count = size_bytes = filtered = asked_bytes = 0
         block, block_at = b"", 0
         while True:
-            number, count, size_bytes, left_out, why = sift(
-                entries, number, block, block_at, floor, sieve.keys, sieve.answers, taken,
+            number, count, size_bytes, left_out, why = scan_properties(
+                entries, number, block, block_at, floor, condition.keys, condition.answers, taken,
                 count, count_max, size_bytes, bytes_max,
             )  # fmt: skip
             filtered += left_out
@@ -341,8 +341,8 @@ class QueueReader:
                     return None
                 continue
             at = physical - block_at  # a question it was not asked yet
-            asked_bytes += size * sieve.terms
-            if sieve(block, at, size):
+            asked_bytes += size * condition.terms
+            if condition(block, at, size):
                 taken.append(block[at : at + size])
                 count += 1
                 size_bytes += size
