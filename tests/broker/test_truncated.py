@@ -6,6 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.reserved import HALF_GROUP, HALF_TOPIC, SCHEDULE_TOPIC
@@ -15,7 +17,7 @@ from kerolox.testing.clock import ManualClock
 
 from .talk import Talk, until
 from .test_pulls import talking
-from .test_timers import NOW_MS, TIMER, after_s, timing
+from .test_timers import NOW_MS, TIMER, Timing, after_s, timing
 
 
 def place(talk: Talk, topic: str, offset: int) -> int:
@@ -39,7 +41,7 @@ async def test_cursors_offsets_and_pulls_that_wait(tmp_path: Path) -> None:
         offsets.commit("Elsewhere", "ahead", 0, 9)  # a leader told it, before its messages
         held = asyncio.ensure_future(talk.pull("T", 0, 5, sys_flag=PULL_SUSPEND | PULL_SUBSCRIPTION))
         await until(lambda: broker.consuming.waiting.held == 1)
-        broker.leadership.follow("a test")
+        await broker.leadership.follow("a test")
         await store.truncate(place(talk, "T", 3))
         answer = await asyncio.wait_for(held, 5)
         assert answer.code == ResponseCode.PULL_OFFSET_MOVED
@@ -48,7 +50,7 @@ async def test_cursors_offsets_and_pulls_that_wait(tmp_path: Path) -> None:
         assert offsets.offset("Elsewhere", "ahead", 0) == 9
         saved = json.loads((tmp_path / "store/config/consumerOffset.json").read_text())
         assert saved["offsetTable"]["T@ahead"] == {"0": 3}
-        broker.leadership.lead()
+        await broker.leadership.lead()
         for _ in range(2):  # by itself, and in a run of sends
             answers = await asyncio.gather(*(talk.send("T", b"new %d" % number) for number in range(3)))
             assert [answer.code for answer in answers] == [0, 0, 0]
@@ -57,7 +59,8 @@ async def test_cursors_offsets_and_pulls_that_wait(tmp_path: Path) -> None:
         assert [m.queue_offset for m in await talk.messages("Other", 1)] == [0, 1, 2]
 
 
-async def test_delayed_messages_whose_delivery_was_cut_come_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_delayed_messages_whose_delivery_was_cut_come_again(tmp_path: Path, restarts: bool) -> None:
     clock = ManualClock(NOW_MS)
     async with timing(tmp_path, clock) as talk:
         for number in range(4):
@@ -66,18 +69,30 @@ async def test_delayed_messages_whose_delivery_was_cut_come_again(tmp_path: Path
         assert await talk.bodies(count=4) == [b"0", b"1", b"2", b"3"]
         await talk.send("T", b"4", {"DELAY": "1"})
         broker = talk.running.broker
-        broker.leadership.follow("a test")
-        await broker.later.delays.close()
+        await broker.leadership.follow("a test")
         await broker.store.truncate(place(talk, "T", 2))
         assert await talk.bodies() == [b"0", b"1"]
         assert broker.store.max_offset(SCHEDULE_TOPIC, 0) == 4
         assert broker.tables.delay_offsets.offsets[1] == 2
+        if not restarts:
+            await broker.leadership.lead()
+            await clock.advance(2)
+            assert await talk.bodies(count=4) == [b"0", b"1", b"2", b"3"]
     async with timing(tmp_path, clock) as talk:
         await clock.advance(2)
         assert await talk.bodies(count=4) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_timer_messages_whose_delivery_was_cut_come_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_timer_messages_whose_delivery_was_cut_come_again(tmp_path: Path, restarts: bool) -> None:
+
+    async def check(talk: Timing) -> None:
+        await talk.pass_step_by_step(3)
+        assert await talk.bodies(count=4) == [b"due %d" % number for number in range(4)]
+        for _ in range(3):
+            await talk.pass_step_by_step(25)
+        assert (await talk.bodies(count=6))[4:] == [b"much later", b"of this leader"]
+
     clock = ManualClock(NOW_MS)
     async with timing(tmp_path, clock) as talk:
         for number in range(4):
@@ -88,19 +103,17 @@ async def test_timer_messages_whose_delivery_was_cut_come_again(tmp_path: Path) 
         await talk.send("T", b"cut off", after_s(30))
         await talk.pass_step_by_step(2)
         broker = talk.running.broker
-        broker.leadership.follow("a test")
-        await broker.later.timers.close()
+        await broker.leadership.follow("a test")
         await broker.store.truncate(place(talk, "T", 1))
         assert broker.store.max_offset(TIMER, 0) == 5
         # Another message comes to lie where the one lay that was cut off.
-        broker.leadership.lead()
+        await broker.leadership.lead()
         await talk.send("T", b"of this leader", after_s(70))
+        if not restarts:
+            await check(talk)
+            return
     async with timing(tmp_path, clock) as talk:
-        await talk.pass_step_by_step(3)
-        assert await talk.bodies(count=4) == [b"due %d" % number for number in range(4)]
-        for _ in range(3):
-            await talk.pass_step_by_step(25)
-        assert (await talk.bodies(count=6))[4:] == [b"much later", b"of this leader"]
+        await check(talk)
 
 
 async def test_a_cut_that_was_finished_by_the_start(tmp_path: Path) -> None:

@@ -24,13 +24,16 @@ from tests.store.dispatch.kit import (
 )
 
 from kerolox.protocol.record import decode_record
+from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.cut_note import NAME as CUT_NOTE
 from kerolox.store.disk.cut_note import Cut
+from kerolox.store.disk.files import Files
 from kerolox.store.errors import OffsetOutOfRange, StoreError
 from kerolox.store.log.acks import CutOff
 from kerolox.store.message_store import MessageStore
 from kerolox.store.offline.layout import find_layout
 from kerolox.store.offline.verify import verify
+from kerolox.store.queue.extended_queue import ExtendedQueue
 from kerolox.store.queue.reading import Found
 from kerolox.store.state import NotWritable, Obstacle
 from kerolox.store.truncate import CannotTruncate
@@ -594,3 +597,157 @@ async def test_listeners_are_told_in_order_and_what_was_taken(tmp_path: Path) ->
         assert [tuple(queue) for queue in cut.queues] == [
             ("A", 0, 3), ("B", 1, 0), ("SCHEDULE_TOPIC_XXXX", 2, 0), ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, 0),
         ]  # fmt: skip
+
+
+# --- other shapes of a store -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [0, 13, 27])
+async def test_queues_with_an_extension(tmp_path: Path, kept: int) -> None:
+    shape = {**SMALL, "queue_extension": True, "queue_extension_file_bytes": 400}
+    async with rig_at(tmp_path / "own", **shape) as rig, rig_at(tmp_path / "other", **shape) as other:
+        store, ends = await filled(rig, History(4), range(40))
+        never, _ = await filled(other, History(4), range(kept))
+        follow(store)
+        await store.truncate(ends[kept])
+        lead(store)
+        for _ in range(2):
+            await same(store, never, [])
+            for queue in never.queues:
+                mine = store.queues.find(queue.topic, queue.queue_id)
+                assert isinstance(mine, ExtendedQueue)
+                assert isinstance(queue, ExtendedQueue)
+                assert mine.extension.end == queue.extension.end
+                entries = queue.read(0, 10_000)
+                units = queue.units(entries, may_wait=True)
+                assert len(units) == queue.max_offset
+                assert mine.units(entries, may_wait=True) == units
+            for each, its in ((store, rig), (never, other)):
+                its.clock.step_wall(1_800_000_000_000 - its.clock.wall_ms())
+                await fill(its, each, History(9), range(50, 60))
+        await store.close()
+        is_whole(rig)
+        store = await rig.open()
+        for asked in {(queue.topic, queue.queue_id) for queue in never.queues}:
+            assert await bodies(store, *asked) == await bodies(never, *asked)
+
+
+async def test_a_log_that_collects_in_memory(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, transient=True, **SMALL) as rig:
+        store, ends = await filled(rig, History(4), range(30))
+        assert store.segments.committed < store.segments.wrote, "not all is in the files"
+        follow(store)
+        await store.truncate(ends[20])
+        rest_is_zeros(rig, ends[20])
+        lead(store)
+        place = await store.put("A", 0, b"next")
+        assert place[0] == ends[20]
+        await store.close()
+        is_whole(rig)
+
+
+async def test_cursors_count_what_is_not_dispatched_yet(tmp_path: Path) -> None:
+    """What replicas do not have yet is in no queue; light queues and batches kept whole count, too."""
+    async with rig_at(tmp_path, light_queues=True, fill_light_queues=True, **SMALL) as rig:
+        store = await rig.open()
+        await store.put("A", 0, b"seen")
+        store.progress.replicated = store.progress.appended
+        log = store.log
+
+        def append(body: bytes, properties: bytes = b"", count: int = 1) -> None:
+            flag = 0x80 if count > 1 else 0
+            log.append(
+                log.cursor("A", 0),
+                body,
+                properties,
+                sys_flag=flag,
+                born_timestamp=1,
+                born_host=bytes(8),
+                count=count,
+            )
+            log.write()
+
+        append(b"of light queues", props(INNER_MULTI_DISPATCH="%LMQ%x,%LMQ%y"))
+        append(b"three in one", props(INNER_NUM="3"), count=3)
+        place = log.max_offset
+        append(b"cut off", props(INNER_MULTI_DISPATCH="%LMQ%x"))
+        cursors = [log.cursor("A", 0), log.cursor("%LMQ%x", 0), log.cursor("%LMQ%y", 0)]
+        assert [cursor.next_offset for cursor in cursors] == [6, 2, 1]
+        follow(store)
+        await store.truncate(place)
+        assert [cursor.next_offset for cursor in cursors] == [5, 1, 1]
+        assert store.max_offset("A", 0) == 1, "nobody sees what is not confirmed"
+        store.progress.replicated = place
+        store.progress.advance()
+        assert [store.max_offset("A", 0), store.max_offset("%LMQ%x", 0)] == [5, 1]
+
+
+@pytest.mark.parametrize("ending", ["close", "kill", "power"])
+async def test_a_queue_whose_messages_are_all_gone_goes_on_counting(tmp_path: Path, ending: str) -> None:
+    """It was cut where one of its files begins; the files before left the store with their messages."""
+    async with rig_at(tmp_path, **SMALL) as rig:
+        store = await rig.open()
+        places = [await store.put("A", 0, b"%d" % number) for number in range(8)]
+        await store.housekeeper.flush()
+        follow(store)
+        await store.truncate(places[5][0])
+        lead(store)
+        for _ in range(10):
+            await store.put("B", 0, bytes(500))
+        await store.housekeeper._delete_log_before(LOG_FILE)
+        assert (store.min_offset("A", 0), store.max_offset("A", 0)) == (5, 5)
+        await store.flusher.flush_all()
+        if ending == "close":
+            await store.close()
+            is_whole(rig)
+        elif ending == "kill":
+            await rig.kill(store)
+        else:
+            await rig.lose_power(store)
+        store = await rig.open()
+        assert (store.min_offset("A", 0), store.max_offset("A", 0)) == (5, 5)
+        assert (await store.put("A", 0, b"next"))[1] == 5
+
+
+async def test_a_replica_in_the_middle_of_a_record(tmp_path: Path) -> None:
+    async with rig_at(tmp_path / "own", **SMALL) as rig, rig_at(tmp_path / "leader", **SMALL) as other:
+        leader, ends = await filled(other, History(4), range(20))
+        store = await rig.open()
+        follow(store)
+        store.log.append_raw(raw(leader, 0, ends[10] + 50))
+        assert await store.truncate(ends[10]) is not None
+        assert store.log.max_offset == store.log.whole_end == ends[10]
+        store.log.append_raw(raw(leader, ends[10], ends[20]))
+        lead(store)
+        await same(store, leader, [])
+
+
+async def test_a_deleted_topic_and_the_checkpoint(tmp_path: Path) -> None:
+    """Neither says anything of what is gone."""
+    async with rig_at(tmp_path, **SMALL) as rig:
+        store = await rig.open()
+        await store.put("Gone", 0, b"old")
+        place = store.log.max_offset
+        stored_ms = rig.clock.wall_ms()
+        await rig.clock.advance(5)
+        await store.put("Gone", 0, b"cut off")
+        await store.delete_topic("Gone")
+        await store.flusher.flush_all()
+        await store.housekeeper.flush()
+        assert store.checkpoint.commit_log_ms > stored_ms
+        follow(store)
+        await store.truncate(place)
+        assert store.deleted.before == {"Gone": place}
+        saved = Checkpoint(Files(), rig.path / "checkpoint")
+        saved.load()
+        assert (saved.commit_log_ms, saved.queues_ms) == (stored_ms, stored_ms)
+        marks = store.marks.load()
+        assert (marks.dispatched, marks.flushed) == (place, place)
+        sums = store.sums.load()
+        assert sums is not None
+        assert sums.end == place
+        lead(store)
+        assert (await store.put("Gone", 0, b"new"))[0] == place
+        await rig.kill(store)
+        store = await rig.open()
+        assert await bodies(store, "Gone", 0) == [b"new"]

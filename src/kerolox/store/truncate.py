@@ -113,6 +113,7 @@ class Truncation:
             store.log.begin()
             store.segments.prepare_next(store.ahead)
             await store.housekeeper.make_safe(sums=True)
+            store.flusher.release()  # those who are told may wait for a flush
             await store.tell_truncated(cut)
             await self._in_keeper(store.cut_note.remove)
         except BaseException as error:

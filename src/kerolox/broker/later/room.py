@@ -21,8 +21,8 @@ class Scheduling:
         options, clock, store = base.options, base.clock, base.store
         self._stats, self._options = figures.stats, options
         self.delays = Delays(store, path.intake, tables.delay_offsets, options, clock)
-        store.on_truncated.append(CutDeliveries(store, tables.delay_offsets).truncated)
         self.timers = Timers(store, path.intake, tables.timer_counts, options, clock)
+        store.on_truncated += [CutDeliveries(store, tables.delay_offsets).truncated, self.timers.truncated]
         self.timer_sends = TimerSends(options, clock, self.timers.waiting_at)
         # A level wins over any time, so it is asked first.
         path.intake.rewrites += [self.delays.park, self.timer_sends.park]

@@ -32,11 +32,13 @@ from kerolox.errors import ProtocolError
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.record_scan import Entry
+from kerolox.store.disk.cut_note import Cut
 from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 from kerolox.store.tables.timer_counts import TimerCounts
 from kerolox.store.timer.checkpoint import decode_leader
+from kerolox.store.timer.cut import begin_anew_behind
 from kerolox.store.timer.log import TimerUnit
 from kerolox.store.timer.progress_note import TimerNote, TimerNoteFile
 from kerolox.store.timer.timer_store import Entering, TimerStore
@@ -218,6 +220,24 @@ class Timers:
         self._quiet_until_ms = self._clock.wall_ms() + self._options.timer_quiet_ms
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._schedule_flush()
+
+    async def truncated(self, cut: Cut) -> None:
+        """The log was cut. If messages of the timer are gone, waiting or delivered, all that wait are entered
+        again: from what the store has left of the files."""
+        if cut.timer and self._opened:
+            await self._pause()
+            await self._in_thread(self._open_behind, cut)
+            self._go_on(leads=self.leads)
+
+    def _open_behind(self, cut: Cut) -> None:
+        self.files.begin_anew()
+        self.files.close()
+        self.mark.close()
+        self.delivery.left = self.delivery.partly = self.delivery.last = None
+        self._unwritten, self._noted, self._again = [], (0, 0, 0), (0, 0)
+        # Once more: a round may have noted what was before, since the store did it.
+        begin_anew_behind(self._store.files, self._store.root, cut, self._clock.wall_ms())
+        self._open()
 
     async def stop(self) -> None:
         """Enter and deliver no more: the batch under way is finished."""

@@ -118,8 +118,8 @@ def sum_up(segments: Segments, known: Iterable[FileSum], end: int) -> list[FileS
     sums: list[FileSum] = []
     for segment in segments.all:
         size = min(segment.end, end) - segment.start
-        if size <= 0:
-            break
+        if size < 0:
+            break  # one with no byte yet has a sum, too: it says where the queue ends
         old = by_start.get(segment.start)
         if old is None or old.size > size:
             old = FileSum(segment.start, 0, 0)
