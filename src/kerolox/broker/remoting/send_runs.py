@@ -8,6 +8,7 @@ in the order in which the frames came. Messages that come later go the same way,
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kerolox.broker.figures.meters import SHARDING_KEY, Meters
 from kerolox.broker.later.delays import Delays
@@ -37,8 +38,16 @@ from kerolox.store.log.flush import Safe
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 
-# A run: its sender, the frames, the index of the first, how many, their answers, and when they came.
-TakenRun = tuple[Peer, list[Frame], int, int, bytes, float]
+
+class TakenRun(NamedTuple):
+    """Sends that were taken by one call, and wait for the write."""
+
+    peer: Peer
+    frames: list[Frame]
+    first: int  # the index of its first frame
+    length: int  # how many frames
+    answers: bytes
+    received_s: float
 
 
 class SendRuns:
@@ -120,7 +129,7 @@ class SendRuns:
             self._intake.soon(self._written)
         if self.meters is not None:
             self.meters.sent_run(topic, SHARDING_KEY in header, entries)
-        self._runs.append((peer, frames, at, count, answers, peer.active_s))
+        self._runs.append(TakenRun(peer, frames, at, count, answers, peer.active_s))
         return count
 
     # --- decisions -----------------------------------------------------------------------------------
@@ -166,10 +175,11 @@ class SendRuns:
             self._intake.when_safe(lambda how: self._safe(runs, how))
 
     def _answer(self, run: TakenRun, code: ResponseCode) -> None:
-        peer, frames, at, count, answers, received_s = run
-        peer.write_answers(answers if code == ResponseCode.SUCCESS else with_code(answers, code))
+        answers = run.answers
+        run.peer.write_answers(answers if code == ResponseCode.SUCCESS else with_code(answers, code))
         if self.meters is not None:
-            self.meters.answered_run(code_of(frames[at][1]), received_s, count, code)
+            asked = code_of(run.frames[run.first][1])
+            self.meters.answered_run(asked, run.received_s, run.length, code)
 
     def _safe(self, runs: list[TakenRun], how: Safe) -> None:
         for run in runs:
@@ -183,8 +193,8 @@ class SendRuns:
 
 def refuse(run: TakenRun, answer: Answer) -> None:
     """Answer all requests of a run alike."""
-    peer, frames, at, count, _, _ = run
-    for frame in frames[at : at + count]:
+    peer = run.peer
+    for frame in run.frames[run.first : run.first + run.length]:
         command = decode_command(*frame)
         peer.answer(Request(peer, command.code, None, command.body, 0.0, command), answer)
 
