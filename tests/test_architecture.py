@@ -51,6 +51,7 @@ ROOMS = {
         "transactions",
         "consume",
         "produce",
+        "replication",
         "cluster",
         "admin",
         "remoting",

@@ -26,6 +26,7 @@ from kerolox.broker.produce.room import Producing
 from kerolox.broker.remoting.graceful_stop import GracefulStop
 from kerolox.broker.remoting.ports import Ports
 from kerolox.broker.remoting.room import Remoting
+from kerolox.broker.replication.room import Replication
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.room import transactions_of
 from kerolox.broker.write.room import WritePath
@@ -165,7 +166,10 @@ class Broker(CallerEvents):
         self.write_path = path = WritePath(base, tables, figures)
         self.later = later = Scheduling(base, tables, figures, path)
         self.transactions = transactions_of(base, tables, membership, figures, path)
-        self.leadership.add(path, self.transactions, later.delays, later.timers)
+        self.replication = replication = Replication(base)
+        self._stop.push_async_callback(replication.close)
+        self.leadership.add(path, self.transactions, later.delays, later.timers, replication.leader)
+        self.ports.followers.accept = replication.leader.accept
         self.consuming = await Consuming.open(base, tables, membership, figures)
         self.producing = Producing(
             base, tables, membership, figures, path, self.transactions, self.unique_keys

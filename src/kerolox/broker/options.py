@@ -55,6 +55,28 @@ class BrokerOptions(StoreOptions):
     ha_port: int = option(
         -1, "Port for followers; -1: listenPort + 1.", key="haListenPort", low=-1, high=65535
     )
+    ha_master_address: str = option(
+        "", "Where a follower copies from; empty: what the name servers say.", key="haMasterAddress"
+    )
+    ha_heartbeat_ms: int = option(
+        5000, "Leader and follower say something at least this often.", key="haSendHeartbeatInterval",
+        low=1, high=600_000, changeable=True,
+    )  # fmt: skip
+    ha_silence_ms: int = option(
+        20_000, "Who of them says nothing for longer is gone: more than haSendHeartbeatInterval.",
+        key="haHousekeepingInterval", low=10, high=3_600_000, changeable=True,
+    )  # fmt: skip
+    ha_batch_bytes: int = option(
+        32_768, "Most bytes of the log a follower is sent behind one head.", key="haTransferBatchSize",
+        low=1, high=1 << 20, changeable=True,
+    )  # fmt: skip
+    ha_limited: bool = option(
+        False, "Whether maxHaTransferByteInSecond holds.", key="haFlowControlEnable", changeable=True
+    )
+    ha_bytes_per_s: int = option(
+        100 << 20, "Most bytes of the log each follower is sent in a second.",
+        key="maxHaTransferByteInSecond", low=1, high=1 << 40, changeable=True,
+    )  # fmt: skip
     advertised_host: str = option("", "Address clients are told; found out if empty.", key="brokerIP1")
     nameservers: str = option(
         "", "Name servers, joined by semicolons.", key="namesrvAddr", environment="NAMESRV_ADDR"

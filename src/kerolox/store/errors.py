@@ -110,6 +110,10 @@ class CorruptRecord(StoreError):
     """Bytes in the store that are not what they must be."""
 
 
+class OtherFileSize(CorruptRecord):
+    """A record that lies across the end of a file here: who wrote it has files of another size."""
+
+
 class QueueGap(StoreError):
     """An entry that does not follow the last one: entries between are missing.
 

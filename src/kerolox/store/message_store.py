@@ -320,6 +320,28 @@ class MessageStore:
 
     # --- another broker leads ------------------------------------------------------------------------
 
+    async def begin_at(self, offset: int) -> None:
+        """Let a log in which nothing is yet begin where the broker that leads has its own begin.
+
+        A multiple of the file size: a log begins with a file.
+        """
+        low, end = self.log.min_offset, self.log.max_offset
+        if low != end or offset % self.segments.size:
+            raise StoreError(
+                f"the log cannot begin at {offset}: it holds {low} to {end} in files of {self.segments.size}",
+                offset=offset,
+            )
+
+        def begin() -> None:
+            self.segments.delete_all()
+            self.segments.start_at(offset)
+
+        await asyncio.get_running_loop().run_in_executor(self.keeper, begin)
+        self.log.begin()
+        self.progress.reset(offset)
+        self.dispatcher.dispatched = offset
+        self.segments.prepare_next(self.ahead)
+
     async def truncate(self, offset: int) -> Cut | None:
         """Drop everything from ``offset`` on and go on from there: the broker that leads does not have it.
 

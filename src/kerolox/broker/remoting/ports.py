@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kerolox.broker.cluster.ha_port import HaPort
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.front.caller import CallerEvents
@@ -15,6 +14,7 @@ from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Budgets, PeerLimits
 from kerolox.net.server import ListenFailed, Server
 from kerolox.protocol.codes import RequestCode
+from kerolox.replication.ha_port import HaPort
 
 BIND_TRIES = 50  # for a free port whose neighbours, two below and one above, are free too
 # The second port answers everything but these: nothing there waits long.

@@ -14,7 +14,17 @@ class Progress:
     """How far the log is, in each of its four senses. Offsets only grow, except by :meth:`reset` and
     :meth:`cut`."""
 
-    __slots__ = ("appended", "committed", "confirmed", "flushed", "followers", "replicated", "wait_for_flush")
+    __slots__ = (
+        "_told",
+        "appended",
+        "committed",
+        "confirmed",
+        "flushed",
+        "followers",
+        "on_committed",
+        "replicated",
+        "wait_for_flush",
+    )
 
     def __init__(self, *, wait_for_flush: bool) -> None:
         self.wait_for_flush = wait_for_flush
@@ -24,10 +34,12 @@ class Progress:
         self.replicated: int | None = None  # on enough replicas; None when none are asked for
         self.confirmed = 0  # may be seen
         self.followers: list[Callable[[], None]] = []  # woken when confirmed grew
+        self.on_committed: list[Callable[[], None]] = []  # woken when committed grew: there is more to copy
+        self._told = 0  # what was committed when they were
 
     def reset(self, offset: int) -> None:
         """All at one place: after recovery or truncation."""
-        self.appended = self.committed = self.flushed = self.confirmed = offset
+        self.appended = self.committed = self.flushed = self.confirmed = self._told = offset
         if self.replicated is not None:
             self.replicated = offset
 
@@ -37,11 +49,17 @@ class Progress:
         self.committed = min(self.committed, offset)
         self.flushed = min(self.flushed, offset)
         self.confirmed = min(self.confirmed, offset)
+        self._told = min(self._told, offset)
         if self.replicated is not None:
             self.replicated = min(self.replicated, offset)
 
     def advance(self) -> None:
-        """Work out what is confirmed now, and wake the followers if that is more."""
+        """Work out what is confirmed now, and wake the followers if that is more. Those who copy what is
+        committed come first: what they do may confirm more."""
+        if self.committed > self._told:
+            self._told = self.committed
+            for copier in self.on_committed:
+                copier()
         confirmed = self.flushed if self.wait_for_flush else self.committed
         if self.replicated is not None and self.replicated < confirmed:
             confirmed = self.replicated

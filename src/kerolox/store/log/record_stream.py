@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, Entry, Stop, scan
-from kerolox.store.errors import CorruptRecord
+from kerolox.store.errors import CorruptRecord, OtherFileSize
 
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 _BLANK_MAGIC = b"\xcb\xd4\x31\x94"
@@ -49,8 +49,13 @@ class RecordStream:
         head = data[position : position + 8]
         size = int.from_bytes(head[:4], "big", signed=True)
         if head[4:] in _MAGICS and begin + position + size > file_end:
-            raise CorruptRecord(
+            raise OtherFileSize(
                 f"got a record of {size} bytes at {begin + position}, and the file ends at {file_end}",
+                offset=begin + position,
+            )
+        if blank and begin + position + size != file_end:
+            raise OtherFileSize(
+                f"got the end of a file at {begin + position + size}, and the file ends at {file_end}",
                 offset=begin + position,
             )
         self._checked = (b"", file_end) if blank else (data[position:], begin + position)

@@ -1,33 +1,29 @@
-"""The port name servers tell followers to copy the log from.
+"""The port name servers tell followers to copy the log from (haListenPort).
 
-This broker does not let itself be copied. The port is taken all the same: so that no other process sits where
-followers are sent, and so that followers, and operators who start two brokers with ports too close to each
-other, get an error.
+It is taken before the store opens, so that nobody else sits where followers are sent. Whoever comes before
+there is a log to copy is turned away, and comes again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
+from collections.abc import Callable
+from typing import cast
 
-from kerolox.net.address import address_text
 from kerolox.net.server import ListenFailed
 
-log = logging.getLogger(__name__)
-
 BACKLOG = 16
-TOLD_MAX = 100  # followers that are logged one by one: they come again every few seconds
 
 
 class HaPort:
-    """Listens, and turns everybody away."""
+    """Listens. ``accept`` makes the protocol of each connection, once there is one."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         self.port = port
-        self.refused = 0
+        self.accept: Callable[[], asyncio.Protocol] = _TurnedAway
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -46,20 +42,16 @@ class HaPort:
                 f"{self.host}:{self.port}, the port for followers (haListenPort)", error
             ) from error
         self.port = listener.getsockname()[1]
-        self._server = await asyncio.start_server(self._refuse, sock=listener)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: self.accept(), sock=listener, backlog=BACKLOG)
 
     async def close(self) -> None:
+        """Let nobody in any more. Connections are closed by who accepted them."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
 
-    async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.refused += 1
-        if self.refused <= TOLD_MAX:
-            log.warning(
-                "follower_refused peer=%s times=%d next='start no SLAVE of this name: the broker cannot "
-                "be followed'",
-                address_text(writer.get_extra_info("peername")),
-                self.refused,
-            )
-        writer.close()
+
+class _TurnedAway(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()

@@ -1,0 +1,246 @@
+"""The follower's end: copies the log of the broker that leads, for as long as this one follows.
+
+Before anything is appended the two logs are compared where they overlap. What does not fit is refused by
+name (:class:`kerolox.replication.link_state.LinkState`) and tried again slowly: the leader may be replaced.
+Until then this store is as it was, and can be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from kerolox.clock import Clock
+from kerolox.errors import ConnectFailed, KeroloxError
+from kerolox.net.dialer import Dialer
+from kerolox.replication.leader_link import LeaderLink
+from kerolox.replication.leader_questions import LeaderQuestions, LogRange
+from kerolox.replication.link_state import COPY_ANEW, BeginAt, CannotFollow, LinkState
+from kerolox.replication.overlap import Overlap, overlap_of, when_stored
+from kerolox.replication.settings import HaSettings
+from kerolox.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 5.0
+RETRY_FIRST_S = 0.2  # after a connection that ended, or could not be made
+RETRY_MAX_S = 5.0
+RETRY_REFUSED_S = 30.0  # after something that needs people, or another leader
+_TRYING = (LinkState.CONNECTING, LinkState.COMPARING)
+
+
+class Follower:
+    """Follows whoever leads. Link of a broker's leadership."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        settings: HaSettings,
+        clock: Clock,
+        dialer: Dialer,
+        *,
+        ha_address: str = "",
+    ) -> None:
+        self.state = LinkState.OFF
+        self.text = LinkState.OFF.value  # the same with all that is known about it
+        self.leader = ""  # the address the log is copied from
+        self.link: LeaderLink | None = None  # the last connection to it
+        self.refusals = 0
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._dialer = dialer
+        self._fixed = ha_address  # by an option: name servers are not believed then
+        self._ha_address = ha_address
+        self._broker_address = ""
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def lead_by(self, ha_address: str, broker_address: str) -> None:
+        """Copy from this address; ask the broker at the other one about its log. Empty: nobody is known."""
+        ha_address = self._fixed or ha_address
+        if (ha_address, broker_address) != (self._ha_address, self._broker_address):
+            # A leader that name servers have lost sight of is tried on where it was.
+            self._broker_address = broker_address
+            if ha_address and ha_address != self._ha_address:
+                self._ha_address = ha_address
+                if self.link is not None:
+                    self.link.close()
+            self._changed.set()
+
+    @property
+    def copying(self) -> bool:
+        return self.state is LinkState.COPYING
+
+    async def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Return when nothing more will be appended."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._set(LinkState.OFF)
+
+    # --- again and again ------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            self._changed.clear()
+            address = self._ha_address
+            if not address:
+                self._set(LinkState.NO_LEADER)
+                await self._changed.wait()
+                continue
+            if address != self.leader:
+                self.leader, failures = address, 0
+            try:
+                await self._follow(address)
+            except BeginAt as begin:
+                await self._begin_at(begin.offset)
+                continue
+            except CannotFollow as error:
+                self._refused(error)
+                wait_s = RETRY_REFUSED_S
+            except (KeroloxError, OSError) as error:
+                if self.state is LinkState.COPYING:
+                    failures = 0
+                self._lost(error)
+                wait_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(failures, 10))
+                failures += 1
+            timer = self._clock.call_later(wait_s, self._changed.set)
+            await self._changed.wait()
+            timer.cancel()
+
+    async def _follow(self, address: str) -> None:
+        """Copy until it ends. Raises why it did."""
+        self._set(LinkState.CONNECTING)
+        store = self._store
+        overlap: Overlap | None = None
+        begin: int | None = None
+        there = await self._leaders_range()
+        if store.log.min_offset == store.log.max_offset:
+            begin = await self._begin_with_nothing(there)
+        else:
+            self._check_range(there)
+            overlap = await overlap_of(store, 0 if there is None else there.low)
+        link = LeaderLink(
+            store,
+            self._settings,
+            self._clock,
+            address,
+            overlap=overlap,
+            begin=begin,
+            on_copying=lambda: self._copying(address),
+        )
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        connecting = loop.create_connection(
+            lambda: link, host.strip("[]"), int(port) if port.isdigit() else 0
+        )
+        if overlap is not None:
+            self._set(LinkState.COMPARING)
+        try:
+            await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
+        except (OSError, TimeoutError) as error:
+            raise ConnectFailed(address, error or f"no answer in {CONNECT_TIMEOUT_S:.0f} s") from error
+        self.link = link
+        try:
+            await link.ended
+        finally:
+            link.close()
+
+    async def _leaders_range(self) -> LogRange | None:
+        """Where the leader's log begins and ends; None when that cannot be asked, and need not be known."""
+        if not self._broker_address:
+            return None
+        try:
+            return await LeaderQuestions(self._dialer, self._broker_address).log_range()
+        except KeroloxError as error:
+            if self._store.log.min_offset == self._store.log.max_offset:
+                raise  # where to begin has to be known, or history would be missing
+            log.info("leader_not_asked address=%s error=%r", self._broker_address, str(error))
+            return None
+
+    def _check_range(self, there: LogRange | None) -> None:
+        """Raise unless the leader has what comes next here."""
+        if there is None:
+            return
+        own = self._store.log
+        last = when_stored(own.last_store_timestamp)
+        if own.max_offset > there.end:
+            raise CannotFollow(
+                LinkState.LEADER_BEHIND,
+                f"the leader's log holds {there.low} to {there.end} and this follower's {own.min_offset} to "
+                f"{own.max_offset}, where the last message was stored {last}: the leader has lost messages, "
+                "or came back with another disk",
+                "let this broker lead if those messages are to stay",
+                COPY_ANEW,
+            )
+        if own.max_offset < there.low:
+            raise CannotFollow(
+                LinkState.TOO_OLD,
+                f"the leader's log begins at {there.low} and this follower's ends at {own.max_offset}, where "
+                f"the last message was stored {last}: what lies between was deleted at the leader",
+                COPY_ANEW,
+            )
+
+    async def _begin_with_nothing(self, there: LogRange | None) -> int | None:
+        """Where the copy of the whole log begins; None: where the leader says."""
+        store = self._store
+        at = store.log.max_offset
+        if there is None:
+            return at or None
+        if there.low > 0:
+            if at != there.low:
+                await self._begin_at(there.low)
+            return there.low
+        if at:
+            await self._begin_at(0)
+        if there.end >= store.segments.size:
+            # RocketMQ takes "I have nothing" for "send your last file". So this one has something: the first
+            # record, asked for like any other message.
+            store.log.append_raw(await LeaderQuestions(self._dialer, self._broker_address).record_at(0))
+            return store.log.max_offset
+        return 0
+
+    async def _begin_at(self, offset: int) -> None:
+        size = self._store.segments.size
+        if offset % size:
+            raise CannotFollow(
+                LinkState.OTHER_FILE_SIZE,
+                f"the leader's log begins at {offset}, which is no multiple of {size}, the size of a file "
+                "here (mappedFileSizeCommitLog)",
+                "give this broker the leader's file size",
+            )
+        await self._store.begin_at(offset)
+        log.info("follower_begins offset=%d", offset)
+
+    # --- words ----------------------------------------------------------------------------------------
+
+    def _copying(self, address: str) -> None:
+        if self.state is not LinkState.COPYING:
+            self._set(LinkState.COPYING)
+            log.info("follower_copies leader=%r from=%d", address, self._store.log.max_offset)
+
+    def _refused(self, error: CannotFollow) -> None:
+        self.refusals += 1
+        if self.text != str(error):
+            log.error(
+                "cannot_follow leader=%r state=%r reason=%r", self.leader, error.state.value, str(error)
+            )
+        self.state, self.text = error.state, str(error)
+
+    def _lost(self, error: Exception) -> None:
+        text = str(error)
+        if self.state is LinkState.COPYING or self.text != text:
+            log.warning("leader_lost leader=%r error=%r next='it is tried again'", self.leader, text)
+        self.state, self.text = LinkState.LOST, text
+
+    def _set(self, state: LinkState) -> None:
+        if state in _TRYING and self.state not in (LinkState.OFF, LinkState.NO_LEADER, *_TRYING):
+            return  # why it did not work says more, until it does
+        self.state, self.text = state, state.value

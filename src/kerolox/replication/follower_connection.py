@@ -1,0 +1,216 @@
+"""One follower, as its leader sees it: a connection, how far it was sent the log, how far it has it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from kerolox.errors import ProtocolError
+from kerolox.net.address import address_text
+from kerolox.protocol.ha import ReportReader, pack_head
+from kerolox.replication.rate import Rate
+from kerolox.replication.turned_away import Why
+from kerolox.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from kerolox.clock import TimerHandle
+    from kerolox.replication.leader import Leader
+
+READ_HOT_BYTES = 256 << 10  # in one turn of the loop
+READ_COLD_BYTES = 1 << 20
+UNSENT_BYTES_MAX = 1 << 20  # more is not given to a socket that does not take it
+
+
+class FollowerConnection(asyncio.Protocol):
+    """Sends the log from where the follower's ends; hears how far it has come."""
+
+    def __init__(self, leader: Leader) -> None:
+        self.address = ""
+        self.next = -1  # offset of what is sent next; -1 until the follower said where it wants to begin
+        self.acked = -1  # the follower has everything before this
+        self.rate = Rate(leader.clock)
+        self._leader = leader
+        self._reports = ReportReader()
+        self._transport: asyncio.Transport | None = None
+        self._paused = False  # the socket takes no more
+        self._reading: asyncio.Task[None] | None = None  # from the disk
+        self._later: TimerHandle | None = None  # when the limit lets more through
+        self._heard_s = self._said_s = 0.0
+
+    @property
+    def joined(self) -> bool:
+        return self.next >= 0
+
+    @property
+    def behind(self) -> int:
+        """How many bytes it does not have yet."""
+        return self._leader.store.progress.committed - self.acked
+
+    # --- the socket -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        self.address = address_text(transport.get_extra_info("peername"))
+        self._heard_s = self._said_s = self._leader.clock.monotonic_s()
+        self._leader.connected(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._reading is not None:
+            self._reading.cancel()
+        if self._later is not None:
+            self._later.cancel()
+        self._leader.disconnected(self)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.pump()
+
+    # --- what it says ---------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._heard_s = self._leader.clock.monotonic_s()
+        try:
+            offset = self._reports.feed(data)
+        except ProtocolError as error:
+            self._leader.turn_away(self, Why.NOT_A_REPORT, str(error))
+            return
+        if offset is not None:
+            self._reported(offset)
+
+    def _reported(self, offset: int) -> None:
+        leader = self._leader
+        low, end = leader.store.log.min_offset, leader.store.progress.committed
+        if offset > end:
+            leader.turn_away(
+                self,
+                Why.AHEAD,
+                f"the follower's log ends at {offset} and this leader's at {end}. If this leader has lost "
+                "messages, let the follower lead; if not, let it copy anew with an empty store",
+            )
+        elif self.joined:
+            if offset > self.next:
+                leader.turn_away(
+                    self,
+                    Why.UNSENT,
+                    f"the follower has the log up to {offset}, it says, and was sent it up to {self.next}",
+                )
+            elif offset > self.acked:
+                self.acked = offset
+                leader.acked(self)
+        elif 0 < offset < low:
+            leader.turn_away(
+                self,
+                Why.TOO_OLD,
+                f"the follower's log ends at {offset} and this leader's begins at {low}: what lies between "
+                "was deleted. Let the follower copy anew, with an empty store",
+            )
+        else:
+            # 0 is said by who has nothing: it gets all there is. (RocketMQ sends its last file only.)
+            self.next = self.acked = offset or low
+            leader.joined(self)
+            if offset:
+                leader.acked(self)
+            self.pump()
+
+    # --- what it is sent ------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send what there is, as much as the socket takes now and a turn of the loop should take."""
+        leader = self._leader
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._paused or not self.joined:
+            return
+        if self._reading is not None or self._later is not None:
+            return
+        there = leader.ranges.available(self.next)
+        if not there:
+            if self.next < leader.store.progress.committed:
+                leader.turn_away(
+                    self,
+                    Why.TOO_OLD,
+                    f"the follower was too slow: it has to go on at {self.next}, which was deleted here; the "
+                    f"log begins at {leader.store.log.min_offset}. Let it copy anew, with an empty store",
+                )
+            return
+        if leader.settings.ha_limited:
+            there = min(there, self.rate.allowance(leader.settings.ha_bytes_per_s))
+            if not there:
+                self._later = leader.clock.call_later(self.rate.next_window_s(), self._go_on)
+                return
+        try:
+            data = leader.ranges.read_hot(self.next, min(there, READ_HOT_BYTES))
+        except StoreError as error:
+            leader.turn_away(self, Why.UNREADABLE, str(error))
+            return
+        if data is None:
+            size = min(there, READ_COLD_BYTES)
+            self._reading = asyncio.get_running_loop().create_task(self._send_cold(size))
+            return
+        self._send(transport, data)
+        if self.next < leader.store.progress.committed:
+            asyncio.get_running_loop().call_soon(self.pump)
+
+    def look(self) -> None:
+        """Is it time for a heartbeat? Is anybody there?"""
+        leader, transport = self._leader, self._transport
+        if transport is None:
+            return
+        now_s = leader.clock.monotonic_s()
+        silent_s = now_s - self._heard_s
+        if silent_s * 1000 > leader.settings.ha_silence_ms:
+            leader.turn_away(
+                self,
+                Why.SILENT,
+                f"nothing was heard of the follower for {silent_s:.0f} s"
+                + ("" if self.joined else ", not even where its log ends"),
+            )
+        elif (
+            self.joined
+            and (now_s - self._said_s) * 1000 >= leader.settings.ha_heartbeat_ms
+            and not transport.get_write_buffer_size()
+            and self._reading is None
+        ):
+            self._said_s = now_s
+            transport.write(pack_head(self.next, 0))
+
+    async def _send_cold(self, size: int) -> None:
+        try:
+            data = await self._leader.ranges.read_cold(self.next, size)
+        except StoreError as error:
+            self._leader.turn_away(self, Why.UNREADABLE, str(error))
+            return
+        finally:
+            self._reading = None
+        if self._transport is not None and not self._transport.is_closing():
+            self._send(self._transport, data)
+            self.pump()
+
+    def _send(self, transport: asyncio.Transport, data: bytes) -> None:
+        batch = self._leader.settings.ha_batch_bytes
+        if len(data) <= batch:
+            transport.writelines([pack_head(self.next, len(data)), data])
+        else:
+            view = memoryview(data)
+            parts: list[bytes | memoryview] = []
+            for at in range(0, len(data), batch):
+                piece = view[at : at + batch]
+                parts += (pack_head(self.next + at, len(piece)), piece)
+            transport.writelines(parts)
+        self.next += len(data)
+        self.rate.count(len(data))
+        self._said_s = self._leader.clock.monotonic_s()
+
+    def _go_on(self) -> None:
+        self._later = None
+        self.pump()

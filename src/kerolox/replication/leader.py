@@ -1,0 +1,149 @@
+"""The leader's end: all followers that copy this broker's log.
+
+A follower says where its log ends, and gets what comes then, as soon as it is written here: nobody polls.
+Each connection takes what its socket takes and no more, so one that is slow holds up nobody. What a follower
+reports is believed only where it can be true: not beyond the end of this log, nor beyond what it was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Protocol
+
+from kerolox.clock import Clock, TimerHandle
+from kerolox.replication.follower_connection import FollowerConnection
+from kerolox.replication.hot_ranges import HotRanges
+from kerolox.replication.settings import HaSettings
+from kerolox.replication.turned_away import Why
+from kerolox.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+FOLLOWERS_MAX = 64
+LOOK_S = 1.0  # how often heartbeats and silence are looked at
+TELL_AGAIN_S = 60.0  # of one peer that is turned away again and again
+PEERS_KNOWN_MAX = 1000
+
+
+class Copies(Protocol):
+    """Who wants to know which follower has what."""
+
+    def joined(self, name: str) -> None: ...
+
+    def acked(self, name: str, offset: int) -> None: ...
+
+    def left(self, name: str) -> None: ...
+
+
+class Leader:
+    """Serves followers while this broker leads. Part of its leadership."""
+
+    def __init__(
+        self, store: MessageStore, settings: HaSettings, clock: Clock, copies: Copies | None = None
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.clock = clock
+        self.copies = copies
+        self.ranges = HotRanges(store)
+        self.followers: set[FollowerConnection] = set()
+        self.refused: Counter[Why] = Counter()
+        self._leads = False
+        self._woken = False
+        self._look: TimerHandle | None = None
+        self._told_s: dict[str, float] = {}  # address of a peer → when it was last told of
+        self._gone = asyncio.Event()
+        store.progress.on_committed.append(self._wake)
+
+    # --- whether it leads -----------------------------------------------------------------------------
+
+    async def lead(self) -> None:
+        self._leads = True
+        self.ranges.forget()
+        self._look_soon()
+
+    async def follow(self) -> None:
+        """Send nobody anything any more: what is in this log may be cut."""
+        self._leads = False
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        for follower in list(self.followers):
+            follower.close()
+        while self.followers:
+            self._gone.clear()
+            await self._gone.wait()
+
+    # --- connections ----------------------------------------------------------------------------------
+
+    def accept(self) -> FollowerConnection:
+        return FollowerConnection(self)
+
+    def connected(self, follower: FollowerConnection) -> None:
+        if not self._leads:
+            self.turn_away(
+                follower, Why.NOT_LEADING, "this broker does not lead, so nothing is copied from it"
+            )
+        elif len(self.followers) >= FOLLOWERS_MAX:
+            self.turn_away(follower, Why.TOO_MANY, f"{FOLLOWERS_MAX} followers are there already")
+        else:
+            self.followers.add(follower)
+
+    def disconnected(self, follower: FollowerConnection) -> None:
+        if follower not in self.followers:
+            return
+        self.followers.remove(follower)
+        self._gone.set()
+        if follower.joined:
+            log.info("follower_left peer=%s acked=%d", follower.address, follower.acked)
+            if self.copies is not None:
+                self.copies.left(follower.address)
+
+    def joined(self, follower: FollowerConnection) -> None:
+        log.info(
+            "follower_joined peer=%s from=%d behind=%d",
+            follower.address, follower.next, self.store.progress.committed - follower.next,
+        )  # fmt: skip
+        if self.copies is not None:
+            self.copies.joined(follower.address)
+
+    def acked(self, follower: FollowerConnection) -> None:
+        if self.copies is not None:
+            self.copies.acked(follower.address, follower.acked)
+
+    def turn_away(self, follower: FollowerConnection, why: Why, text: str) -> None:
+        """Close it, and say so: once a minute for each peer, for it comes again every few seconds."""
+        self.refused[why] += 1
+        host = follower.address.rpartition(":")[0]
+        now_s = self.clock.monotonic_s()
+        if now_s - self._told_s.get(host, -TELL_AGAIN_S) >= TELL_AGAIN_S:
+            if len(self._told_s) >= PEERS_KNOWN_MAX:
+                self._told_s.clear()
+            self._told_s[host] = now_s
+            log.warning("follower_refused peer=%s why=%s reason=%r", follower.address, why.value, text)
+        follower.close()
+
+    # --- what they are sent ---------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """More was written. All get it in the next turn of the loop, when the senders have their answers."""
+        if self.followers and not self._woken:
+            self._woken = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._woken = False
+        for follower in list(self.followers):
+            follower.pump()
+
+    def _look_soon(self) -> None:
+        settings = self.settings
+        look_s = min(LOOK_S, settings.ha_heartbeat_ms / 2000, settings.ha_silence_ms / 4000)
+        self._look = self.clock.beat(look_s, self._look_at_all)
+
+    def _look_at_all(self) -> None:
+        self._look_soon()
+        for follower in list(self.followers):
+            follower.look()

@@ -1,0 +1,242 @@
+"""One connection of a follower to its leader: what comes is compared, appended, and reported.
+
+All of it happens where the bytes arrive: many ranges by one append, and one report for all of them. There is
+no queue between, so a follower whose disk is slow reads slowly, and TCP tells the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from kerolox.clock import Clock, TimerHandle
+from kerolox.errors import ConnectionLost, KeroloxError, ProtocolError
+from kerolox.protocol.ha import RangeReader, pack_report
+from kerolox.replication.link_state import COPY_ANEW, BeginAt, CannotFollow, LinkState
+from kerolox.replication.overlap import Overlap, when_stored
+from kerolox.replication.rate import Rate
+from kerolox.replication.settings import HaSettings
+from kerolox.store.errors import CorruptRecord, OtherFileSize, StoreError
+from kerolox.store.message_store import MessageStore
+from kerolox.store.options import FlushMode
+
+LOOK_S = 1.0  # how often reports and silence are looked at
+
+
+class LeaderLink(asyncio.Protocol):
+    """Ends with an error, always: ``ended`` says which."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        settings: HaSettings,
+        clock: Clock,
+        address: str,
+        *,
+        overlap: Overlap | None,
+        begin: int | None,
+        on_copying: Callable[[], None],
+    ) -> None:
+        """``overlap``: compare this first. Without it, where the leader has to begin; None: it may choose."""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.rate = Rate(clock)
+        self.heard_ms = 0  # when something came
+        self.said_ms = 0  # when something was reported
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._address = address
+        self._overlap = overlap
+        self._begin = begin
+        self._on_copying = on_copying
+        self._reader = RangeReader()
+        self._next = overlap.equal if overlap is not None else begin  # where the next range has to lie
+        self._agreed = False
+        self._reported = -1
+        self._heard_s = self._said_s = clock.monotonic_s()
+        self._transport: asyncio.Transport | None = None
+        self._look: TimerHandle | None = None
+        self._sync = store.options.flush_mode is FlushMode.SYNC
+
+    @property
+    def safe_end(self) -> int:
+        """What of the log the leader may count on: equal to its own, and as safe as this store promises."""
+        overlap, progress = self._overlap, self._store.progress
+        if overlap is not None:
+            return overlap.equal
+        return progress.flushed if self._sync else progress.committed
+
+    # --- the socket -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._store.progress.on_committed.append(self._committed)
+        self._store.flusher.on_flushed.append(self._flushed)
+        if self._overlap is not None and self._overlap.done:
+            self._agree()
+        self._report(self._next or 0)
+        self._look_soon()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._end(ConnectionLost(self._address, exc or "the leader closed it"))
+
+    def close(self) -> None:
+        """Append nothing any more."""
+        self._end(ConnectionLost(self._address, "this broker closed it"))
+
+    def data_received(self, data: bytes) -> None:
+        if self.ended.done():
+            return
+        self._heard_s = self._clock.monotonic_s()
+        self.heard_ms = self._clock.wall_ms()
+        self.rate.count(len(data))
+        try:
+            self._take(data)
+        except (CannotFollow, BeginAt, ProtocolError) as error:
+            self._end(error)
+        except OtherFileSize as error:
+            self._end(
+                CannotFollow(
+                    LinkState.OTHER_FILE_SIZE,
+                    f"{error}; files here have {self._store.segments.size} bytes (mappedFileSizeCommitLog)",
+                    "give this broker the leader's file size and an empty store directory",
+                )
+            )
+        except CorruptRecord as error:
+            self._end(
+                CannotFollow(
+                    LinkState.NOT_A_LOG,
+                    f"what the leader sent is refused: {error}; this log ends at "
+                    f"{self._store.log.max_offset}",
+                    "check the leader's log: kerolox store verify",
+                    COPY_ANEW,
+                )
+            )
+        except StoreError as error:
+            self._end(
+                CannotFollow(
+                    LinkState.NOT_WRITABLE,
+                    f"{error}; nothing is copied behind {self._store.log.max_offset}",
+                    "it goes on by itself when the store takes messages again",
+                )
+            )
+
+    # --- what comes -----------------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        """Append all that came, by one write."""
+        parts: list[memoryview] = []
+        place = self._next
+        for offset, piece in self._reader.feed(data):
+            if place is None:
+                if offset:
+                    raise BeginAt(offset)
+                place = self._next = 0
+            if offset != place:
+                raise self._other_place(offset, place)
+            place += len(piece)
+            if not piece and not parts:
+                self._heartbeat(offset)
+            parts.append(piece)
+        if self._overlap is None and not self._agreed:
+            self._agree()
+        if place is None or place == self._next:
+            return
+        self._next = place
+        whole = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._append(bytes(whole))
+
+    def _append(self, data: bytes) -> None:
+        overlap = self._overlap
+        if overlap is not None:
+            data = overlap.compare(data)
+            if not overlap.done:
+                self._report(overlap.equal)
+                return
+            self._agree()
+            self._report(self.safe_end)
+        if data:
+            store = self._store
+            store.log.append_raw(data)
+            if self._sync:
+                # So that it is flushed now; how far it is, is heard by _flushed.
+                store.flusher.wait_safe(store.progress.appended, lambda how: None)
+
+    def _agree(self) -> None:
+        """All that both have is the same: from here on it is copied."""
+        self._overlap = None
+        self._agreed = True
+        self._on_copying()
+
+    def _heartbeat(self, offset: int) -> None:
+        """The leader has nothing more to send now."""
+        overlap, store = self._overlap, self._store
+        if overlap is not None:
+            raise CannotFollow(
+                LinkState.LEADER_BEHIND,
+                f"the leader's log ends at {offset} and this follower's at {overlap.end}, where the last "
+                f"message was stored {when_stored(store.log.last_store_timestamp)}: the leader has lost what "
+                "lies between",
+                "let this broker lead if those messages are to stay",
+                COPY_ANEW,
+            )
+
+    def _other_place(self, offset: int, place: int) -> KeroloxError:
+        store = self._store
+        if store.log.min_offset == store.log.max_offset and self._overlap is None:
+            # It began a new file since it was asked: what it says of 0 is "my last file".
+            return ConnectionLost(self._address, f"it sends from {offset}, and {place} was asked for")
+        return CannotFollow(
+            LinkState.NOT_A_LOG,
+            f"the leader sent its log from {offset}, where {place} comes next",
+            "check that its port for followers (haListenPort) is this one",
+        )
+
+    # --- what is said ---------------------------------------------------------------------------------
+
+    def _committed(self) -> None:
+        if self._overlap is None and not self._sync:
+            self._report(self._store.progress.committed)
+
+    def _flushed(self, flushed: int) -> None:
+        if self._overlap is None and self._sync:
+            self._report(flushed)
+
+    def _report(self, offset: int) -> None:
+        if offset > self._reported:
+            self._reported = offset
+            self._say()
+
+    def _say(self) -> None:
+        if self._transport is not None and not self.ended.done():
+            self._said_s = self._clock.monotonic_s()
+            self.said_ms = self._clock.wall_ms()
+            self._transport.write(pack_report(self._reported))
+
+    def _look_soon(self) -> None:
+        settings = self._settings
+        look_s = min(LOOK_S, settings.ha_heartbeat_ms / 2000, settings.ha_silence_ms / 4000)
+        self._look = self._clock.beat(look_s, self._look_at_it)
+
+    def _look_at_it(self) -> None:
+        self._look_soon()
+        now_s = self._clock.monotonic_s()
+        silent_s = now_s - self._heard_s
+        if silent_s * 1000 > self._settings.ha_silence_ms:
+            self._end(ConnectionLost(self._address, f"the leader said nothing for {silent_s:.0f} s"))
+        elif (now_s - self._said_s) * 1000 >= self._settings.ha_heartbeat_ms:
+            self._say()
+
+    def _end(self, error: KeroloxError) -> None:
+        if self.ended.done():
+            return
+        self.ended.set_exception(error)
+        if self._look is not None:
+            self._look.cancel()
+        if self._committed in self._store.progress.on_committed:
+            self._store.progress.on_committed.remove(self._committed)
+            self._store.flusher.on_flushed.remove(self._flushed)
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,49 @@
+"""What a follower asks its leader beside what it copies: requests that any RocketMQ broker answers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kerolox.errors import KeroloxError, RequestFailed
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.routes import KVTable
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.command import Command
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers.query import ViewMessageRequest
+
+TIMEOUT_S = 5.0
+
+
+class LogRange(NamedTuple):
+    """Where a log begins and ends."""
+
+    low: int
+    end: int
+
+
+class LeaderQuestions:
+    def __init__(self, dialer: Dialer, address: str) -> None:
+        self.address = address
+        self._dialer = dialer
+
+    async def log_range(self) -> LogRange:
+        """Where the leader's log begins and ends. Raises when it does not say."""
+        answer = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table = KVTable.decode(answer.body).table
+        try:
+            return LogRange(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+        except (KeyError, ValueError):
+            raise KeroloxError(
+                f"the leader at {self.address} does not say where its log begins and ends"
+            ) from None
+
+    async def record_at(self, offset: int) -> bytes:
+        """The record that begins there, as it is stored."""
+        return (await self._ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=offset))).body
+
+    async def _ask(self, code: RequestCode, header: Header | None = None) -> Command:
+        answer = await self._dialer.call(self.address, code, header, timeout_s=TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestFailed(answer.code, answer.remark, address=self.address, request=code.name)
+        return answer

@@ -1,0 +1,98 @@
+"""Is the leader's log the one this follower has a part of? The last bytes both have must be the same.
+
+The protocol says nothing about identity. But a follower may report less than it has, and then gets bytes it
+has already: it compares them, and appends nothing before all of them were found equal.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from kerolox.protocol.record_scan import CHECK_NONE, PHYSICAL_OFFSET, scan
+from kerolox.replication.link_state import COPY_ANEW, CannotFollow, LinkState
+from kerolox.store.errors import StoreError
+from kerolox.store.log.readable_log import store_timestamp_of
+from kerolox.store.message_store import MessageStore
+from kerolox.store.truncate import boundaries
+
+COMPARED_BYTES = 1 << 20
+RECORD_BYTES_MAX = 5 << 20  # of a record the compared part begins in; beyond that it begins anywhere
+HEAD_BYTES = 76  # of a record: they hold its store time
+
+
+class Overlap:
+    """This follower's bytes before the end of its log, and how far the leader's were found equal to them."""
+
+    def __init__(self, begin: int, own: bytes) -> None:
+        self.begin = begin
+        self.end = begin + len(own)
+        # Everything between is the same. 0 would be said by who has nothing: of a log that begins there the
+        # first byte is not compared.
+        self.equal = min(max(begin, 1), self.end)
+        self._own = own
+
+    @property
+    def done(self) -> bool:
+        return self.equal >= self.end
+
+    def compare(self, data: bytes) -> bytes:
+        """What of the leader's next bytes lies behind this log's end. Raises CannotFollow if they differ."""
+        own = self._own[self.equal - self.begin :]
+        there = min(len(own), len(data))
+        if own[:there] != data[:there]:
+            same = next(at for at in range(there) if own[at] != data[at])
+            raise self._differ(self.equal + same, data[same:])
+        self.equal += there
+        return data[there:]
+
+    def _differ(self, offset: int, others: bytes) -> CannotFollow:
+        own = self._own
+        record = self.begin
+        for entry in scan(own, check=CHECK_NONE).entries:
+            if entry[PHYSICAL_OFFSET] > offset:
+                break
+            record = entry[PHYSICAL_OFFSET]
+        start = record - self.begin
+        here = own[start : start + HEAD_BYTES]
+        there = (own[start : offset - self.begin] + others)[:HEAD_BYTES]
+        return CannotFollow(
+            LinkState.DIVERGED,
+            f"the two logs differ at {offset}, in the record at {record}: the leader's was stored "
+            f"{when_stored(store_timestamp_of(there))}, this follower's "
+            f"{when_stored(store_timestamp_of(here))}; this follower's log ends at {self.end}",
+            "one of the two brokers led while the other did not follow. Find out which history is to stay",
+            COPY_ANEW,
+        )
+
+
+async def overlap_of(store: MessageStore, leader_begin: int) -> Overlap:
+    """The last megabyte of the log, from where a record begins; nothing that the leader has deleted."""
+    log = store.log
+    end = log.max_offset
+    low = max(log.min_offset, leader_begin)
+
+    def read() -> Overlap:
+        begin = max(end - COMPARED_BYTES, low)
+        if end - COMPARED_BYTES > low:
+            try:
+                record = boundaries(store, begin)[0]
+            except StoreError:
+                record = begin
+            if low <= record and begin - record <= RECORD_BYTES_MAX:
+                begin = record
+        parts = []
+        at = begin
+        while at < end:
+            size = store.segments.readable(at)
+            parts.append(store.segments.read(at, min(size, end - at)))
+            at += len(parts[-1])
+        return Overlap(begin, b"".join(parts))
+
+    return await store.in_reader(read)
+
+
+def when_stored(stored_ms: int) -> str:
+    """A store time in words."""
+    if not 0 < stored_ms < 1 << 43:
+        return "at a time that cannot be read"
+    return datetime.fromtimestamp(stored_ms / 1000, UTC).strftime("at %Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,18 @@
+"""Why a leader turns a follower away."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Why(Enum):
+    """One word for metrics and logs; the text beside it has the offsets."""
+
+    NOT_LEADING = "not_leading"
+    TOO_MANY = "too_many"
+    SILENT = "silent"
+    AHEAD = "ahead"  # its log ends behind the leader's
+    TOO_OLD = "too_old"  # the leader has deleted what it needs next
+    UNSENT = "unsent"  # it says it has what it was not sent
+    NOT_A_REPORT = "not_a_report"
+    UNREADABLE = "unreadable"  # the leader cannot read its own log

@@ -1,0 +1,181 @@
+"""A leader and followers: real stores, a real port, and real sockets between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kerolox.clock import SYSTEM_CLOCK
+from kerolox.net.dialer import Dialer
+from kerolox.replication.follower import Follower
+from kerolox.replication.ha_port import HaPort
+from kerolox.replication.leader import Leader
+from kerolox.replication.link_state import LinkState
+from kerolox.store.disk.files import Files
+from kerolox.store.message_store import MessageStore
+from kerolox.store.options import StoreOptions
+from kerolox.store.state import Obstacle
+
+FILE = 1 << 16
+
+
+@dataclass
+class Settings:
+    ha_heartbeat_ms: int = 200
+    ha_silence_ms: int = 5000
+    ha_batch_bytes: int = 32 << 10
+    ha_limited: bool = False
+    ha_bytes_per_s: int = 100 << 20
+
+
+@dataclass
+class Told:
+    """What is told of followers."""
+
+    names: list[str] = field(default_factory=list)
+    acks: dict[str, list[int]] = field(default_factory=dict)
+
+    def joined(self, name: str) -> None:
+        self.names.append(name)
+        self.acks[name] = []
+
+    def acked(self, name: str, offset: int) -> None:
+        self.acks[name].append(offset)
+
+    def left(self, name: str) -> None:
+        self.names.remove(name)
+
+
+async def until(
+    reached: Callable[[], bool], what: Callable[[], object] = lambda: "", for_s: float = 10
+) -> None:
+    async with asyncio.timeout(for_s + 5):
+        for _ in range(int(for_s * 200)):
+            if reached():
+                return
+            await asyncio.sleep(0.005)
+    raise AssertionError(f"not reached in {for_s} s: {what()}")
+
+
+@asynccontextmanager
+async def store_at(path: Path, files: Files | None = None, **options: Any) -> AsyncIterator[MessageStore]:
+    given: dict[str, Any] = {
+        "commit_log_file_bytes": FILE, "queue_file_bytes": 600 * 20, "disk_free_enough": 1,
+        "index_slots": 500, "index_entries": 2000,
+    }  # fmt: skip
+    store = MessageStore(StoreOptions(store_path=str(path), **(given | options)), files=files)
+    async with store:
+        yield store
+
+
+def put(store: MessageStore, count: int = 1, size: int = 300, topic: str = "T") -> None:
+    for i in range(count):
+        store.log.append(
+            store.log.cursor(topic, i % 3),
+            b"%d" % i * (size // 4),
+            born_timestamp=1,
+            born_host=b"\x7f\0\0\1\0\0\0\1",
+        )
+    store.log.write()
+
+
+class Leading:
+    """A store that is led by, with its port."""
+
+    def __init__(self, store: MessageStore, settings: Settings | None = None) -> None:
+        self.store = store
+        self.settings = settings or Settings()
+        self.told = Told()
+        self.leader = Leader(store, self.settings, SYSTEM_CLOCK, self.told)
+        self.port = HaPort("127.0.0.1", 0)
+        self.port.accept = self.leader.accept
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port.port}"
+
+    async def __aenter__(self) -> Leading:
+        await self.port.start()
+        await self.leader.lead()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.leader.follow()
+        await self.port.close()
+
+
+class Following:
+    """A store that follows."""
+
+    def __init__(self, store: MessageStore, address: str, settings: Settings | None = None) -> None:
+        self.store = store
+        self.dialer = Dialer()
+        self.follower = Follower(store, settings or Settings(), SYSTEM_CLOCK, self.dialer, ha_address=address)
+        store.state.set(Obstacle.FOLLOWER, "another leads")
+
+    async def __aenter__(self) -> Following:
+        await self.follower.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.follower.stop()
+        await self.dialer.close()
+
+    async def has(self, other: MessageStore) -> None:
+        """Wait until it has everything the other store has."""
+        await until(
+            lambda: self.store.log.max_offset == other.log.max_offset,
+            lambda: f"{self.store.progress} of {other.progress}; {self.follower.text}",
+        )
+        for store in (self.store, other):
+            await store.flusher.flush_all()  # which lets it into its queues
+        assert_same(self.store, other)
+
+    async def becomes(self, state: LinkState) -> str:
+        await until(lambda: self.follower.state is state, lambda: self.follower.text)
+        return self.follower.text
+
+
+def raw(store: MessageStore, low: int = 0) -> bytes:
+    end = store.segments.committed
+    return b"".join(
+        store.segments.read(max(low, s.start), min(s.end, end) - max(low, s.start))
+        for s in store.segments.all
+        if max(low, s.start) < min(s.end, end)
+    )
+
+
+def assert_same(one: MessageStore, other: MessageStore) -> None:
+    """Both logs are the same from where the shorter one begins, and so are all queues."""
+    low = max(one.log.min_offset, other.log.min_offset)
+    assert raw(one, low) == raw(other, low)
+    names = {(queue.topic, queue.queue_id) for queue in other.queues}
+    assert {(queue.topic, queue.queue_id) for queue in one.queues} == names
+    for topic, queue_id in names:
+        ours, theirs = one.queues.find(topic, queue_id), other.queues.find(topic, queue_id)
+        assert ours is not None
+        assert theirs is not None
+        assert ours.next_offset == theirs.next_offset
+        for offset in range(max(ours.min_offset, theirs.min_offset), theirs.next_offset):
+            assert ours.entry(offset) == theirs.entry(offset)
+
+
+@asynccontextmanager
+async def pair(
+    path: Path,
+    before: Callable[[MessageStore], None] = lambda store: None,
+    settings: Settings | None = None,
+    **options: Any,
+) -> AsyncIterator[tuple[Leading, Following]]:
+    """A leader, with something in its log before there is a follower, and a follower with nothing."""
+    async with AsyncExitStack() as stack:
+        leads = await stack.enter_async_context(store_at(path / "leader", **options))
+        before(leads)
+        leading = await stack.enter_async_context(Leading(leads, settings))
+        follows = await stack.enter_async_context(store_at(path / "follower", **options))
+        following = await stack.enter_async_context(Following(follows, leading.address, settings))
+        yield leading, following
