@@ -76,7 +76,7 @@ class Part:
         self.waiting = WaitingPulls(self.clock)
         self.heartbeats = Heartbeats(self.members, self.groups, self.topics, self.options)
         self.locks = QueueLocks(self.clock)
-        self.commits = Commits(self.store, self.topics, self.groups, self.offsets)
+        self.commits = Commits(self.store, self.leadership, self.topics, self.groups, self.offsets)
         self.resets = Resets(
             self.store,
             self.leadership,

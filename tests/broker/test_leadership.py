@@ -223,7 +223,7 @@ def test_nobody_else_asks_for_the_role(test: str) -> None:
         if re.search(test, line) and path.name != "leadership.py"
     }
     allowed = {
-        "broker.py: self.leadership = Leadership(store, options.role)",
+        "broker.py: self.leadership = Leadership(store, options.role, options.broker_id)",
         'options.py: role: BrokerRole = option(BrokerRole.ASYNC_MASTER, "What the broker does with its '
         'log.", key="brokerRole")',
     }

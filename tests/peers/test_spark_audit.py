@@ -32,7 +32,7 @@ def test_a_directory_of_apaches_broker_has_no_problem(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("pyarrow")
-    from kerolox.pipeline.audit import audit
+    from kerolox.pipeline.audit.audit import audit
 
     peer = Peer(java, java_driver, java_nameserver.address, unique("broker"))
     peer.broker.start()

@@ -159,8 +159,8 @@ def test_topics_change_with_their_version(tmp_path: Path) -> None:
     assert again.remove("orders") == config
     assert again.remove("orders") is None
     assert again.version.counter == 2
-    again.replace({"a": config}, DataVersion(counter=99))
-    assert (again.topics, again.version.counter) == ({"a": config}, 99)
+    again.replace({"orders": config}, DataVersion(counter=99))
+    assert (again.topics, again.version.counter) == ({"orders": config}, 99)
 
 
 def test_members_nobody_here_knows_are_written_back(tmp_path: Path) -> None:

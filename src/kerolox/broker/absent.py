@@ -28,8 +28,8 @@ ACCESS = (
     "mutual TLS (tls.server.mode=enforcing, tls.server.need.client.auth=require) decide who does"
 )
 COPIES = (
-    "copies on other hosts are not there yet: no follower would hold what is acknowledged. Only "
-    "brokerRole=ASYNC_MASTER by itself is; flushDiskType=SYNC_FLUSH makes it survive power loss"
+    "acknowledgement by copies on other hosts is not there yet: what is acknowledged is in the leader's log "
+    "alone. flushDiskType=SYNC_FLUSH makes it survive power loss there"
 )
 CONTROLLER = "brokers that elect their leader (controller, DLedger) are not there yet"
 ROCKSDB = "queues, offsets, timers and settings are files in this broker's store, not in RocksDB"
@@ -45,8 +45,7 @@ SETTINGS: Mapping[str, Absent] = {
     "authorizationEnabled": Absent(OFF, ACCESS),
     "migrateAuthFromV1Enabled": Absent(OFF, ACCESS),
     "tls.config.file": Absent(("",), TLS_FILE),
-    "brokerRole": Absent(("ASYNC_MASTER",), COPIES),
-    "brokerId": Absent(("0",), COPIES),
+    "brokerRole": Absent(("SLAVE", "ASYNC_MASTER"), COPIES),
     "inSyncReplicas": Absent(ONE, COPIES),
     "minInSyncReplicas": Absent(ONE, COPIES),
     "totalReplicas": Absent(ONE, COPIES),

@@ -14,12 +14,13 @@ from kerolox.broker.admin.admin import Admin
 from kerolox.broker.base import Base, lanes_of, set_ages
 from kerolox.broker.cluster.address import advertised_host, resolve
 from kerolox.broker.cluster.registration import Registrations, split_nameservers
+from kerolox.broker.cluster.table_copy import TableCopy
 from kerolox.broker.consume.room import Consuming
 from kerolox.broker.endpoints import Endpoints, join
 from kerolox.broker.exporter import exporter_of
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.later.room import Scheduling
-from kerolox.broker.leadership import Leadership
+from kerolox.broker.leadership import Leadership, check_role
 from kerolox.broker.members.room import Membership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.room import Producing
@@ -70,6 +71,7 @@ class Broker(CallerEvents):
         """Start the parts in order. Each is pushed on a stack, so that they stop in the opposite order."""
         options = self.options
         check_present(options)
+        check_role(options)
         push, callback = self._stop.push_async_callback, self._stop.callback
         # The address goes into every record, so the ports are taken before the store opens. Nobody is let
         # in before all parts are there, and name servers send nobody before that.
@@ -105,11 +107,13 @@ class Broker(CallerEvents):
         push(self.later.timers.stop)
         push(GracefulStop(self.ports.servers, self.consuming.waiting, options, self.clock).send_away)
         push(self.registrations.close)
+        push(self.table_copy.close)
+        self.table_copy.start()
         await self.registrations.start()
         self.started = True
         log.info(
             "broker_started name=%s id=%d cluster=%s address=%s listening=%s vip=%s store=%s topics=%d",
-            options.broker_name, options.broker_id, options.cluster, self.address, self.ports.server.address,
+            options.broker_name, self.leadership.id, options.cluster, self.address, self.ports.server.address,
             self.ports.vip_server.address, self.store.root, len(self.tables.topics.table.topics),
         )  # fmt: skip
 
@@ -141,14 +145,14 @@ class Broker(CallerEvents):
         host = await resolve(options.bind_address, "bindAddress")
         ports = await self.ports.bind(host)
         told = await advertised_host(options.advertised_host, host, split_nameservers(options.nameservers))
-        self.endpoints = Endpoints(told, *ports)
+        self.endpoints = Endpoints(told, *ports, ha_host=options.advertised_ha_host)
 
     async def _open_store(self) -> None:
         options, endpoints = self.options, self.endpoints
         ip = await resolve(endpoints.host, "brokerIP1")
         host = host_bytes(join(ip, endpoints.port))
         store = MessageStore(options, files=self._files, clock=self.clock, store_host=host)
-        self.leadership = Leadership(store, options.role)
+        self.leadership = Leadership(store, options.role, options.broker_id)
         await store.open()
         self.store = store
         self.unique_keys = UniqueKeys(host[:-4], os.getpid(), random.getrandbits(32), self.clock.wall_ms)
@@ -177,12 +181,23 @@ class Broker(CallerEvents):
         self.remoting = Remoting(base, figures, path, later, self.producing)
         self.registrations = Registrations(
             tables.topics,
+            self.leadership,
             self.options,
             address=self.endpoints.address,
             ha_address=self.endpoints.ha_address,
             clock=self.clock,
         )
         tables.topics.on_saved.append(self.registrations.topic_changed)
+        self.table_copy = TableCopy(
+            self.store,
+            self.leadership,
+            tables,
+            membership.groups,
+            later.timers if self.options.timer_wheel else None,
+            self.registrations.register_all,
+            self.clock,
+            tls=self.options.own_tls,
+        )
         self.admin = Admin(
             base,
             tables,

@@ -12,6 +12,7 @@ class Endpoints:
     port: int
     vip_port: int  # the port that serves no pulls
     ha_port: int  # the port for followers
+    ha_host: str = ""  # the address or name that followers are told, if it is another
 
     @property
     def address(self) -> str:
@@ -20,12 +21,13 @@ class Endpoints:
 
     @property
     def ha_address(self) -> str:
-        return join(self.host, self.ha_port)
+        return join(self.ha_host or self.host, self.ha_port)
 
     def as_options(self) -> dict[str, Any]:
         """The addresses as values of options, for tools that ask for the options."""
         return {
             "advertised_host": self.host,
+            "advertised_ha_host": self.ha_host or self.host,
             "listen_port": self.port,
             "vip_port": self.vip_port,
             "ha_port": self.ha_port,

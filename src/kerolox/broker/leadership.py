@@ -9,15 +9,20 @@ end of the log is cut off, what the log holds is in its queues, then each part f
 things have come and begins, and only then messages are taken. To follow: no message is taken any more, then
 each part ends what it is at, then the store takes nothing but what its leader sends, and the link to it
 begins.
+
+Name servers tell a follower where its leader is, or that there is none. Who copies from it, or sends
+consumers there, hears of that here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
-from kerolox.broker.options import BrokerRole
+from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.errors import OptionError
 from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 
@@ -43,11 +48,21 @@ class Link(Protocol):
         """Return when nothing more will be appended."""
 
 
-class Leadership:
-    """Leads or follows. Follows until it is started."""
+class Leader(NamedTuple):
+    """Where a follower finds the broker that leads."""
 
-    def __init__(self, store: MessageStore, role: BrokerRole) -> None:
+    address: str
+    ha_address: str  # where it is copied from; empty when nobody said
+
+
+class Leadership:
+    """Leads or follows. Follows until it is started. ``follower_id`` is its id while it follows."""
+
+    def __init__(self, store: MessageStore, role: BrokerRole, follower_id: int = 0) -> None:
         self.leads = False  # whether messages are taken from clients
+        self.leader: Leader | None = None  # who does, if not this one; None: nobody that is known
+        self.on_leader: list[Callable[[Leader | None], None]] = []  # hears of another one, or of none
+        self._follower_id = follower_id
         self._store = store
         self._follows = role is BrokerRole.SLAVE  # at the start
         self._parts: list[Part] = []
@@ -56,6 +71,20 @@ class Leadership:
         self._turn = asyncio.Lock()
         if self._follows:
             store.state.set(Obstacle.FOLLOWER, "this broker is a SLAVE")
+
+    @property
+    def id(self) -> int:
+        """Which broker of its name this one is."""
+        return 0 if self.leads else self._follower_id
+
+    def led_by(self, leader: Leader | None) -> None:
+        """What a name server says: this one leads, or nobody does."""
+        if leader == self.leader or self.leads:
+            return
+        log.info("leader_%s leader=%r", "gone" if leader is None else "found", leader or self.leader)
+        self.leader = leader
+        for told in self.on_leader:
+            told(leader)
 
     def add(self, *parts: Part) -> None:
         """Add parts. They begin in this order, and end in the opposite one."""
@@ -97,6 +126,7 @@ class Leadership:
                     await self._link.start()
                 raise
             self.leads = True
+            self.leader = None
             log.info("broker_leads")
 
     async def follow(self, why: str) -> None:
@@ -121,3 +151,9 @@ class Leadership:
     async def _end_parts(self) -> None:
         while self._leading:
             await self._leading.pop().follow()
+
+
+def check_role(options: BrokerOptions) -> None:
+    """Raises OptionError for a follower that calls itself the leader's number."""
+    if options.role is BrokerRole.SLAVE and not options.broker_id:
+        raise OptionError("brokerId", 0, "1 or more with brokerRole=SLAVE: Slave's brokerId must be > 0")

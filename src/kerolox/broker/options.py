@@ -47,7 +47,10 @@ class BrokerOptions(StoreOptions):
         socket.gethostname(), "Name of the broker; brokers of one name share their log."
     )
     cluster: str = option("DefaultCluster", "Name of the cluster.", key="brokerClusterName")
-    broker_id: int = option(0, "0 leads, others follow.", low=0, high=INT64_MAX)
+    broker_id: int = option(
+        0, "Which of its followers a broker with brokerRole=SLAVE is, from 1 on; leaders are 0.",
+        low=0, high=INT64_MAX,
+    )  # fmt: skip
     role: BrokerRole = option(BrokerRole.ASYNC_MASTER, "What the broker does with its log.", key="brokerRole")
     bind_address: str = option("0.0.0.0", "Address to listen on.")
     listen_port: int = option(10911, "Port to listen on; 0 takes a free one.", low=0, high=65535)
@@ -78,6 +81,7 @@ class BrokerOptions(StoreOptions):
         key="maxHaTransferByteInSecond", low=1, high=1 << 40, changeable=True,
     )  # fmt: skip
     advertised_host: str = option("", "Address clients are told; found out if empty.", key="brokerIP1")
+    advertised_ha_host: str = option("", "Address followers are told; brokerIP1 if empty.", key="brokerIP2")
     nameservers: str = option(
         "", "Name servers, joined by semicolons.", key="namesrvAddr", environment="NAMESRV_ADDR"
     )
@@ -174,8 +178,19 @@ class BrokerOptions(StoreOptions):
         changeable=True,
     )
     slave_read: bool = option(
-        False, "Suggest a follower to slow consumers.", key="slaveReadEnable", changeable=True
-    )
+        False, "A leader sends consumers that are far behind to a follower; a follower lets itself be read, "
+        "also while the leader is gone. Set it on both.",
+        key="slaveReadEnable", changeable=True,
+    )  # fmt: skip
+    correct_while_following: bool = option(
+        False, "A follower moves consumers that are outside of its queues into them; otherwise they stay "
+        "where they are and ask the leader.",
+        key="offsetCheckInSlave", changeable=True,
+    )  # fmt: skip
+    ha_leader: str = option(
+        "", "Address for followers of the leader; what the name servers say of it if empty.",
+        key="haMasterAddress",
+    )  # fmt: skip
     accept_sends_from_ms: int = option(
         0,
         "Refuse messages before this wall time.",

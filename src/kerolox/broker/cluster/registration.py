@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
+from kerolox.broker.leadership import Leader, Leadership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.front.caller import Caller, CallerEvents
+from kerolox.front.lanes import Lane
+from kerolox.front.requests import Request
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.registration import Registration, body_crc32
 from kerolox.protocol.bodies.routes import KVTable
@@ -26,6 +29,7 @@ from kerolox.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.flags import PERM_READ_WRITE
 from kerolox.protocol.headers.registration import (
+    MinBrokerIdChanged,
     RegisterBrokerAnswer,
     RegisterBrokerRequest,
     UnregisterBrokerRequest,
@@ -37,6 +41,7 @@ RETRY_FIRST_S = 0.2
 RETRY_MAX_S = 5.0
 UNREGISTER_TIMEOUT_S = 3.0
 READY_TIMEOUT_S = 3.0  # a start waits so long for name servers, then goes on without
+LEADERLESS_S = 5.0  # so often a follower without a leader registers: the answer tells of one
 
 
 def split_nameservers(text: str) -> list[str]:
@@ -52,6 +57,7 @@ class NameServerLine:
         self.address = address
         self.knows_us = False  # it has confirmed all topics, over the connection we have
         self.changed: dict[str, TopicConfig] = {}  # topics that changed since, and are not yet confirmed
+        self.leader: Leader | None = None  # whom it knows, when it knows us
         self.failures = 0
         self.last_error = ""
         self.wake = asyncio.Event()
@@ -64,17 +70,29 @@ class Registrations(CallerEvents):
     """Keeps the broker registered. ``address`` and ``ha_address`` are what clients and followers are told."""
 
     def __init__(
-        self, topics: Topics, options: BrokerOptions, *, address: str, ha_address: str, clock: Clock
+        self,
+        topics: Topics,
+        leadership: Leadership,
+        options: BrokerOptions,
+        *,
+        address: str,
+        ha_address: str,
+        clock: Clock,
     ) -> None:
         self.lines = [NameServerLine(server) for server in split_nameservers(options.nameservers)]
-        # What a follower's name servers say of its leader: its address and its address for followers.
-        self.on_leader: list[Callable[[str, str], None]] = []
         self._topics = topics
+        self._leadership = leadership
         self._options = options
         self._address = address
         self._ha_address = ha_address
         self._clock = clock
         self._dialer = Dialer(events=self, clock=clock, tls=options.own_tls)
+        self._dialer.handlers.add(
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
+            self._members_changed,
+            MinBrokerIdChanged,
+            Lane("cluster", clock=clock),
+        )
         self._closed = False
 
     async def start(self) -> None:
@@ -129,6 +147,10 @@ class Registrations(CallerEvents):
             line.knows_us = False
             line.wake.set()
 
+    def _members_changed(self, request: Request[MinBrokerIdChanged]) -> None:
+        """Brokers of our name came or went: the answer to a registration tells who leads."""
+        self.register_all()
+
     # --- events of connections -------------------------------------------------------------------------
 
     def closed(self, caller: Caller, reason: str, /) -> None:
@@ -142,11 +164,10 @@ class Registrations(CallerEvents):
     async def _run(self, line: NameServerLine) -> None:
         while not self._closed:
             line.wake.clear()
-            wait_s = self._options.register_interval_ms / 1000
             try:
                 await self._tell(line)
             except KeroloxError as error:
-                wait_s = min(wait_s, RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(line.failures, 10))
+                wait_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(line.failures, 10))
                 self._failed(line, error)
                 line.tried.set()
                 line.settled.set()
@@ -157,9 +178,15 @@ class Registrations(CallerEvents):
             line.tried.set()
             if not line.changed and line.knows_us:
                 line.settled.set()
-                await self._woken(line, wait_s)
+                await self._woken(line, self._pause_s)
                 if not line.wake.is_set():
                     line.knows_us = False  # it is time to tell all topics again
+
+    @property
+    def _pause_s(self) -> float:
+        leadership = self._leadership
+        pause_s = self._options.register_interval_ms / 1000
+        return pause_s if leadership.leads or leadership.leader else min(pause_s, LEADERLESS_S)
 
     async def _woken(self, line: NameServerLine, timeout_s: float) -> None:
         done = asyncio.Event()
@@ -180,7 +207,7 @@ class Registrations(CallerEvents):
         if not whole and not pending:
             return
         try:
-            await self._register(line.address, told)
+            line.leader = await self._register(line.address, told)
         except BaseException:
             line.knows_us = False
             line.changed = pending | line.changed
@@ -194,8 +221,11 @@ class Registrations(CallerEvents):
             line.last_error = ""
             # The connection may have closed between the answer and now.
             line.knows_us = self._dialer.connected_peer(line.address) is not None
+        # One that has just started may not know the leader yet, while others do.
+        self._leadership.led_by(next((one.leader for one in self.lines if one.knows_us and one.leader), None))
 
-    async def _register(self, nameserver: str, topics: Iterable[TopicConfig]) -> None:
+    async def _register(self, nameserver: str, topics: Iterable[TopicConfig]) -> Leader | None:
+        """Tell these topics; whom the name server takes for the leader, if it is not us."""
         options = self._options
         table = TopicConfigTable(
             data_version=self._topics.table.version,
@@ -207,7 +237,7 @@ class Registrations(CallerEvents):
             broker_name=options.broker_name,
             broker_addr=self._address,
             cluster_name=options.cluster,
-            broker_id=options.broker_id,
+            broker_id=self._leadership.id,
             ha_server_addr=self._ha_address,
             enable_acting_master=False,
             body_crc32=body_crc32(body),
@@ -221,9 +251,9 @@ class Registrations(CallerEvents):
         if answer.body:
             self._order(KVTable.decode(answer.body))
         found = answer.header(RegisterBrokerAnswer)
-        if found.master_addr:
-            for hear in self.on_leader:
-                hear(found.master_addr, found.ha_server_addr or "")
+        if not found.master_addr or found.master_addr == self._address:
+            return None
+        return Leader(found.master_addr, options.ha_leader or found.ha_server_addr or "")
 
     def _told(self, config: TopicConfig) -> TopicConfig:
         """A topic as clients are to see it: a broker that may not be written has no writable topics."""
@@ -249,7 +279,7 @@ class Registrations(CallerEvents):
             broker_name=options.broker_name,
             broker_addr=self._address,
             cluster_name=options.cluster,
-            broker_id=options.broker_id,
+            broker_id=self._leadership.id,
         )
         try:
             await peer.call(RequestCode.UNREGISTER_BROKER, header, timeout_s=UNREGISTER_TIMEOUT_S)

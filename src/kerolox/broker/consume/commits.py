@@ -41,8 +41,16 @@ ASK_CLIENT_S = 5.0
 class Commits:
     """Requests that read and commit offsets of groups, and that ask for the bounds and times of queues."""
 
-    def __init__(self, store: MessageStore, topics: Topics, groups: Groups, offsets: ConsumerOffsets) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        leadership: Leadership,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+    ) -> None:
         self._store = store
+        self._leadership = leadership
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -104,12 +112,17 @@ class Commits:
         if self._offsets.has_reset(topic, group, told.queue_id):
             # The member has not yet heard that the group was set elsewhere.
             return Answer(remark="Offset has been previously reset")
-        why_not = _why_no_progress(self._store, config, told.queue_id, told.commit_offset)
+        end = max(0, self._store.max_offset(topic, told.queue_id))
+        if not self._leadership.leads:
+            end = INT64_MAX  # the copy may be shorter than what the group has consumed
+        why_not = _why_no_progress(config, told.queue_id, told.commit_offset, end)
         if why_not is not None:
             raise InvalidRequest(f"offset not taken, group {group}: {why_not}")
         if not self._offsets.has_room(topic, group, told.queue_id, OFFSETS_MAX):
             raise too_many("offsets of groups", "OFFSETS_MAX", OFFSETS_MAX)
         self._offsets.commit(topic, group, told.queue_id, told.commit_offset)
+        if not self._leadership.leads:
+            self._offsets.keep(topic, group, told.queue_id)
         return Answer()
 
     # --- the bounds of a queue ---------------------------------------------------------------------------
@@ -347,13 +360,12 @@ class Resets:
         self._offsets.put_back(*key, before or {})
 
 
-def _why_no_progress(store: MessageStore, config: TopicConfig, queue_id: int, offset: int) -> str | None:
+def _why_no_progress(config: TopicConfig, queue_id: int, offset: int, end: int) -> str | None:
     """Why a group cannot have come so far: there is no such queue, or no such place in it. None if it can."""
     topic = config.topic_name
     queues = max(config.read_queue_nums, config.write_queue_nums)
     if not 0 <= queue_id < queues:
         return f"topic {topic} has no queue {queue_id}, it has {queues}"
-    end = max(0, store.max_offset(topic, queue_id))
     if not 0 <= offset <= end:
         return f"queue {queue_id} of {topic} ends at {end}, offset {offset} is not in it"
     return None

@@ -59,6 +59,9 @@ _CODES = {
     Found.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 _EMPTY_QUEUE = (Found.NO_MATCHED_LOGIC_QUEUE, Found.NO_MESSAGE_IN_QUEUE)
+# The offset lies in the queue: whatever came of it, the next offset is one of the queue too.
+_INSIDE = (Found.FOUND, Found.NO_MATCHED_MESSAGE, Found.MESSAGE_WAS_REMOVING)
+_NOT_FOLLOWER = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
 class ConsumerGroups(Protocol):
@@ -186,6 +189,12 @@ class Pulls:
     def _check(self, request: Request[PullRequest]) -> Plan:
         header = request.header
         options = self._options
+        if not self._leadership.leads and not options.slave_read:
+            raise PullRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"{_NOT_FOLLOWER}: this broker follows another one, pull from the one that leads. Or let "
+                "followers be read: slaveReadEnable=true there.",
+            )
         if not options.readable:
             raise PullRefused(
                 ResponseCode.NO_PERMISSION,
@@ -347,7 +356,10 @@ class Pulls:
             code = ResponseCode.PULL_OFFSET_MOVED if header.queue_offset else ResponseCode.PULL_NOT_FOUND
         else:
             code = _CODES[status]
-        if code == ResponseCode.PULL_NOT_FOUND and may_hold and header.sys_flag & PULL_SUSPEND:
+        next_offset, holds = found.next_offset, code == ResponseCode.PULL_NOT_FOUND
+        if not self._leadership.leads and status not in _INSIDE:
+            code, next_offset, holds = self._outside_of_copy(code, header.queue_offset, found)
+        if holds and may_hold and header.sys_flag & PULL_SUSPEND:
             self._hold(request, plan)
             return None
         if status is Found.FOUND:
@@ -364,7 +376,7 @@ class Pulls:
             code=code,
             header=PullAnswer(
                 suggest_which_broker_id=self._suggest(plan.group, found.slow),
-                next_begin_offset=found.next_offset,
+                next_begin_offset=next_offset,
                 min_offset=found.min_offset,
                 max_offset=found.max_offset,
                 topic_sys_flag=plan.config.topic_sys_flag,
@@ -373,6 +385,23 @@ class Pulls:
             body=found.parts if status is Found.FOUND else b"",
             remark=status.value,
         )
+
+    def _outside_of_copy(
+        self, code: ResponseCode, offset: int, found: QueueRead
+    ) -> tuple[ResponseCode, int, bool]:
+        """What a follower answers where its queue has nothing: the code, where to go on, and whether it holds
+        the pull for that.
+
+        Its queue may be shorter than the leader's, at either end. So the consumer stays where it is and asks
+        the leader; while there is none it waits here. RocketMQ's followers send it away even then, and it
+        comes back at once, again and again.
+        """
+        alone = self._leadership.leader is None
+        if code == ResponseCode.PULL_OFFSET_MOVED and self._options.correct_while_following:
+            return code, found.next_offset, False
+        if code == ResponseCode.PULL_NOT_FOUND and alone:
+            return code, offset, True
+        return ResponseCode.PULL_RETRY_IMMEDIATELY, offset, alone
 
     def _hold(self, request: Request[PullRequest], plan: Plan) -> None:
         if request.caller.is_closed:  # closed while a thread was reading: nobody waits any more
@@ -401,7 +430,7 @@ class Pulls:
             request.caller,
         )
         queue = self._store.queues.find(header.topic, header.queue_id)
-        if queue is not None and queue.max_offset > header.queue_offset:
+        if queue is not None and queue.min_offset <= header.queue_offset < queue.max_offset:
             resume()  # a message came while a thread was reading: nobody would wake this pull for it
         elif not self._waiting.hold(held):
             resume()

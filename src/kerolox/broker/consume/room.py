@@ -41,8 +41,9 @@ class Consuming:
         self.pulls.on_caught_up.append(stats.caught_up)
         self.pulls.on_cold_read.append(stats.read_cold)
         stats.count_misses(lambda: self.pulls.misses)
+        base.leadership.on_leader.append(lambda leader: self.waiting.wake_all())
         self.queries = Queries(store, groups)
-        self.commits = Commits(store, topics, groups, offsets)
+        self.commits = Commits(store, base.leadership, topics, groups, offsets)
         self.resets = Resets(
             store, base.leadership, topics, groups, membership.members, offsets, self.waiting, options
         )

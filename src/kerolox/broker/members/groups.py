@@ -14,10 +14,11 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import InvalidRequest, Refused
 from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
+from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import PERM_READ
 from kerolox.protocol.limits import GROUP_LENGTH_MAX
-from kerolox.protocol.reserved import SYSTEM_GROUP_PREFIX
+from kerolox.protocol.reserved import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.tables.groups import GroupTable
 from kerolox.unsaved import Unsaved
@@ -182,6 +183,16 @@ class Groups:
         )
         self._changed(group)
         return True
+
+    def follow(
+        self,
+        groups: Mapping[str, GroupConfig],
+        version: DataVersion,
+        forbidden: Mapping[str, Mapping[str, int]],
+    ) -> None:
+        """Take over a leader's groups. Those that every broker has stay."""
+        own = {name: config for name, config in self.table.groups.items() if name in SYSTEM_GROUPS}
+        self.table.replace({**own, **groups}, version, forbidden)
 
     def _whole(self, group: str) -> Before:
         return self.table.groups.get(group), dict(self.table.forbidden.get(group, {}))

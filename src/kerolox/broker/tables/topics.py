@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kerolox.broker.bounds import too_many
 from kerolox.broker.options import BrokerOptions
 from kerolox.errors import Overloaded, Refused
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.body import MessageQueue
-from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.protocol.bodies.topics import DataVersion, TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import PERM_INHERIT, PERM_READ_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUBSCRIBED
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
@@ -145,6 +145,19 @@ class Topics:
         self._removed(topic)
         self.unsaved.changed(topic, before)
         return True
+
+    def follow(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> list[str]:
+        """Take over a leader's topics; which of ours it does not have. Topics of the broker itself stay."""
+        before = self.table.topics
+        own = {name: config for name, config in before.items() if self.is_system(name)}
+        self.table.replace({**own, **topics}, version)
+        for name, config in topics.items():
+            if before.get(name) != config:
+                self._changed(config)
+        gone = [name for name in before if name not in self.table.topics]
+        for name in gone:
+            self._removed(name)
+        return gone
 
     def _put_back(self, topic: str, before: TopicConfig | None) -> None:
         log.warning("topic_change_undone topic=%r", topic)

@@ -42,6 +42,7 @@ class ConsumerOffsets(Table):
         self._entries = 0  # at least as many queues as have an offset
         self._pulls: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
+        self._kept: dict[str, dict[int, int]] = {}  # committed while following; the leader has less
 
     def has_room(self, topic: str, group: str, queue_id: int, limit: int) -> bool:
         """Whether the progress in this queue may be noted: it is already, or fewer than that are."""
@@ -65,6 +66,14 @@ class ConsumerOffsets(Table):
         if self._commits % self._version_step == 0:
             self.bump(state_version)
         return before
+
+    def keep(self, topic: str, group: str, queue_id: int) -> None:
+        """What was just committed came to a follower: the leader's table does not undo it before the leader
+        has as much. The first makes a new version, by which a leader that returns sees that there is some."""
+        key = f"{topic}@{group}"
+        if not self._kept:
+            self.bump()
+        self._kept.setdefault(key, {})[queue_id] = self.offsets[key][queue_id]
 
     def offset(self, topic: str, group: str, queue_id: int) -> int:
         """The offset consumed next, or the one it was set back to; -1 when there is none."""
@@ -155,6 +164,7 @@ class ConsumerOffsets(Table):
         for key in keys:
             self._pulls.pop(key, None)
             self._resets.pop(key, None)
+            self._kept.pop(key, None)
             count += self.offsets.pop(key, None) is not None
         if count:
             self.bump()
@@ -177,11 +187,29 @@ class ConsumerOffsets(Table):
         return changed
 
     def replace(self, offsets: Mapping[str, Mapping[int, int]], version: DataVersion | None) -> None:
-        """Take over a leader's table, with its version if it has one."""
+        """Take over a table, with its version if it has one."""
         self.offsets = {key: dict(queues) for key, queues in offsets.items()}
+        self._entries = sum(map(len, self.offsets.values()))
         if version is not None:
             self.version = version
         self.changed = True
+
+    def follow(self, offsets: Mapping[str, Mapping[int, int]], version: DataVersion | None) -> None:
+        """Take over a leader's table, with its version. What was committed here stays until the leader has as
+        much; so does everything that is further than in a table of the version we have, or an older one: the
+        leader may have lost what it had not saved."""
+        is_newer = version is None or version.timestamp > self.version.timestamp
+        floor = self._kept if is_newer else self.offsets
+        merged = {key: dict(queues) for key, queues in offsets.items()}
+        for key, queues in floor.items():
+            advance(merged.setdefault(key, {}), queues)
+        self._kept = {
+            key: further
+            for key, queues in self._kept.items()
+            if (further := {id: at for id, at in queues.items() if at > offsets.get(key, {}).get(id, -1)})
+        }
+        if merged != self.offsets or version != self.version:
+            self.replace(merged, version)
 
     def bump(self, state_version: int = 0) -> None:
         self.version = self.version.next(self._clock.wall_ms(), state_version)
@@ -280,6 +308,13 @@ class DelayOffsets(Table):
 
     def _content(self) -> dict[str, Any]:
         return {"dataVersion": self.version, "offsetTable": self.offsets}
+
+
+def advance(queues: dict[int, int], others: Mapping[int, int]) -> bool:
+    """Set offsets to those that are further; whether there were any."""
+    further = {queue_id: offset for queue_id, offset in others.items() if offset > queues.get(queue_id, -1)}
+    queues.update(further)
+    return bool(further)
 
 
 def _split(key: str) -> tuple[str, str]:

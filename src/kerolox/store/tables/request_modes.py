@@ -39,6 +39,11 @@ class RequestModes(Table):
         if self.modes.pop(topic, None) is not None:
             self.changed = True
 
+    def replace(self, modes: Mapping[str, Mapping[str, SetRequestMode]]) -> None:
+        """Take over a leader's table."""
+        self.modes = {topic: dict(groups) for topic, groups in modes.items()}
+        self.changed = True
+
     def _read(self, tree: Mapping[Any, Any]) -> None:
         content = from_tree(tree, RequestModeTable)
         self.modes = {topic: dict(groups) for topic, groups in content.message_request_mode_map.items()}

@@ -39,6 +39,16 @@ class TimerCounts(FigureTable):
         if self.counts.pop(topic, None) is not None:
             self.changed = True
 
+    def replace(self, content: TimerMetrics) -> None:
+        """Take over a leader's table with its version."""
+        self._take(content)
+        self.changed = True
+
+    def _take(self, content: TimerMetrics) -> None:
+        self.counts = {topic: metric.count for topic, metric in content.timing_count.items()}
+        self._changed_ms = {topic: metric.timestamp for topic, metric in content.timing_count.items()}
+        self._version = content.data_version
+
     def body(self) -> TimerMetrics:
         """As it is answered and written."""
         return TimerMetrics(
@@ -51,9 +61,7 @@ class TimerCounts(FigureTable):
 
     def _read(self, tree: Mapping[Any, Any]) -> None:
         content = from_tree(tree, TimerMetrics)
-        self.counts = {topic: metric.count for topic, metric in content.timing_count.items()}
-        self._changed_ms = {topic: metric.timestamp for topic, metric in content.timing_count.items()}
-        self._version = content.data_version
+        self._take(content)
         self._other = unknown_members(tree, TimerMetrics)
 
     def _content(self) -> dict[str, Any]:

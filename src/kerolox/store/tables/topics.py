@@ -57,7 +57,9 @@ class TopicTable(Table):
         return config
 
     def replace(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
-        """Take over a leader's table with its version."""
+        """Take over a leader's table with its version. Raises ProtocolError for one that cannot be."""
+        for name, config in topics.items():
+            _check(name, config)
         self.topics = dict(topics)
         self.version = version
         self.changed = True

@@ -1,0 +1,131 @@
+"""The tables of another broker of our name, as it tells them.
+
+Everything is asked of the port that clients use. RocketMQ's followers ask for topics and the timer two ports
+below it, which not everybody lets through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from kerolox.errors import KeroloxError, RequestFailed
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigTable, RequestModeTable
+from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
+from kerolox.protocol.bodies.stats import TimerMetrics
+from kerolox.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
+from kerolox.protocol.codes import RequestCode, request_name
+from kerolox.protocol.command import Command
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers.group import AllGroupConfigAnswer, AllGroupConfigRequest
+from kerolox.protocol.headers.topic import AllTopicConfigAnswer, AllTopicConfigRequest
+
+T = TypeVar("T")
+Paged = TypeVar("Paged", TopicConfigTable, GroupConfigTable)
+
+PAGE = 2000  # entries of one answer
+PAGE_TIMEOUT_S = 30.0
+TIMEOUT_S = 3.0
+ENTRIES_MAX = 1_000_000  # of a table that comes in pages
+STARTS_MAX = 5  # of a table that changes while its pages come
+
+
+class TableNotTold(KeroloxError):
+    """A broker has a table that cannot be fetched."""
+
+    retriable = True
+
+
+class RemoteTables:
+    """Asks one broker. Every method raises a KeroloxError when there is no answer, or an error."""
+
+    def __init__(self, dialer: Dialer, address: str) -> None:
+        self.address = address
+        self._dialer = dialer
+
+    async def topics(self) -> TopicConfigTable:
+        async def page(first: int, version: str | None) -> tuple[TopicConfigTable, int, int | None]:
+            asked = AllTopicConfigRequest(topic_seq=first, max_topic_num=PAGE, data_version=version)
+            answer = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, asked, PAGE_TIMEOUT_S)
+            table = await asyncio.to_thread(TopicConfigTable.decode, answer.body)
+            total = answer.header(AllTopicConfigAnswer).total_topic_num
+            return table, len(table.topic_config_table), total
+
+        pages = await self._pages("topics", page)
+        found: dict[str, TopicConfig] = {}
+        for table in pages:
+            found |= table.topic_config_table
+        return TopicConfigTable(data_version=pages[0].data_version, topic_config_table=found)
+
+    async def groups(self) -> GroupConfigTable:
+        async def page(first: int, version: str | None) -> tuple[GroupConfigTable, int, int | None]:
+            asked = AllGroupConfigRequest(group_seq=first, max_group_num=PAGE, data_version=version)
+            answer = await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, asked, PAGE_TIMEOUT_S)
+            table = await asyncio.to_thread(GroupConfigTable.decode, answer.body)
+            total = answer.header(AllGroupConfigAnswer).total_group_num
+            return table, len(table.subscription_group_table), total
+
+        pages = await self._pages("groups", page)
+        found: dict[str, GroupConfig] = {}
+        forbidden: dict[str, dict[str, int]] = {}
+        for table in pages:
+            found |= table.subscription_group_table
+            forbidden |= table.forbidden_table
+        return GroupConfigTable(
+            data_version=pages[0].data_version, forbidden_table=forbidden, subscription_group_table=found
+        )
+
+    async def offsets(self) -> ConsumerOffsetTable:
+        return await self._table(RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetTable.decode)
+
+    async def delay_offsets(self) -> DelayOffsetTable:
+        return await self._table(RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsetTable.decode)
+
+    async def request_modes(self) -> RequestModeTable:
+        return await self._table(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, RequestModeTable.decode)
+
+    async def timer_metrics(self) -> TimerMetrics:
+        return await self._table(RequestCode.GET_TIMER_METRICS, TimerMetrics.decode)
+
+    async def timer_checkpoint(self) -> bytes:
+        return (await self._ask(RequestCode.GET_TIMER_CHECK_POINT)).body
+
+    async def _table(self, code: RequestCode, decode: Callable[[bytes], T]) -> T:
+        answer = await self._ask(code)
+        return await asyncio.to_thread(decode, answer.body)  # it may be large
+
+    async def _pages(
+        self, what: str, page: Callable[[int, str | None], Awaitable[tuple[Paged, int, int | None]]]
+    ) -> list[Paged]:
+        """All pages of one version. A broker that knows no pages gives all at once, and no total."""
+        for _ in range(STARTS_MAX):
+            pages: list[Paged] = []
+            version: DataVersion | None = None
+            count = 0
+            while count <= ENTRIES_MAX:
+                table, more, total = await page(count, None if version is None else version.encode().decode())
+                if version is not None and table.data_version != version:
+                    break  # it changed meanwhile
+                version = table.data_version
+                pages.append(table)
+                count += more
+                if total is None or count >= total or not more:
+                    return pages
+            else:
+                raise TableNotTold(
+                    f"{self.address} has more {what} than ENTRIES_MAX, {ENTRIES_MAX}: they are not copied"
+                )
+        raise TableNotTold(
+            f"{what} of {self.address} changed {STARTS_MAX} times while they were fetched; they are fetched "
+            "again soon"
+        )
+
+    async def _ask(
+        self, code: RequestCode, header: Header | None = None, timeout_s: float = TIMEOUT_S
+    ) -> Command:
+        answer = await self._dialer.call(self.address, code, header, timeout_s=timeout_s)
+        if answer.code != 0:
+            raise RequestFailed(answer.code, answer.remark, address=self.address, request=request_name(code))
+        return answer

@@ -1,0 +1,221 @@
+"""A follower has its leader's tables: topics, groups, progress of groups and delays, the state of the timer.
+
+They are asked for as soon as a leader is known, and again and again. Each table is made aside and takes the
+place of the one before, with the leader's version, so nobody sees half of one; then it is saved. A table that
+cannot be had stays as it is, and the next is asked for. RocketMQ's followers begin after a minute and ask
+every minute; in some of its versions they have no topics meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from kerolox.broker.cluster.remote_tables import RemoteTables
+from kerolox.broker.later.timers import Timers
+from kerolox.broker.leadership import Leader, Leadership
+from kerolox.broker.members.groups import Groups
+from kerolox.broker.tables.room import Tables
+from kerolox.clock import Clock
+from kerolox.errors import ConnectFailed, KeroloxError
+from kerolox.net.dialer import Dialer
+from kerolox.net.tls import ClientTls
+from kerolox.protocol.bodies.groups import GroupConfigTable, RequestModeTable
+from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
+from kerolox.protocol.bodies.stats import TimerMetrics
+from kerolox.protocol.bodies.topics import TopicConfigTable
+from kerolox.store.message_store import MessageStore
+from kerolox.store.tables.table import Table
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+COPY_S = 10.0
+TIMER_S = 3.0  # the timer's checkpoint: so late a follower that leads knows what was delivered
+
+
+class TableCopy:
+    """Copies while this broker follows and a leader is known. ``register`` asks the name servers anew who
+    leads, and tells them of topics that are other ones now. Without a timer there is nothing of it to copy.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        leadership: Leadership,
+        tables: Tables,
+        groups: Groups,
+        timers: Timers | None,
+        register: Callable[[], None],
+        clock: Clock,
+        *,
+        tls: ClientTls | None = None,
+    ) -> None:
+        self.passes = 0  # in which every table was copied
+        self._store = store
+        self._leadership = leadership
+        self._tables = tables
+        self._groups = groups
+        self._timers = timers
+        self._register = register
+        self._clock = clock
+        self._dialer = Dialer(clock=clock, tls=tls)
+        self._failed: dict[str, str] = {}  # by table, the error that was told last
+        self._ends: dict[str, dict[int, int]] = {}  # of all queues, when topics were asked for
+        self._asked = False
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        self._leadership.on_leader.append(lambda leader: self.copy_now())
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def copy_now(self) -> None:
+        """Do not wait for the next time."""
+        self._asked = True
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Ask for nothing more; what has come is taken over."""
+        self._closed = True
+        self.copy_now()
+        await self._dialer.close()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    # --- when ------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        next_s = 0.0
+        while not self._closed:
+            leader, now_s = self._leadership.leader, self._clock.monotonic_s()
+            is_asked, self._asked = self._asked, False
+            if leader is not None:
+                remote = RemoteTables(self._dialer, leader.address)
+                if is_asked or now_s >= next_s:
+                    await self._copy(leader, remote)
+                    next_s = self._clock.monotonic_s() + COPY_S
+                if self._timers is not None:
+                    timers = self._timers
+                    await self._take(leader, "timer checkpoint", remote.timer_checkpoint, timers.heard_leader)
+            if not self._closed:
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """Until it is time for the timer, or somebody asks."""
+        self._wake.clear()
+        timer = self._clock.call_later(TIMER_S, self._wake.set)
+        if not self._asked:
+            await self._wake.wait()
+        timer.cancel()
+
+    # --- what ------------------------------------------------------------------------------------------
+
+    async def _copy(self, leader: Leader, remote: RemoteTables) -> None:
+        take = self._take
+        self._ends = {topic: self._ends_of(topic) for topic in self._store.queues.by_topic}
+        done = [
+            await take(leader, "topics", remote.topics, self._topics),
+            await take(leader, "consumer offsets", remote.offsets, self._offsets),
+            await take(leader, "delay offsets", remote.delay_offsets, self._delay_offsets),
+            await take(leader, "groups", remote.groups, self._group_settings),
+            await take(leader, "request modes", remote.request_modes, self._request_modes),
+        ]
+        if self._timers is not None:
+            done.append(await take(leader, "timer metrics", remote.timer_metrics, self._timer_metrics))
+        self.passes += all(done)
+
+    async def _take(
+        self,
+        leader: Leader,
+        what: str,
+        ask: Callable[[], Awaitable[T]],
+        take: Callable[[T], Awaitable[None] | None],
+    ) -> bool:
+        """Ask for one table and take it over, if who was asked still leads; whether that worked. The same
+        error is told once."""
+        try:
+            found = await ask()
+            if self._leadership.leader != leader:
+                return False
+            taking = take(found)
+            if taking is not None:
+                await taking
+        except KeroloxError as error:
+            if self._closed:
+                return False
+            reason = str(error).partition("; failed ")[0]
+            if self._failed.get(what) != reason:
+                self._failed[what] = reason
+                if isinstance(error, ConnectFailed):
+                    self._register()
+                log.warning(
+                    "table_not_copied table=%r leader=%r error=%r next='it stays as it is; tried again'",
+                    what, leader.address, reason,
+                )  # fmt: skip
+            return False
+        except Exception:
+            log.exception("table_not_copied table=%r leader=%r next='tried again'", what, leader.address)
+            return False
+        if self._failed.pop(what, None):
+            log.info("table_copied_again table=%r leader=%r", what, leader.address)
+        return True
+
+    async def _topics(self, found: TopicConfigTable) -> None:
+        topics = self._tables.topics
+        if found.data_version == topics.table.version:
+            return
+        gone = topics.follow(found.topic_config_table, found.data_version)
+        log.info("topics_copied topics=%d gone=%d", len(topics.table.topics), len(gone))
+        await self._tables.topic_saver.saved()
+        self._register()
+        for topic in gone:
+            # What came while we asked is of a topic that was made after the answer.
+            if self._ends_of(topic) == self._ends.get(topic, {}):
+                # Made again under this name, its queues begin at 0: these must not be in the way.
+                self._tables.offsets.remove_topic(topic)
+                await self._store.delete_topic(topic)
+
+    def _ends_of(self, topic: str) -> dict[int, int]:
+        queues = self._store.queues.by_topic.get(topic, {})
+        return {queue_id: queue.max_offset for queue_id, queue in queues.items()}
+
+    async def _offsets(self, found: ConsumerOffsetTable) -> None:
+        table = self._tables.offsets
+        table.follow(found.offset_table, found.data_version)
+        if table.changed:
+            await self._tables.offset_saver.saved()
+
+    async def _delay_offsets(self, found: DelayOffsetTable) -> None:
+        table = self._tables.delay_offsets
+        if found.offset_table != table.offsets or found.data_version != table.version:
+            table.replace(found.offset_table, found.data_version)
+            await self._save(table)
+
+    async def _group_settings(self, found: GroupConfigTable) -> None:
+        if found.data_version == self._groups.table.version:
+            return
+        self._groups.follow(found.subscription_group_table, found.data_version, found.forbidden_table)
+        log.info("groups_copied groups=%d", len(self._groups.table.groups))
+        await self._tables.group_saver.saved()
+
+    async def _request_modes(self, found: RequestModeTable) -> None:
+        modes = self._tables.modes
+        if found.message_request_mode_map != modes.modes:
+            modes.replace(found.message_request_mode_map)
+            await self._tables.mode_saver.saved()
+
+    async def _timer_metrics(self, found: TimerMetrics) -> None:
+        table = self._tables.timer_counts
+        if found.data_version != table.body().data_version:
+            table.replace(found)
+            await self._save(table)
+
+    async def _save(self, table: Table) -> None:
+        """One of those that a leader saves at moments of its own."""
+        data = table.encode()
+        await asyncio.get_running_loop().run_in_executor(self._store.keeper, table.save, data)

@@ -1,0 +1,292 @@
+"""A follower as a broker: what it registers, copies and answers. The log itself is another story."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kerolox.broker.broker import Broker
+from kerolox.broker.leadership import Leader
+from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.errors import OptionError
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.body import MessageQueue
+from kerolox.protocol.bodies.groups import GroupConfig, SetRequestMode
+from kerolox.protocol.bodies.members import LockAnswer, LockRequest
+from kerolox.protocol.bodies.routes import KVTable
+from kerolox.protocol.bodies.stats import HaStatus
+from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
+from kerolox.protocol.headers.offset import ResetOffsetRequest, UpdateOffsetRequest
+from kerolox.protocol.headers.topic import CreateTopicRequest
+from kerolox.testing.broker import RunningBroker, running_broker
+from kerolox.testing.nameserver import running_nameserver
+
+from .talk import Talk, until
+
+HELD = PULL_SUBSCRIPTION | PULL_SUSPEND
+
+
+@dataclass
+class Pair:
+    leader: RunningBroker
+    follower: RunningBroker
+    dialer: Dialer
+
+    @property
+    def talk(self) -> Talk:
+        """With the follower."""
+        return Talk(self.dialer, self.follower)
+
+    async def copied(self) -> None:
+        """Wait for a whole pass that begins now."""
+        copy = self.follower.broker.table_copy
+        for _ in range(2):  # one may be under way
+            before = copy.passes
+            copy.copy_now()
+            await until(lambda before=before: copy.passes > before)
+
+    async def commit(self, to: RunningBroker, group: str, offset: int, topic: str = "T") -> int:
+        header = UpdateOffsetRequest(consumer_group=group, topic=topic, queue_id=0, commit_offset=offset)
+        return (await self.dialer.call(to.address, RequestCode.UPDATE_CONSUMER_OFFSET, header)).code
+
+    def progress(self, of: RunningBroker, group: str, topic: str = "T") -> int:
+        return of.broker.tables.offsets.offset(topic, group, 0)
+
+
+@asynccontextmanager
+async def pair(path: Path, **follower: Any) -> AsyncIterator[Pair]:
+    async with (
+        running_nameserver(directory=path / "n") as nameserver,
+        running_broker(directory=path / "a", nameserver=nameserver) as leader,
+        running_broker(
+            directory=path / "b", nameserver=nameserver, brokerRole="SLAVE", brokerId=1, **follower
+        ) as second,
+        Dialer() as dialer,
+    ):
+        made = Pair(leader, second, dialer)
+        await made.copied()
+        yield made
+
+
+# --- who it is -----------------------------------------------------------------------------------------
+
+
+async def test_a_follower_has_a_number_and_a_leader_has_none(tmp_path: Path) -> None:
+    options = BrokerOptions(role=BrokerRole.SLAVE, store_path=str(tmp_path / "store"))
+    with pytest.raises(OptionError, match="Slave's brokerId must be > 0"):
+        async with Broker(options):
+            pass
+    assert not (tmp_path / "store").exists()
+    async with running_broker(directory=tmp_path, brokerId=7) as running:
+        group = running.nameserver.routes.groups["broker-a"]
+        assert group.addresses == {0: running.address}
+
+
+async def test_it_registers_and_learns_who_leads(tmp_path: Path) -> None:
+    async with pair(tmp_path, brokerIP2="127.0.0.2") as both:
+        leader, follower = both.leader.broker, both.follower.broker
+        routes = both.leader.nameserver.routes
+        assert routes.groups["broker-a"].addresses == {0: leader.address, 1: follower.address}
+        alive = routes.alive["DefaultCluster", follower.address]
+        assert alive.ha_address == f"127.0.0.2:{follower.endpoints.ha_port}"
+        assert follower.leadership.leader == Leader(leader.address, leader.endpoints.ha_address)
+        heard: list[Leader | None] = []
+        follower.leadership.on_leader.append(heard.append)
+        await both.leader.stop()
+        follower.registrations.register_all()
+        await until(lambda: heard == [None])
+        await both.leader.start()
+        follower.registrations.register_all()
+        await until(lambda: len(heard) == 2)
+        assert heard[1] == Leader(leader.address, leader.endpoints.ha_address)
+        info = await both.dialer.call(follower.address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        assert KVTable.decode(info.body).table["brokerActive"] == "false"
+        status = await both.dialer.call(follower.address, RequestCode.GET_BROKER_HA_STATUS)
+        assert not HaStatus.decode(status.body).master
+
+
+# --- what it copies ------------------------------------------------------------------------------------
+
+
+async def test_it_has_the_tables_of_its_leader_at_once(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        leader, follower = both.leader.broker.tables, both.follower.broker.tables
+        await both.leader.create_topic("T", queues=3, attributes="+message.type=FIFO")
+        groups = both.leader.broker.membership.groups
+        groups.put(GroupConfig(group_name="g", retry_max_times=3))
+        groups.set_readable("g", "T", readable=False)
+        leader.offsets.commit("T", "g", 0, 5)
+        leader.delay_offsets.update(3, 17)
+        leader.modes.put(SetRequestMode(topic="T", consumer_group="g"))
+        leader.timer_counts.add("T", 4)
+        await both.copied()
+        assert follower.topics.table.topics == leader.topics.table.topics
+        assert follower.topics.table.version == leader.topics.table.version
+        assert follower.groups.groups == leader.groups.groups
+        assert follower.groups.forbidden == {"g": {"T": 4}}
+        assert follower.groups.version == leader.groups.version
+        assert follower.offsets.offsets == leader.offsets.offsets
+        assert follower.delay_offsets.offsets == {3: 17}
+        assert follower.modes.modes == leader.modes.modes
+        assert follower.timer_counts.counts == {"T": 4}
+        await both.follower.stop()
+        await both.leader.stop()
+        await both.follower.start()
+        kept = both.follower.broker.tables
+        assert kept.topics.table.topics == leader.topics.table.topics
+        assert kept.groups.groups == leader.groups.groups
+        assert kept.offsets.offset("T", "g", 0) == 5
+        assert kept.delay_offsets.offsets == {3: 17}
+
+
+async def test_many_topics_come_in_pages(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        leader, follower = both.leader.broker.tables, both.follower.broker.tables
+        for number in range(4500):
+            leader.topics.table.put(TopicConfig(topic_name=f"T{number:04d}", write_queue_nums=1))
+            leader.groups.put(GroupConfig(group_name=f"g{number:04d}"))
+        await both.copied()
+        assert follower.topics.table.topics == leader.topics.table.topics
+        assert follower.groups.groups == leader.groups.groups
+
+
+async def test_a_topic_that_is_gone_takes_its_queues_along(tmp_path: Path) -> None:
+    async with running_broker(directory=tmp_path / "b") as before, Dialer() as dialer:
+        # What the log brought: this was the leader once.
+        await Talk(dialer, before).send("gone")
+        await Talk(dialer, before).send("kept")
+        before.broker.tables.offsets.commit("gone", "g", 0, 1)
+    async with pair(tmp_path) as both:
+        store, tables = both.follower.broker.store, both.follower.broker.tables
+        await until(lambda: "gone" not in store.queues.by_topic)
+        assert tables.topics.find("gone") is None
+        assert tables.offsets.offset("gone", "g", 0) == -1
+        # System topics stay, whatever the leader has.
+        assert tables.topics.find("SCHEDULE_TOPIC_XXXX") is not None
+
+
+async def test_a_table_that_cannot_be_had_stays_and_the_others_come(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pair(tmp_path) as both:
+        leader, follower = both.leader.broker, both.follower.broker
+        leader.tables.topics.table.topics["bad"] = TopicConfig(topic_name="other")
+        leader.tables.topics.table.bump()
+        leader.tables.groups.put(GroupConfig(group_name="g"))
+        before = dict(follower.tables.topics.table.topics)
+        follower.table_copy.copy_now()
+        await until(lambda: "table_not_copied table='topics'" in caplog.text)
+        await until(lambda: "g" in follower.tables.groups.groups)
+        assert follower.tables.topics.table.topics == before
+
+
+# --- progress of groups ----------------------------------------------------------------------------------
+
+
+async def test_progress_follows_the_leader_backwards_too(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        leader = both.leader.broker
+        for _ in range(10):
+            await Talk(both.dialer, both.leader).send("T")
+        leader.membership.groups.config("g")
+        assert await both.commit(both.leader, "g", 8) == 0
+        await both.copied()
+        assert both.progress(both.follower, "g") == 8
+        leader.tables.offsets.reset("T", "g", 0, 2)
+        await both.copied()
+        assert both.progress(both.follower, "g") == 2
+
+
+async def test_progress_made_at_the_follower_is_not_undone(tmp_path: Path) -> None:
+    """RocketMQ's groups consume again what they had consumed while the leader was away (#1094)."""
+    async with pair(tmp_path) as both:
+        leader = both.leader.broker
+        for _ in range(10):
+            await Talk(both.dialer, both.leader).send("T")
+        leader.membership.groups.config("g")
+        assert await both.commit(both.leader, "g", 3) == 0
+        await both.copied()
+        assert await both.commit(both.follower, "g", 9) == 0
+        leader.tables.offsets.bump()  # much happened at the leader since
+        await both.copied()
+        assert both.progress(both.follower, "g") == 9
+        # The leader has as much: from now on its word counts again.
+        assert await both.commit(both.leader, "g", 9) == 0
+        await both.copied()
+        leader.tables.offsets.reset("T", "g", 0, 1)
+        await both.copied()
+        assert both.progress(both.follower, "g") == 1
+
+
+# --- what it answers ---------------------------------------------------------------------------------------
+
+
+async def test_it_takes_no_messages_and_says_who_does(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        refused = await both.talk.send("T")
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert (refused.remark or "").startswith("[REJECTREQUEST]system busy, start flow control for a while")
+        pulled = await both.talk.pull("T")
+        assert pulled.code == ResponseCode.SYSTEM_BUSY
+        assert "slaveReadEnable" in (pulled.remark or "")
+        reset = ResetOffsetRequest(topic="T", group="g", timestamp=0)
+        answer = await both.dialer.call(
+            both.follower.address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset
+        )
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker",
+        )  # fmt: skip
+
+
+async def test_it_grants_locks_and_takes_settings(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        await both.leader.create_topic("T")
+        await both.copied()
+        queue = MessageQueue("T", "broker-a", 0)
+        asked = LockRequest(client_id="c", consumer_group="g", mq_set=frozenset({queue}))
+        answer = await both.dialer.call(
+            both.follower.address, RequestCode.LOCK_BATCH_MQ, None, asked.encode()
+        )
+        assert LockAnswer.decode(answer.body).lock_ok_mq_set == {queue}
+        header = CreateTopicRequest(topic="mine", read_queue_nums=1, write_queue_nums=1, perm=6)
+        made = await both.dialer.call(both.follower.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        assert made.code == 0
+        assert both.follower.broker.tables.topics.find("mine") is not None
+        await both.copied()
+        assert both.follower.broker.tables.topics.find("mine") is None
+
+
+async def test_consumers_are_sent_to_the_leader_and_held_without_one(tmp_path: Path) -> None:
+    async with pair(tmp_path, slaveReadEnable=True) as both:
+        await both.leader.create_topic("T")
+        await both.copied()
+        for offset in (0, 5):  # at the end of the copy, and behind it
+            answer = await both.talk.pull("T", offset=offset, sys_flag=HELD)
+            assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            assert answer.fields["suggestWhichBrokerId"] == "0"
+            assert answer.fields["nextBeginOffset"] == str(offset)
+        leadership, waiting = both.follower.broker.leadership, both.follower.broker.consuming.waiting
+        leader = leadership.leader
+        leadership.led_by(None)
+        held = [asyncio.ensure_future(both.talk.pull("T", offset=at, sys_flag=HELD)) for at in (0, 5)]
+        await until(lambda: waiting.held == 2)
+        leadership.led_by(leader)
+        for at, pull in zip((0, 5), held, strict=True):
+            answer = await pull
+            assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            assert answer.fields["nextBeginOffset"] == str(at)
+        leadership.led_by(None)
+        timed_out = await both.talk.pull("T", offset=0, sys_flag=HELD, suspend_timeout_millis=50)
+        assert timed_out.code == ResponseCode.PULL_NOT_FOUND
+        both.follower.broker.options.correct_while_following = True
+        moved = await both.talk.pull("T", offset=5, sys_flag=HELD)
+        assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+        assert moved.fields["nextBeginOffset"] == "0"
