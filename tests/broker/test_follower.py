@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kerolox.broker.broker import Broker
-from kerolox.broker.leadership import Leader
+from kerolox.broker.leadership import LeaderAddress
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.errors import OptionError
 from kerolox.net.dialer import Dialer
@@ -97,8 +97,8 @@ async def test_it_registers_and_learns_who_leads(tmp_path: Path) -> None:
         assert routes.groups["broker-a"].addresses == {0: leader.address, 1: follower.address}
         alive = routes.alive["DefaultCluster", follower.address]
         assert alive.ha_address == f"127.0.0.2:{follower.endpoints.ha_port}"
-        assert follower.leadership.leader == Leader(leader.address, leader.endpoints.ha_address)
-        heard: list[Leader | None] = []
+        assert follower.leadership.leader == LeaderAddress(leader.address, leader.endpoints.ha_address)
+        heard: list[LeaderAddress | None] = []
         follower.leadership.on_leader.append(heard.append)
         await both.leader.stop()
         follower.registrations.register_all()
@@ -106,7 +106,7 @@ async def test_it_registers_and_learns_who_leads(tmp_path: Path) -> None:
         await both.leader.start()
         follower.registrations.register_all()
         await until(lambda: len(heard) == 2)
-        assert heard[1] == Leader(leader.address, leader.endpoints.ha_address)
+        assert heard[1] == LeaderAddress(leader.address, leader.endpoints.ha_address)
         info = await both.dialer.call(follower.address, RequestCode.GET_BROKER_RUNTIME_INFO)
         assert KVTable.decode(info.body).table["brokerActive"] == "false"
         status = await both.dialer.call(follower.address, RequestCode.GET_BROKER_HA_STATUS)
@@ -224,6 +224,38 @@ async def test_progress_made_at_the_follower_is_not_undone(tmp_path: Path) -> No
         leader.tables.offsets.reset("T", "g", 0, 1)
         await both.copied()
         assert both.progress(both.follower, "g") == 1
+
+
+async def test_a_leader_that_returns_takes_the_progress_made_meanwhile(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        for _ in range(10):
+            await Talk(both.dialer, both.leader).send("T")
+        for group in ("g", "ahead", "set_back"):
+            both.leader.broker.membership.groups.config(group)
+            assert await both.commit(both.leader, group, 3) == 0
+        await both.copied()
+        await both.leader.stop()
+        assert await both.commit(both.follower, "g", 9) == 0
+        assert await both.commit(both.follower, "ahead", 99) == 0  # further than the leader's log
+        await both.leader.start()
+        assert both.progress(both.leader, "g") == 9
+        assert both.progress(both.leader, "ahead") == 10
+        assert both.progress(both.leader, "set_back") == 3
+
+
+async def test_a_group_that_was_set_back_stays_where_it_is(tmp_path: Path) -> None:
+    """The follower has not heard of it, and nobody consumed there since."""
+    async with pair(tmp_path) as both:
+        for _ in range(10):
+            await Talk(both.dialer, both.leader).send("T")
+        both.leader.broker.membership.groups.config("g")
+        assert await both.commit(both.leader, "g", 8) == 0
+        await both.copied()
+        both.leader.broker.tables.offsets.reset("T", "g", 0, 2)
+        await both.leader.stop()
+        assert both.progress(both.follower, "g") == 8
+        await both.leader.start()
+        assert both.progress(both.leader, "g") == 2
 
 
 # --- what it answers ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import kerolox.protocol.fast_codecs  # noqa: F401 — registers the fast codecs
 from kerolox.broker.admin.admin import Admin
 from kerolox.broker.base import Base, lanes_of, set_ages
 from kerolox.broker.cluster.address import advertised_host, resolve
+from kerolox.broker.cluster.followers_progress import FollowersProgress
 from kerolox.broker.cluster.registration import Registrations, split_nameservers
 from kerolox.broker.cluster.table_copy import TableCopy
 from kerolox.broker.consume.room import Consuming
@@ -35,6 +36,7 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.front.caller import Caller, CallerEvents
 from kerolox.front.handlers import Handlers
 from kerolox.front.requests import Row
+from kerolox.net.dialer import Dialer
 from kerolox.options import check_present
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys
@@ -100,6 +102,7 @@ class Broker(CallerEvents):
         push(self.later.timers.close)
         push(self.leadership.stop)
         await self.leadership.start()
+        await self._take_progress()
         push(self.ports.close)
         await self.ports.open()
         push(self._answer_flushed)
@@ -226,6 +229,14 @@ class Broker(CallerEvents):
         for handlers in (self.ports.handlers, self.ports.vip_handlers):
             handlers.after_pass.append(self.producing.sends.end_pass)
             self.remoting.send_runs.add_to(handlers, self.lanes["send"])
+
+    async def _take_progress(self) -> None:
+        options = self.options
+        nameservers = split_nameservers(options.nameservers)
+        if self.leadership.leads and nameservers:
+            async with Dialer(clock=self.clock, tls=options.own_tls) as dialer:
+                progress = FollowersProgress(dialer, nameservers, self.store, self.tables)
+                await progress.take(options.cluster, options.broker_name, self.address)
 
     @property
     def handlers(self) -> Handlers:

@@ -48,7 +48,7 @@ class Link(Protocol):
         """Return when nothing more will be appended."""
 
 
-class Leader(NamedTuple):
+class LeaderAddress(NamedTuple):
     """Where a follower finds the broker that leads."""
 
     address: str
@@ -60,8 +60,8 @@ class Leadership:
 
     def __init__(self, store: MessageStore, role: BrokerRole, follower_id: int = 0) -> None:
         self.leads = False  # whether messages are taken from clients
-        self.leader: Leader | None = None  # who does, if not this one; None: nobody that is known
-        self.on_leader: list[Callable[[Leader | None], None]] = []  # hears of another one, or of none
+        self.leader: LeaderAddress | None = None  # who does, if not this one; None: nobody that is known
+        self.on_leader: list[Callable[[LeaderAddress | None], None]] = []  # hears of another one, or of none
         self._follower_id = follower_id
         self._store = store
         self._follows = role is BrokerRole.SLAVE  # at the start
@@ -77,7 +77,7 @@ class Leadership:
         """Which broker of its name this one is."""
         return 0 if self.leads else self._follower_id
 
-    def led_by(self, leader: Leader | None) -> None:
+    def led_by(self, leader: LeaderAddress | None) -> None:
         """What a name server says: this one leads, or nobody does."""
         if leader == self.leader or self.leads:
             return

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kerolox.broker.leadership import Leader, Leadership
+from kerolox.broker.leadership import LeaderAddress, Leadership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
@@ -57,7 +57,7 @@ class NameServerLine:
         self.address = address
         self.knows_us = False  # it has confirmed all topics, over the connection we have
         self.changed: dict[str, TopicConfig] = {}  # topics that changed since, and are not yet confirmed
-        self.leader: Leader | None = None  # whom it knows, when it knows us
+        self.leader: LeaderAddress | None = None  # whom it knows, when it knows us
         self.failures = 0
         self.last_error = ""
         self.wake = asyncio.Event()
@@ -224,7 +224,7 @@ class Registrations(CallerEvents):
         # One that has just started may not know the leader yet, while others do.
         self._leadership.led_by(next((one.leader for one in self.lines if one.knows_us and one.leader), None))
 
-    async def _register(self, nameserver: str, topics: Iterable[TopicConfig]) -> Leader | None:
+    async def _register(self, nameserver: str, topics: Iterable[TopicConfig]) -> LeaderAddress | None:
         """Tell these topics; whom the name server takes for the leader, if it is not us."""
         options = self._options
         table = TopicConfigTable(
@@ -253,7 +253,7 @@ class Registrations(CallerEvents):
         found = answer.header(RegisterBrokerAnswer)
         if not found.master_addr or found.master_addr == self._address:
             return None
-        return Leader(found.master_addr, options.ha_leader or found.ha_server_addr or "")
+        return LeaderAddress(found.master_addr, options.ha_leader or found.ha_server_addr or "")
 
     def _told(self, config: TopicConfig) -> TopicConfig:
         """A topic as clients are to see it: a broker that may not be written has no writable topics."""

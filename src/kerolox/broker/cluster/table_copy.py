@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from kerolox.broker.cluster.remote_tables import RemoteTables
 from kerolox.broker.later.timers import Timers
-from kerolox.broker.leadership import Leader, Leadership
+from kerolox.broker.leadership import LeaderAddress, Leadership
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.tables.room import Tables
 from kerolox.clock import Clock
@@ -115,7 +115,7 @@ class TableCopy:
 
     # --- what ------------------------------------------------------------------------------------------
 
-    async def _copy(self, leader: Leader, remote: RemoteTables) -> None:
+    async def _copy(self, leader: LeaderAddress, remote: RemoteTables) -> None:
         take = self._take
         self._ends = {topic: self._ends_of(topic) for topic in self._store.queues.by_topic}
         done = [
@@ -131,7 +131,7 @@ class TableCopy:
 
     async def _take(
         self,
-        leader: Leader,
+        leader: LeaderAddress,
         what: str,
         ask: Callable[[], Awaitable[T]],
         take: Callable[[T], Awaitable[None] | None],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from kerolox.broker.base import Base
+from kerolox.broker.leadership import LeaderAddress
 from kerolox.net.dialer import Dialer
 from kerolox.replication.follower import Follower
 from kerolox.replication.leader import Leader
 
 
 class Replication:
-    """Both ends; one of them is at work. ``follower.lead_by`` is for who knows the leader."""
+    """Both ends; one of them is at work."""
 
     def __init__(self, base: Base) -> None:
         options = base.options
@@ -19,6 +20,14 @@ class Replication:
             base.store, options, base.clock, self._dialer, ha_address=options.ha_master_address
         )
         base.leadership.follow_by(self.follower)
+        base.leadership.on_leader.append(self._leader_changed)
+
+    def _leader_changed(self, found: LeaderAddress | None) -> None:
+        """Name servers tell of another leader, or of none."""
+        if found is None:
+            self.follower.lead_by("", "")
+        else:
+            self.follower.lead_by(found.ha_address, found.address)
 
     async def close(self) -> None:
         await self.leader.follow()
