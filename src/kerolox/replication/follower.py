@@ -74,6 +74,7 @@ class Follower:
 
     async def start(self) -> None:
         if self._task is None:
+            self._set(LinkState.CONNECTING if self._ha_address else LinkState.NO_LEADER)
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:

@@ -1,0 +1,208 @@
+"""Connections that break, stall and come back; brokers that change places."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kerolox.broker.broker import Broker
+from kerolox.broker.options import BrokerOptions
+from kerolox.protocol.codes import RequestCode
+from kerolox.replication.link_state import LinkState
+from kerolox.store.errors import StoreError
+from kerolox.testing.broker import SMALL
+
+from .kit import FILE, Following, Leading, Settings, pair, put, raw, store_at, until
+
+
+class Between:
+    """Stands between a follower and its leader, and can let nothing through."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.open = asyncio.Event()
+        self.open.set()
+        self.writers: list[asyncio.StreamWriter] = []
+        self.passed = 0
+        self.most: int | None = None  # hang up behind so many bytes of the leader's
+
+    async def __aenter__(self) -> Between:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.cut()
+        self.server.close()
+
+    def cut(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+        self.writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = self.target.split(":")
+        other_reader, other_writer = await asyncio.open_connection(host, int(port))
+        self.writers += [writer, other_writer]
+        await asyncio.gather(self._pass(reader, other_writer), self._pass(other_reader, writer, counted=True))
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counted: bool = False
+    ) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                await self.open.wait()
+                if counted and self.most is not None:
+                    data, self.most = data[: self.most], max(0, self.most - len(data))
+                    if not self.most:
+                        writer.write(data)
+                        await writer.drain()
+                        self.most = None
+                        self.cut()
+                        return
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+
+async def test_a_connection_cut_at_any_byte(tmp_path: Path) -> None:
+    async with store_at(tmp_path / "leader") as leads, Leading(leads) as leading:
+        put(leads, 3, size=60)
+        # Of the first record, its head, and what follows: all places.
+        for most in (*range(1, 40, 3), 100, 150, 190, 230, 300):
+            async with (
+                Between(leading.address) as between,
+                store_at(tmp_path / f"follower-{most}") as follows,
+            ):
+                between.most = most
+                async with Following(follows, between.address) as following:
+                    await following.has(leads)
+
+
+async def test_it_goes_on_after_cuts_while_messages_come(tmp_path: Path) -> None:
+    async with (
+        store_at(tmp_path / "leader") as leads,
+        Leading(leads) as leading,
+        Between(leading.address) as between,
+        store_at(tmp_path / "follower") as follows,
+        Following(follows, between.address) as following,
+    ):
+        for turn in range(6):
+            put(leads, 100)
+            between.most = 10_000 + turn * 1111
+            await until(lambda: following.follower.copying or following.follower.state is LinkState.LOST)
+            await asyncio.sleep(0.05)
+        between.most = None
+        await following.has(leads)
+
+
+async def test_silence_ends_the_connection_on_both_sides(tmp_path: Path) -> None:
+    settings = Settings(ha_heartbeat_ms=50, ha_silence_ms=300)
+    async with (
+        store_at(tmp_path / "leader") as leads,
+        Leading(leads, settings) as leading,
+        Between(leading.address) as between,
+        store_at(tmp_path / "follower") as follows,
+        Following(follows, between.address, settings) as following,
+    ):
+        put(leads, 5)
+        await following.has(leads)
+        between.open.clear()
+        await until(lambda: following.follower.state is LinkState.LOST)
+        assert "the leader said nothing for" in following.follower.text
+        await until(lambda: leading.told.names == [])
+        between.open.set()
+        put(leads, 5)
+        await following.has(leads)
+
+
+async def test_a_heartbeat_keeps_an_idle_connection(tmp_path: Path) -> None:
+    settings = Settings(ha_heartbeat_ms=50, ha_silence_ms=300)
+    async with pair(tmp_path, put, settings) as (leading, following):
+        await following.has(leading.store)
+        link = following.follower.link
+        await asyncio.sleep(0.8)
+        assert following.follower.link is link
+        assert following.follower.copying
+
+
+async def test_a_log_begins_elsewhere_only_while_it_is_empty(tmp_path: Path) -> None:
+    async with store_at(tmp_path) as store:
+        await store.begin_at(2 * FILE)
+        assert (store.log.min_offset, store.log.max_offset, store.progress.confirmed) == (2 * FILE,) * 3
+        with pytest.raises(StoreError, match=r"cannot begin at 5"):
+            await store.begin_at(5)
+    async with store_at(tmp_path) as store:  # as it was left
+        assert store.log.min_offset == store.log.max_offset == 2 * FILE
+        await store.begin_at(FILE)
+        put(store)
+        with pytest.raises(StoreError, match=f"it holds {FILE} to"):
+            await store.begin_at(0)
+
+
+def a_broker(path: Path) -> Broker:
+    options = {**SMALL, "commit_log_file_bytes": FILE, "disk_free_enough": 1}
+    return Broker(
+        BrokerOptions(
+            store_path=str(path),
+            bind_address="127.0.0.1",
+            listen_port=0,
+            broker_name=path.name,
+            advertised_host="127.0.0.1",
+            **options,
+        )
+    )
+
+
+async def test_brokers_change_places(tmp_path: Path) -> None:
+    async with a_broker(tmp_path / "one") as one, a_broker(tmp_path / "two") as two:
+        put(one.store, 700)
+        await two.leadership.follow("the other one leads")
+        assert two.replication.follower.state is LinkState.NO_LEADER
+        two.replication.follower.lead_by(one.endpoints.ha_address, one.address)
+        await until(lambda: two.store.log.max_offset == one.store.log.max_offset)
+        assert raw(two.store) == raw(one.store)
+        assert two.store.max_offset("T", 0) == one.store.max_offset("T", 0)
+        # The new leader goes on where the old one ended: the queues too.
+        await one.leadership.follow("it is tired")
+        await two.leadership.lead()
+        assert two.replication.follower.state is LinkState.OFF
+        ends = [two.store.max_offset("T", queue_id) for queue_id in range(3)]
+        put(two.store, 3)
+        assert [two.store.max_offset("T", queue_id) for queue_id in range(3)] == [end + 1 for end in ends]
+        one.replication.follower.lead_by(two.endpoints.ha_address, two.address)
+        await until(lambda: one.store.log.max_offset == two.store.log.max_offset)
+        assert raw(two.store) == raw(one.store)
+        assert two.replication.follower.refusals == one.replication.follower.refusals == 0
+
+
+async def test_half_a_record_is_cut_off_before_a_broker_leads(tmp_path: Path) -> None:
+    async with a_broker(tmp_path / "one") as one, a_broker(tmp_path / "two") as two:
+        put(one.store, 5)
+        await two.leadership.follow("the other one leads")
+        two.store.log.append_raw(raw(one.store)[:-7])
+        assert two.store.log.whole_end < two.store.log.max_offset
+        whole = two.store.log.whole_end
+        await two.leadership.lead()
+        assert two.store.log.max_offset == whole
+        put(two.store, 3)
+        assert two.store.log.record_at(whole)
+        assert sum(two.store.max_offset("T", queue_id) for queue_id in range(3)) == 7
+
+
+async def test_the_leader_is_asked_where_its_log_ends(tmp_path: Path) -> None:
+    """28 says at once what a heartbeat would say later, or a leader of RocketMQ's never."""
+    async with a_broker(tmp_path / "one") as one, a_broker(tmp_path / "two") as two:
+        assert RequestCode.GET_BROKER_RUNTIME_INFO == 28
+        put(two.store, 5)
+        await two.leadership.follow("the other one leads")
+        two.replication.follower.lead_by(one.endpoints.ha_address, one.address)
+        await until(lambda: two.replication.follower.state is LinkState.LEADER_BEHIND)
+        assert f"the leader's log holds 0 to 0 and this follower's 0 to {two.store.log.max_offset}" in (
+            two.replication.follower.text
+        )
