@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.rounds import percentile, take_turns
 from bench.store_load import BATCH, BORN_HOST, BORN_MS, QUEUES, SHAPES, TOPIC, Load, fill, forget_pages
-from kerolox.store.log.flush import Safe
+from kerolox.store.log.safe import Safe
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.reading import QueueRead
 

@@ -13,8 +13,7 @@ import pytest
 import trustme
 
 from kerolox.broker.absent import SETTINGS, TOPIC_ATTRIBUTES
-from kerolox.broker.broker import Broker
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.errors import KeroloxError, NotThere
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.net.dialer import Dialer
@@ -32,7 +31,6 @@ from tests.broker.talk import Talk, send_fields
 
 # How an operator asks for what is not there.
 ASKED = {
-    "brokerRole": "SYNC_MASTER", "inSyncReplicas": "2", "minInSyncReplicas": "2",
     "totalReplicas": "3",
     "storeType": "defaultRocksDB", "configManagerVersion": "v2", "defaultMessageRequestMode": "POP",
     "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
@@ -68,13 +66,6 @@ def test_a_setting_that_asks_for_nothing_is_taken(key: str) -> None:
 def test_the_name_server_refuses_too(line: str) -> None:
     with pytest.raises(NotThere, match=line.partition("=")[0]):
         load(NamesrvOptions, file_text=line)
-
-
-async def test_a_broker_in_a_program_refuses_too(tmp_path: Path) -> None:
-    with pytest.raises(NotThere, match="copies on other hosts"):
-        async with Broker(BrokerOptions(role=BrokerRole.SYNC_MASTER, store_path=str(tmp_path / "store"))):
-            pass
-    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("where", ["file", "--set"])
@@ -114,8 +105,8 @@ async def test_requests_are_refused(tmp_path: Path) -> None:
             )  # fmt: skip
             assert TOPIC_ATTRIBUTES[name].why in await remark(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
             assert broker.tables.topics.find("t") is None
-        assert "inSyncReplicas" in await remark(
-            RequestCode.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=5\ninSyncReplicas=2\n"
+        assert "enableDLegerCommitLog" in await remark(
+            RequestCode.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=5\nenableDLegerCommitLog=true\n"
         )
         assert broker.options.keep_hours == 72  # all or none
         group = GroupConfig(group_name="g", attributes={"+priority.factor": "7"})

@@ -74,9 +74,8 @@ async def test_settings_are_shown(talk: Talk) -> None:
     assert shown["brokerName"] == "broker-a"
     assert shown["autoCreateTopicEnable"] == "true"
     # What tools look at though it is not here: off, and the number of processors by its old name.
-    assert (shown["aclEnable"], shown["inSyncReplicas"], shown["defaultMessageRequestMode"]) == (
-        "false", "1", "PULL",
-    )  # fmt: skip
+    assert (shown["aclEnable"], shown["defaultMessageRequestMode"]) == ("false", "PULL")
+    assert shown["inSyncReplicas"] == "2"  # RocketMQ: 1, with which SYNC_MASTER waits for nobody
     assert int(shown["clientCallbackExecutorThreads"]) == os.cpu_count()
     # The ports and the address that were chosen where the options leave it open.
     host, _, port = talk.address.rpartition(":")

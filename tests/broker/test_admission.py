@@ -28,6 +28,7 @@ SOURCES = {path.name: path.read_text() for path in Path(kerolox.broker.__file__)
         (r"\[REJECTREQUEST\]system busy.*this broker follows", "admission.py"),
         (r"stalled_ms >", "admission.py"),
         (r"broker unable to service", "admission.py"),
+        (r"in-sync replicas not enough", "admission.py"),
         (r"request queueId\[", "admission.py"),
         (r"LMQ_CONSUME_QUEUE_NUM_EXCEEDED", "admission.py"),
         (r"for guard in", "admission.py"),

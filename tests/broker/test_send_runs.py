@@ -256,7 +256,7 @@ async def test_where_senders_must_sign_only_those_who_are_cleared_are_taken_in_r
         return signature == b64encode(hmac.digest(b"secret", text + body, "sha1"))
 
     runs = talk.running.broker.remoting.send_runs
-    runs._setting = runs._setting._replace(clears=clears, signed_only=True)
+    runs._settings = [one._replace(clears=clears, signed_only=True) for one in runs._settings]
     await talk.send("T")
     assert talk.taken == 0
     talk.dialer.handlers.hooks.append(Signing(ClientOptions(access_key="me", secret_key="guess")))

@@ -11,7 +11,7 @@ from tests.store.dispatch.kit import Rig, rig_at
 from tests.store.test_flush import append
 
 import kerolox
-from kerolox.store.log.flush import Safe
+from kerolox.store.log.safe import Safe
 from kerolox.store.options import FlushMode
 from kerolox.store.state import NotWritable
 
@@ -68,7 +68,11 @@ async def test_a_failed_flush_is_not_safe(rig: Rig) -> None:
         (r"\.wait_safe\(", {"acks.py"}),
         # Beside the answers: when a log is flushed, and up to where it may be read.
         (r"\.flush_mode\b", {"acks.py", "flush.py", "message_store.py"}),
-        (r"\bSafe\.(YES|TIMEOUT|FAILED)\b", {"acks.py", "flush.py", "sends.py", "send_runs.py"}),
+        (r"\bSafe\.[A-Z]", {"safe.py", "acks.py", "flush.py", "replica_waits.py"}),
+        (
+            r"\.(wait_for_replicas|replicas_needed|replicas_min|replicas_degrade)\b",
+            {"acks.py", "leadership.py"},
+        ),
     ],
 )
 def test_one_place_decides_when_to_answer(asks: str, where: set[str]) -> None:

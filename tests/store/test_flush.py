@@ -10,7 +10,7 @@ from tests.store.dispatch.kit import SYNC, Rig, bodies, rig_at, until
 
 from kerolox.store.errors import OffsetOutOfRange
 from kerolox.store.log.acks import NotSafe
-from kerolox.store.log.flush import Safe
+from kerolox.store.log.safe import Safe
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.reading import Found
 from kerolox.store.state import NotWritable, Obstacle

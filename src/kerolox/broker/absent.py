@@ -21,15 +21,14 @@ from kerolox.store.log.cursors import MessageRefused
 log = logging.getLogger(__name__)
 
 OFF = ("", "false")
-ONE = ("", "0", "1")
 
 ACCESS = (
     "access control is not there yet, and everybody who reaches the port would be let in. Let a firewall or "
     "mutual TLS (tls.server.mode=enforcing, tls.server.need.client.auth=require) decide who does"
 )
 COPIES = (
-    "acknowledgement by copies on other hosts is not there yet: what is acknowledged is in the leader's log "
-    "alone. flushDiskType=SYNC_FLUSH makes it survive power loss there"
+    "a follower that acts for its leader, and an escape to other brokers, are not there yet: while a leader "
+    "is away, its follower serves reads and nothing else"
 )
 CONTROLLER = "brokers that elect their leader (controller, DLedger) are not there yet"
 ROCKSDB = "queues, offsets, timers and settings are files in this broker's store, not in RocksDB"
@@ -45,12 +44,8 @@ SETTINGS: Mapping[str, Absent] = {
     "authorizationEnabled": Absent(OFF, ACCESS),
     "migrateAuthFromV1Enabled": Absent(OFF, ACCESS),
     "tls.config.file": Absent(("",), TLS_FILE),
-    "brokerRole": Absent(("SLAVE", "ASYNC_MASTER"), COPIES),
-    "inSyncReplicas": Absent(ONE, COPIES),
-    "minInSyncReplicas": Absent(ONE, COPIES),
-    "totalReplicas": Absent(ONE, COPIES),
-    "allAckInSyncStateSet": Absent(OFF, COPIES),
-    "enableAutoInSyncReplicas": Absent(OFF, COPIES),
+    "totalReplicas": Absent(("1",), COPIES),
+    "allAckInSyncStateSet": Absent(OFF, CONTROLLER),
     "duplicationEnable": Absent(OFF, COPIES),
     "enableSlaveActingMaster": Absent(OFF, COPIES),
     "enableRemoteEscape": Absent(OFF, COPIES),

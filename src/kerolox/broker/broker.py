@@ -105,7 +105,7 @@ class Broker(CallerEvents):
         await self._take_progress()
         push(self.ports.close)
         await self.ports.open()
-        push(self._answer_flushed)
+        push(self._answer_waiting)
         push(self.leadership.stop)
         push(self.later.timers.stop)
         push(GracefulStop(self.ports.servers, self.consuming.waiting, options, self.clock).send_away)
@@ -264,13 +264,14 @@ class Broker(CallerEvents):
         await self.tables.topics.unsaved.all_saved()
         await self.registrations.settled()
 
-    async def _answer_flushed(self) -> None:
-        """Take no more messages, and answer the sends that wait for a flush before their connections are
-        closed."""
+    async def _answer_waiting(self) -> None:
+        """Take no more messages, and answer the sends that wait for a flush or for replicas before their
+        connections are closed."""
         self.write_path.intake.write()
         self.store.state.set(Obstacle.CLOSED, "the broker is stopping")
         try:
             await asyncio.wait_for(self.store.flusher.flush_all(), self.options.flush_timeout_ms / 1000)
         except (StoreError, TimeoutError):
             pass  # senders get no answer, and send again elsewhere; the store's close says what failed
+        await self.store.acks.settle()
         await asyncio.sleep(0)

@@ -69,6 +69,7 @@ class Leadership:
         self._leading: list[Part] = []  # in the order they began
         self._link: Link | None = None
         self._turn = asyncio.Lock()
+        store.acks.wait_for_replicas = role is BrokerRole.SYNC_MASTER
         if self._follows:
             store.state.set(Obstacle.FOLLOWER, "this broker is a SLAVE")
 

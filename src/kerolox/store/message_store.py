@@ -33,6 +33,7 @@ from kerolox.store.log.acks import Acks
 from kerolox.store.log.commit_log import CommitLog, Place
 from kerolox.store.log.flush import LogFlusher
 from kerolox.store.log.progress import Progress
+from kerolox.store.log.replicas import Replicas
 from kerolox.store.opening import Opening
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
@@ -114,7 +115,8 @@ class MessageStore:
         self.deleted = DeletedTopics(self.files, self.root)
         self.cut_note = CutNoteFile(self.files, self.root)
         self.flusher = LogFlusher(self.log, options, self.state, clock=clock)
-        self.acks = Acks(self.flusher, options, self.state)
+        self.replicas = Replicas(self.progress, options)
+        self.acks = Acks(self.flusher, self.replicas, options, self.state, clock=clock)
         self.reader = QueueReader(self.log, options, _memory_bytes())
         self.log.next_offset_of = self._next_offset_of
 
@@ -181,6 +183,7 @@ class MessageStore:
         except StoreError as error:
             log.error("close_flush_failed error=%r next='the next start recovers'", str(error))
         await self.flusher.close()
+        self.acks.close()
         self.state.set(Obstacle.CLOSED, "the store was closed")
         try:
             self.key_filler.close()

@@ -147,6 +147,28 @@ class StoreOptions(Options):
         False, "Write the zeros of a new log file ahead: steadier flushes.", key="warmMapedFileEnable"
     )
 
+    # --- replicas: all numbers count the leader, and matter where brokerRole is SYNC_MASTER ----------
+    replicas_needed: int = option(
+        2, "On how many replicas a message is when it is acknowledged; with 1 nobody waits for followers.",
+        key="inSyncReplicas", low=1, high=65, changeable=True,
+    )  # fmt: skip
+    replicas_min: int = option(
+        1, "With fewer replicas in sync messages are refused.", key="minInSyncReplicas",
+        low=1, high=65, changeable=True,
+    )  # fmt: skip
+    replicas_degrade: bool = option(
+        False, "While fewer than inSyncReplicas are in sync: wait for those, minInSyncReplicas at least.",
+        key="enableAutoInSyncReplicas", changeable=True,
+    )  # fmt: skip
+    replica_timeout_ms: int = option(
+        3000, "A message that takes longer to its replicas is answered FLUSH_SLAVE_TIMEOUT.",
+        key="slaveTimeout", low=1, high=HOUR_MS, changeable=True,
+    )  # fmt: skip
+    replica_gap_bytes: int = option(
+        256 << 20, "A follower that lacks so much of the log is not in sync, and nobody waits for it.",
+        key="haMaxGapNotInSync", low=1, high=1 << 40, changeable=True,
+    )  # fmt: skip
+
     # --- recovery ------------------------------------------------------------------------------------
     check_crc: bool = option(True, "Check body CRCs of what recovery reads.", key="checkCRCOnRecover")
 

@@ -204,7 +204,7 @@ class Truncation:
         store.log.renew_cursors()
         store.reader.checked_from = min(store.reader.checked_from, offset)
         store.checkpoint.cut(offset, cut.stored_ms)
-        store.flusher.cut(offset, cut.stored_ms)
+        store.acks.cut(offset, cut.stored_ms)
 
     def _clear(self, cut: Cut) -> None:
         """The files. In a thread; the loop touches none of them meanwhile."""

@@ -26,7 +26,7 @@ from kerolox.protocol.flags import COMPRESSED, COMPRESSION_MASK
 from kerolox.protocol.headers.reply import PushReply
 from kerolox.protocol.headers.send import SendAnswer, SendRequest, SendRequestV2, SendTold
 from kerolox.protocol.message_id import offset_id
-from kerolox.store.log.acks import NotSafe
+from kerolox.store.log.acks import NotCopied, NotSafe
 from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -130,13 +130,15 @@ class Replies:
     async def _keep(self, request: Request[SendRequest], queue_id: int) -> tuple[str, int] | None:
         """Store it as it came: its id and queue offset, or None when that failed."""
         sent = request.header
+        properties = (sent.properties or "").encode()
         try:
+            self._admission.check_replicas(properties)
             place = self._intake.put(
                 PendingMessage(
                     topic=sent.topic,
                     queue_id=queue_id,
                     body=request.body,
-                    properties=(sent.properties or "").encode(),
+                    properties=properties,
                     born_timestamp=sent.born_timestamp,
                     born_host=born_host(request),
                     flag=sent.flag,
@@ -145,6 +147,8 @@ class Replies:
                 )
             )
             await self._intake.safe(place)
+        except NotCopied:
+            pass  # who asked has the reply, and it is stored
         except NotSafe as slow:
             log.warning("reply_not_flushed topic=%r error=%r", sent.topic, str(slow))
         except KeroloxError as error:

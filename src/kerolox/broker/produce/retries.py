@@ -35,7 +35,7 @@ from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.store.log.acks import NotSafe
+from kerolox.store.log.acks import NotCopied, NotSafe
 from kerolox.store.log.cursors import MessageRefused
 from kerolox.store.message_store import MessageStore
 
@@ -84,6 +84,7 @@ class Retries:
     async def send_back(self, request: Request[SendBackRequest]) -> Answer:
         asked = request.header
         self._admission.check_taking()
+        self._admission.check_replicas(b"")
         group = self._group(asked.group)
         if not self._options.writable:
             raise Refused(
@@ -132,6 +133,9 @@ class Retries:
         try:
             place = self._intake.put(pending)
             await self._intake.safe(place)
+        except NotCopied:
+            # While no follower is there a refusal would make two of each message, and again at each try.
+            return place[2]
         except NotSafe as error:
             # The consumer tries again, and the group may see the message once more than it failed.
             raise Refused(ResponseCode.SYSTEM_ERROR, f"FLUSH_DISK_TIMEOUT: {error}") from error

@@ -2,10 +2,11 @@
 
 A send is decided and appended inside the read pass and answered soon after its end: all messages that one
 turn of the event loop brings, of whatever topic and connection, are written to the log by one call (see
-:mod:`kerolox.broker.write.intake`). With synchronous flush their answers wait together for one flush: for
-FLUSH_DISK_TIMEOUT at the longest, which tells that they are stored. While a flush stalls, further sends are
-refused before they are stored: then SYSTEM_BUSY tells the producer that it may go elsewhere without sending
-twice.
+:mod:`kerolox.broker.write.intake`). Their answers wait together until all of it is as safe as was promised:
+with synchronous flush for one flush, with synchronous copies for the followers. FLUSH_DISK_TIMEOUT,
+FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE tell that they are stored, but not as safe as that. While a flush
+stalls, further sends are refused before they are stored: then SYSTEM_BUSY tells the producer that it may go
+elsewhere without sending twice.
 
 Sends to a topic that is itself on its way to the disk wait for it, before they are stored: a message that was
 acknowledged must not come back to a broker that does not know its topic, and one that is refused, because the
@@ -19,7 +20,7 @@ from typing import Any
 
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
-from kerolox.broker.write.admission import Admission, goes_to_a_group, is_plain, is_single_tag
+from kerolox.broker.write.admission import Admission, goes_to_a_group, is_plain, is_single_tag, waits
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import OnParked, PendingMessage
 from kerolox.errors import KeroloxError, Overloaded, ProtocolError
@@ -35,7 +36,7 @@ from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys, offset_id_prefix
 from kerolox.store.log.acks import Acks
 from kerolox.store.log.commit_log import TRANSACTION_BITS, MessageRefused, Place
-from kerolox.store.log.flush import Safe
+from kerolox.store.log.safe import Safe
 from kerolox.unsaved import NotSaved
 
 HELD_BYTES_MAX = 64 << 20  # bytes of requests that wait for their topics to be written
@@ -161,6 +162,7 @@ class Sends:
         properties = (header.properties or "").encode()
         if header.sys_flag & TRANSACTION_BITS or (packed.find(properties, packed.AT_DELAY) or b"0") != b"0":
             raise MessageRefused("a batch can be neither delayed nor part of a transaction")
+        self._admission.check_replicas(properties)
         unique = packed.find(properties, packed.AT_UNIQUE_KEY)
         places = self._intake.append_batch(
             self._intake.cursor(header.topic, queue_id),
@@ -187,7 +189,7 @@ class Sends:
             self._intake.soon(self._written)
 
     def _written(self, failed: KeroloxError | None) -> None:
-        """Answer what was written, or let its answers wait for the flush."""
+        """Answer what was written, or let its answers wait until it is safe."""
         self._write_is_due = False
         waiting, self._waiting = self._waiting, []
         if failed is not None:
@@ -240,6 +242,7 @@ class Sends:
         properties = (text or "").encode()
         if packed.AT_POP_CHECKPOINT[1:] in properties:
             properties = packed.remove(properties, packed.AT_POP_CHECKPOINT)
+        self._admission.check_replicas(properties)
         self._admission.check_light_queues(properties)
         found = packed.find(properties, packed.AT_UNIQUE_KEY)
         if found is None:
@@ -276,19 +279,14 @@ class Sends:
             trace_on=self._options.trace_on,
             recall_handle=recall_handle,
         )
-        # A producer may say that it does not wait for more than the write.
-        must_wait = self._acks.wait and packed.find(properties, packed.AT_WAIT) != b"false"
-        self._waiting.append((request, header, must_wait))
+        self._waiting.append((request, header, self._acks.wait and waits(properties)))
 
     def _safe(self, waiting: list[tuple[Request[SendRequest], SendAnswer]], how: Safe) -> None:
-        if how.failed:
-            refused = Answer(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=how.value)
-            for request, _ in waiting:
-                request.answer(refused)
-            return
-        code = ResponseCode.SUCCESS if how is Safe.YES else ResponseCode.FLUSH_DISK_TIMEOUT
         for request, header in waiting:
-            request.answer(Answer(code=code, header=header))
+            if how.failed:
+                request.answer(Answer(code=how.code, remark=how.words))
+            else:  # stored, if not as safe as was promised
+                request.answer(Answer(code=how.code, header=header))
 
 
 def born_host(request: Request[Any]) -> bytes:

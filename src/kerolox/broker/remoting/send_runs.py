@@ -34,7 +34,7 @@ from kerolox.protocol.record_scan import TOPIC
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.protocol.send_runs import PLAIN_STARTS, ParkedSend, send_setting
 from kerolox.store.log.acks import Acks
-from kerolox.store.log.flush import Safe
+from kerolox.store.log.safe import Safe
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 
@@ -66,6 +66,7 @@ class SendRuns:
         options: BrokerOptions,
     ) -> None:
         self._intake = intake
+        self._acks = acks
         self._admission = admission
         self._targets = targets
         self._delays = delays
@@ -76,16 +77,20 @@ class SendRuns:
         self.meters: Meters | None = None  # None while nobody reads the metrics
         self._runs: list[TakenRun] = []
         added = sends.added_properties
-        self._setting = send_setting(
-            store_host,
-            added,
-            options.region,
-            trace_on=options.trace_on,
-            stops=STOPS,
-            wait_matters=acks.wait,
-            park=self._park,
-            clears=admission.clears,
-        )
+        # By whether messages wait for more than the write: those that ask not to are then left out.
+        self._settings = [
+            send_setting(
+                store_host,
+                added,
+                options.region,
+                trace_on=options.trace_on,
+                stops=STOPS,
+                wait_matters=wait_matters,
+                park=self._park,
+                clears=admission.clears,
+            )
+            for wait_matters in (False, True)
+        ]
         # What all messages need makes none of them plain.
         self._possible = (
             not options.record_crc and not options.multi_dispatch and not any(word in added for word in STOPS)
@@ -108,15 +113,12 @@ class SendRuns:
         born_host: bytes | None = peer.data.get("born_host")
         if born_host is None:
             born_host = peer.data["born_host"] = host_bytes(peer.address)
-        taken = self._intake.append_sends(
-            frames, at, self._targets.of(peer.identity), self._setting, born_host
-        )
+        setting = self._settings[self._acks.wait]
+        taken = self._intake.append_sends(frames, at, self._targets.of(peer.identity), setting, born_host)
         if taken is None:
             if not self._learn(peer.identity, frames[at]):
                 return 0
-            taken = self._intake.append_sends(
-                frames, at, self._targets.of(peer.identity), self._setting, born_host
-            )
+            taken = self._intake.append_sends(frames, at, self._targets.of(peer.identity), setting, born_host)
             if taken is None:
                 return 0
         count, records, entries, answers, queues, messages = taken
@@ -174,7 +176,7 @@ class SendRuns:
         else:
             self._intake.when_safe(lambda how: self._safe(runs, how))
 
-    def _answer(self, run: TakenRun, code: ResponseCode) -> None:
+    def _answer(self, run: TakenRun, code: int) -> None:
         answers = run.answers
         run.peer.write_answers(answers if code == ResponseCode.SUCCESS else with_code(answers, code))
         if self.meters is not None:
@@ -183,12 +185,10 @@ class SendRuns:
 
     def _safe(self, runs: list[TakenRun], how: Safe) -> None:
         for run in runs:
-            if how is Safe.YES:
-                self._answer(run, ResponseCode.SUCCESS)
-            elif how is Safe.TIMEOUT:
-                self._answer(run, ResponseCode.FLUSH_DISK_TIMEOUT)
-            else:
-                refuse(run, Answer(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=how.value))
+            if how.failed:
+                refuse(run, Answer(code=how.code, remark=how.words))
+            else:  # stored, if not as safe as was promised
+                self._answer(run, how.code)
 
 
 def refuse(run: TakenRun, answer: Answer) -> None:

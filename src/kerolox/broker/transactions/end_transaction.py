@@ -24,7 +24,7 @@ from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCh
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.message_id import read_offset_id
 from kerolox.protocol.record import decode_record
-from kerolox.store.log.flush import Safe
+from kerolox.store.log.safe import Safe
 from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class EndTransaction:
             for note in self.on_stored:
                 note(topic, len(found), sum(found), len(found))
 
-        def answer(how: Safe) -> None:  # not flushed in time is good enough, as in RocketMQ
+        def answer(how: Safe) -> None:  # stored is good enough, as in RocketMQ
             done = Answer()
             for request, _, _ in waiting:
                 request.answer(done)

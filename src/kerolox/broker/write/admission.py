@@ -88,6 +88,7 @@ class Admission:
             not self._state.obstacles
             and not self._options.accept_sends_from_ms
             and self._not_taking() is None
+            and self._acks.lacks_replicas is None
         )
 
     def _not_taking(self) -> KeroloxError | None:
@@ -103,6 +104,16 @@ class Admission:
                 f"disk for {stalled_ms:.0f}ms, limit {self._options.send_wait_ms}ms. This one was not stored"
             )
         return None
+
+    def check_replicas(self, properties: bytes) -> None:
+        """Raise when too few replicas are in sync for any promise; a message that waits for none is taken."""
+        lacking = self._acks.lacks_replicas
+        if lacking is not None and waits(properties):
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"in-sync replicas not enough: {lacking}. This one was not stored. Send it to another "
+                "broker, or again when the followers of this one are back.",
+            )
 
     # --- the caller ----------------------------------------------------------------------------------
 
@@ -226,6 +237,11 @@ class Admission:
 def goes_to_a_group(topic: str) -> bool:
     """Whether messages of the topic are retries: their group decides what becomes of them."""
     return topic.startswith(reserved.RETRY_PREFIX)
+
+
+def waits(properties: bytes) -> bool:
+    """Whether the sender waits until its message is safe. It may say that the write is enough."""
+    return packed.find(properties, packed.AT_WAIT) != b"false"
 
 
 def has_queue(config: TopicConfig, queue_id: int) -> bool:

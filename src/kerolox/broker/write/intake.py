@@ -15,8 +15,9 @@ from collections.abc import Callable
 from kerolox.broker.absent import refuse_inner_batch
 from kerolox.broker.write.pending_message import PendingMessage, Rewrite
 from kerolox.errors import KeroloxError
-from kerolox.store.log.acks import Acks, Told
+from kerolox.store.log.acks import Acks
 from kerolox.store.log.commit_log import CommitLog, Place
+from kerolox.store.log.safe import Told
 
 log = logging.getLogger(__name__)
 

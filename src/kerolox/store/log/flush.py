@@ -12,11 +12,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from enum import Enum
 
 from kerolox.clock import Clock, TimerHandle
 from kerolox.store.errors import StoreError
 from kerolox.store.log.commit_log import CommitLog
+from kerolox.store.log.safe import Safe, Told
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.state import Obstacle, StoreState
 
@@ -25,21 +25,6 @@ log = logging.getLogger(__name__)
 PAGE_BYTES = 4096
 
 
-class Safe(Enum):
-    """How waiting for a flush ended."""
-
-    YES = "flushed"
-    TIMEOUT = "FLUSH_DISK_TIMEOUT"  # stored; not known to be on the medium in time
-    FAILED = "the flush failed: the store is fenced"
-    CUT = "the log was cut back before this message: another broker leads, and does not have it"
-
-    @property
-    def failed(self) -> bool:
-        """Whether the message is not stored, as far as anybody knows."""
-        return self in (Safe.FAILED, Safe.CUT)
-
-
-OnSafe = Callable[[Safe], None]
 FlushWork = Callable[[], bool]
 
 
@@ -94,7 +79,7 @@ class LogFlusher:
         self._clock = clock
         self._thread = FlushThread(self._flush_once)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[tuple[int, float, OnSafe]] = deque()  # end offset, deadline, callback; in order
+        self._waiting: deque[tuple[int, float, Told]] = deque()  # end offset, deadline, callback; in order
         self._wanted = 0  # the highest offset somebody waits for
         self._running = False
         self._held_at: int | None = None  # no flush begins, and none is told of what lies behind this
@@ -120,16 +105,16 @@ class LogFlusher:
         if self._options.transient:
             self._schedule_commit()
 
-    def wait_safe(self, end_offset: int, on_safe: OnSafe) -> None:
+    def wait_safe(self, end_offset: int, told: Told) -> None:
         """Call back once everything before this offset is on the medium, or when that took too long."""
         if self._state.fenced or self._closed:
-            on_safe(Safe.FAILED)
+            told(Safe.FAILED)
             return
         if self._log.progress.flushed >= end_offset:
-            on_safe(Safe.YES)
+            told(Safe.YES)
             return
         deadline_s = self._clock.monotonic_s() + self._options.flush_timeout_ms / 1000
-        self._waiting.append((end_offset, deadline_s, on_safe))
+        self._waiting.append((end_offset, deadline_s, told))
         self._wanted = end_offset
         if self._deadline_timer is None:
             self._deadline_timer = self._clock.call_later(
@@ -169,8 +154,8 @@ class LogFlusher:
         self._waiting = kept
         self._wanted = min(self._wanted, offset)
         self.flushed_store_timestamp = min(self.flushed_store_timestamp, stored_ms)
-        for _, _, on_safe in gone:
-            on_safe(Safe.CUT)
+        for _, _, told in gone:
+            told(Safe.CUT)
 
     def release(self) -> None:
         """Flush again."""
@@ -271,8 +256,8 @@ class LogFlusher:
         self.flushed_store_timestamp = max(self.flushed_store_timestamp, timestamp)
         self._tell()
         progress.advance()
-        for told in self.on_flushed:
-            told(progress.flushed)
+        for hear in self.on_flushed:
+            hear(progress.flushed)
         if self._waiting:
             self.flush_soon()
 
@@ -302,14 +287,14 @@ class LogFlusher:
         self._deadline_timer = None
         now_s = self._clock.monotonic_s()
         while self._waiting and self._waiting[0][1] <= now_s:
-            self._waiting.popleft()[2](Safe.TIMEOUT)
+            self._waiting.popleft()[2](Safe.FLUSH_TIMEOUT)
         if self._waiting:
             self._deadline_timer = self._clock.call_later(self._waiting[0][1] - now_s, self._give_up_late)
 
     def _end_waiting(self, how: Safe) -> None:
         waiting, self._waiting = self._waiting, deque()
-        for _, _, on_safe in waiting:
-            on_safe(how)
+        for _, _, told in waiting:
+            told(how)
 
     def _state_must_not_be_fenced(self) -> None:
         if self._state.fenced:

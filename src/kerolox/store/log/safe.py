@@ -1,0 +1,33 @@
+"""How waiting for the safety of a message ends, and what its sender is answered then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+
+class Safe(Enum):
+    """From good to bad, by the code of the answer. Up to 12 the message is stored and will be read."""
+
+    YES = 0, "safe"
+    FLUSH_TIMEOUT = 10, "FLUSH_DISK_TIMEOUT"  # not known to be on the medium in time
+    NO_REPLICA = 11, "SLAVE_NOT_AVAILABLE"  # fewer followers are in sync than have to have it
+    REPLICA_TIMEOUT = 12, "FLUSH_SLAVE_TIMEOUT"  # not known to be at so many followers in time
+    FAILED = 14, "the flush failed: the store is fenced"
+    CUT = 14, "the log was cut back before this message: another broker leads, and does not have it"
+
+    def __init__(self, code: int, words: str) -> None:
+        self.code = code
+        self.words = words
+
+    @property
+    def failed(self) -> bool:
+        """Whether the message is not stored, as far as anybody knows."""
+        return self in (Safe.FAILED, Safe.CUT)
+
+    def and_also(self, other: Safe) -> Safe:
+        """What is told where two things were waited for: the worse, and of the stored ones the replicas'."""
+        return self if self.code >= other.code else other
+
+
+Told = Callable[[Safe], None]
