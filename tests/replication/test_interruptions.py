@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kerolox.broker.broker import Broker
 from kerolox.broker.options import BrokerOptions
+from kerolox.protocol.bodies.stats import HaStatus
 from kerolox.protocol.codes import RequestCode
 from kerolox.replication.link_state import LinkState
 from kerolox.store.errors import StoreError
 from kerolox.testing.broker import SMALL
 
 from .kit import FILE, Following, Leading, Settings, pair, put, raw, store_at, until
+
+ASKED: Any = None  # nothing of the request is looked at
 
 
 class Between:
@@ -168,6 +172,17 @@ async def test_brokers_change_places(tmp_path: Path) -> None:
         await until(lambda: two.store.log.max_offset == one.store.log.max_offset)
         assert raw(two.store) == raw(one.store)
         assert two.store.max_offset("T", 0) == one.store.max_offset("T", 0)
+        await until(lambda: [each.behind for each in one.replication.leader.followers] == [0])
+        told, of = (HaStatus.decode(each.replication.ha_status(ASKED).body) for each in (one, two))
+        (row,) = told.ha_connection_info
+        end = one.store.log.max_offset
+        assert (told.master, told.in_sync_slave_nums, told.master_commit_log_max_offset) == (True, 1, end)
+        assert (row.diff, row.in_sync, row.slave_ack_offset, row.transfer_from_where) == (0, True, end, end)
+        assert not of.master
+        assert of.ha_client_runtime_info.master_addr == one.endpoints.ha_address
+        assert of.ha_client_runtime_info.max_offset == end
+        assert of.ha_client_runtime_info.last_read_timestamp > 0
+        assert two.replication.runtime_info() == {"followerState": LinkState.COPYING.value}
         # The new leader goes on where the old one ended: the queues too.
         await one.leadership.follow("it is tired")
         await two.leadership.lead()

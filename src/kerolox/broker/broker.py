@@ -173,7 +173,7 @@ class Broker(CallerEvents):
         self.write_path = path = WritePath(base, tables, figures)
         self.later = later = Scheduling(base, tables, figures, path)
         self.transactions = transactions_of(base, tables, membership, figures, path)
-        self.replication = replication = Replication(base)
+        self.replication = replication = Replication(base, figures)
         self._stop.push_async_callback(replication.close)
         self.leadership.add(path, self.transactions, later.delays, later.timers, replication.leader)
         self.ports.followers.accept = replication.leader.accept
@@ -211,6 +211,7 @@ class Broker(CallerEvents):
             found=self.endpoints.as_options() | {"queue_extension_bits": self.consuming.filters.bloom.bits},
             changed=self.options_changed,
         )
+        self.admin.runtime_info.more.append(replication.runtime_info)
         doors = (self.ports.handlers, self.ports.vip_handlers)
         self.exporter = exporter_of(
             base, tables, figures, later, self.transactions, self.producing, self.remoting, doors
@@ -222,7 +223,7 @@ class Broker(CallerEvents):
         rows: list[tuple[str, Iterable[Row]]] = [
             *self.membership.rows(), *self.consuming.rows(), *self.producing.rows(),
             ("transaction", self.transactions.end_rows()), ("admin", self.transactions.admin_rows()),
-            ("admin", self.admin.rows()),
+            ("admin", self.admin.rows()), ("admin", self.replication.rows()),
         ]  # fmt: skip
         for lane, served in rows:
             self.ports.serve(self.lanes[lane], served)

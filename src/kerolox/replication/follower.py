@@ -100,13 +100,11 @@ class Follower:
                 self.leader, failures = address, 0
             try:
                 await self._follow(address)
-            except BeginAt as begin:
-                await self._begin_at(begin.offset)
                 continue
             except CannotFollow as error:
                 self._refused(error)
                 wait_s = RETRY_REFUSED_S
-            except (KeroloxError, OSError) as error:
+            except (KeroloxError, OSError, ValueError) as error:  # an address may be none at all
                 if self.state is LinkState.COPYING:
                     failures = 0
                 self._lost(error)
@@ -117,7 +115,7 @@ class Follower:
             timer.cancel()
 
     async def _follow(self, address: str) -> None:
-        """Copy until it ends. Raises why it did."""
+        """Copy until it ends. Raises why it did; returns when to try again at once."""
         self._set(LinkState.CONNECTING)
         store = self._store
         overlap: Overlap | None = None
@@ -151,6 +149,8 @@ class Follower:
         self.link = link
         try:
             await link.ended
+        except BeginAt as begin:
+            await self._begin_at(begin.offset)
         finally:
             link.close()
 

@@ -80,7 +80,8 @@ class LeaderLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._end(ConnectionLost(self._address, exc or "the leader closed it"))
+        silent = "" if self.heard_ms else ", and had said nothing: its log says why"
+        self._end(ConnectionLost(self._address, exc or f"the leader closed it{silent}"))
 
     def close(self) -> None:
         """Append nothing any more."""

@@ -59,9 +59,7 @@ class Admin:
         )
         self.clients = ClientAdmin(store, topics, groups, members, options)
         self.runtime_info = RuntimeInfo(store, stats, delays, base.lanes, options, clock)
-        self.broker = BrokerAdmin(
-            store, base.leadership, found, stats, self.runtime_info, options, settled, changed, clock
-        )
+        self.broker = BrokerAdmin(store, found, stats, self.runtime_info, options, settled, changed, clock)
         if options.timer_wheel:
             self.broker.timers = later.timers
             self.runtime_info.more.append(later.timer_figures.runtime_info)

@@ -11,7 +11,6 @@ from kerolox.broker.admin.topic_admin import Settled
 from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.later.timers import Timers
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
@@ -19,7 +18,6 @@ from kerolox.front.requests import Answer, Request, Row
 from kerolox.options import change, to_properties
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.routes import KVTable
-from kerolox.protocol.bodies.stats import HaStatus
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.admin import BrokerConfigAnswer, BrokerStatsRequest
@@ -41,7 +39,6 @@ class BrokerAdmin:
     def __init__(
         self,
         store: MessageStore,
-        leadership: Leadership,
         found: Mapping[str, object],
         stats: Statistics,
         runtime_info: RuntimeInfo,
@@ -51,7 +48,6 @@ class BrokerAdmin:
         clock: Clock,
     ) -> None:
         self._store = store
-        self._leadership = leadership
         self._found = found
         self._stats = stats
         self._runtime_info = runtime_info
@@ -73,7 +69,6 @@ class BrokerAdmin:
             (RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired, None),
             (RequestCode.GET_TIMER_CHECK_POINT, self.timer_checkpoint, None),
             (RequestCode.GET_TIMER_METRICS, self.timer_metrics, None),
-            (RequestCode.GET_BROKER_HA_STATUS, self.ha_status, None),
         ]
 
     async def close(self) -> None:
@@ -125,14 +120,6 @@ class BrokerAdmin:
                 remark=f"The stats <{asked.stats_name}> <{asked.stats_key}> not exist",
             )
         return Answer(body=found.encode())
-
-    def ha_status(self, request: Request[None]) -> Answer:
-        """Answer as a leader without followers."""
-        status = HaStatus(
-            master=self._leadership.leads,
-            master_commit_log_max_offset=self._store.log.max_offset,
-        )
-        return Answer(body=status.encode())
 
     def timer_checkpoint(self, request: Request[None]) -> Answer:
         """How far the timer has come, for followers."""

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from kerolox.broker.base import Base
+from kerolox.broker.figures.metrics import MetricText
+from kerolox.broker.figures.room import Figures
 from kerolox.broker.leadership import LeaderAddress
+from kerolox.front.requests import Answer, Request, Row
 from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.stats import HaClient, HaConnection, HaStatus
+from kerolox.protocol.codes import RequestCode
 from kerolox.replication.follower import Follower
 from kerolox.replication.leader import Leader
+from kerolox.replication.link_state import LinkState
+
+IN_SYNC_BYTES = 256 << 20  # a follower that is less behind counts as in sync in what tools show
 
 
 class Replication:
     """Both ends; one of them is at work."""
 
-    def __init__(self, base: Base) -> None:
+    def __init__(self, base: Base, figures: Figures) -> None:
         options = base.options
+        self._store = base.store
+        self._leadership = base.leadership
         self._dialer = Dialer(clock=base.clock, tls=options.own_tls)  # for questions to the leader
         self.leader = Leader(base.store, options, base.clock)
         self.follower = Follower(
@@ -21,6 +31,7 @@ class Replication:
         )
         base.leadership.follow_by(self.follower)
         base.leadership.on_leader.append(self._leader_changed)
+        figures.metrics.more.append(self.metrics)
 
     def _leader_changed(self, found: LeaderAddress | None) -> None:
         """Name servers tell of another leader, or of none."""
@@ -28,6 +39,73 @@ class Replication:
             self.follower.lead_by("", "")
         else:
             self.follower.lead_by(found.ha_address, found.address)
+
+    # --- for people and tools ---------------------------------------------------------------------------
+
+    def rows(self) -> list[Row]:
+        return [(RequestCode.GET_BROKER_HA_STATUS, self.ha_status, None)]
+
+    def ha_status(self, request: Request[None]) -> Answer:
+        """Who copies from whom, and how far each is."""
+        followers = tuple(
+            HaConnection(
+                addr=one.address,
+                diff=one.behind,
+                in_sync=one.joined and one.behind < IN_SYNC_BYTES,
+                slave_ack_offset=one.acked,
+                transfer_from_where=one.next,
+                transferred_byte_in_second=one.rate.per_second,
+            )
+            for one in sorted(self.leader.followers, key=lambda one: one.address)
+        )
+        status = HaStatus(
+            ha_client_runtime_info=HaClient() if self._leadership.leads else self._as_follower(),
+            ha_connection_info=followers,
+            in_sync_slave_nums=sum(one.in_sync for one in followers),
+            master=self._leadership.leads,
+            master_commit_log_max_offset=self._store.log.max_offset,
+        )
+        return Answer(body=status.encode())
+
+    def runtime_info(self) -> dict[str, object]:
+        """Of a follower: how it stands with its leader, in words."""
+        return {} if self._leadership.leads else {"followerState": self.follower.text}
+
+    def metrics(self, out: MetricText) -> None:
+        out.metric(
+            "kerolox_followers",
+            "gauge",
+            "Brokers that copy from this one.",
+            [({}, sum(one.joined for one in self.leader.followers))],
+        )
+        out.metric(
+            "kerolox_follower_behind_bytes",
+            "gauge",
+            "Bytes of the log a follower does not have yet.",
+            [({"address": one.address}, one.behind) for one in self.leader.followers if one.joined],
+        )
+        out.metric(
+            "kerolox_followers_refused_total",
+            "counter",
+            "Connections of followers that were turned away.",
+            [({"why": why.value}, count) for why, count in self.leader.refused.items()],
+        )
+        out.metric(
+            "kerolox_follows",
+            "gauge",
+            "How this broker stands with its leader.",
+            [({"state": state.name.lower()}, state is self.follower.state) for state in LinkState],
+        )
+
+    def _as_follower(self) -> HaClient:
+        follower, link = self.follower, self.follower.link
+        return HaClient(
+            master_addr=follower.leader or None,
+            max_offset=self._store.log.max_offset,
+            last_read_timestamp=0 if link is None else link.heard_ms,
+            last_write_timestamp=0 if link is None else link.said_ms,
+            transferred_byte_in_second=0 if link is None else link.rate.per_second,
+        )
 
     async def close(self) -> None:
         await self.leader.follow()
