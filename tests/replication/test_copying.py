@@ -145,3 +145,18 @@ async def test_a_limit_counts_the_log(tmp_path: Path) -> None:
         assert 0 < following.store.log.max_offset <= most < leading.store.log.max_offset
         settings.ha_limited = False
         await following.has(leading.store)
+
+
+async def test_what_is_not_in_memory_is_read_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store_at(tmp_path / "leader") as leads, Leading(leads) as leading:
+        put(leads, 1000)
+        monkeypatch.setattr(leads.segments, "read_hot", lambda offset, size: None)
+        async with (
+            store_at(tmp_path / "follower") as follows,
+            Following(follows, leading.address) as following,
+        ):
+            await following.has(leads)
+            put(leads, 10)
+            await following.has(leads)

@@ -24,7 +24,14 @@ from kerolox.protocol.record import (
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, QUEUE_OFFSET, SIZE, TOPIC, Entry
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.segments import Segments
-from kerolox.store.errors import CorruptRecord, DiskError, DiskFull, OffsetOutOfRange, StoreError
+from kerolox.store.errors import (
+    CorruptRecord,
+    DiskError,
+    DiskFull,
+    OffsetOutOfRange,
+    OtherFileSize,
+    StoreError,
+)
 from kerolox.store.log.commit_log import CommitLog, MessageRefused, PropertiesTooLong
 from kerolox.store.log.progress import Progress
 from kerolox.store.log.readable_log import store_timestamp_of
@@ -685,6 +692,20 @@ def test_a_replica_refuses_what_is_no_log(
     assert (replica.log.max_offset, len(replica.log.undispatched)) == (0, 0)
     replica.log.append_raw(data)  # and takes what is one
     assert len(replica.log.undispatched) == 3
+
+
+@pytest.mark.parametrize("longer", [-8, 8, 4096])
+def test_a_replica_tells_files_of_another_size_from_damage(bench: MakeBench, longer: int) -> None:
+    _, data = a_master(bench, 3)
+    replica = bench()
+    replica.log.append_raw(data)
+    told = f"got the end of a file at {4096 + longer}, and the file ends at 4096"
+    with pytest.raises(OtherFileSize, match=told):
+        replica.log.append_raw(encode_blank(4096 - len(data) + longer)[:8])
+    assert replica.log.max_offset == len(data)
+    left = 4096 - len(data)
+    replica.log.append_raw(encode_blank(left).ljust(left, b"\0"))
+    assert replica.log.whole_end == 4096
 
 
 def test_a_replica_that_becomes_the_master_and_back(bench: MakeBench) -> None:

@@ -50,3 +50,17 @@ def test_reset(replicated: int | None) -> None:
     assert (progress.appended, progress.committed, progress.flushed, progress.confirmed) == (100,) * 4
     assert progress.replicated == (None if replicated is None else 100)
     assert repr(progress).startswith("<appended 100, committed 100, flushed 100")
+
+
+def test_who_copies_is_woken_when_more_is_in_the_file() -> None:
+    progress = Progress(wait_for_flush=True)
+    woken: list[int] = []
+    progress.on_committed.append(lambda: woken.append(progress.committed))
+    progress.committed = 10
+    progress.advance()
+    progress.flushed = 10
+    progress.advance()
+    progress.cut(4)
+    progress.committed = 7  # other bytes than before
+    progress.advance()
+    assert woken == [10, 7]
