@@ -148,7 +148,7 @@ class Follower:
             raise ConnectFailed(address, error or f"no answer in {CONNECT_TIMEOUT_S:.0f} s") from error
         self.link = link
         try:
-            await link.ended
+            await asyncio.shield(link.ended)  # who stops this must not take the end of the link for its own
         except BeginAt as begin:
             await self._begin_at(begin.offset)
         finally:

@@ -40,6 +40,7 @@ class LeaderLink(asyncio.Protocol):
     ) -> None:
         """``overlap``: compare this first. Without it, where the leader has to begin; None: it may choose."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # heard of or not
         self.rate = Rate(clock)
         self.heard_ms = 0  # when something came
         self.said_ms = 0  # when something was reported

@@ -25,7 +25,7 @@ class Replication:
         self._store = base.store
         self._leadership = base.leadership
         self._dialer = Dialer(clock=base.clock, tls=options.own_tls)  # for questions to the leader
-        self.leader = Leader(base.store, options, base.clock)
+        self.leader = Leader(base.store, options, base.clock, base.store.replicas)
         self.follower = Follower(
             base.store, options, base.clock, self._dialer, ha_address=options.ha_master_address
         )
