@@ -79,7 +79,8 @@ class Pulling:
     async def _pull_once(self, held: HeldQueue) -> None:
         queue, options = held.queue, self._consumer.options
         address = self._client.address(queue.broker, held.broker_id)
-        at_master = held.broker_id == MASTER
+        # Without a master others are asked: those take no progress along with a pull.
+        at_master = address == self._client.routes.known.address(queue.broker, MASTER, exact=True)
         flags = self._consumer.pull_flags | PULL_SUSPEND
         commit = held.commit_offset if held.heard and at_master and not options.broadcasting else 0
         if commit > 0 and self._consumer.tells_progress():
