@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kerolox import Message, Producer, PushConsumer, Received
 from kerolox.broker.broker import Broker
 from kerolox.broker.leadership import LeaderAddress
 from kerolox.broker.options import BrokerOptions, BrokerRole
@@ -322,3 +323,42 @@ async def test_consumers_are_sent_to_the_leader_and_held_without_one(tmp_path: P
         moved = await both.talk.pull("T", offset=5, sys_flag=HELD)
         assert moved.code == ResponseCode.PULL_OFFSET_MOVED
         assert moved.fields["nextBeginOffset"] == "0"
+
+
+# --- with the log ------------------------------------------------------------------------------------------
+
+
+async def test_what_the_leader_took_is_consumed_from_the_follower_when_it_is_gone(tmp_path: Path) -> None:
+    async with pair(tmp_path, slaveReadEnable=True) as both:
+        await both.leader.create_topic("T", queues=1)
+        producer = Producer(both.leader.nameserver_address, group="p")
+        async with producer:
+            for number in range(20):
+                await producer.send(Message("T", b"%d" % number))
+        leader, follower = both.leader.broker, both.follower.broker
+        await until(lambda: follower.store.log.max_offset == leader.store.log.max_offset)
+        await both.copied()
+        status = await both.dialer.call(leader.address, RequestCode.GET_BROKER_HA_STATUS)
+        seen = HaStatus.decode(status.body)
+        assert seen.master
+        assert seen.in_sync_slave_nums == 1
+        assert seen.ha_connection_info[0].slave_ack_offset == leader.store.log.max_offset
+        status = await both.dialer.call(follower.address, RequestCode.GET_BROKER_HA_STATUS)
+        own = HaStatus.decode(status.body)
+        assert not own.master
+        assert own.ha_client_runtime_info.master_addr == leader.endpoints.ha_address
+        assert own.ha_client_runtime_info.max_offset == leader.store.log.max_offset
+        await both.leader.stop()
+        got: list[bytes] = []
+        consumer = PushConsumer(both.leader.nameserver_address, group="g")
+
+        @consumer.on("T")
+        async def take(message: Received) -> None:
+            got.append(message.body)
+
+        async with consumer:
+            await until(lambda: len(got) == 20, timeout_s=30)
+        assert got == [b"%d" % number for number in range(20)]
+        await until(lambda: both.progress(both.follower, "g") == 20)
+        await both.leader.start()
+        assert both.progress(both.leader, "g") == 20

@@ -187,10 +187,6 @@ class BrokerOptions(StoreOptions):
         "where they are and ask the leader.",
         key="offsetCheckInSlave", changeable=True,
     )  # fmt: skip
-    ha_leader: str = option(
-        "", "Address for followers of the leader; what the name servers say of it if empty.",
-        key="haMasterAddress",
-    )  # fmt: skip
     accept_sends_from_ms: int = option(
         0,
         "Refuse messages before this wall time.",

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from kerolox.broker.bounds import OFFSETS_MAX
 from kerolox.broker.cluster.remote_tables import RemoteTables
 from kerolox.broker.tables.room import Tables
 from kerolox.errors import KeroloxError
@@ -77,7 +78,7 @@ class FollowersProgress:
         taken = 0
         for key, queues in found.offset_table.items():
             topic, _, group = key.partition("@")
-            if topics.find(topic) is None or group not in self._tables.groups.groups:
+            if topics.find(topic) is None or not offsets.has_room(topic, group, 0, OFFSETS_MAX):
                 continue
             # What was lost of the log here is not skipped when there are other messages in its place.
             inside = {

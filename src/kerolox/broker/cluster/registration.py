@@ -253,7 +253,7 @@ class Registrations(CallerEvents):
         found = answer.header(RegisterBrokerAnswer)
         if not found.master_addr or found.master_addr == self._address:
             return None
-        return LeaderAddress(found.master_addr, options.ha_leader or found.ha_server_addr or "")
+        return LeaderAddress(found.master_addr, found.ha_server_addr or "")
 
     def _told(self, config: TopicConfig) -> TopicConfig:
         """A topic as clients are to see it: a broker that may not be written has no writable topics."""

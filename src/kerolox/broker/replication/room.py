@@ -14,8 +14,6 @@ from kerolox.replication.follower import Follower
 from kerolox.replication.leader import Leader
 from kerolox.replication.link_state import LinkState
 
-IN_SYNC_BYTES = 256 << 20  # a follower that is less behind counts as in sync in what tools show
-
 
 class Replication:
     """Both ends; one of them is at work."""
@@ -47,11 +45,12 @@ class Replication:
 
     def ha_status(self, request: Request[None]) -> Answer:
         """Who copies from whom, and how far each is."""
+        gap = self._store.options.replica_gap_bytes
         followers = tuple(
             HaConnection(
                 addr=one.address,
                 diff=one.behind,
-                in_sync=one.joined and one.behind < IN_SYNC_BYTES,
+                in_sync=one.joined and one.behind < gap,
                 slave_ack_offset=one.acked,
                 transfer_from_where=one.next,
                 transferred_byte_in_second=one.rate.per_second,
