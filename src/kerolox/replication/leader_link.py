@@ -19,7 +19,6 @@ from kerolox.replication.rate import Rate
 from kerolox.replication.settings import HaSettings
 from kerolox.store.errors import CorruptRecord, OtherFileSize, StoreError
 from kerolox.store.message_store import MessageStore
-from kerolox.store.options import FlushMode
 
 LOOK_S = 1.0  # how often reports and silence are looked at
 
@@ -58,15 +57,13 @@ class LeaderLink(asyncio.Protocol):
         self._heard_s = self._said_s = clock.monotonic_s()
         self._transport: asyncio.Transport | None = None
         self._look: TimerHandle | None = None
-        self._sync = store.options.flush_mode is FlushMode.SYNC
 
     @property
     def safe_end(self) -> int:
         """What of the log the leader may count on: equal to its own, and as safe as this store promises."""
-        overlap, progress = self._overlap, self._store.progress
-        if overlap is not None:
-            return overlap.equal
-        return progress.flushed if self._sync else progress.committed
+        if self._overlap is not None:
+            return self._overlap.equal
+        return self._store.acks.own_end(self._store.progress)
 
     # --- the socket -----------------------------------------------------------------------------------
 
@@ -162,9 +159,7 @@ class LeaderLink(asyncio.Protocol):
         if data:
             store = self._store
             store.log.append_raw(data)
-            if self._sync:
-                # So that it is flushed now; how far it is, is heard by _flushed.
-                store.flusher.wait_safe(store.progress.appended, lambda how: None)
+            store.acks.hasten(store.progress.appended)  # how far it is then, is heard by _flushed
 
     def _agree(self) -> None:
         """All that both have is the same: from here on it is copied."""
@@ -199,12 +194,12 @@ class LeaderLink(asyncio.Protocol):
     # --- what is said ---------------------------------------------------------------------------------
 
     def _committed(self) -> None:
-        if self._overlap is None and not self._sync:
-            self._report(self._store.progress.committed)
+        if self._overlap is None:
+            self._report(self.safe_end)
 
     def _flushed(self, flushed: int) -> None:
-        if self._overlap is None and self._sync:
-            self._report(flushed)
+        if self._overlap is None:
+            self._report(self.safe_end)
 
     def _report(self, offset: int) -> None:
         if offset > self._reported:

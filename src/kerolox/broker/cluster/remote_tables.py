@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.net.dialer import Dialer
@@ -17,7 +17,6 @@ from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTabl
 from kerolox.protocol.bodies.stats import TimerMetrics
 from kerolox.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
 from kerolox.protocol.codes import RequestCode, request_name
-from kerolox.protocol.command import Command
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.group import AllGroupConfigAnswer, AllGroupConfigRequest
 from kerolox.protocol.headers.topic import AllTopicConfigAnswer, AllTopicConfigRequest
@@ -90,7 +89,8 @@ class RemoteTables:
         return await self._table(RequestCode.GET_TIMER_METRICS, TimerMetrics.decode)
 
     async def timer_checkpoint(self) -> bytes:
-        return (await self._ask(RequestCode.GET_TIMER_CHECK_POINT)).body
+        body: bytes = (await self._ask(RequestCode.GET_TIMER_CHECK_POINT)).body
+        return body
 
     async def _table(self, code: RequestCode, decode: Callable[[bytes], T]) -> T:
         answer = await self._ask(code)
@@ -124,7 +124,7 @@ class RemoteTables:
 
     async def _ask(
         self, code: RequestCode, header: Header | None = None, timeout_s: float = TIMEOUT_S
-    ) -> Command:
+    ) -> Any:
         answer = await self._dialer.call(self.address, code, header, timeout_s=timeout_s)
         if answer.code != 0:
             raise RequestFailed(answer.code, answer.remark, address=self.address, request=request_name(code))

@@ -14,6 +14,7 @@ from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.store.errors import StoreError
 from kerolox.store.log.flush import LogFlusher
+from kerolox.store.log.progress import Progress
 from kerolox.store.log.replica_waits import ReplicaWaits
 from kerolox.store.log.replicas import Replicas
 from kerolox.store.log.safe import Safe, Told
@@ -108,6 +109,19 @@ class Acks:
             self._flusher.wait_safe(end, told)
         else:
             told(Safe.YES)
+
+    # --- what a follower reports -----------------------------------------------------------------------
+
+    def own_end(self, progress: Progress) -> int:
+        """Up to where this store alone keeps its promise: what a follower may tell its leader that it has."""
+        return progress.flushed if self._wait_for_flush else progress.committed
+
+    def hasten(self, end: int) -> None:
+        """Let what lies before ``end`` be flushed now, where that is promised. Nobody waits for it here."""
+        if self._wait_for_flush:
+            self._flusher.wait_safe(end, lambda how: None)
+
+    # --- waiting -----------------------------------------------------------------------------------------
 
     async def safe(self, end: int) -> None:
         """Wait until what was written before ``end`` is safe. Raises :class:`NotSafe`, or what stands in the
