@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from kerolox.replication.ha_port import HaPort
 from kerolox.replication.leader import Leader
 from kerolox.replication.link_state import LinkState
 from kerolox.store.disk.files import Files
+from kerolox.store.log.replicas import Replicas
 from kerolox.store.message_store import MessageStore
 from kerolox.store.options import StoreOptions
 from kerolox.store.state import Obstacle
@@ -32,21 +33,27 @@ class Settings:
     ha_bytes_per_s: int = 100 << 20
 
 
-@dataclass
-class Told:
-    """What is told of followers."""
+class Told(Replicas):
+    """Keeps all that is told of followers."""
 
-    names: list[str] = field(default_factory=list)
-    acks: dict[str, list[int]] = field(default_factory=dict)
+    def __init__(self, store: MessageStore) -> None:
+        super().__init__(store.progress, store.options)
+        self.names: list[str] = []
+        self.acks: dict[str, list[int]] = {}
 
     def joined(self, name: str) -> None:
+        super().joined(name)
         self.names.append(name)
         self.acks[name] = []
 
-    def acked(self, name: str, offset: int) -> None:
+    def acked(self, name: str, offset: int) -> bool:
         self.acks[name].append(offset)
+        believed = super().acked(name, offset)
+        assert believed
+        return believed
 
     def left(self, name: str) -> None:
+        super().left(name)
         self.names.remove(name)
 
 
@@ -89,8 +96,8 @@ class Leading:
     def __init__(self, store: MessageStore, settings: Settings | None = None) -> None:
         self.store = store
         self.settings = settings or Settings()
-        self.told = Told()
-        self.leader = Leader(store, self.settings, SYSTEM_CLOCK, self.told)
+        self.told = store.replicas = Told(store)
+        self.leader = Leader(store, self.settings, SYSTEM_CLOCK)
         self.port = HaPort("127.0.0.1", 0)
         self.port.accept = self.leader.accept
 

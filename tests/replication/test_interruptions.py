@@ -150,7 +150,7 @@ async def test_a_log_begins_elsewhere_only_while_it_is_empty(tmp_path: Path) -> 
 
 
 def a_broker(path: Path) -> Broker:
-    options = {**SMALL, "commit_log_file_bytes": FILE, "disk_free_enough": 1}
+    options: dict[str, Any] = {**SMALL, "commit_log_file_bytes": FILE, "disk_free_enough": 1}
     return Broker(
         BrokerOptions(
             store_path=str(path),

@@ -145,6 +145,7 @@ class Follower:
         try:
             await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
         except (OSError, TimeoutError) as error:
+            link.close()
             raise ConnectFailed(address, error or f"no answer in {CONNECT_TIMEOUT_S:.0f} s") from error
         self.link = link
         try:

@@ -107,7 +107,7 @@ class FollowerConnection(asyncio.Protocol):
                 )
             elif offset > self.acked:
                 self.acked = offset
-                leader.acked(self)
+                leader.store.replicas.acked(self.address, offset)
         elif 0 < offset < low:
             leader.turn_away(
                 self,
@@ -119,8 +119,7 @@ class FollowerConnection(asyncio.Protocol):
             # 0 is said by who has nothing: it gets all there is. (RocketMQ sends its last file only.)
             self.next = self.acked = offset or low
             leader.joined(self)
-            if offset:
-                leader.acked(self)
+            leader.store.replicas.acked(self.address, offset)
             self.pump()
 
     # --- what it is sent ------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import Protocol
 
 from kerolox.clock import Clock, TimerHandle
 from kerolox.replication.follower_connection import FollowerConnection
@@ -27,26 +26,13 @@ TELL_AGAIN_S = 60.0  # of one peer that is turned away again and again
 PEERS_KNOWN_MAX = 1000
 
 
-class Copies(Protocol):
-    """Who wants to know which follower has what."""
-
-    def joined(self, name: str) -> None: ...
-
-    def acked(self, name: str, offset: int) -> object: ...
-
-    def left(self, name: str) -> None: ...
-
-
 class Leader:
     """Serves followers while this broker leads. Part of its leadership."""
 
-    def __init__(
-        self, store: MessageStore, settings: HaSettings, clock: Clock, copies: Copies | None = None
-    ) -> None:
+    def __init__(self, store: MessageStore, settings: HaSettings, clock: Clock) -> None:
         self.store = store
         self.settings = settings
         self.clock = clock
-        self.copies = copies
         self.ranges = HotRanges(store)
         self.followers: set[FollowerConnection] = set()
         self.refused: Counter[Why] = Counter()
@@ -98,20 +84,14 @@ class Leader:
         self._gone.set()
         if follower.joined:
             log.info("follower_left peer=%s acked=%d", follower.address, follower.acked)
-            if self.copies is not None:
-                self.copies.left(follower.address)
+            self.store.replicas.left(follower.address)
 
     def joined(self, follower: FollowerConnection) -> None:
         log.info(
             "follower_joined peer=%s from=%d behind=%d",
             follower.address, follower.next, self.store.progress.committed - follower.next,
         )  # fmt: skip
-        if self.copies is not None:
-            self.copies.joined(follower.address)
-
-    def acked(self, follower: FollowerConnection) -> None:
-        if self.copies is not None:
-            self.copies.acked(follower.address, follower.acked)
+        self.store.replicas.joined(follower.address)
 
     def turn_away(self, follower: FollowerConnection, why: Why, text: str) -> None:
         """Close it, and say so: once a minute for each peer, for it comes again every few seconds."""

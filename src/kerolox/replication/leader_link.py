@@ -69,6 +69,9 @@ class LeaderLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if self.ended.done():  # nobody waits for it any more
+            self._transport.abort()
+            return
         self._store.progress.on_committed.append(self._committed)
         self._store.flusher.on_flushed.append(self._flushed)
         if self._overlap is not None and self._overlap.done:

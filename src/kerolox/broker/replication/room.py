@@ -23,7 +23,7 @@ class Replication:
         self._store = base.store
         self._leadership = base.leadership
         self._dialer = Dialer(clock=base.clock, tls=options.own_tls)  # for questions to the leader
-        self.leader = Leader(base.store, options, base.clock, base.store.replicas)
+        self.leader = Leader(base.store, options, base.clock)
         self.follower = Follower(
             base.store, options, base.clock, self._dialer, ha_address=options.ha_master_address
         )
@@ -45,12 +45,11 @@ class Replication:
 
     def ha_status(self, request: Request[None]) -> Answer:
         """Who copies from whom, and how far each is."""
-        gap = self._store.options.replica_gap_bytes
         followers = tuple(
             HaConnection(
                 addr=one.address,
                 diff=one.behind,
-                in_sync=one.joined and one.behind < gap,
+                in_sync=one.joined and one.behind < self._store.options.replica_gap_bytes,
                 slave_ack_offset=one.acked,
                 transfer_from_where=one.next,
                 transferred_byte_in_second=one.rate.per_second,
