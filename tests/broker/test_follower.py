@@ -26,7 +26,7 @@ from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.headers.offset import ResetOffsetRequest, UpdateOffsetRequest
-from kerolox.protocol.headers.topic import CreateTopicRequest
+from kerolox.protocol.headers.topic import CreateTopicRequest, DeleteTopicRequest
 from kerolox.testing.broker import RunningBroker, running_broker
 from kerolox.testing.nameserver import running_nameserver
 
@@ -362,3 +362,27 @@ async def test_what_the_leader_took_is_consumed_from_the_follower_when_it_is_gon
         await until(lambda: both.progress(both.follower, "g") == 20)
         await both.leader.start()
         assert both.progress(both.leader, "g") == 20
+
+
+async def test_a_topic_that_is_made_again_begins_anew_at_the_follower_too(tmp_path: Path) -> None:
+    """RocketMQ's followers miss its messages until there are as many as before (alibaba#351)."""
+    async with pair(tmp_path, slaveReadEnable=True) as both:
+        await both.leader.create_topic("T", queues=1)
+        talk = Talk(both.dialer, both.leader)
+        for number in range(10):
+            assert (await talk.send("T", b"old %d" % number)).code == 0
+        store = both.follower.broker.store
+        await until(lambda: store.max_offset("T", 0) == 10)
+        gone = DeleteTopicRequest(topic="T")
+        answer = await both.dialer.call(both.leader.address, RequestCode.DELETE_TOPIC_IN_BROKER, gone)
+        assert answer.code == 0
+        await both.leader.create_topic("T", queues=1)  # before the follower has heard that it was gone
+        for number in range(3):
+            assert (await talk.send("T", b"new %d" % number)).code == 0
+        await until(lambda: store.max_offset("T", 0) == 3)
+        await both.copied()
+        assert [one.body for one in await both.talk.messages("T")] == [b"new 0", b"new 1", b"new 2"]
+        await both.follower.stop()
+        await both.follower.start()
+        await both.copied()
+        assert [one.body for one in await both.talk.messages("T")] == [b"new 0", b"new 1", b"new 2"]

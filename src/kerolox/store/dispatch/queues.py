@@ -69,8 +69,8 @@ queue_runs = compiled("queue_runs", _queue_runs)
 
 
 def begins_anew(queue: ConsumeQueue, queue_offset: int, physical: int) -> bool:
-    """Whether the topic had been deleted when this message came: a queue made again from the log then holds
-    messages that nobody was to see any more."""
+    """Whether the topic had been deleted when this message came: the queue of a follower, or one made again
+    from the log, then holds messages that nobody was to see any more."""
     return queue_offset == 0 and queue.next_offset > 0 and physical >= queue.max_physical >= 0
 
 
@@ -139,7 +139,7 @@ class QueueFiller:
             code = 0 if tag is None else _tag_code(tag)
             if topic == _SCHEDULE:
                 code = self._due(properties, stored_ms, code)
-            if self.wanted is not None and begins_anew(queue, queue_offset, physical):
+            if begins_anew(queue, queue_offset, physical):
                 queue.delete()
             if sys_flag & _INNER_BATCH or queue.next_offset < queue_offset:
                 self._append_with_care(queue, physical, size, code, queue_offset, sys_flag, properties)
