@@ -93,10 +93,14 @@ def put(store: MessageStore, count: int = 1, size: int = 300, topic: str = "T") 
 class Leading:
     """A store that is led by, with its port."""
 
-    def __init__(self, store: MessageStore, settings: Settings | None = None) -> None:
+    def __init__(
+        self, store: MessageStore, settings: Settings | None = None, *, watched: bool = True
+    ) -> None:
         self.store = store
         self.settings = settings or Settings()
-        self.told = store.replicas = Told(store)
+        self.told = Told(store)
+        if watched:  # then what is told does not reach who answers
+            store.replicas = self.told
         self.leader = Leader(store, self.settings, SYSTEM_CLOCK)
         self.port = HaPort("127.0.0.1", 0)
         self.port.accept = self.leader.accept

@@ -16,8 +16,7 @@ from .kit import Following, Leading, store_at, until
 @pytest.mark.parametrize("mode", FlushMode)
 async def test_what_is_acknowledged_is_at_the_follower(tmp_path: Path, mode: FlushMode) -> None:
     """From the first message on, also in a log that is empty."""
-    async with store_at(tmp_path / "a", flush_mode=mode) as ours, Leading(ours) as leading:
-        leading.leader.copies = ours.replicas
+    async with store_at(tmp_path / "a", flush_mode=mode) as ours, Leading(ours, watched=False) as leading:
         ours.acks.wait_for_replicas = True
         with pytest.raises(NotCopied, match="SLAVE_NOT_AVAILABLE"):
             await ours.put("T", 0, b"alone")
@@ -38,9 +37,8 @@ async def test_the_first_message_of_all_is_acknowledged(tmp_path: Path) -> None:
     async with (
         store_at(tmp_path / "a") as ours,
         store_at(tmp_path / "b") as theirs,
-        Leading(ours) as leading,
+        Leading(ours, watched=False) as leading,
     ):
-        leading.leader.copies = ours.replicas
         ours.acks.wait_for_replicas = True
         async with Following(theirs, leading.address):
             await until(lambda: ours.replicas.in_sync(0) == 2, lambda: "not in sync")
