@@ -257,12 +257,6 @@ def refuse_absent(cls: type[Options], key: str, text: str, source: str) -> None:
         raise NotThere(key, text.strip(), absent.why, source)
 
 
-def check_present(options: Options) -> None:
-    """The same for options that came from anywhere; for the start of a role."""
-    for spec in specs(type(options)):
-        refuse_absent(type(options), spec.key, spec.show(getattr(options, spec.name)), "")
-
-
 def change(options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
     """Change options of a running role, by key. All or none; gives the new values by our names.
 

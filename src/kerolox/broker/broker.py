@@ -37,7 +37,6 @@ from kerolox.front.caller import Caller, CallerEvents
 from kerolox.front.handlers import Handlers
 from kerolox.front.requests import Row
 from kerolox.net.dialer import Dialer
-from kerolox.options import check_present
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys
 from kerolox.store.disk.files import Files
@@ -72,7 +71,6 @@ class Broker(CallerEvents):
     async def start(self) -> None:
         """Start the parts in order. Each is pushed on a stack, so that they stop in the opposite order."""
         options = self.options
-        check_present(options)
         check_role(options)
         push, callback = self._stop.push_async_callback, self._stop.callback
         # The address goes into every record, so the ports are taken before the store opens. Nobody is let
