@@ -27,7 +27,7 @@ from bench import machine
 from bench.broker_peers import OURS, BenchBroker, anonymous_mib
 from bench.results import FOLDER
 from bench.rounds import median, percentile
-from kerolox.client.admin.admin import Admin, NotFound, Queue
+from kerolox.client.admin.admin import Admin, BrokerQueue, NotFound
 from kerolox.client.admin.lookups import Lookups
 from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK
@@ -161,11 +161,13 @@ class Load:
         self.counts["sent"] += BATCH
         self.counts["batches"] += 1
 
-    def _choose(self) -> tuple[str, Queue]:
+    def _choose(self) -> tuple[str, BrokerQueue]:
         topic = self._random.choice(TOPICS)
         return topic, self._random.choice(self._queues[topic])
 
-    def _header(self, topic: str, queue: Queue, properties: str, *, batch: bool = False) -> SendRequestV2:
+    def _header(
+        self, topic: str, queue: BrokerQueue, properties: str, *, batch: bool = False
+    ) -> SendRequestV2:
         return SendRequestV2(
             producer_group="soak-producer",
             topic=topic,
@@ -248,7 +250,7 @@ class Load:
         await admin.ask(address, RequestCode.HEART_BEAT, body=data.encode())
         self.counts["heartbeats"] += 1
 
-    async def _pull_on(self, admin: Admin, queue: Queue, group: str, topic: str) -> None:
+    async def _pull_on(self, admin: Admin, queue: BrokerQueue, group: str, topic: str) -> None:
         # From just before the end: what is older may be deleted any moment, which is tried as well.
         offset = await admin.offset_at(queue.address, topic, queue.queue_id, -1)
         offset = 0 if self._random.random() < 0.1 else max(0, offset - 2000)

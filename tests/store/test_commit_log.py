@@ -32,7 +32,7 @@ from kerolox.store.errors import (
     OtherFileSize,
     StoreError,
 )
-from kerolox.store.log.commit_log import CommitLog, MessageRefused, PropertiesTooLong
+from kerolox.store.log.commit_log import AppendRefused, CommitLog, PropertiesTooLong
 from kerolox.store.log.progress import Progress
 from kerolox.store.log.readable_log import store_timestamp_of
 from kerolox.store.state import NotWritable, Obstacle, StoreState
@@ -323,10 +323,10 @@ def test_a_batch_beyond_the_limits(bench: MakeBench) -> None:
     cursor = one.log.cursor("T", 0)
     items = [(0, b"x" * 78, b"")] * 10  # 22 bytes each in the request beside the body
     assert len(one.log.append_batch(cursor, items, **SENT)) == 10  # type: ignore[arg-type]
-    with pytest.raises(MessageRefused, match="batch of 1001 bytes, the limit is 1000"):
+    with pytest.raises(AppendRefused, match="batch of 1001 bytes, the limit is 1000"):
         one.log.append_batch(cursor, [*items[:-1], (0, b"x" * 79, b"")], **SENT)  # type: ignore[arg-type]
     one = bench()
-    with pytest.raises(MessageRefused, match="do not fit into a log file of 4096 bytes"):
+    with pytest.raises(AppendRefused, match="do not fit into a log file of 4096 bytes"):
         one.log.append_batch(cursor, [(0, b"x" * 2000, b"")] * 2, **SENT)  # type: ignore[arg-type]
     assert (one.progress.appended, one.next_offset()) == (0, 0)
 
@@ -349,7 +349,7 @@ def test_a_batch_beyond_the_limits(bench: MakeBench) -> None:
     ],
 )
 def test_topics_that_cannot_be(bench: MakeBench, topic: str, queue_id: int, why: str) -> None:
-    with pytest.raises(MessageRefused, match=why) as refused:
+    with pytest.raises(AppendRefused, match=why) as refused:
         bench().log.cursor(topic, queue_id)
     assert (refused.value.code, refused.value.status) == (13, "MESSAGE_ILLEGAL")
 
@@ -357,7 +357,7 @@ def test_topics_that_cannot_be(bench: MakeBench, topic: str, queue_id: int, why:
 @pytest.mark.parametrize(
     ("body", "properties", "kind", "why"),
     [
-        (1001, 0, MessageRefused, r"body of 1001 bytes, the limit is 1000 \(maxMessageSize\)"),
+        (1001, 0, AppendRefused, r"body of 1001 bytes, the limit is 1000 \(maxMessageSize\)"),
         (0, 32768, PropertiesTooLong, "properties of 32768 bytes, the limit is 32767"),
         (1001, 32768, PropertiesTooLong, "properties of 32768 bytes"),  # RocketMQ asks for these first
     ],
@@ -383,7 +383,7 @@ def test_a_record_must_fit_into_a_file(bench: MakeBench) -> None:
     one = bench()
     one.append(b"first")
     with pytest.raises(
-        MessageRefused, match="record of 4089 bytes does not fit into a log file of 4096 bytes"
+        AppendRefused, match="record of 4089 bytes does not fit into a log file of 4096 bytes"
     ):
         one.append(b"x" * (4089 - 92))
     assert one.append(b"x" * (4088 - 92))[:2] == (SIZE_BYTES, 1)
@@ -445,7 +445,7 @@ def test_light_queue_offsets_are_given_back(bench: MakeBench, disk: FaultyFiles)
     with pytest.raises(DiskError):
         one.log.write()
     assert (one.next_offset(), one.next_offset("%LMQ%a"), one.next_offset("%LMQ%b")) == (1, 1, 0)
-    with pytest.raises(MessageRefused, match="topic of 205 bytes"):
+    with pytest.raises(AppendRefused, match="topic of 205 bytes"):
         one.append(b"", light("%LMQ%" + "x" * 200))
     assert one.next_offset() == 1
 

@@ -18,7 +18,7 @@ from kerolox.store.errors import CorruptRecord
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue import reading
 from kerolox.store.queue.consume_queue import BLANK, ENTRY, HOLE_TAGS
-from kerolox.store.queue.reading import PULL_BYTES_MAX, Found, QueueRead, QueueReader
+from kerolox.store.queue.reading import PULL_BYTES_MAX, QueueRead, QueueReader, ReadStatus
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def fill(store: MessageStore, count: int, *, queues: int = 1, size: int = 
     await asyncio.sleep(0)
 
 
-def brief(read: QueueRead) -> tuple[Found, int, int, int, int]:
+def brief(read: QueueRead) -> tuple[ReadStatus, int, int, int, int]:
     return read.status, read.next_offset, read.min_offset, read.max_offset, read.count
 
 
@@ -47,24 +47,24 @@ def brief(read: QueueRead) -> tuple[Found, int, int, int, int]:
 
 async def test_every_status(rig: Rig) -> None:
     store = await rig.open(delete_pause_ms=0)
-    assert brief(await store.read("T", 0, 5)) == (Found.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, 0)
+    assert brief(await store.read("T", 0, 5)) == (ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, 0)
     store.queues.queue("T", 0)
-    assert brief(await store.read("T", 0, 5)) == (Found.NO_MESSAGE_IN_QUEUE, 0, 0, 0, 0)
+    assert brief(await store.read("T", 0, 5)) == (ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, 0)
     await fill(store, 100, size=400)
-    assert brief(await store.read("T", 0, 100)) == (Found.OFFSET_OVERFLOW_ONE, 100, 0, 100, 0)
-    assert brief(await store.read("T", 0, 101)) == (Found.OFFSET_OVERFLOW_BADLY, 100, 0, 100, 0)
-    assert brief(await store.read("T", 0, -1)) == (Found.OFFSET_TOO_SMALL, 0, 0, 100, 0)
-    assert brief(await store.read("T", 0, 97)) == (Found.FOUND, 100, 0, 100, 3)
+    assert brief(await store.read("T", 0, 100)) == (ReadStatus.OFFSET_OVERFLOW_ONE, 100, 0, 100, 0)
+    assert brief(await store.read("T", 0, 101)) == (ReadStatus.OFFSET_OVERFLOW_BADLY, 100, 0, 100, 0)
+    assert brief(await store.read("T", 0, -1)) == (ReadStatus.OFFSET_TOO_SMALL, 0, 0, 100, 0)
+    assert brief(await store.read("T", 0, 97)) == (ReadStatus.FOUND, 100, 0, 100, 3)
     nothing = await store.read("T", 0, 97, queue_filter=lambda code: False)
-    assert brief(nothing) == (Found.NO_MATCHED_MESSAGE, 100, 0, 100, 0)
+    assert brief(nothing) == (ReadStatus.NO_MATCHED_MESSAGE, 100, 0, 100, 0)
     # The oldest files leave the log; the queue has not heard of it yet.
     store.segments.delete_before(5 * LOG_FILE)
-    assert brief(await store.read("T", 0, 0, 10)) == (Found.MESSAGE_WAS_REMOVING, 10, 0, 100, 0)
+    assert brief(await store.read("T", 0, 0, 10)) == (ReadStatus.MESSAGE_WAS_REMOVING, 10, 0, 100, 0)
     store.queues.delete_before(store.log.min_offset)
     low = store.min_offset("T", 0)
     assert low == 5 * 8  # eight of them in a file
-    assert brief(await store.read("T", 0, 0)) == (Found.OFFSET_TOO_SMALL, low, low, 100, 0)
-    assert brief(await store.read("T", 0, low)) == (Found.FOUND, low + 32, low, 100, 32)
+    assert brief(await store.read("T", 0, 0)) == (ReadStatus.OFFSET_TOO_SMALL, low, low, 100, 0)
+    assert brief(await store.read("T", 0, low)) == (ReadStatus.FOUND, low + 32, low, 100, 32)
 
 
 async def test_a_queue_whose_messages_are_all_gone(rig: Rig) -> None:
@@ -74,8 +74,8 @@ async def test_a_queue_whose_messages_are_all_gone(rig: Rig) -> None:
     store.log.write()
     store.segments.delete_before(2 * LOG_FILE)
     store.queues.delete_before(store.log.min_offset)
-    assert brief(await store.read("T", 0, 0)) == (Found.OFFSET_TOO_SMALL, 5, 5, 5, 0)
-    assert brief(await store.read("T", 0, 5)) == (Found.OFFSET_OVERFLOW_ONE, 5, 5, 5, 0)
+    assert brief(await store.read("T", 0, 0)) == (ReadStatus.OFFSET_TOO_SMALL, 5, 5, 5, 0)
+    assert brief(await store.read("T", 0, 5)) == (ReadStatus.OFFSET_OVERFLOW_ONE, 5, 5, 5, 0)
     assert await store.earliest_time("T", 0) == -1
     await store.put("T", 0, b"goes on")
     assert await bodies(store) == [b"goes on"]
@@ -91,9 +91,9 @@ async def test_a_missing_queue_file_is_passed_over(rig: Rig) -> None:
     queue._tail = None
     segments = queue._segments
     segments._segments = [segments._segments[0], *segments._segments[2:]]
-    assert brief(await store.read("T", 0, 60)) == (Found.OFFSET_FOUND_NULL, 100, 0, 180, 0)
-    assert brief(await store.read("T", 0, 49)) == (Found.FOUND, 50, 0, 180, 1)
-    assert brief(await store.read("T", 0, 100))[0] is Found.FOUND
+    assert brief(await store.read("T", 0, 60)) == (ReadStatus.OFFSET_FOUND_NULL, 100, 0, 180, 0)
+    assert brief(await store.read("T", 0, 49)) == (ReadStatus.FOUND, 50, 0, 180, 1)
+    assert brief(await store.read("T", 0, 100))[0] is ReadStatus.FOUND
 
 
 async def test_blank_entries_never_hide_messages(tmp_path: Path) -> None:
@@ -107,12 +107,12 @@ async def test_blank_entries_never_hide_messages(tmp_path: Path) -> None:
         assert path.read_bytes()[:600] == BLANK * 30
         store = await rig.open()
         assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (30, 40)
-        assert brief(await store.read("T", 0, 0)) == (Found.OFFSET_TOO_SMALL, 30, 30, 40, 0)
+        assert brief(await store.read("T", 0, 0)) == (ReadStatus.OFFSET_TOO_SMALL, 30, 30, 40, 0)
         queue = store.queues.find("T", 0)
         assert queue is not None
         queue.min_offset = 0  # as RocketMQ has it after a restart
-        assert brief(await store.read("T", 0, 0)) == (Found.FOUND, 32, 0, 40, 2)
-        assert brief(await store.read("T", 0, 0, 8)) == (Found.MESSAGE_WAS_REMOVING, 8, 0, 40, 0)
+        assert brief(await store.read("T", 0, 0)) == (ReadStatus.FOUND, 32, 0, 40, 2)
+        assert brief(await store.read("T", 0, 0, 8)) == (ReadStatus.MESSAGE_WAS_REMOVING, 8, 0, 40, 0)
 
 
 async def test_an_unreadable_message_is_passed_over(rig: Rig) -> None:
@@ -123,9 +123,9 @@ async def test_an_unreadable_message_is_passed_over(rig: Rig) -> None:
     segments = store.segments
     segments._segments = [segments._segments[0], *segments._segments[2:]]
     read = await store.read("T", 0, 5)
-    assert brief(read) == (Found.FOUND, 30, 0, 30, 22 - 5)
+    assert brief(read) == (ReadStatus.FOUND, 30, 0, 30, 22 - 5)
     assert [m.queue_offset for m in messages(read)] == [5, 6, 7, *range(16, 30)]
-    assert brief(await store.read("T", 0, 8, 4)) == (Found.MESSAGE_WAS_REMOVING, 12, 0, 30, 0)
+    assert brief(await store.read("T", 0, 8, 4)) == (ReadStatus.MESSAGE_WAS_REMOVING, 12, 0, 30, 0)
     found = await store.read("T", 0, 8, record_filter=lambda data, at, size: True)
     assert [m.queue_offset for m in messages(found)] == [*range(16, 30)]
 
@@ -177,7 +177,7 @@ async def test_tags_are_told_by_their_hash(rig: Rig) -> None:
     wanted = java_hash("A")
     read = await store.read("T", 0, 0, queue_filter=lambda code: code == wanted)
     assert [m.body for m in messages(read)] == [b"%d" % i for i in range(0, 30, 2) if i % 3]
-    assert brief(read)[:2] == (Found.FOUND, 30)
+    assert brief(read)[:2] == (ReadStatus.FOUND, 30)
     untagged = await store.read("T", 0, 0, queue_filter=lambda code: code == 0)
     assert [m.body for m in messages(untagged)] == [b"%d" % i for i in range(0, 30, 3)]
     limited = await store.read("T", 0, 1, 3, queue_filter=lambda code: code == wanted)
@@ -195,7 +195,7 @@ async def test_filters_that_look_into_records(rig: Rig) -> None:
     assert [m.body.strip(b".") for m in messages(read)] == [b"2", b"20", b"21", b"22"]
     assert (read.next_offset, read.filtered) == (23, 19)
     none = await store.read("T", 0, 0, 4, record_filter=lambda data, at, size: False)
-    assert brief(none) == (Found.NO_MATCHED_MESSAGE, 30, 0, 30, 0)
+    assert brief(none) == (ReadStatus.NO_MATCHED_MESSAGE, 30, 0, 30, 0)
     assert none.filtered == 30
 
 
@@ -212,7 +212,7 @@ async def test_one_pull_looks_at_eight_hundred_entries(rig: Rig, count_max: int,
         count_max,
         queue_filter=lambda code: bool(seen.append(code)),  # type: ignore[func-returns-value]
     )
-    assert brief(read) == (Found.NO_MATCHED_MESSAGE, 7 + looked_at, 0, count, 0)
+    assert brief(read) == (ReadStatus.NO_MATCHED_MESSAGE, 7 + looked_at, 0, count, 0)
     assert len(seen) == looked_at
 
 
@@ -230,7 +230,7 @@ async def test_cold_reads_run_in_a_thread(rig: Rig) -> None:
         rig.disk.reads.clear()
         rig.disk.cold = lambda path, offset, size, part=cold_part: part in path  # type: ignore[misc]
         read = await store.read("T", 0, 20)
-        assert (read.status, read.count) == (Found.FOUND, 32)
+        assert (read.status, read.count) == (ReadStatus.FOUND, 32)
         assert [m.queue_offset for m in messages(read)] == list(range(20, 52))
         assert rig.disk.reading_threads
         assert loop_thread not in rig.disk.reading_threads

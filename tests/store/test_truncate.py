@@ -34,7 +34,7 @@ from kerolox.store.message_store import MessageStore
 from kerolox.store.offline.layout import find_layout
 from kerolox.store.offline.verify import verify
 from kerolox.store.queue.extended_queue import ExtendedQueue
-from kerolox.store.queue.reading import Found
+from kerolox.store.queue.reading import ReadStatus
 from kerolox.store.state import NotWritable, Obstacle
 from kerolox.store.truncate import CannotTruncate
 from kerolox.testing.faults import FaultyFiles, PowerLost
@@ -376,7 +376,7 @@ async def test_a_read_under_way_does_not_see_half_a_cut(tmp_path: Path, regrown:
         assert found.count > 0
         assert (await asking)[-200:].count(b"new") or b"new" in await store.message_at(places[12][0])
     else:
-        assert (found.status, found.next_offset) == (Found.OFFSET_OVERFLOW_BADLY, 10)
+        assert (found.status, found.next_offset) == (ReadStatus.OFFSET_OVERFLOW_BADLY, 10)
         with pytest.raises(StoreError):
             await asking
     await rig.end()

@@ -16,7 +16,7 @@ from kerolox.protocol.bodies.groups import WHY_DISABLED, RequestMode, SetRequest
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import INNER_BATCH
-from kerolox.store.log.cursors import MessageRefused
+from kerolox.store.log.cursors import AppendRefused
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def refuse_inner_batch(sys_flag: int) -> None:
     """Refuse topics of inner batches: one record then takes many offsets of a queue; here every record takes
     one."""
     if sys_flag & INNER_BATCH:
-        raise MessageRefused(
+        raise AppendRefused(
             f"the message is a batch in one record (sysFlag {INNER_BATCH:#x}): "
             f"{TOPIC_ATTRIBUTES['queue.type'].why}. Send the messages singly, or in a batch request."
         )

@@ -10,7 +10,7 @@ import typer
 
 from kerolox.cli.bench_load import BenchFigures
 from kerolox.cli.output import output
-from kerolox.client.admin.admin import LATEST_MS, Admin, NoSuchTopic, Queue
+from kerolox.client.admin.admin import LATEST_MS, Admin, BrokerQueue, NoSuchTopic
 from kerolox.client.ids import unique_keys
 from kerolox.client.send.tracing import ConsumeOutcome, Tracer
 from kerolox.clock import SYSTEM_CLOCK
@@ -106,7 +106,7 @@ class Consumers:
             if isinstance(result, Exception):
                 raise result
 
-    async def _retry_queues(self) -> list[Queue]:
+    async def _retry_queues(self) -> list[BrokerQueue]:
         """Those of the retry topic, which brokers make after the first heartbeat of a group."""
         for _ in range(ROUTE_TRIES):
             try:
@@ -115,7 +115,7 @@ class Consumers:
                 await SYSTEM_CLOCK.sleep(ROUTE_PAUSE_S)
         return []
 
-    async def _start(self, topic: str, queue: Queue) -> int:
+    async def _start(self, topic: str, queue: BrokerQueue) -> int:
         asked = QueryOffsetRequest(consumer_group=self._group, topic=topic, queue_id=queue.queue_id)
         answer = await self._admin.ask(
             queue.address, RequestCode.QUERY_CONSUMER_OFFSET, asked, ok=(0, ResponseCode.QUERY_NOT_FOUND)
@@ -126,7 +126,7 @@ class Consumers:
             return 0
         return await self._admin.offset_at(queue.address, topic, queue.queue_id, LATEST_MS)
 
-    async def _consume(self, topic: str, queue: Queue, offset: int) -> None:
+    async def _consume(self, topic: str, queue: BrokerQueue, offset: int) -> None:
         wanted = (self._expression, self._filter_type) if topic == self._topic else ("*", "TAG")
         try:
             while True:
@@ -170,7 +170,7 @@ class Consumers:
                 ),
             )
 
-    async def _fail_some(self, queue: Queue, records: list[StoredMessage]) -> list[StoredMessage]:
+    async def _fail_some(self, queue: BrokerQueue, records: list[StoredMessage]) -> list[StoredMessage]:
         failing = [record for record in records if random.random() < self._fail_rate]
         await asyncio.gather(*(self._give_back(queue, record) for record in failing))
         self.failed += len(failing)
@@ -184,7 +184,7 @@ class Consumers:
         outcome = ConsumeOutcome.FAILED if failed else ConsumeOutcome.SUCCESS
         tracer.consumed(topic, record.message_id, keys, request_id, cost_ms=0, outcome=outcome)
 
-    async def _give_back(self, queue: Queue, record: StoredMessage) -> None:
+    async def _give_back(self, queue: BrokerQueue, record: StoredMessage) -> None:
         asked = SendBackRequest(
             offset=record.physical_offset,
             group=self._group,
@@ -202,12 +202,12 @@ class Consumers:
         self.born_max_ms = max(self.born_max_ms, born_ms)
         self.stored_max_ms = max(self.stored_max_ms, stored_ms)
 
-    async def _stay_alive(self, queues: list[Queue]) -> None:
+    async def _stay_alive(self, queues: list[BrokerQueue]) -> None:
         while True:
             await SYSTEM_CLOCK.sleep(HEARTBEAT_S)
             await self._heartbeat(queues)
 
-    async def _heartbeat(self, queues: list[Queue]) -> None:
+    async def _heartbeat(self, queues: list[BrokerQueue]) -> None:
         data = HeartbeatData(
             client_id=f"127.0.0.1@{os.getpid()}",
             consumer_data_set=(

@@ -12,7 +12,7 @@ import typer
 
 from kerolox.cli.output import output
 from kerolox.cli.times import time_text
-from kerolox.client.admin.admin import Admin, NoSuchTopic, Queue
+from kerolox.client.admin.admin import Admin, BrokerQueue, NoSuchTopic
 from kerolox.client.cluster.client import Client
 from kerolox.client.ids import unique_keys
 from kerolox.client.messages import Message
@@ -63,7 +63,7 @@ class Compression(NamedTuple):
 
 
 def trace_sent(
-    tracer: Tracer, queue: Queue, messages: list[OutgoingMessage], answer: SendAnswer, began_ms: int
+    tracer: Tracer, queue: BrokerQueue, messages: list[OutgoingMessage], answer: SendAnswer, began_ms: int
 ) -> None:
     for message, place in zip(messages, answer.msg_id.split(","), strict=False):
         tracer.sent(
@@ -243,7 +243,7 @@ class Senders:
             trace_sent(self._tracer, queue, messages, answer.header(SendAnswer), now_ms)
 
     def _header(
-        self, queue: Queue, now_ms: int, properties: str, batch: bool, sys_flag: int
+        self, queue: BrokerQueue, now_ms: int, properties: str, batch: bool, sys_flag: int
     ) -> SendRequestV2:
         return SendRequestV2(
             producer_group=PRODUCER_GROUP,

@@ -14,7 +14,7 @@ from kerolox.cli.times import parse_time, time_text
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
-    from kerolox.client.admin.lookups import Found
+    from kerolox.client.admin.lookups import FoundMessages
     from kerolox.protocol.message import StoredMessage
 
 app = typer.Typer(help="Messages that are stored.", no_args_is_help=True)
@@ -65,7 +65,7 @@ def find(
     begin_ms = 0 if begin is None else parse_time(begin, now_ms, "--from")
     end_ms = INT64_MAX if end is None else parse_time(end, now_ms, "--to")
 
-    async def work(admin: Admin) -> Found:
+    async def work(admin: Admin) -> FoundMessages:
         from kerolox.client.admin.lookups import Lookups
 
         if key is None:

@@ -15,7 +15,7 @@ from kerolox.cli.times import parse_time, time_text
 if TYPE_CHECKING:
     import asyncio
 
-    from kerolox.client.admin.admin import Admin, Queue
+    from kerolox.client.admin.admin import Admin, BrokerQueue
     from kerolox.client.admin.lookups import Lookups
     from kerolox.protocol.message import StoredMessage
 
@@ -96,7 +96,7 @@ class TopicTail:
         from kerolox.client.admin.lookups import Lookups
 
         lookups = Lookups(self._admin)
-        followed: dict[Queue, asyncio.Task[None]] = {}
+        followed: dict[BrokerQueue, asyncio.Task[None]] = {}
         self._done = asyncio.Event()
         queues = await self._admin.queues(self._topic)  # a topic that is not there is an error
         if not queues:
@@ -123,7 +123,9 @@ class TopicTail:
                 task.cancel()
             await asyncio.gather(*followed.values(), return_exceptions=True)
 
-    async def _look_for_queues(self, lookups: Lookups, followed: dict[Queue, asyncio.Task[None]]) -> None:
+    async def _look_for_queues(
+        self, lookups: Lookups, followed: dict[BrokerQueue, asyncio.Task[None]]
+    ) -> None:
         import asyncio
 
         from kerolox.errors import KeroloxError
@@ -138,7 +140,7 @@ class TopicTail:
                 say(f"new queue {queue.queue_id} at {queue.broker}")
                 followed[queue] = asyncio.create_task(self._follow(lookups, queue, 0))
 
-    async def _follow(self, lookups: Lookups, queue: Queue, offset: int) -> None:
+    async def _follow(self, lookups: Lookups, queue: BrokerQueue, offset: int) -> None:
         import asyncio
 
         from kerolox.errors import KeroloxError

@@ -13,7 +13,7 @@ from kerolox.protocol.properties import pack
 from kerolox.protocol.record import decode_records
 from kerolox.store.message_store import MessageStore
 from kerolox.store.options import FlushMode, StoreOptions
-from kerolox.store.queue.reading import Found, QueueRead
+from kerolox.store.queue.reading import QueueRead, ReadStatus
 from kerolox.testing.clock import ManualClock
 from kerolox.testing.faults import FaultyFiles
 
@@ -138,7 +138,7 @@ async def read_all(store: MessageStore, topic: str, queue_id: int) -> list[Store
         found = messages(read)
         assert len(found) == read.count
         assert sum(message.size for message in found) == read.size_bytes
-        assert (read.status is Found.FOUND) == bool(found)
+        assert (read.status is ReadStatus.FOUND) == bool(found)
         for message in found:
             assert (message.topic, message.queue_id) == (topic, queue_id)
             assert offset <= message.queue_offset < read.next_offset

@@ -13,7 +13,7 @@ from kerolox.protocol.java import java_hash
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, Entry
 from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.queue.consume_queue import ENTRY, HOLE_TAGS
-from kerolox.store.queue.reading import Found
+from kerolox.store.queue.reading import ReadStatus
 from kerolox.store.state import NotWritable, Obstacle
 
 SENT = {"born_timestamp": 1, "born_host": bytes(8)}
@@ -52,7 +52,7 @@ async def test_dispatch_follows_what_is_confirmed(rig: Rig) -> None:
     store.progress.replicated = ends[1] + 5  # half of the third
     store.progress.advance()
     assert (store.max_offset("T", 0), store.dispatcher.dispatched) == (2, ends[1])
-    assert (await store.read("T", 0, 2)).status is Found.OFFSET_OVERFLOW_ONE
+    assert (await store.read("T", 0, 2)).status is ReadStatus.OFFSET_OVERFLOW_ONE
     store.progress.replicated = ends[2]
     store.progress.advance()
     assert await bodies(store) == [b"0", b"1", b"2"]
@@ -271,7 +271,7 @@ async def test_a_topic_is_deleted_and_begins_anew(rig: Rig) -> None:
         await store.put("Other", 0, b"%d" % i)
     assert await store.delete_topic("T")
     assert not await store.delete_topic("T")
-    assert (await store.read("T", 0, 0)).status is Found.NO_MATCHED_LOGIC_QUEUE
+    assert (await store.read("T", 0, 0)).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
     assert not (rig.path / "consumequeue" / "T").exists()
     for i in range(3):
         assert (await store.put("T", 0, b"new %d" % i))[1] == i

@@ -13,7 +13,7 @@ from kerolox.store.disk.files import DiskUsage
 from kerolox.store.disk.progress_notes import UNKNOWN
 from kerolox.store.errors import DiskFull
 from kerolox.store.message_store import MessageStore
-from kerolox.store.queue.reading import Found
+from kerolox.store.queue.reading import ReadStatus
 from kerolox.store.state import NotWritable, Obstacle
 
 HOUR_S = 3600
@@ -72,7 +72,7 @@ async def test_old_files_go_gently_and_everything_follows(rig: Rig) -> None:
     low = store.min_offset("T", 0)
     assert low == 5 * 8
     read = await store.read("T", 0, 3)
-    assert (read.status, read.next_offset, read.min_offset) == (Found.OFFSET_TOO_SMALL, low, low)
+    assert (read.status, read.next_offset, read.min_offset) == (ReadStatus.OFFSET_TOO_SMALL, low, low)
     assert [int(body.strip(b".")) for body in await bodies(store)] == list(range(low, 60))
     assert await store.find_by_key("T", "k3") == []
     assert len(await store.find_by_key("T", f"k{low}")) == 1

@@ -20,7 +20,7 @@ from tests.store.dispatch.kit import SYNC, Rig, messages, props, read_all
 from kerolox.protocol.record import decode_record
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.consume_queue import ENTRY
-from kerolox.store.queue.reading import Found
+from kerolox.store.queue.reading import ReadStatus
 from kerolox.store.state import Obstacle
 
 TOPICS = ("A", "B%x", "%RETRY%g")
@@ -93,20 +93,20 @@ class StoreModel(RuleBasedStateMachine):
         sent = self.sent.get((topic, queue_id), [])
         low = self.first_kept(topic, queue_id)
         read = self.run(self.store.read(topic, queue_id, offset, count))
-        if not sent and read.status is Found.NO_MESSAGE_IN_QUEUE:
-            expected = (Found.NO_MESSAGE_IN_QUEUE, 0)  # all of it was cut, and power lost since
+        if not sent and read.status is ReadStatus.NO_MESSAGE_IN_QUEUE:
+            expected = (ReadStatus.NO_MESSAGE_IN_QUEUE, 0)  # all of it was cut, and power lost since
         elif not sent:
-            expected = (Found.NO_MATCHED_LOGIC_QUEUE, 0)
+            expected = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0)
         elif offset < low:
-            expected = (Found.OFFSET_TOO_SMALL, low)
+            expected = (ReadStatus.OFFSET_TOO_SMALL, low)
         elif offset == len(sent):
-            expected = (Found.OFFSET_OVERFLOW_ONE, offset)
+            expected = (ReadStatus.OFFSET_OVERFLOW_ONE, offset)
         elif offset > len(sent):
-            expected = (Found.OFFSET_OVERFLOW_BADLY, len(sent))
+            expected = (ReadStatus.OFFSET_OVERFLOW_BADLY, len(sent))
         else:
-            expected = (Found.FOUND, min(offset + count, len(sent)))
+            expected = (ReadStatus.FOUND, min(offset + count, len(sent)))
         assert (read.status, read.next_offset) == expected
-        if read.status is Found.FOUND:
+        if read.status is ReadStatus.FOUND:
             assert [m.body for m in messages(read)] == [body for _, body, _ in sent[offset : offset + count]]
 
     @rule(seconds=st.sampled_from([0.001, 0.03, 1.0, 12.0]))

@@ -38,9 +38,9 @@ from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.reading import (
     PULL_BYTES_MAX,
     Cold,
-    Found,
     QueueFilter,
     QueueRead,
+    ReadStatus,
     RecordFilter,
     UnitFilter,
 )
@@ -50,17 +50,17 @@ HELD_MS_MAX = 120_000  # the longest time a pull is held, whatever the client as
 COLD_READS_MAX = 256  # pulls that wait for the disk at once; more are told to come back
 
 _CODES = {
-    Found.FOUND: ResponseCode.SUCCESS,
-    Found.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    Found.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    Found.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
-    Found.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
-    Found.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
-    Found.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-_EMPTY_QUEUE = (Found.NO_MATCHED_LOGIC_QUEUE, Found.NO_MESSAGE_IN_QUEUE)
+_EMPTY_QUEUE = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
 # The offset lies in the queue: whatever came of it, the next offset is one of the queue too.
-_INSIDE = (Found.FOUND, Found.NO_MATCHED_MESSAGE, Found.MESSAGE_WAS_REMOVING)
+_INSIDE = (ReadStatus.FOUND, ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING)
 _NOT_FOLLOWER = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
@@ -347,9 +347,9 @@ class Pulls:
         header = request.header
         status = found.status
         self._offsets.note_pull(header.topic, header.consumer_group, header.queue_id, found.next_offset)
-        if status is not Found.FOUND:
+        if status is not ReadStatus.FOUND:
             self.misses += 1
-            if status is Found.OFFSET_OVERFLOW_ONE:
+            if status is ReadStatus.OFFSET_OVERFLOW_ONE:
                 for told in self.on_caught_up:
                     told(header.consumer_group, header.topic, header.queue_id)
         if status in _EMPTY_QUEUE:
@@ -362,7 +362,7 @@ class Pulls:
         if holds and may_hold and header.sys_flag & PULL_SUSPEND:
             self._hold(request, plan)
             return None
-        if status is Found.FOUND:
+        if status is ReadStatus.FOUND:
             for note in self.on_served:
                 note(
                     header.consumer_group,
@@ -382,7 +382,7 @@ class Pulls:
                 topic_sys_flag=plan.config.topic_sys_flag,
                 group_sys_flag=plan.group.group_sys_flag,
             ),
-            body=found.parts if status is Found.FOUND else b"",
+            body=found.parts if status is ReadStatus.FOUND else b"",
             remark=status.value,
         )
 

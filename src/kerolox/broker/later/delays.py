@@ -41,7 +41,7 @@ from kerolox.protocol.record_scan import Entry
 from kerolox.protocol.reserved import HALF_TOPIC, SCHEDULE_TOPIC
 from kerolox.store.delay_table import parse_levels
 from kerolox.store.errors import FileMissing, OffsetOutOfRange, StoreError
-from kerolox.store.log.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT, MessageRefused, QueueCursor
+from kerolox.store.log.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT, AppendRefused, QueueCursor
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, HOLE_TAGS, ConsumeQueue
 from kerolox.store.queue.reading import Cold
@@ -429,7 +429,7 @@ class Delays:
             if topic == HALF_TOPIC:
                 raise Unrestorable(f"its real topic is {HALF_TOPIC}")
             return self._intake.cursor(topic, queue_id)
-        except (Unrestorable, ProtocolError, MessageRefused) as error:
+        except (Unrestorable, ProtocolError, AppendRefused) as error:
             self.passed_over += 1
             log.error(
                 "delayed_message_passed_over level=%d offset=%d physical=%d error=%r",

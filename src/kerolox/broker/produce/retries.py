@@ -36,7 +36,7 @@ from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.log.acks import NotCopied, NotSafe
-from kerolox.store.log.cursors import MessageRefused
+from kerolox.store.log.cursors import AppendRefused
 from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Retries:
         except NotSafe as error:
             # The consumer tries again, and the group may see the message once more than it failed.
             raise Refused(ResponseCode.SYSTEM_ERROR, f"FLUSH_DISK_TIMEOUT: {error}") from error
-        except MessageRefused as error:
+        except AppendRefused as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{error.status}: {error}") from error
         except KeroloxError as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"SERVICE_NOT_AVAILABLE: {error}") from error

@@ -35,7 +35,7 @@ from kerolox.protocol.headers.send import SendAnswer, SendRequest
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys, offset_id_prefix
 from kerolox.store.log.acks import Acks
-from kerolox.store.log.commit_log import TRANSACTION_BITS, MessageRefused, Place
+from kerolox.store.log.commit_log import TRANSACTION_BITS, AppendRefused, Place
 from kerolox.store.log.safe import Safe
 from kerolox.unsaved import NotSaved
 
@@ -95,7 +95,7 @@ class Sends:
             return None
         queue_id = self._admission.queue(header, config)
         if not request.body:
-            raise MessageRefused("the message has no body: send at least one byte")
+            raise AppendRefused("the message has no body: send at least one byte")
         properties, unique = self._properties(header.properties)
         topic, sys_flag = header.topic, header.sys_flag
         if not is_single_tag(config):
@@ -156,12 +156,12 @@ class Sends:
         try:
             items = split_batch(request.body)
         except ProtocolError as error:
-            raise MessageRefused(f"the batch does not read: {error}") from error
+            raise AppendRefused(f"the batch does not read: {error}") from error
         if not items:
-            raise MessageRefused("the batch is empty")
+            raise AppendRefused("the batch is empty")
         properties = (header.properties or "").encode()
         if header.sys_flag & TRANSACTION_BITS or (packed.find(properties, packed.AT_DELAY) or b"0") != b"0":
-            raise MessageRefused("a batch can be neither delayed nor part of a transaction")
+            raise AppendRefused("a batch can be neither delayed nor part of a transaction")
         self._admission.check_replicas(properties)
         unique = packed.find(properties, packed.AT_UNIQUE_KEY)
         places = self._intake.append_batch(

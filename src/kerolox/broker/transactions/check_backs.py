@@ -34,7 +34,7 @@ from kerolox.protocol.message_id import offset_id
 from kerolox.protocol.record import decode_records, encode_message
 from kerolox.store.log.commit_log import Place
 from kerolox.store.message_store import MessageStore
-from kerolox.store.queue.reading import Found
+from kerolox.store.queue.reading import ReadStatus
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class CheckBacks:
                 offset += 1
             ended.advance(offset)
             read = await store.read(reserved.HALF_TOPIC, QUEUE, offset, BATCH_COUNT, bytes_max=BATCH_BYTES)
-            if read.status is not Found.FOUND:
+            if read.status is not ReadStatus.FOUND:
                 if read.next_offset <= offset:
                     return  # nothing new
                 # Its file was deleted, or the entry is a hole.

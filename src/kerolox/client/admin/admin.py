@@ -60,7 +60,7 @@ class AlreadyThere(KeroloxError):
     """What was to be made exists."""
 
 
-class Queue(NamedTuple):
+class BrokerQueue(NamedTuple):
     """A queue, and the broker that has it."""
 
     broker: str
@@ -131,7 +131,7 @@ class Admin:
             if (address := address_of(data.broker_addrs)) is not None
         }
 
-    async def queues(self, topic: str, *, for_sending: bool = False) -> list[Queue]:
+    async def queues(self, topic: str, *, for_sending: bool = False) -> list[BrokerQueue]:
         """The readable queues of a topic, or the writable ones: of a new topic those it would get."""
         try:
             route = await self.route(topic)
@@ -143,13 +143,13 @@ class Admin:
             except NoSuchTopic:
                 raise error from None
         brokers = {data.broker_name: data.broker_addrs for data in route.broker_datas}
-        found: list[Queue] = []
+        found: list[BrokerQueue] = []
         for data in sorted(route.queue_datas, key=lambda data: data.broker_name):
             address = address_of(brokers.get(data.broker_name) or {}, exact=for_sending)
             if address is None or (for_sending and not data.perm & PERM_WRITE):
                 continue
             count = data.write_queue_nums if for_sending else data.read_queue_nums
-            found += [Queue(data.broker_name, queue_id, address) for queue_id in range(count)]
+            found += [BrokerQueue(data.broker_name, queue_id, address) for queue_id in range(count)]
         return found
 
     async def topics(self, cluster: str | None = None) -> list[str]:

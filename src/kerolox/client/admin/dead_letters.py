@@ -13,8 +13,8 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from kerolox.client.admin.admin import Admin, NoSuchTopic, NotFound, Queue
-from kerolox.client.admin.lookups import Found, Lookups
+from kerolox.client.admin.admin import Admin, BrokerQueue, NoSuchTopic, NotFound
+from kerolox.client.admin.lookups import FoundMessages, Lookups
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.protocol import properties as names
@@ -66,7 +66,7 @@ class DeadTopic:
 class Span:
     """Some of the dead letters in one queue: those from ``start`` to before ``end``."""
 
-    queue: Queue
+    queue: BrokerQueue
     start: int
     end: int
 
@@ -109,7 +109,7 @@ class DeadLetters:
             brokers=sorted({queue.broker_name for queue in bounds}),
         )
 
-    async def by_key(self, group: str, key: str, begin_ms: int = 0, end_ms: int = INT64_MAX) -> Found:
+    async def by_key(self, group: str, key: str, begin_ms: int = 0, end_ms: int = INT64_MAX) -> FoundMessages:
         return await self.lookups.by_key(DEAD_LETTER_PREFIX + group, key, begin_ms=begin_ms, end_ms=end_ms)
 
     async def by_id(self, group: str, message_id: str) -> list[StoredMessage]:
@@ -139,7 +139,7 @@ class DeadLetters:
                     found.append(Span(queue, start, end))
         return found
 
-    async def _first_since(self, topic: str, queue: Queue, time_ms: int, low: int, high: int) -> int:
+    async def _first_since(self, topic: str, queue: BrokerQueue, time_ms: int, low: int, high: int) -> int:
         """The first offset stored at a time or later. Brokers disagree about times after the last message,
         so this looks for itself."""
         while low < high:
@@ -214,7 +214,7 @@ class Resend:
         self._dry_run = dry_run
         self._clock = clock
         self._next_s = clock.monotonic_s()
-        self._queues: dict[str, list[Queue]] = {}
+        self._queues: dict[str, list[BrokerQueue]] = {}
         self._turn = 0
 
     @property
@@ -302,7 +302,7 @@ class Resend:
                 await self._check_not_dead(queue, answer)
             return
 
-    async def _send_to(self, topic: str, message: StoredMessage, queue: Queue) -> SendAnswer:
+    async def _send_to(self, topic: str, message: StoredMessage, queue: BrokerQueue) -> SendAnswer:
         header = SendRequestV2(
             producer_group=PRODUCER_GROUP,
             topic=topic,
@@ -328,7 +328,7 @@ class Resend:
         )
         return answer.header(SendAnswer)
 
-    async def _check_not_dead(self, queue: Queue, answer: SendAnswer) -> None:
+    async def _check_not_dead(self, queue: BrokerQueue, answer: SendAnswer) -> None:
         """Brokers put what is sent to the retry topic of a group that consumes in order straight back."""
         place = ViewMessageRequest(offset=read_offset_id(answer.msg_id).physical_offset)
         found = await self._admin.ask(queue.address, RequestCode.VIEW_MESSAGE_BY_ID, place)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kerolox.client.admin.admin import Admin, NoSuchTopic, NotFound, Queue
+from kerolox.client.admin.admin import Admin, BrokerQueue, NoSuchTopic, NotFound
 from kerolox.client.calls.pulls import PULL_CODES, pull_request
 from kerolox.errors import ConnectFailed, InvalidRequest, KeroloxError, RequestFailed
 from kerolox.protocol.batch import unwrap
@@ -28,7 +28,7 @@ TOPICS_AT_ONCE = 16
 
 
 @dataclass
-class Found:
+class FoundMessages:
     """Messages, in the order they were stored. ``cut`` says why there may be more."""
 
     messages: list[StoredMessage] = field(default_factory=list)
@@ -80,18 +80,18 @@ class Lookups:
                 hint = f". There are {len(topics)} topics: name the one to find it as unique key in, --topic"
         raise NotFound(f"no message {message_id} was found; tried: {', '.join(tried)}{hint}")
 
-    async def _in_topics(self, topics: list[str], unique_key: str) -> Found:
+    async def _in_topics(self, topics: list[str], unique_key: str) -> FoundMessages:
         """The messages of the first topic that has any with a unique key."""
         for start in range(0, len(topics), TOPICS_AT_ONCE):
             some = topics[start : start + TOPICS_AT_ONCE]
             asked = (self.by_key(topic, unique_key, unique=True) for topic in some)
             for found in await asyncio.gather(*asked, return_exceptions=True):
-                if isinstance(found, Found):
+                if isinstance(found, FoundMessages):
                     if found.messages:
                         return found
                 elif not isinstance(found, NoSuchTopic):  # deleted meanwhile
                     raise found
-        return Found()
+        return FoundMessages()
 
     async def _at(self, place: OffsetId) -> StoredMessage:
         asked = ViewMessageRequest(offset=place.physical_offset)
@@ -101,7 +101,7 @@ class Lookups:
 
     async def by_key(
         self, topic: str, key: str, *, unique: bool = False, begin_ms: int = 0, end_ms: int = INT64_MAX
-    ) -> Found:
+    ) -> FoundMessages:
         """Messages with a key; ``unique``: with the id their producer gave them."""
         asked = QueryMessageRequest(
             topic=topic,
@@ -118,7 +118,7 @@ class Lookups:
                 address, RequestCode.QUERY_MESSAGE, asked, ok=ok, timeout_s=18.0
             )
 
-        result = Found()
+        result = FoundMessages()
         brokers = await self._admin.brokers_of(topic)
         for name, answer in await asyncio.gather(*(one(*broker) for broker in brokers.items())):
             if answer.code != 0:
@@ -143,13 +143,13 @@ class Lookups:
         end_ms: int,
         count_max: int,
         wanted: Callable[[StoredMessage], bool] = lambda message: True,
-    ) -> Found:
+    ) -> FoundMessages:
         """Messages stored between two times, the earliest of every queue first."""
         queues = await self._admin.queues(topic)
         parts = await asyncio.gather(
             *(self._queue_by_time(topic, queue, begin_ms, end_ms, count_max, wanted) for queue in queues)
         )
-        result = Found()
+        result = FoundMessages()
         for part in parts:
             result.messages += part.messages
             result.cut = result.cut or part.cut
@@ -162,13 +162,13 @@ class Lookups:
     async def _queue_by_time(
         self,
         topic: str,
-        queue: Queue,
+        queue: BrokerQueue,
         begin_ms: int,
         end_ms: int,
         count_max: int,
         wanted: Callable[[StoredMessage], bool],
-    ) -> Found:
-        result = Found()
+    ) -> FoundMessages:
+        result = FoundMessages()
         offset = await self._admin.offset_at(queue.address, topic, queue.queue_id, begin_ms)
         while True:
             messages, following, end = await self.pull(topic, queue, offset)
@@ -188,7 +188,7 @@ class Lookups:
     async def pull(
         self,
         topic: str,
-        queue: Queue,
+        queue: BrokerQueue,
         offset: int,
         *,
         hold_ms: int = 0,

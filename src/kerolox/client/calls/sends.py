@@ -79,7 +79,7 @@ def was_mistaken(known: Publishing | None, target: Target, error: Exception) -> 
     return known is None or known.route.assumed or target.queue not in known.by_queue
 
 
-class Verdict(NamedTuple):
+class SendVerdict(NamedTuple):
     """What a failed send says about the broker and about the route that led there."""
 
     avoid_broker: bool = False  # others are preferred for a while
@@ -87,18 +87,18 @@ class Verdict(NamedTuple):
     forget_route: bool = False  # the topic was deleted meanwhile, or never made: find out anew
 
 
-_FINE = Verdict()
-_AWAY = Verdict(avoid_broker=True, refresh_route=True)
+_FINE = SendVerdict()
+_AWAY = SendVerdict(avoid_broker=True, refresh_route=True)
 
 
-def verdict_on(error: Exception) -> Verdict:
+def verdict_on(error: Exception) -> SendVerdict:
     if isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout):
         return _AWAY
     if isinstance(error, RequestFailed):
         if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
-            return Verdict(forget_route=True)
+            return SendVerdict(forget_route=True)
         if error.response_code in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION):
-            return Verdict(refresh_route=True)
+            return SendVerdict(refresh_route=True)
     return _FINE
 
 

@@ -35,7 +35,7 @@ class _Window:
         return int(sum(item[1] for item in kept)), sum(item[2] for item in kept)
 
 
-class TopicStats:
+class TopicRates:
     """One topic's."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
@@ -63,17 +63,17 @@ class TopicStats:
         )
 
 
-class ConsumeStats:
+class ConsumeRates:
     """All topics of a consumer."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
-        self.topics: dict[str, TopicStats] = {}
+        self.topics: dict[str, TopicRates] = {}
 
-    def of(self, topic: str) -> TopicStats:
+    def of(self, topic: str) -> TopicRates:
         found = self.topics.get(topic)
         if found is None:
-            found = self.topics[topic] = TopicStats(self._monotonic_s)
+            found = self.topics[topic] = TopicRates(self._monotonic_s)
         return found
 
     def pulled(self, topic: str, count: int, took_s: float) -> None:

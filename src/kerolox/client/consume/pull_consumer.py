@@ -17,7 +17,7 @@ from datetime import datetime
 
 from kerolox.client.calls.routes import Route
 from kerolox.client.cluster.client import Client
-from kerolox.client.consume.consume_stats import ConsumeStats
+from kerolox.client.consume.consume_stats import ConsumeRates
 from kerolox.client.consume.consumer import Consumer
 from kerolox.client.consume.consumer_options import PullOptions, expression_of
 from kerolox.client.consume.held_queue import HeldQueue
@@ -73,7 +73,7 @@ class PullConsumer(Consumer):
         options: PullOptions | None = None,
     ) -> None:
         super().__init__(where, group, options or PullOptions())
-        self.stats = ConsumeStats(self._clock.monotonic_s)
+        self.stats = ConsumeRates(self._clock.monotonic_s)
         self._ready = asyncio.Event()
         self._turn: dict[HeldQueue, None] = {}  # queues with messages, the next one first
         self._given: list[Batch] = []  # handed out, not yet done

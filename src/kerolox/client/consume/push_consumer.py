@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, overload
 
 from kerolox.client.cluster.client import Client
-from kerolox.client.consume.consume_stats import ConsumeStats
+from kerolox.client.consume.consume_stats import ConsumeRates
 from kerolox.client.consume.consumer import Consumer
 from kerolox.client.consume.consumer_options import PushOptions, expression_of
 from kerolox.client.consume.delivery import ConcurrentDelivery, Delivery
@@ -70,7 +70,7 @@ class PushConsumer(Consumer):
         options = options or PushOptions()
         super().__init__(where, group, options)
         self.hooks = list(hooks)
-        self.stats = ConsumeStats(self._clock.monotonic_s)
+        self.stats = ConsumeRates(self._clock.monotonic_s)
         self.tracer = Tracer(self.client, group, options.trace_topic, "CONSUME") if options.trace else None
         self._handlers: dict[str, Handler] = {}  # by topic, as users know it
         self.send_back = SendBack(self.client, self.group, self.calls, options.attempts_max)

@@ -59,16 +59,16 @@ _TRACE_WORDS = {
 
 # What execute and check may return: a state, True (commit), False (roll back) or None (not known yet);
 # at once, or by await. A plain function runs in a thread, so that it may wait for a database.
-Verdict = TransactionState | bool | None
-Check = Callable[[Received], Verdict | Awaitable[Verdict]]
+CheckResult = TransactionState | bool | None
+Check = Callable[[Received], CheckResult | Awaitable[CheckResult]]
 
 
 class TransactionListener(Protocol):
     """For those who know RocketMQ: the local work, and how it ended."""
 
-    def execute(self, message: Message, arg: Any) -> Verdict | Awaitable[Verdict]: ...
+    def execute(self, message: Message, arg: Any) -> CheckResult | Awaitable[CheckResult]: ...
 
-    def check(self, message: Received) -> Verdict | Awaitable[Verdict]: ...
+    def check(self, message: Received) -> CheckResult | Awaitable[CheckResult]: ...
 
 
 class Transaction:

@@ -17,7 +17,7 @@ from kerolox.store.state import Obstacle, StoreState
 
 log = logging.getLogger(__name__)
 
-Follower = Callable[[list[Entry]], None]
+DispatchListener = Callable[[list[Entry]], None]
 
 
 class Dispatcher:
@@ -26,7 +26,7 @@ class Dispatcher:
     def __init__(self, log: CommitLog, state: StoreState) -> None:
         self._log = log
         self._state = state
-        self.followers: list[Follower] = []
+        self.followers: list[DispatchListener] = []
         self.dispatched = 0  # every record before this offset was given to all followers
         self.dispatched_ms = 0  # store time of the last one
         self.held = False  # while the log is cut, nothing is given out

@@ -30,7 +30,7 @@ from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken, take_send
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.log.cursors import (
-    MessageRefused,
+    AppendRefused,
     PropertiesTooLong,
     QueueCursor,
     check_queue,
@@ -45,8 +45,8 @@ from kerolox.store.state import Obstacle, StoreState
 log = logging.getLogger(__name__)
 
 __all__ = [
+    "AppendRefused",
     "CommitLog",
-    "MessageRefused",
     "Place",
     "PropertiesTooLong",
     "QueueCursor",
@@ -259,7 +259,7 @@ class CommitLog(ReadableLog):
         options = self._options
         whole = BATCH_ITEM_BYTES * len(items) + sum([len(body) + len(own) for _, body, own in items])
         if whole > options.body_bytes_max:
-            raise MessageRefused(
+            raise AppendRefused(
                 f"batch of {whole} bytes, the limit is {options.body_bytes_max} (maxMessageSize)"
             )
         if batch_properties:
@@ -468,18 +468,18 @@ class CommitLog(ReadableLog):
         if properties > PROPERTIES_BYTES_MAX:
             raise PropertiesTooLong(f"properties of {properties} bytes, the limit is {PROPERTIES_BYTES_MAX}")
         if body > limit:
-            raise MessageRefused(f"body of {body} bytes, the limit is {limit} (maxMessageSize)")
+            raise AppendRefused(f"body of {body} bytes, the limit is {limit} (maxMessageSize)")
         if size > limit + RECORD_OVERHEAD_MAX:
-            raise MessageRefused(f"record of {size} bytes, the limit is {limit + RECORD_OVERHEAD_MAX}")
+            raise AppendRefused(f"record of {size} bytes, the limit is {limit + RECORD_OVERHEAD_MAX}")
         if size + BLANK_BYTES > self.segments.size:
-            raise MessageRefused(
+            raise AppendRefused(
                 f"record of {size} bytes does not fit into a log file of {self.segments.size} bytes"
             )
 
     def _next_file(self, size: int) -> None:
         """Close the file being written with a blank record and go on in the next."""
         if size + BLANK_BYTES > self.segments.size:
-            raise MessageRefused(
+            raise AppendRefused(
                 f"{size} bytes of one batch do not fit into a log file of {self.segments.size} bytes"
             )
         self._state.check_writable()

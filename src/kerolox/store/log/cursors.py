@@ -18,14 +18,14 @@ from kerolox.protocol.reserved import RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFI
 LIGHT_PREFIX = "%LMQ%"  # of light queues, and of groups that consume them
 
 
-class MessageRefused(KeroloxError):
+class AppendRefused(KeroloxError):
     """The message breaks a limit of the store. Sending it again cannot help."""
 
     code = 13  # MESSAGE_ILLEGAL
     status = "MESSAGE_ILLEGAL"
 
 
-class PropertiesTooLong(MessageRefused):
+class PropertiesTooLong(AppendRefused):
     status = "PROPERTIES_SIZE_EXCEEDED"
 
 
@@ -51,10 +51,10 @@ def check_queue(topic: str, queue_id: int) -> None:
     length = len(topic.encode())
     limit = RETRY_TOPIC_LENGTH_MAX if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_MAX
     if not 0 < length <= limit:
-        raise MessageRefused(f"topic of {length} bytes, the limit is {limit}: {topic[:40]!r}")
+        raise AppendRefused(f"topic of {length} bytes, the limit is {limit}: {topic[:40]!r}")
     if not fit_for_directory(topic, queue_id):
         # Its queue could not be made, and the message never be found.
-        raise MessageRefused(f"queue {queue_id} of topic {topic!r} cannot be the name of a directory")
+        raise AppendRefused(f"queue {queue_id} of topic {topic!r} cannot be the name of a directory")
 
 
 def next_offsets(entry: Entry) -> dict[tuple[str, int], int]:

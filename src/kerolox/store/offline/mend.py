@@ -43,7 +43,7 @@ class CannotMend(StoreError):
     """The log cannot be mended as asked. Nothing was changed."""
 
 
-class Piece(msgspec.Struct, frozen=True):
+class MendPiece(msgspec.Struct, frozen=True):
     """What is written over a damaged part: bytes at a place in a file, zeros up to its end."""
 
     path: str
@@ -59,7 +59,7 @@ class Skip(msgspec.Struct, frozen=True):
     offset: int
     valid_from: int
     what: str
-    pieces: list[Piece]
+    pieces: list[MendPiece]
 
     @property
     def lost_bytes(self) -> int:
@@ -134,15 +134,15 @@ def _damage_at(segments: Segments, offset: int) -> tuple[Damage | None, bool]:
     return walk.damage, False
 
 
-def _pieces(segments: Segments, damage: Damage, layout: Layout) -> list[Piece]:
-    pieces: list[Piece] = []
+def _pieces(segments: Segments, damage: Damage, layout: Layout) -> list[MendPiece]:
+    pieces: list[MendPiece] = []
     position = damage.offset
     while position < damage.valid_from:
         segment = segments.segment_at(position)
         if segment is None:  # the file is missing: one that is all blank takes its place
             path = os.path.join(layout.log_paths[0], segment_name(position))
             size = layout.log_file_bytes
-            pieces.append(Piece(path, 0, [encode_blank(size)], size, make=size))
+            pieces.append(MendPiece(path, 0, [encode_blank(size)], size, make=size))
             position += size
             continue
         end = min(segment.end, damage.valid_from)
@@ -155,7 +155,7 @@ def _pieces(segments: Segments, damage: Damage, layout: Layout) -> list[Piece]:
             if span < FILLER_BYTES_MIN:
                 raise _too_small(layout, damage, span, FILLER_BYTES_MIN)
             data = fillers(position, span, damage.valid_ms)
-        pieces.append(Piece(segment.path, position - segment.start, data, end - segment.start))
+        pieces.append(MendPiece(segment.path, position - segment.start, data, end - segment.start))
         position = end
     return pieces
 
@@ -236,7 +236,7 @@ def apply_skip(layout: Layout, skip: Skip, files: Files | None = None) -> str | 
     return saved
 
 
-def _make_blank_file(files: Files, piece: Piece) -> None:
+def _make_blank_file(files: Files, piece: MendPiece) -> None:
     if files.exists(piece.path):
         return
     fresh = piece.path + ".tmp"
@@ -249,7 +249,7 @@ def _make_blank_file(files: Files, piece: Piece) -> None:
     files.sync_dir(os.path.dirname(piece.path))
 
 
-def _log_offset(piece: Piece) -> int:
+def _log_offset(piece: MendPiece) -> int:
     return int(os.path.basename(piece.path)) + piece.at
 
 

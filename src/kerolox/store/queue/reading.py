@@ -35,7 +35,7 @@ FILTER_WORK_MAX = 4 << 20
 _HOLE = HOLE_TAGS.to_bytes(8)
 
 
-class Found(Enum):
+class ReadStatus(Enum):
     """How a read ended. The names are RocketMQ's: they are the remark of the answer."""
 
     FOUND = "FOUND"
@@ -52,7 +52,7 @@ class Found(Enum):
 class QueueRead(msgspec.Struct):
     """What a read found. ``parts`` are records back to back, in as few pieces as they lay in the log."""
 
-    status: Found
+    status: ReadStatus
     next_offset: int
     min_offset: int
     max_offset: int
@@ -123,16 +123,16 @@ class QueueReader:
     ) -> QueueRead:
         """The messages from ``offset`` on. Raises :class:`Cold` unless it ``may_wait`` for the disk."""
         if queue is None:
-            return QueueRead(Found.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            return QueueRead(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset
         if high == 0:
-            return QueueRead(Found.NO_MESSAGE_IN_QUEUE, 0, low, high)
+            return QueueRead(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
         if offset < low:
-            return QueueRead(Found.OFFSET_TOO_SMALL, low, low, high)
+            return QueueRead(ReadStatus.OFFSET_TOO_SMALL, low, low, high)
         if offset == high:
-            return QueueRead(Found.OFFSET_OVERFLOW_ONE, offset, low, high)
+            return QueueRead(ReadStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
-            return QueueRead(Found.OFFSET_OVERFLOW_BADLY, high, low, high)
+            return QueueRead(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         options = self._options
         count_max = max(count_max, 1)  # the first message is given whatever the limits
         if queue_filter is None and record_filter is None:
@@ -142,7 +142,7 @@ class QueueReader:
             wanted = max(options.filter_bytes_max // ENTRY_SIZE, min(count_max, LOOKED_AT_MAX))
         entries = self._entries(queue, offset, wanted, may_wait)
         if not entries:
-            return QueueRead(Found.OFFSET_FOUND_NULL, queue.offset_after_file(offset), low, high)
+            return QueueRead(ReadStatus.OFFSET_FOUND_NULL, queue.offset_after_file(offset), low, high)
         if isinstance(queue, ExtendedQueue) and (queue_filter is not None or unit_filter is not None):
             units = self._units(queue, entries, may_wait)
             queue_filter = _with_units(units, queue_filter, unit_filter)
@@ -193,7 +193,7 @@ class QueueReader:
         log_end = self._log.progress.confirmed
         hot_from = self.hot_from
         log_min = self._log.min_offset
-        status = Found.NO_MATCHED_MESSAGE
+        status = ReadStatus.NO_MATCHED_MESSAGE
         seen = 0
         removed_before = 0  # entries before this place in the log are gone with their file
         count = size_bytes = filtered = asked_bytes = 0
@@ -219,12 +219,12 @@ class QueueReader:
                 continue
             if queue_filter is not None and not queue_filter(tags_code):
                 if not count:
-                    status = Found.NO_MATCHED_MESSAGE
+                    status = ReadStatus.NO_MATCHED_MESSAGE
                 continue
             if size == BLANK_SIZE or physical < log_min:
                 # A blank entry, or a message whose file is deleted while its queue entry still stands.
                 if not count:
-                    status = Found.MESSAGE_WAS_REMOVING
+                    status = ReadStatus.MESSAGE_WAS_REMOVING
                     removed_before = log_min
                 continue
             if record_filter is not None:
@@ -233,13 +233,13 @@ class QueueReader:
                     block, block_at, at = self._block(physical, size, log_end, asked.may_wait), physical, 0
                 if at >= len(block):
                     if not count:
-                        status = Found.MESSAGE_WAS_REMOVING
+                        status = ReadStatus.MESSAGE_WAS_REMOVING
                     continue
                 asked_bytes += size * terms
                 if not record_filter(block, at, size):
                     filtered += 1
                     if not count:
-                        status = Found.NO_MATCHED_MESSAGE
+                        status = ReadStatus.NO_MATCHED_MESSAGE
                     continue
                 taken.append(block[at : at + size])
             elif ranges and ranges[-1][1] == physical:
@@ -248,14 +248,14 @@ class QueueReader:
                 ranges.append((physical, physical + size))
             count += 1
             size_bytes += size
-            status = Found.FOUND
+            status = ReadStatus.FOUND
         parts = taken if record_filter is not None else self.parts(ranges, asked.may_wait)
         return self._ended(asked, status, seen, parts, count, size_bytes, log_end - last_physical, filtered)
 
     def _ended(
         self,
         asked: _Asked,
-        status: Found,
+        status: ReadStatus,
         seen: int,
         parts: list[bytes],
         count: int,
@@ -310,7 +310,7 @@ class QueueReader:
         if parts is None:
             raise Cold
         behind = log.progress.confirmed - last
-        return self._ended(asked, Found.FOUND, count, parts, count, size_bytes, behind)
+        return self._ended(asked, ReadStatus.FOUND, count, parts, count, size_bytes, behind)
 
     def _scanned(self, asked: _Asked, entries: bytes, condition: PropertyCondition) -> QueueRead | None:
         """Messages chosen by their properties, when all entries are messages and hot; else None, as above."""
@@ -352,7 +352,7 @@ class QueueReader:
             if asked_bytes > FILTER_WORK_MAX:
                 break
         behind = log_end - ENTRY.unpack_from(entries, (number - 1) * ENTRY_SIZE)[0]
-        status = Found.FOUND if count else Found.NO_MATCHED_MESSAGE
+        status = ReadStatus.FOUND if count else ReadStatus.NO_MATCHED_MESSAGE
         return self._ended(asked, status, number, taken, count, size_bytes, behind, filtered)
 
     def _block(self, physical: int, size: int, log_end: int, may_wait: bool) -> bytes:
