@@ -106,7 +106,10 @@ def made(twice: Twice, topic: str) -> str:
 
 
 def test_cluster_and_figures(twice: Twice) -> None:
-    lines = [text.splitlines() for text in twice.each("clusterList", "-n", "N")]
+    for _ in range(5):
+        lines = [text.splitlines() for text in twice.each("clusterList", "-n", "N")]
+        if "(,ms)" not in lines[1][1]:
+            break  # a broker of Apache's that is busy gives mqadmin no figures
     assert lines[0][0] == lines[1][0]
     assert len(lines[0][1].split()) == len(lines[1][1].split())  # every column has its figure
     assert twice.is_4x or lines[0][1].rstrip().endswith("true")
