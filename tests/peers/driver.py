@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -125,6 +126,16 @@ class JavaDriver(JavaProcess):
     def mqadmin(self, *args: str, timeout: float = CALL_TIMEOUT) -> str:
         """Run an mqadmin command in the driver JVM and return what it printed to stdout."""
         return cast(str, self.call("mqadmin", timeout=timeout, args=list(args))["out"])
+
+    def cluster_list(self, namesrv: str, *args: str) -> str:
+        """Run mqadmin's clusterList. The tool gives a broker three seconds and then shows a row without its
+        version and figures: it is asked again, for a minute."""
+        deadline = time.monotonic() + CALL_TIMEOUT
+        while True:
+            printed = self.mqadmin("clusterList", "-n", namesrv, *args)
+            rows = [line for line in printed.splitlines() if re.search(r":\d+ ", line)]
+            if all(re.search(r"\bV\d", row) for row in rows) or time.monotonic() > deadline:
+                return printed
 
     def mqadmin_full(self, *args: str, timeout: float = CALL_TIMEOUT) -> dict[str, str]:
         """The same with both streams: {"out": ..., "err": ...}."""

@@ -106,10 +106,7 @@ def made(twice: Twice, topic: str) -> str:
 
 
 def test_cluster_and_figures(twice: Twice) -> None:
-    for _ in range(5):
-        lines = [text.splitlines() for text in twice.each("clusterList", "-n", "N")]
-        if "(,ms)" not in lines[1][1]:
-            break  # a broker of Apache's that is busy gives mqadmin no figures
+    lines = [twice.driver.cluster_list(nameserver).splitlines() for nameserver, _ in twice.pairs]
     assert lines[0][0] == lines[1][0]
     assert len(lines[0][1].split()) == len(lines[1][1].split())  # every column has its figure
     assert twice.is_4x or lines[0][1].rstrip().endswith("true")
@@ -250,8 +247,11 @@ def test_todays_total_leaves_out_topics_of_the_broker(twice: Twice, unique: Uniq
     topic = made(twice, unique("topic"))
 
     def totals() -> list[int]:
-        """#InTotalToday of both."""
-        return [int(text.splitlines()[1].split()[4]) for text in twice.each("clusterList", "-n", "N", "-m")]
+        """#InTotalToday of both. The tool shows 0 for a broker that took too long: the largest of three."""
+        asked = [twice.each("clusterList", "-n", "N", "-m") for _ in range(3)]
+        return [
+            max(int(text.splitlines()[1].split()[4]) for text in side) for side in zip(*asked, strict=True)
+        ]
 
     before = totals()
     for _ in range(3):

@@ -136,12 +136,14 @@ class Twice:
         self.driver, self.ours, self.theirs = driver, ours, theirs
 
     def __call__(self, command: str, *args: str) -> str:
-        printed = [
-            plain(self.driver.mqadmin(command, "-n", server, *args), server)
-            for server in (self.ours, self.theirs)
-        ]
+        printed = [plain(self._ask(command, server, *args), server) for server in (self.ours, self.theirs)]
         assert printed[0] == printed[1], f"{command}: ours\n{printed[0]}\ntheirs\n{printed[1]}"
         return printed[0]
+
+    def _ask(self, command: str, server: str, *args: str) -> str:
+        if command == "clusterList":
+            return self.driver.cluster_list(server, *args)
+        return self.driver.mqadmin(command, "-n", server, *args)
 
 
 def plain(text: str, server: str) -> str:
@@ -172,11 +174,7 @@ def test_mqadmin_prints_the_same_of_cluster_and_topics(
     (topic,) = [name for name in topics(twice.ours) if unique("topic").rsplit("_", 1)[0] in name]
     if twice.driver.jars.is_4x:  # whose tool tells of all clusters or none, and the two serve others too
         clusters, theirs = (
-            "\n".join(
-                re.findall(
-                    ".*BothCluster.*", plain(twice.driver.mqadmin("clusterList", "-n", server), server)
-                )
-            )
+            "\n".join(re.findall(".*BothCluster.*", plain(twice.driver.cluster_list(server), server)))
             for server in (twice.ours, twice.theirs)
         )
         assert clusters == theirs
