@@ -167,6 +167,13 @@ def test_nobody_imports_cli_or_testing() -> None:
             assert not f"{name}.".startswith(("kerolox.cli.", "kerolox.testing.")), f"{path} imports {name}"
 
 
+def test_time_limits_leave_cancellation_alone() -> None:
+    """Python 3.11's ``asyncio.wait_for`` loses a cancellation that comes together with its result: whoever
+    cancelled waits for ever. ``asyncio.timeout`` does not."""
+    for path in MODULES:
+        assert "asyncio.wait_for(" not in path.read_text(), f"{path}: use asyncio.timeout"
+
+
 def test_modules_stay_readable() -> None:
     long = {
         str(p.relative_to(SOURCE)): n for p in MODULES if (n := len(p.read_text().splitlines())) > LINES_MAX

@@ -221,3 +221,19 @@ async def test_the_leader_is_asked_where_its_log_ends(tmp_path: Path) -> None:
         assert f"the leader's log holds 0 to 0 and this follower's 0 to {two.store.log.max_offset}" in (
             two.replication.follower.text
         )
+
+
+async def test_a_follower_stops_at_any_moment(tmp_path: Path) -> None:
+    """While it asks, connects or compares: none of these holds up who stops it."""
+    async with pair(tmp_path, lambda store: put(store, 50)) as (leading, following):
+        await following.has(leading.store)
+        for turns in range(40):
+            await following.follower.stop()
+            await following.follower.start()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            async with asyncio.timeout(30):
+                await following.follower.stop()
+        await following.follower.start()
+        put(leading.store, 5)
+        await following.has(leading.store)

@@ -28,6 +28,7 @@ from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.cut_note import NAME as CUT_NOTE
 from kerolox.store.disk.cut_note import Cut
 from kerolox.store.disk.files import Files
+from kerolox.store.disk.segment import segment_name
 from kerolox.store.errors import OffsetOutOfRange, StoreError
 from kerolox.store.log.acks import CutOff
 from kerolox.store.message_store import MessageStore
@@ -445,7 +446,9 @@ async def test_a_flush_that_fails_in_between_fences(tmp_path: Path) -> None:
         store, ends = await filled(rig, History(3), range(30))
         await store.flusher.flush_all()
         follow(store)
-        rig.disk.fail_syncs(1, path_contains="/commitlog/")
+        # The file that is cut: one more file is made ready meanwhile, and flushes its folder.
+        cut = segment_name(ends[12] - ends[12] % store.segments.size)
+        rig.disk.fail_syncs(1, path_contains=f"/commitlog/{cut}")
         with pytest.raises(StoreError):
             await store.truncate(ends[12])
         assert "the next start finishes it" in store.state.obstacles[Obstacle.FENCED]

@@ -269,7 +269,8 @@ class Broker(CallerEvents):
         self.write_path.intake.write()
         self.store.state.set(Obstacle.CLOSED, "the broker is stopping")
         try:
-            await asyncio.wait_for(self.store.flusher.flush_all(), self.options.flush_timeout_ms / 1000)
+            async with asyncio.timeout(self.options.flush_timeout_ms / 1000):
+                await self.store.flusher.flush_all()
         except (StoreError, TimeoutError):
             pass  # senders get no answer, and send again elsewhere; the store's close says what failed
         await self.store.acks.settle()

@@ -79,7 +79,8 @@ class DemoBroker:
             return
         self._process.terminate()
         try:
-            await asyncio.wait_for(self._process.wait(), STOP_S)
+            async with asyncio.timeout(STOP_S):
+                await self._process.wait()
         except TimeoutError:
             await self.kill()
 

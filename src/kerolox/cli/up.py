@@ -197,7 +197,8 @@ async def _serve_processes(
                 child = await _spawn(data, nameserver.address, broker_at, number, flags)
                 children.append(child)
             ready = asyncio.gather(*(_ready(number, child) for number, child in enumerate(children)))
-            addresses = await asyncio.wait_for(ready, CHILD_READY_S)
+            async with asyncio.timeout(CHILD_READY_S):
+                addresses = await ready
             _say_ready(nameserver.address, addresses)
             await _told_or_ended(told, children)
         finally:
@@ -304,7 +305,8 @@ async def _end(child: Process) -> None:
         return
     child.terminate()
     try:
-        await asyncio.wait_for(child.wait(), CHILD_STOP_S)
+        async with asyncio.timeout(CHILD_STOP_S):
+            await child.wait()
     except TimeoutError:
         child.kill()
         await child.wait()

@@ -219,8 +219,8 @@ class Dialer:
             host, port = split_address(address)
             if self._tls is not None and self._context is None:
                 self._context = await loop.run_in_executor(None, client_context, self._tls)
-            _, protocol = await asyncio.wait_for(
-                loop.create_connection(
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, protocol = await loop.create_connection(
                     lambda: Peer(
                         self.handlers,
                         self,
@@ -233,9 +233,7 @@ class Dialer:
                     port,
                     ssl=self._context,
                     server_hostname=host if self._context is not None else None,
-                ),
-                self._connect_timeout_s,
-            )
+                )
         except (OSError, TimeoutError) as error:
             line.failures += 1
             back_off_s = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2 ** min(line.failures - 1, 10))

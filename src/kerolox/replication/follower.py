@@ -137,13 +137,13 @@ class Follower:
         )
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
-        connecting = loop.create_connection(
-            lambda: link, host.strip("[]"), int(port) if port.isdigit() else 0
-        )
         if overlap is not None:
             self._set(LinkState.COMPARING)
         try:
-            await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await loop.create_connection(
+                    lambda: link, host.strip("[]"), int(port) if port.isdigit() else 0
+                )
         except (OSError, TimeoutError) as error:
             link.close()
             raise ConnectFailed(address, error or f"no answer in {CONNECT_TIMEOUT_S:.0f} s") from error

@@ -163,7 +163,8 @@ class Acks:
         """Nothing more is written: let those who wait for replicas have their answer, in the time that is
         left to them."""
         try:
-            await asyncio.wait_for(self._copies.idle(), self._options.replica_timeout_ms / 1000)
+            async with asyncio.timeout(self._options.replica_timeout_ms / 1000):
+                await self._copies.idle()
         except TimeoutError:
             pass
         self._copies.close()
