@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from kerolox.cli import cluster_up
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
 
 app = typer.Typer(help="Clusters and their brokers.", no_args_is_help=True)
+
+app.command("up", epilog=cluster_up.UP_EXAMPLE)(cluster_up.up)
+app.command("status", epilog=cluster_up.STATUS_EXAMPLE)(cluster_up.status)
+app.command("down", epilog=cluster_up.DOWN_EXAMPLE)(cluster_up.down)
 
 ASK_S = 1.5  # a broker that is too busy to answer is shown without figures
 

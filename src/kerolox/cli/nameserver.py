@@ -33,6 +33,7 @@ def serve(
     ] = False,
     json: JsonFlag = False,
     log_level: Annotated[LogLevel, typer.Option(help="What to log, on stderr.")] = LogLevel.INFO,
+    parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")] = None,
 ) -> None:
     """Run a name server until SIGTERM or SIGINT."""
     from kerolox.nameserver.options import NamesrvOptions
@@ -52,4 +53,4 @@ def serve(
         return
     log_to_stderr(log_level)
     loaded.warn_unknown()
-    run(serve_until_told("nameserver", NameServer(loaded.options)))
+    run(serve_until_told("nameserver", NameServer(loaded.options), parent=parent))

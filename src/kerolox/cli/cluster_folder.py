@@ -1,0 +1,247 @@
+"""The folder of a cluster on one machine: settings, ports, stores and logs, and who runs in it.
+
+``conf/NAME.conf`` are ordinary files, each good for ``kerolox broker -c`` or ``kerolox nameserver -c``. They
+are made once; from then on they are what holds, so ports stay, and so does what was changed in them since: by
+hand, by updateBrokerConfig, by a promotion. ``cluster.json`` tells programs who runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from kerolox.atomic_file import write_atomically
+from kerolox.cli.cluster_layouts import NAMESERVER, Planned
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.protocol.bodies.properties_text import read_properties, write_properties
+
+FIRST_PORT = 10911
+PORTS_APART = 10  # between brokers: each takes its own port, the one two below, and the next
+PLACES = 1900  # all below the ports that systems give to clients
+NAMESERVER_ADDRESS = "127.0.0.1:9876"
+LEFT_OVER_S = 60.0  # servers whose parent was killed have so long to stop
+
+
+class ClusterRuns(KeroloxError):
+    """Somebody has the folder already."""
+
+
+class NoCluster(KeroloxError):
+    """The folder holds none."""
+
+
+class ClusterFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.file = self.path / "cluster.json"
+        self._locks: list[IO[bytes]] = []
+
+    # --- one at a time --------------------------------------------------------------------------------
+
+    def take(self) -> int:
+        """Make this process the one that runs the cluster. The descriptor servers inherit: while one of them
+        lives, whatever became of its parent, the folder is not free. Raises ClusterRuns."""
+        (self.path / "conf").mkdir(parents=True, exist_ok=True)
+        mine = self._lock("cluster.lock")
+        if mine is None and self.holder() is None:
+            mine = self._lock("cluster.lock")  # somebody only looked
+        if mine is None:
+            raise ClusterRuns(
+                f"a cluster runs in {self.path} already, by process {self.holder() or 'unknown'}. Look: "
+                f"kerolox cluster status --data {self.path}; end it: kerolox cluster down --data {self.path}"
+            )
+        mine.truncate(0)
+        mine.write(b"%d\n" % os.getpid())
+        mine.flush()
+        until_s = time.monotonic() + LEFT_OVER_S
+        while (theirs := self._lock("servers.lock")) is None:
+            # Who ran the cluster before was killed: its servers notice, and stop.
+            if time.monotonic() >= until_s:
+                left = [f"{one['name']} {one['pid']}" for one in self.read() if one["pid"]]
+                raise ClusterRuns(
+                    f"servers of a cluster whose parent is gone still run in {self.path} after "
+                    f"{LEFT_OVER_S:.0f} s: {', '.join(left) or 'unknown'}. End them, then start again"
+                )
+            time.sleep(0.05)
+        return theirs.fileno()
+
+    def holder(self) -> int | None:
+        """The process that runs the cluster; None if there is none."""
+        free = self._lock("cluster.lock", keep=False)
+        if free is not None:
+            free.close()
+            return None
+        try:
+            return int((self.path / "cluster.lock").read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def is_left(self) -> bool:
+        """Whether servers run: whoever started them may be gone."""
+        free = self._lock("servers.lock", keep=False)
+        if free is not None:
+            free.close()
+        return free is None
+
+    def release(self) -> None:
+        for lock in self._locks:
+            lock.close()
+        self._locks.clear()
+
+    def _lock(self, name: str, *, keep: bool = True) -> IO[bytes] | None:
+        """A lock that ends with the last process that has its descriptor."""
+        import fcntl
+
+        path = self.path / name
+        try:
+            file = path.open("r+b") if path.exists() else path.open("w+b")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.close()
+                return None
+        except FileNotFoundError:
+            raise NoCluster(f"there is no cluster in {self.path}. Start one: kerolox cluster up") from None
+        if keep:
+            self._locks.append(file)
+        return file
+
+    # --- settings -------------------------------------------------------------------------------------
+
+    def prepare(
+        self, like: str, servers: tuple[Planned, ...], nameserver: str | None, settings: Mapping[str, str]
+    ) -> list[Path]:
+        """Write the settings of all servers that have none yet, and those that are asked for now. The files
+        that are new."""
+        self._check_same(like)
+        kept = self.settings(NAMESERVER.name)
+        if nameserver is None:
+            nameserver = (
+                f"{_bracketed(kept['bindAddress'])}:{kept['listenPort']}" if kept else NAMESERVER_ADDRESS
+            )
+        host, _, port = nameserver.rpartition(":")
+        host = host.strip("[]") or "0.0.0.0"
+        ports = _FreePorts(host, self)
+        number = int(port) or int(kept.get("listenPort", 0)) or ports.take("the name server")
+        near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        address = f"{_bracketed(near)}:{number}"
+        new: list[Path] = []
+        for one in servers:
+            own: dict[str, str] = {"bindAddress": host}
+            known = self.settings(one.name)
+            if one.server == "nameserver":
+                own |= {
+                    "listenPort": str(number),
+                    "kvConfigPath": str(self.path / one.name / "kvConfig.json"),
+                }
+                asked = own
+            else:
+                own |= {"namesrvAddr": address} | ({} if near != host else {"brokerIP1": host})
+                asked = own | dict(settings)
+                if not known:
+                    own |= {
+                        "listenPort": str(ports.take(one.name)),
+                        "storePathRootDir": str(self.path / one.name),
+                    }
+            path = self.config(one.name)
+            if not known:
+                new.append(path)
+                write_atomically(path, _text(like, one, own | dict(settings)).encode())
+            elif known != known | asked:
+                write_atomically(path, write_properties(known | asked).encode())
+        return new
+
+    def config(self, name: str) -> Path:
+        return self.path / "conf" / f"{name}.conf"
+
+    def log(self, name: str) -> Path:
+        return self.path / "logs" / f"{name}.log"
+
+    def settings(self, name: str) -> dict[str, str]:
+        """What the file of a server says; nothing if there is none."""
+        try:
+            return read_properties(self.config(name).read_bytes())
+        except FileNotFoundError:
+            return {}
+
+    def _check_same(self, like: str) -> None:
+        before = {one["like"] for one in self.read()}
+        if before and before != {like}:
+            raise OptionError(
+                "--like",
+                like,
+                f"{' or '.join(sorted(before))}, as the cluster in {self.path} is, or another --data",
+            )
+
+    # --- who runs -------------------------------------------------------------------------------------
+
+    def read(self) -> list[dict[str, Any]]:
+        try:
+            found = json.loads(self.file.read_bytes())
+        except FileNotFoundError:
+            return []
+        except ValueError as error:
+            raise NoCluster(
+                f"{self.file} is no list of servers: {error}. Move it away, and start again"
+            ) from error
+        return list(found)
+
+    def write(self, servers: list[dict[str, Any]]) -> None:
+        write_atomically(self.file, (json.dumps(servers, indent=2) + "\n").encode())
+
+
+class _FreePorts:
+    """Ports nobody has. The folder's name says where the search begins, so two clusters that start at the
+    same moment do not want the same ones."""
+
+    def __init__(self, host: str, folder: ClusterFolder) -> None:
+        self._host = host
+        self._next = zlib.crc32(os.fsencode(folder.path)) % PLACES
+        self._taken = {
+            int(port)
+            for path in (folder.path / "conf").glob("*.conf")
+            if (port := folder.settings(path.stem).get("listenPort", "")).isdigit()
+        }
+
+    def take(self, who: str) -> int:
+        for _ in range(PLACES):
+            port = FIRST_PORT + PORTS_APART * self._next
+            self._next = (self._next + 1) % PLACES
+            if port not in self._taken and all(self._is_free(one) for one in (port - 2, port, port + 1)):
+                self._taken.add(port)
+                return port
+        last = FIRST_PORT + PORTS_APART * (PLACES - 1)
+        raise KeroloxError(f"no free port for {who} on {self._host}, from {FIRST_PORT} to {last}")
+
+    def _is_free(self, port: int) -> bool:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self._host, port))
+            except OSError:
+                return False
+        return True
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _text(like: str, one: Planned, own: Mapping[str, str]) -> str:
+    """A file of settings, with where each comes from."""
+    parts: list[str] = []
+    stock = {key: value for key, value in one.stock.items() if key not in own}
+    added = {key: value for key, value in one.added.items() if key not in own}
+    if stock:
+        parts.append(f"# RocketMQ's conf/{like}/{one.name}.properties\n" + write_properties(stock))
+    parts.append("# for this machine\n" + write_properties(own))
+    if added:
+        parts.append("# added, to try it out\n" + write_properties(added))
+    return "\n".join(parts)

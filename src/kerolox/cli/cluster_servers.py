@@ -1,0 +1,237 @@
+"""The servers of a cluster on one machine: each a process, started again when it ends by itself.
+
+Leaders stop before followers, so that those get what was sent last, and name servers stop when nobody is
+left to register. A server whose parent is gone stops by itself: nobody would start it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kerolox.cli.cluster_folder import ClusterFolder
+from kerolox.cli.cluster_layouts import Planned
+from kerolox.errors import KeroloxError
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+READY_S = 60.0
+STOP_S = 60.0
+STEADY_S = 10.0  # who lived so long did not fail to start
+PAUSE_FIRST_S = 0.5
+PAUSE_MAX_S = 30.0
+LAST_LINES = 5
+LOG_BYTES_READ = 16 << 10
+LOOK_S = 1.0  # how often it is looked whether settings changed
+
+Tell = Callable[[str, dict[str, Any]], None]
+
+
+class NotStarted(KeroloxError):
+    """A server of the cluster did not start."""
+
+
+class ClusterServer:
+    """One server: its process, and what is known of it."""
+
+    def __init__(
+        self, planned: Planned, folder: ClusterFolder, like: str, changed: Callable[[], None]
+    ) -> None:
+        """``changed`` hears of another process, and of another state."""
+        self.planned = planned
+        self._changed = changed
+        self.restarts = 0
+        self.state = "stopped"  # starting, up, waiting (to be started again), stopped
+        self.process: Process | None = None
+        self._folder = folder
+        self._like = like
+        self._failures = 0
+        self._started_s = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.planned.name
+
+    @property
+    def leads(self) -> bool:
+        return self.planned.server == "broker" and self.entry()["role"] == "leader"
+
+    def entry(self) -> dict[str, Any]:
+        """This server in ``cluster.json``."""
+        settings = self._folder.settings(self.name)
+        is_running = self.process is not None and self.process.returncode is None
+        host, port = settings.get("bindAddress", ""), int(settings.get("listenPort", 0))
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+        found: dict[str, Any] = {
+            "name": self.name,
+            "role": "nameserver",
+            "pid": self.process.pid if self.process is not None and is_running else None,
+            "address": f"{host}:{port}",
+        }
+        if self.planned.server == "broker":
+            found |= {
+                "role": "follower" if settings.get("brokerRole") == "SLAVE" else "leader",
+                "broker": settings.get("brokerName", ""),
+                "broker_id": int(settings.get("brokerId", 0)),
+                "ha_address": f"{host}:{settings.get('haListenPort') or port + 1}",
+            }
+        return found | {
+            "state": self.state,
+            "restarts": self.restarts,
+            "data": str(self._folder.path / self.name),
+            "config": str(self._folder.config(self.name)),
+            "log": str(self._folder.log(self.name)),
+            "like": self._like,
+        }
+
+    # --- start and stop -------------------------------------------------------------------------------
+
+    async def start(self, lock: int) -> None:
+        """Start it, and wait until it says that it is ready. Raises NotStarted."""
+        self.state, self._started_s = "starting", time.monotonic()
+        path = self._folder.log(self.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "kerolox", self.planned.server,
+                "-c", str(self._folder.config(self.name)),
+                "--parent", str(os.getpid()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                pass_fds=[lock],
+                start_new_session=True,  # a Ctrl-C is for us, and we tell them
+            )  # fmt: skip
+        self._changed()
+        assert self.process.stdout is not None
+        try:
+            async with asyncio.timeout(READY_S):
+                line = (await self.process.stdout.readline()).decode()
+        except TimeoutError:
+            line = f"not ready after {READY_S:.0f} s"
+        if " ready on " not in line:
+            await self.stop()
+            raise NotStarted(f"{self.name} did not start: {self.last_words() or line}. Its log: {path}")
+        self.state = "up"
+        self._changed()
+
+    async def stop(self) -> None:
+        process, self.state = self.process, "stopped"
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def ended(self) -> int:
+        """Wait until the process has ended; its exit code."""
+        assert self.process is not None
+        return await self.process.wait()
+
+    def pause_s(self) -> float:
+        """How long to wait before it is started again: longer each time it ends soon after its start."""
+        if time.monotonic() - self._started_s >= STEADY_S:
+            self._failures = 0
+        pause_s: float = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(self._failures, 10))
+        self._failures += 1
+        return pause_s
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        try:
+            with self._folder.log(self.name).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES_READ))
+                lines = file.read().decode(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return " | ".join(lines[-LAST_LINES:])
+
+
+class ClusterServers:
+    """All of them. ``tell`` hears what happens: a word, and the server's entry with more beside it."""
+
+    def __init__(self, folder: ClusterFolder, like: str, planned: tuple[Planned, ...], tell: Tell) -> None:
+        self._written: list[dict[str, Any]] = []
+        self.all = [ClusterServer(one, folder, like, self.write) for one in planned]
+        self._folder = folder
+        self._tell = tell
+
+    def entries(self) -> list[dict[str, Any]]:
+        return [one.entry() for one in self.all]
+
+    def write(self) -> None:
+        """Tell programs, if anything is different now."""
+        entries = self.entries()
+        if entries != self._written:
+            self._folder.write(entries)
+            self._written = entries
+
+    async def start(self, lock: int) -> None:
+        """Name servers first, then all brokers at once. Raises NotStarted."""
+        for group in (self._of("nameserver"), self._of("broker")):
+            found = await asyncio.gather(*(one.start(lock) for one in group), return_exceptions=True)
+            for error in found:
+                if error is not None:
+                    raise error
+
+    async def keep(self, lock: int, told: asyncio.Event) -> None:
+        """Start again who ends, until told to stop."""
+        tasks = [asyncio.create_task(self._keep(one, lock)) for one in self.all]
+        try:
+            while not told.is_set():
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        await told.wait()
+                except TimeoutError:
+                    self.write()  # a role in the settings may be another one now
+                for task in tasks:
+                    if task.done():
+                        task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        leaders = [one for one in self.all if one.leads]
+        followers = [one for one in self._of("broker") if one not in leaders]
+        for group in (leaders, followers, self._of("nameserver")):
+            await asyncio.gather(*(one.stop() for one in group))
+            self.write()
+
+    def _of(self, server: str) -> list[ClusterServer]:
+        return [one for one in self.all if one.planned.server == server]
+
+    async def _keep(self, one: ClusterServer, lock: int) -> None:
+        while True:
+            code = await one.ended()
+            pause_s = one.pause_s()
+            one.state = "waiting"
+            self.write()
+            assert one.process is not None
+            self._tell(
+                "ended",
+                one.entry()
+                | {
+                    "pid": one.process.pid,
+                    "code": code,
+                    "last_words": one.last_words(),
+                    "again_in_s": pause_s,
+                },
+            )
+            await asyncio.sleep(pause_s)
+            one.restarts += 1
+            try:
+                await one.start(lock)
+            except NotStarted:
+                continue  # its end is told like any other
+            self._tell("started", one.entry())

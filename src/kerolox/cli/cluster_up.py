@@ -1,0 +1,256 @@
+"""``kerolox cluster up``, ``status`` and ``down``: a whole cluster on one machine, for trying and testing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
+from kerolox.errors import KeroloxError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from kerolox.cli.cluster_folder import ClusterFolder
+    from kerolox.cli.cluster_servers import ClusterServers
+
+UP_EXAMPLE = "Example: kerolox cluster up --like 2m-2s-sync --data ./cluster"
+STATUS_EXAMPLE = "Example: kerolox cluster status --data ./cluster"
+DOWN_EXAMPLE = "Example: kerolox cluster down --data ./cluster"
+
+COPYING_S = 30.0  # followers have so long to begin to copy, before the cluster is called up
+ASK_S = 3.0
+DOWN_S = 180.0
+COLUMNS = ("name", "role", "broker", "id", "address", "followers at", "state", "pid", "restarts")
+
+DataOption = Annotated[Path, typer.Option(help="Folder of everything that is kept.", metavar="DIR")]
+
+
+@one_line_errors
+def up(
+    like: Annotated[
+        str,
+        typer.Option(
+            help="Which cluster, by the name of its folder in RocketMQ's conf: 2m-2s-sync, 2m-2s-async or "
+            "2m-noslave.",
+            metavar="NAME",
+        ),
+    ],
+    data: DataOption = Path("cluster"),
+    nameserver_listen: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the name server listens, and on which address brokers do; port 0 takes a free one. "
+            "127.0.0.1:9876, or what it was before, unless given.",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="An option of all brokers by RocketMQ's key; may be repeated.", metavar="KEY=VALUE"
+        ),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Run a cluster as processes on this machine until SIGTERM or SIGINT; who ends is started again."""
+    from kerolox.broker.options import BrokerOptions
+    from kerolox.cli.broker import by_key
+    from kerolox.cli.cluster_folder import ClusterFolder
+    from kerolox.cli.cluster_layouts import layout
+    from kerolox.cli.cluster_servers import ClusterServers
+    from kerolox.cli.serving import listen_address
+    from kerolox.net.loop import run
+
+    planned = layout(like)
+    chosen = settings or []
+    by_key(BrokerOptions, chosen)  # a wrong one is told before anything starts
+    if nameserver_listen is not None:
+        listen_address(nameserver_listen)
+    folder = ClusterFolder(data)
+    lock = folder.take()
+    try:
+        given = dict(setting.split("=", 1) for setting in chosen)
+        new = folder.prepare(like, planned, nameserver_listen, given)
+        events = _Events(json)
+        servers = ClusterServers(folder, like, planned, events.tell)
+        if new:
+            added = sorted({key for one in planned for key in one.added})
+            events.note(
+                f"Settings are those of RocketMQ's conf/{like}, in {folder.path / 'conf'}. Added for one "
+                f"machine: ports, paths, name server; and {', '.join(added)}. Edit them there: they are not "
+                "made again."
+            )
+        run(_run(folder, servers, lock, events))
+    finally:
+        folder.release()
+
+
+async def _run(folder: ClusterFolder, servers: ClusterServers, lock: int, events: _Events) -> None:
+    from kerolox.cli.serving import stop_signals
+
+    told = stop_signals()
+    try:
+        starting = _start(servers, lock)
+        if await _unless_told(starting, told):
+            events.up(servers.entries())
+            await servers.keep(lock, told)
+    finally:
+        events.note("Stopping: leaders first, then followers, then the name server.")
+        await servers.stop()
+    events.tell("stopped", {})
+
+
+async def _start(servers: ClusterServers, lock: int) -> None:
+    await servers.start(lock)
+    await _copying(servers)
+
+
+async def _unless_told(work: Any, told: asyncio.Event) -> bool:
+    """Whether the work came to its end. Raises what it raises."""
+    import asyncio
+
+    doing = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(told.wait())
+    try:
+        await asyncio.wait([doing, waiting], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        if not doing.done():
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+    if doing.cancelled():
+        return False
+    doing.result()
+    return True
+
+
+async def _copying(servers: ClusterServers) -> None:
+    """Wait until every leader has its followers: a message sent before would be answered as not copied."""
+    import asyncio
+
+    from kerolox.net.dialer import Dialer
+    from kerolox.protocol.bodies.stats import HaStatus
+    from kerolox.protocol.codes import RequestCode
+
+    entries = servers.entries()
+    async with Dialer() as dialer:
+        for leader in (one for one in entries if one["role"] == "leader"):
+            wanted = sum(one["role"] == "follower" and one["broker"] == leader["broker"] for one in entries)
+            try:
+                async with asyncio.timeout(COPYING_S):
+                    while wanted:
+                        answer = await dialer.call(
+                            leader["address"], RequestCode.GET_BROKER_HA_STATUS, timeout_s=ASK_S
+                        )
+                        if HaStatus.decode(answer.body).in_sync_slave_nums >= wanted:
+                            break
+                        await asyncio.sleep(0.05)
+            except (KeroloxError, TimeoutError):
+                say(
+                    f"{leader['name']} has not all of its followers after {COPYING_S:.0f} s. Look: "
+                    f"kerolox broker followers -b {leader['address']}"
+                )
+
+
+class _Events:
+    """What happens, as lines: sentences for people, objects for programs."""
+
+    def __init__(self, json: bool) -> None:
+        self._json = json
+
+    def note(self, text: str) -> None:
+        if not self._json:
+            self._line(text)
+
+    def up(self, entries: list[dict[str, Any]]) -> None:
+        nameserver = next(one["address"] for one in entries if one["role"] == "nameserver")
+        if self._json:
+            self._object({"event": "up", "nameserver": nameserver, "servers": entries})
+            return
+        output(False).show(entries, _table(entries))
+        self._line(f"kerolox cluster ready: nameserver {nameserver}")
+
+    def tell(self, what: str, entry: dict[str, Any]) -> None:
+        if self._json:
+            self._object({"event": what, **entry})
+        elif what == "ended":
+            code = entry["code"]
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+            self._line(
+                f"{entry['name']} (process {entry['pid']}) {how}; it is started again in "
+                f"{entry['again_in_s']:g} s. Its last words: {entry['last_words'] or 'none'}"
+            )
+        elif what == "started":
+            self._line(f"{entry['name']} is up again, as process {entry['pid']}.")
+
+    def _object(self, document: dict[str, Any]) -> None:
+        import json
+
+        self._line(json.dumps(document, ensure_ascii=False))
+
+    def _line(self, text: str) -> None:
+        typer.echo(text)
+        sys.stdout.flush()
+
+
+def _table(entries: list[dict[str, Any]]) -> OutputTable:
+    rows = [
+        tuple(
+            one.get(key)
+            for key in (
+                *("name", "role", "broker", "broker_id", "address", "ha_address"),
+                *("state", "pid", "restarts"),
+            )
+        )
+        for one in entries
+    ]
+    return OutputTable(COLUMNS, rows)
+
+
+@one_line_errors
+def status(data: DataOption = Path("cluster"), json: JsonFlag = False) -> None:
+    """Show the servers of a cluster that was started by ``cluster up``, running or not."""
+    from kerolox.cli.cluster_folder import ClusterFolder, NoCluster
+
+    folder = ClusterFolder(data)
+    entries = folder.read()
+    if not entries:
+        raise NoCluster(f"there is no cluster in {folder.path}. Start one: kerolox cluster up --data {data}")
+    holder = folder.holder()
+    if holder is None and not folder.is_left():
+        for one in entries:  # nobody may have been left to write it down
+            one["pid"], one["state"] = None, "stopped"
+    output(json).note(
+        f"run by process {holder}" if holder else "nobody runs it: kerolox cluster up starts it again"
+    )
+    output(json).show({"pid": holder, "servers": entries}, _table(entries))
+
+
+@one_line_errors
+def down(data: DataOption = Path("cluster"), json: JsonFlag = False) -> None:
+    """Stop a cluster that was started by ``cluster up``, and wait until it has stopped."""
+    import signal
+    import time
+
+    from kerolox.cli.cluster_folder import ClusterFolder, ClusterRuns, NoCluster
+
+    folder = ClusterFolder(data)
+    holder = folder.holder() if folder.file.exists() else None
+    if holder is None:
+        raise NoCluster(f"no cluster runs in {folder.path}")
+    os.kill(holder, signal.SIGTERM)
+    until_s = time.monotonic() + DOWN_S
+    while folder.holder() == holder:
+        if time.monotonic() > until_s:
+            raise ClusterRuns(
+                f"process {holder} has not stopped after {DOWN_S:.0f} s: its servers' logs say why"
+            )
+        time.sleep(0.05)
+    output(json).note(f"stopped: process {holder} and its servers")
+    if json:
+        output(json).show({"stopped": holder})

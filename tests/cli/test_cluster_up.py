@@ -1,0 +1,281 @@
+"""``kerolox cluster up`` with real processes: it starts, mends and ends a cluster, and tells programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kerolox.blocking import Message, Producer, PullConsumer
+from kerolox.cli.cluster_layouts import LAYOUTS
+from kerolox.cli.main import app
+
+KEROLOX = [sys.executable, "-m", "kerolox"]
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
+
+
+class UpProcess:
+    """One ``kerolox cluster up --json``, on free ports."""
+
+    def __init__(self, data: Path, *args: str) -> None:
+        self.data = data
+        self.process = subprocess.Popen(
+            [*KEROLOX, "cluster", "up", "--data", str(data), "--json", *args],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+        )  # fmt: skip
+        self.up = self.event()
+
+    @property
+    def nameserver(self) -> str:
+        return str(self.up["nameserver"])
+
+    def event(self) -> dict[str, Any]:
+        """The next one."""
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        self.process.communicate(timeout=90)
+        return self.process.returncode
+
+
+def servers(data: Path) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in json.loads((data / "cluster.json").read_text())}
+
+
+def lives(pid: int) -> bool:
+    """Not so one that has ended and whose parent has not heard of it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def until(reached: Callable[[], bool], what: Callable[[], object] = lambda: "") -> None:
+    end_s = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < end_s, what()
+        time.sleep(0.02)
+
+
+def run(*args: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, args, env={"NAMESRV_ADDR": None})
+    return result.exit_code, result.stdout + result.stderr
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., UpProcess]]:
+    made: list[UpProcess] = []
+    data = tmp_path / "cluster"
+
+    def begin(*args: str) -> UpProcess:
+        made.append(UpProcess(data, *args))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.stop()
+    until(lambda: all(one["pid"] is None or not lives(one["pid"]) for one in servers(data).values()))
+
+
+def read(nameserver: str, count: int) -> set[bytes]:
+    found: set[bytes] = set()
+    with PullConsumer(nameserver, group="readers") as consumer:
+        consumer.assign(consumer.queues("T"))
+        consumer.seek_all("begin")
+        while len(found) < count:
+            batch = consumer.poll(20)
+            assert batch is not None, f"{len(found)} of {count} came"
+            found |= {message.body for message in batch}
+    return found
+
+
+def test_a_leader_that_is_killed_is_started_again_with_its_messages(
+    start: Callable[..., UpProcess],
+) -> None:
+    like = ("--like", "2m-2s-sync", "--nameserver-listen", "127.0.0.1:0")
+    up = start(*like)
+    assert up.up["event"] == "up"
+    assert up.up["servers"] == list(servers(up.data).values())
+    before = servers(up.data)
+    assert [(one["name"], one["role"], one.get("broker_id")) for one in before.values()] == [
+        ("nameserver", "nameserver", None),
+        ("broker-a", "leader", 0),
+        ("broker-b", "leader", 0),
+        ("broker-a-s", "follower", 1),
+        ("broker-b-s", "follower", 1),
+    ]
+    assert all(lives(one["pid"]) for one in before.values())
+    sent: set[bytes] = set()
+    with Producer(up.nameserver, group="p") as producer:
+        for number in range(20):
+            receipt = producer.send(Message("T", b"%d" % number))
+            assert receipt.status == 0  # SEND_OK: the follower has it
+            sent.add(b"%d" % number)
+        os.kill(before["broker-a"]["pid"], signal.SIGKILL)
+        ended = up.event()
+        assert (ended["event"], ended["name"], ended["code"]) == ("ended", "broker-a", -signal.SIGKILL)
+        assert ended["pid"] == before["broker-a"]["pid"]
+        assert "broker_started" in ended["last_words"]
+        again = up.event()
+        assert (again["event"], again["name"], again["restarts"]) == ("started", "broker-a", 1)
+        after = servers(up.data)["broker-a"]
+        assert after["pid"] == again["pid"] != before["broker-a"]["pid"]
+        assert lives(after["pid"])
+        assert after | {"pid": 0, "restarts": 0} == before["broker-a"] | {"pid": 0, "restarts": 0}
+        producer.send(Message("T", b"after"))
+    assert read(up.nameserver, len(sent) + 1) == sent | {b"after"}
+
+    code, said = run("cluster", "up", *like, "--data", str(up.data))
+    assert code == 1
+    assert f"by process {up.process.pid}" in said
+    shown = json.loads(run("cluster", "status", "--data", str(up.data), "--json")[1])
+    assert shown["pid"] == up.process.pid
+    assert [one["state"] for one in shown["servers"]] == ["up"] * 5
+
+    assert up.stop() == 0
+    assert all(one["pid"] is None and one["state"] == "stopped" for one in servers(up.data).values())
+    assert not any(lives(one["pid"]) for one in before.values())
+    order = [
+        (path.stat().st_mtime_ns, path.stem)
+        for path in (up.data / "logs").glob("*.log")
+        if path.stat().st_size
+    ]
+    assert sorted(order)[-1][1] == "nameserver"
+    # Ports, and all else, are as they were.
+    second = start("--like", "2m-2s-sync")
+    ports = {name: one["address"] for name, one in before.items()}
+    assert {name: one["address"] for name, one in servers(up.data).items()} == ports
+    assert read(second.nameserver, len(sent) + 1) == sent | {b"after"}
+    code, said = run("cluster", "down", "--data", str(up.data))
+    assert (code, second.process.wait(30)) == (0, 0)
+    assert str(second.process.pid) in said
+
+
+def test_killed_itself_it_leaves_nobody_behind(start: Callable[..., UpProcess]) -> None:
+    like = ("--like", "2m-noslave", "--nameserver-listen", "127.0.0.1:0")
+    up = start(*like)
+    with Producer(up.nameserver, group="p") as producer:
+        producer.send(Message("T", b"one"))
+    before = servers(up.data)
+    up.stop(signal.SIGKILL)
+    # At once: it waits for those that are still there.
+    second = start(*like)
+    assert not any(lives(one["pid"]) for one in before.values())
+    assert second.nameserver == up.nameserver
+    assert read(second.nameserver, 1) == {b"one"}
+    second.stop(signal.SIGKILL)
+    until(lambda: not any(lives(one["pid"]) for one in servers(up.data).values()))
+    shown = json.loads(run("cluster", "status", "--data", str(up.data), "--json")[1])
+    assert shown["pid"] is None
+    assert [(one["pid"], one["state"]) for one in shown["servers"]] == [(None, "stopped")] * 3
+
+
+def test_who_ends_again_and_again_is_started_at_longer_and_longer_intervals(
+    start: Callable[..., UpProcess],
+) -> None:
+    up = start(
+        "--like", "2m-noslave", "--nameserver-listen", "127.0.0.1:0", "--set", "flushDiskType=SYNC_FLUSH"
+    )
+    broker = servers(up.data)["broker-b"]
+    config = Path(broker["config"])
+    assert "flushDiskType=SYNC_FLUSH" in config.read_text()
+    with config.open("a") as file:
+        file.write("brokerPermission=nonsense\n")
+    os.kill(broker["pid"], signal.SIGKILL)
+    ends = [up.event() for _ in range(3)]
+    assert [one["event"] for one in ends] == ["ended"] * 3
+    pauses = [one["again_in_s"] for one in ends]
+    assert pauses == [pauses[0], pauses[0] * 2, pauses[0] * 4]
+    for one in ends[1:]:
+        assert one["code"] == 1
+        assert "brokerPermission = 'nonsense'" in one["last_words"]
+        assert one["state"] == "waiting"
+    config.write_text(config.read_text().replace("brokerPermission=nonsense\n", ""))
+    again = up.event()
+    assert (again["event"], again["name"], again["restarts"]) == ("started", "broker-b", 3)
+
+
+def test_what_it_cannot_do_it_says_before_anything_starts(tmp_path: Path) -> None:
+    data = tmp_path / "cluster"
+    code, said = run("cluster", "up", "--like", "2m-2s-sink", "--data", str(data))
+    assert code == 1
+    assert "one of 2m-2s-sync, 2m-2s-async, 2m-noslave" in said
+    assert "Did you mean 2m-2s-sync" in said
+    code, said = run("cluster", "up", "--like", "2m-noslave", "--data", str(data), "--set", "flushDiskTyp=x")
+    assert code == 1
+    assert "flushDiskType" in said
+    code, said = run("cluster", "up", "--like", "2m-noslave", "--data", str(data), "--nameserver-listen", "x")
+    assert code == 1
+    assert not data.exists()
+    for command in ("status", "down"):
+        code, said = run("cluster", command, "--data", str(data))
+        assert code == 1
+        assert str(data) in said
+    data.mkdir()
+    (data / "cluster.json").write_text('[{"name": "broker-a", "like": "2m-noslave", "pid": null}]')
+    code, said = run("cluster", "up", "--like", "2m-2s-sync", "--data", str(data))
+    assert code == 1
+    assert f"2m-noslave, as the cluster in {data} is" in said
+
+
+def test_a_cluster_that_does_not_start_says_why_and_ends(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *KEROLOX, "cluster", "up", "--like", "2m-noslave", "--data", str(tmp_path / "c"), "--json",
+            "--nameserver-listen", "127.0.0.1:0", "--set", "storePathCommitLog=/proc/none",
+        ],
+        capture_output=True, text=True, timeout=120, env=ENVIRONMENT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    error = json.loads(done.stderr.splitlines()[-1])
+    assert error["kind"] == "NotStarted"
+    assert "/proc/none" in error["error"]
+    assert all(one["pid"] is None for one in servers(tmp_path / "c").values())
+
+
+@pytest.mark.parametrize("like", LAYOUTS)
+def test_the_files_are_rocketmqs_and_say_what_is_added(tmp_path: Path, like: str) -> None:
+    from kerolox.cli.cluster_folder import ClusterFolder
+
+    folder = ClusterFolder(tmp_path)
+    folder.take()
+    try:
+        new = folder.prepare(like, LAYOUTS[like], "127.0.0.1:0", {})
+        assert [path.stem for path in new] == [one.name for one in LAYOUTS[like]]
+        nameserver = folder.settings("nameserver")
+        ports: list[int] = []
+        for one in LAYOUTS[like][1:]:
+            code, said = run("broker", "-c", str(folder.config(one.name)), "--print-config", "--json")
+            assert code == 0
+            shown = {key: value["value"] for key, value in json.loads(said).items()}
+            assert one.stock.items() <= shown.items()
+            assert shown["namesrvAddr"] == f"127.0.0.1:{nameserver['listenPort']}"
+            ports.append(int(shown["listenPort"]))
+            if "2s" in like:
+                assert shown["slaveReadEnable"] == "true"
+        assert min(abs(a - b) for a in ports for b in ports if a != b) >= 4
+        text = folder.config("broker-a").read_text()
+        assert f"# RocketMQ's conf/{like}/broker-a.properties" in text
+        assert "# added" in text
+        if like == "2m-2s-sync":
+            assert "inSyncReplicas=2" in text
+        assert folder.prepare(like, LAYOUTS[like], None, {}) == []
+        assert folder.config("broker-a").read_text() == text
+    finally:
+        folder.release()
