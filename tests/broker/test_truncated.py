@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.reserved import HALF_GROUP, HALF_TOPIC, SCHEDULE_TOPIC
 from kerolox.store.disk.cut_note import Cut, CutNoteFile, QueueEnd
 from kerolox.store.disk.files import Files
+from kerolox.store.message_store import MessageStore
 from kerolox.testing.clock import ManualClock
 
 from .talk import Talk, until
@@ -116,7 +118,8 @@ async def test_timer_messages_whose_delivery_was_cut_come_again(tmp_path: Path, 
         await check(talk)
 
 
-async def test_a_cut_that_was_finished_by_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed_again", [False, True])
+async def test_a_cut_that_was_finished_by_the_start(tmp_path: Path, killed_again: bool) -> None:
     async with talking(directory=tmp_path) as talk:
         broker = talk.running.broker
         for number in range(5):
@@ -124,11 +127,18 @@ async def test_a_cut_that_was_finished_by_the_start(tmp_path: Path) -> None:
         broker.tables.offsets.commit("T", "ahead", 0, 5)
         broker.tables.offsets.commit(HALF_TOPIC, HALF_GROUP, 0, 8)
         end = place(talk, "T", 3)
+        options = broker.options
     # As a process leaves it that dies in between.
     CutNoteFile(Files(), tmp_path / "store").save(Cut(end, queues=[QueueEnd("T", 0, 3)], half_ended=6))
     (tmp_path / "store/abort").write_text("1")
+    if killed_again:
+        # A start that has cut the files, and is killed before it has come to the tables.
+        async with MessageStore(options):
+            shutil.copytree(tmp_path / "store", tmp_path / "again/store")
+        tmp_path /= "again"
     async with talking(directory=tmp_path) as talk:
         broker = talk.running.broker
+        assert not (tmp_path / "store/kerolox.cut").exists()
         assert broker.store.max_offset("T", 0) == 3
         assert broker.tables.offsets.offset("T", "ahead", 0) == 3
         assert broker.tables.offsets.offset(HALF_TOPIC, HALF_GROUP, 0) == 6

@@ -492,6 +492,19 @@ class DyingDisk(FaultyFiles):
         self._change(path)
 
 
+async def killed_before_anybody_was_told(rig: Rig, store: MessageStore) -> None:
+    """The start that finished a cut dies: the next one still has it to tell of."""
+    assert store.recovered is not None
+    cut = store.recovered.cut
+    assert cut is not None
+    await rig.kill(store)
+    again = await rig.open()
+    assert again.recovered is not None
+    assert again.recovered.cut is not None
+    assert (again.recovered.cut.end, again.recovered.cut.queues) == (cut.end, cut.queues)
+    await rig.kill(again)
+
+
 @pytest.mark.parametrize("seed", [None, 1, 2])
 async def test_a_crash_at_any_moment(tmp_path: Path, seed: int | None) -> None:
     """The store is what it was before, or what it is after; never in between, and nothing before is lost."""
@@ -522,6 +535,11 @@ async def test_a_crash_at_any_moment(tmp_path: Path, seed: int | None) -> None:
         store = await rig.open()
         end = store.log.max_offset
         assert end in (ends[9], ends[24])
+        if (rig.path / CUT_NOTE).exists():
+            await killed_before_anybody_was_told(rig, store)
+            store = await rig.open()
+            assert store.log.max_offset == ends[9]
+        await store.finish_cut()
         assert not (rig.path / CUT_NOTE).exists()
         ended.add("after" if end == ends[9] else "before")
         assert store.recovered is not None
@@ -563,6 +581,25 @@ async def test_a_note_from_before_another_broker_counts_no_more(tmp_path: Path) 
         store.cut_note.save(Cut(ends[5]))
         store = await rig.open()
         assert store.log.max_offset == ends[-1]
+        assert not (rig.path / CUT_NOTE).exists()
+
+
+async def test_a_cut_nobody_was_told_of_counts_until_something_was_appended(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, **SMALL) as rig:
+        store, ends = await filled(rig, History(3), range(10))
+        follow(store)
+        cut = await store.truncate(ends[5], untold=True)
+        assert cut is not None
+        await store.close()
+        store = await rig.open()
+        assert store.recovered is not None
+        assert store.recovered.cut is not None
+        assert store.recovered.cut.queues == cut.queues
+        await fill(rig, store, History(12), range(3))  # by somebody who does not finish it
+        await store.close()
+        store = await rig.open()
+        assert store.recovered is not None
+        assert store.recovered.cut is None
         assert not (rig.path / CUT_NOTE).exists()
 
 

@@ -81,8 +81,7 @@ class Broker(CallerEvents):
         await self._open_store()
         push(self.store.close)
         await self._build()
-        if self.store.recovered is not None and self.store.recovered.cut is not None:
-            await self.store.tell_truncated(self.store.recovered.cut)
+        await self.store.finish_cut()
         for part in (
             self.membership.members, self.consuming.slow_groups, self.figures.stats, self.figures.metrics,
             self.consuming.filters,

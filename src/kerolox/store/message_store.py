@@ -345,24 +345,31 @@ class MessageStore:
         self.dispatcher.dispatched = offset
         self.segments.prepare_next(self.ahead)
 
-    async def truncate(self, offset: int) -> Cut | None:
+    async def truncate(self, offset: int, *, untold: bool = False) -> Cut | None:
         """Drop everything from ``offset`` on and go on from there: the broker that leads does not have it.
 
         A follower's store only. What was taken; None when the log ends there anyway. Raises
         :class:`kerolox.store.truncate.CannotTruncate`, with nothing changed, where no record begins. An
         offset before the first file must be a multiple of the file size: then the log begins anew there.
+        ``untold``: nobody who notes progress is here; they are told by the next start (:meth:`finish_cut`).
         """
         # To its end, also when the caller is cancelled: half a cut is finished by the next start only.
-        task = asyncio.get_running_loop().create_task(Truncation(self, offset).run())
+        task = asyncio.get_running_loop().create_task(Truncation(self, offset, untold=untold).run())
         self._truncations.add(task)
         task.add_done_callback(self._truncations.discard)
         return await asyncio.shield(task)
 
     async def tell_truncated(self, cut: Cut) -> None:
-        """Tell those who listen. For whoever opens a store, too: a start may have finished a cut
-        (``recovered.cut``) before they were there."""
+        """Tell those who listen."""
         for told in self.on_truncated:
             await told(cut)
+
+    async def finish_cut(self) -> None:
+        """Tell those who listen of a cut of the log that was made before they were there: by this start, or
+        offline. For whoever opens a store and has its tables, before anything is appended."""
+        if self.recovered is not None and self.recovered.cut is not None:
+            await self.tell_truncated(self.recovered.cut)
+            await asyncio.get_running_loop().run_in_executor(self.keeper, self.cut_note.remove)
 
     # --- start and stop, in threads ------------------------------------------------------------------
 

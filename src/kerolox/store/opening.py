@@ -70,7 +70,7 @@ class Opening:
         store.checkpoint.load(store.clock.wall_ms())
         store.segments.load()
         sums = self._sums = store.sums.load()
-        cut = self._cut_under_way(crashed)
+        cut, untold = self._cut_under_way(crashed)
         if cut is not None:
             marks = self._finish_cut(cut, marks)
             sums = self._sums = None
@@ -111,19 +111,31 @@ class Opening:
         if cut is not None:
             found.cut = cut
             store.checkpoint.save()
-            store.cut_note.remove()
+            # The note stays until the tables fit, too: a start that is killed before tells them the next time.
+            store.cut_note.save_untold(cut)
+        elif untold is not None:
+            if found.end <= untold.end:
+                found.cut = untold
+            else:
+                self._forget_cut(untold)
         return found
 
-    def _cut_under_way(self, crashed: bool) -> Cut | None:
+    def _cut_under_way(self, crashed: bool) -> tuple[Cut | None, Cut | None]:
+        """The cut that is to be finished; or the one of which only those who noted progress have not heard."""
         cut = self._store.cut_note.load()
+        if cut is not None and cut.files_cut:
+            return None, cut
         if cut is not None and not crashed:
-            log.warning(
-                "cut_forgotten offset=%d path=%s reason='another broker has used the store since'",
-                cut.end, self._store.cut_note.path,
-            )  # fmt: skip
-            self._store.cut_note.remove()
-            return None
-        return cut
+            self._forget_cut(cut)
+            return None, None
+        return cut, None
+
+    def _forget_cut(self, cut: Cut) -> None:
+        log.warning(
+            "cut_forgotten offset=%d path=%s reason='another broker has used the store since'",
+            cut.end, self._store.cut_note.path,
+        )  # fmt: skip
+        self._store.cut_note.remove()
 
     def _finish_cut(self, cut: Cut, marks: ProgressNotes) -> ProgressNotes:
         """The process died while it cut the log. Nothing vouches for what the cut may have changed."""

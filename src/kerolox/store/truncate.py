@@ -13,7 +13,7 @@ follower that led before may have dispatched, indexed and delivered it. In this 
    queues and their extensions, the index, the timer's files, the notes. Then sums and progress notes of what
    is left.
 5. Those in ``MessageStore.on_truncated``, in the order of the list.
-6. The note is removed, and all goes on.
+6. The note is removed, and all goes on. Where they are not there, it stays for the start that has them.
 
 From the note on, whatever fails fences the store, and the next start finishes the cut.
 """
@@ -72,9 +72,10 @@ class CannotTruncate(StoreError):
 class Truncation:
     """One cut of one store. The loop owns it."""
 
-    def __init__(self, store: MessageStore, offset: int) -> None:
+    def __init__(self, store: MessageStore, offset: int, *, untold: bool = False) -> None:
         self._store = store
         self._offset = offset
+        self._untold = untold
         self._queues: list[QueueCut] = []
 
     async def run(self) -> Cut | None:
@@ -114,8 +115,11 @@ class Truncation:
             store.segments.prepare_next(store.ahead)
             await store.housekeeper.make_safe(sums=True)
             store.flusher.release()  # those who are told may wait for a flush
-            await store.tell_truncated(cut)
-            await self._in_keeper(store.cut_note.remove)
+            if self._untold:
+                await self._in_keeper(lambda: store.cut_note.save_untold(cut))
+            else:
+                await store.tell_truncated(cut)
+                await self._in_keeper(store.cut_note.remove)
         except BaseException as error:
             store.state.set(
                 Obstacle.FENCED,

@@ -1,8 +1,9 @@
 """A cut of the log that is under way: ``kerolox.cut``, our own note, there only as long as the cut takes.
 
-Written and flushed before the first file is touched, removed when all of them fit the new end: so a start
-that finds it finishes the cut, and a crash leaves the store as it was before, or as it is after. Without the
-note half a cut would look like damage. RocketMQ's broker ignores it. See FORMAT.md, "A cut under way".
+Written and flushed before the first file is touched, removed when all of them fit the new end and all who
+noted progress were told: so a start that finds it finishes the cut, and a crash leaves the store as it was
+before, or as it is after. Without the note half a cut would look like damage. RocketMQ's broker ignores it.
+See FORMAT.md, "A cut under way".
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Cut(msgspec.Struct, frozen=True):
     timer: bool = False  # whether messages of the timer lay there, waiting or delivered
     due_ms: int | None = None  # when the earliest of the delivered ones was due
     half_ended: int | None = None  # the lowest offset of a half message whose end was noted there
+    files_cut: bool = False  # the files are as they should be: only those who noted progress are to be told
 
     def end_of(self, topic: str, queue_id: int) -> int | None:
         """The next offset of a queue that became shorter; None for another."""
@@ -76,6 +78,10 @@ class CutNoteFile:
     def save(self, cut: Cut) -> None:
         line = msgspec.json.encode(cut)
         self._files.write_atomic(self.path, b"%b\n%0*d\n" % (line, _CRC_DIGITS, crc32(line)))
+
+    def save_untold(self, cut: Cut) -> None:
+        """Note that the files are cut, and nobody was told yet."""
+        self.save(msgspec.structs.replace(cut, files_cut=True))
 
     def remove(self) -> None:
         if self._files.remove(self.path):
