@@ -15,12 +15,23 @@ from kerolox.protocol import (
 )
 from kerolox.protocol import properties as packed
 from kerolox.protocol.batch import encode_batch, split_batch
-from kerolox.protocol.bodies import heartbeat, offsets, registration, routes, stats
+from kerolox.protocol.bodies import controller, heartbeat, offsets, registration, routes, stats
 from kerolox.protocol.bodies.properties_text import read_properties
+from kerolox.protocol.broker_identity import decode_identity, encode_identity
 from kerolox.protocol.command import decode_command
 from kerolox.protocol.compression import decompress
+from kerolox.protocol.epoch_file import decode_epochs, encode_epochs
 from kerolox.protocol.frame import Frame, FrameSplitter, pack_frame
 from kerolox.protocol.ha import REPORT_BYTES, RangeReader, ReportReader, pack_report
+from kerolox.protocol.ha_epochs import (
+    FollowerFrames,
+    Hello,
+    LeaderFrames,
+    Welcome,
+    pack_epoch_report,
+    pack_hello,
+    pack_welcome,
+)
 from kerolox.protocol.headers import REQUEST_HEADERS
 from kerolox.protocol.json_dialect import dumps, loads
 from kerolox.protocol.message_id import read_offset_id, read_unique_key
@@ -84,6 +95,10 @@ def bodies(data: bytes) -> None:
         stats.ConsumeStats,
         offsets.ConsumerOffsetTable,
         offsets.ResetOffsets,
+        controller.SyncStateSet,
+        controller.ElectedMaster,
+        controller.BrokerReplicasInfo,
+        controller.EpochRanges,
     )
     kind = kinds[data[0] % len(kinds)] if data else kinds[0]
     try:
@@ -239,6 +254,58 @@ def reports(data: bytes) -> None:
     assert last is None if not whole else pack_report(last) == data[whole - REPORT_BYTES : whole]
 
 
+def epoch_ranges(data: bytes) -> None:
+    """What a leader with a controller sends its followers: in pieces the same as at once."""
+
+    def read(step: int) -> tuple[list[object], bool]:
+        reader = LeaderFrames()
+        found: list[object] = []
+        try:
+            for at in range(0, len(data), step):
+                for frame in reader.feed(data[at : at + step]):
+                    if isinstance(frame, Welcome):
+                        assert pack_welcome(frame.end, frame.epochs) in data
+                        found.append(frame)
+                        continue
+                    said = (frame.epoch, frame.confirmed)
+                    found += [(frame.offset + i, byte, *said) for i, byte in enumerate(frame.data)] or [
+                        (frame.offset, None, *said)
+                    ]
+        except ProtocolError:
+            return found, False
+        return found, True
+
+    (at_once, good), (bit_by_bit, good_too) = read(len(data) or 1), read(1 + (data[0] if data else 0))
+    assert good == good_too
+    assert not good or at_once == bit_by_bit
+
+
+def epoch_reports(data: bytes) -> None:
+    """What a follower says to a leader with a controller."""
+    try:
+        frames = FollowerFrames().feed(data)
+    except ProtocolError:
+        return
+    packed = [pack_hello(frame) if isinstance(frame, Hello) else pack_epoch_report(frame) for frame in frames]
+    assert data.startswith(b"".join(packed))
+
+
+def epoch_files(data: bytes) -> None:
+    try:
+        epochs = decode_epochs(data)
+    except ProtocolError:
+        return
+    assert decode_epochs(encode_epochs(epochs)) == epochs
+
+
+def identities(data: bytes) -> None:
+    try:
+        identity = decode_identity(data)
+    except ProtocolError:
+        return
+    assert decode_identity(encode_identity(identity)) == identity
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
@@ -257,5 +324,9 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         ids,
         ranges,
         reports,
+        epoch_ranges,
+        epoch_reports,
+        epoch_files,
+        identities,
     )
 }

@@ -21,6 +21,13 @@ from kerolox.protocol.bodies.clients import (
     ProducerConnection,
     ProducerTable,
 )
+from kerolox.protocol.bodies.controller import (
+    BrokerReplicasInfo,
+    ElectedMaster,
+    EpochRanges,
+    SyncStateSet,
+    decode_broker_names,
+)
 from kerolox.protocol.bodies.groups import (
     CustomizedRetry,
     GroupConfig,
@@ -145,6 +152,27 @@ JAVA: list[tuple[type[Body], str]] = [
     (TopicList, '{"topicList":[]}'),
     (KVTable, '{"table":{"k":"v"}}'),
     (BrokerMemberGroupAnswer, f'{{"brokerMemberGroup":{BROKER_JSON}}}}}'),
+    (SyncStateSet, '{"syncStateSet":[1,2],"syncStateSetEpoch":3}'),
+    (SyncStateSet, '{"syncStateSet":[],"syncStateSetEpoch":0}'),
+    (
+        ElectedMaster,
+        '{"brokerMemberGroup":{"brokerAddrs":{1:"10.0.0.1:10911",2:"10.0.0.2:10911"},"brokerName":"broker-a",'
+        '"cluster":"DefaultCluster"},"syncStateSet":[1,2]}',
+    ),
+    (ElectedMaster, '{"syncStateSet":[1,2]}'),
+    (
+        BrokerReplicasInfo,
+        '{"replicasInfoTable":{"broker-a":{"inSyncReplicas":[{"alive":true,"brokerAddress":"10.0.0.1:10911",'
+        '"brokerId":1,"brokerName":"broker-a"}],"masterAddress":"10.0.0.1:10911","masterBrokerId":1,'
+        '"masterEpoch":1,"notInSyncReplicas":[{"alive":false,"brokerAddress":"10.0.0.2:10911","brokerId":2,'
+        '"brokerName":"broker-a"}],"syncStateSetEpoch":2}}}',
+    ),
+    (
+        EpochRanges,
+        '{"brokerId":0,"brokerName":"broker-a","clusterName":"DefaultCluster","epochList":[{"endOffset":100,'
+        '"epoch":1,"startOffset":0},{"endOffset":9223372036854775807,"epoch":2,"startOffset":100}],'
+        '"maxOffset":250}',
+    ),
     (KVConfig, '{"configTable":{"ORDER_TOPIC_CONFIG":{"t":"broker-a:4"}}}'),
     (DataVersion, VERSION_JSON),
     (TopicConfig, TOPIC_JSON),
@@ -504,3 +532,19 @@ def test_a_large_body_must_fit_as_it_is() -> None:
         TopicList.decode(misfit)
     assert len(TopicList.decode(b'{"topicList":[' + b"1," * 1000 + b'true,"x"]}').topic_list) == 1002
     assert len(TopicList.decode(b'{"topicList":[' + b'"t",' * 300_000 + b'"x"]}').topic_list) == 300_001
+
+
+def test_broker_names_are_an_array() -> None:
+    assert decode_broker_names(b'["broker-a","broker-b"]') == ("broker-a", "broker-b")
+    for wrong in (b"{}", b"[[1]]", b"["):
+        with pytest.raises(ProtocolError):
+            decode_broker_names(wrong)
+
+
+def test_an_elected_master_has_bare_ids_as_keys() -> None:
+    text = (
+        b'{"brokerMemberGroup":{"brokerAddrs":{1:"a:1"},"brokerName":"b","cluster":"c"},"syncStateSet":[1]}'
+    )
+    quoted = text.replace(b"{1:", b'{"1":')
+    assert ElectedMaster.decode(quoted) == ElectedMaster.decode(text)
+    assert ElectedMaster.decode(quoted).encode() == text

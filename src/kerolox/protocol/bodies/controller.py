@@ -1,0 +1,75 @@
+"""What brokers, tools and the controller tell each other about the replicas of a broker name."""
+
+from __future__ import annotations
+
+from kerolox.protocol.bodies.body import Body, from_tree
+from kerolox.protocol.bodies.routes import BrokerMemberGroup
+from kerolox.protocol.header import Int64
+from kerolox.protocol.json_dialect import loads
+
+
+class SyncStateSet(Body, frozen=True, kw_only=True):
+    """The ids of the replicas that have all that is acknowledged, and the number of changes of that set."""
+
+    sync_state_set: frozenset[Int64] = frozenset()
+    sync_state_set_epoch: int = 0
+
+
+class ElectedMaster(Body, frozen=True, kw_only=True):
+    """Answer to CONTROLLER_ELECT_MASTER; without the addresses when the master stays."""
+
+    broker_member_group: BrokerMemberGroup | None = None
+    sync_state_set: frozenset[Int64] = frozenset()
+
+    def encode(self, *, quote_integer_keys: bool = False, ascii_only: bool = False) -> bytes:
+        """Integer keys are bare: so Apache's controller writes them, whoever asks."""
+        return super().encode(quote_integer_keys=quote_integer_keys, ascii_only=ascii_only)
+
+
+class ReplicaIdentity(Body, frozen=True, kw_only=True):
+    """One replica, and whether the controller has heard of it in time."""
+
+    alive: bool = False
+    broker_address: str = ""
+    broker_id: Int64 = 0
+    broker_name: str = ""
+
+
+class ReplicasInfo(Body, frozen=True, kw_only=True):
+    """The replicas of one broker name."""
+
+    in_sync_replicas: tuple[ReplicaIdentity, ...] = ()
+    master_address: str | None = None
+    master_broker_id: Int64 | None = None
+    master_epoch: int = 0
+    not_in_sync_replicas: tuple[ReplicaIdentity, ...] = ()
+    sync_state_set_epoch: int = 0
+
+
+class BrokerReplicasInfo(Body, frozen=True, kw_only=True):
+    """Answer to CONTROLLER_GET_SYNC_STATE_DATA, by broker name."""
+
+    replicas_info_table: dict[str, ReplicasInfo] = {}
+
+
+class EpochRange(Body, frozen=True, kw_only=True):
+    """From where to where the log was written under one master."""
+
+    end_offset: int = 0  # of the last one 2^63-1: it is not over
+    epoch: int = 0
+    start_offset: int = 0
+
+
+class EpochRanges(Body, frozen=True, kw_only=True):
+    """Answer of a broker to GET_BROKER_EPOCH_CACHE."""
+
+    broker_id: Int64 = 0  # 0 on the master
+    broker_name: str = ""
+    cluster_name: str = ""
+    epoch_list: tuple[EpochRange, ...] = ()
+    max_offset: int = 0
+
+
+def decode_broker_names(data: bytes) -> tuple[str, ...]:
+    """Body of CONTROLLER_GET_SYNC_STATE_DATA. Raises ProtocolError."""
+    return from_tree(loads(data), tuple[str, ...])
