@@ -111,7 +111,7 @@ class Opening:
         if cut is not None:
             found.cut = cut
             store.checkpoint.save()
-            # The note stays until the tables fit, too: a start that is killed before tells them the next time.
+            # The note stays until the tables fit, too: a start that is killed before tells them next time.
             store.cut_note.save_untold(cut)
         elif untold is not None:
             if found.end <= untold.end:
@@ -121,7 +121,7 @@ class Opening:
         return found
 
     def _cut_under_way(self, crashed: bool) -> tuple[Cut | None, Cut | None]:
-        """The cut that is to be finished; or the one of which only those who noted progress have not heard."""
+        """The cut that is to be finished; or the one of which only those who noted progress did not hear."""
         cut = self._store.cut_note.load()
         if cut is not None and cut.files_cut:
             return None, cut
