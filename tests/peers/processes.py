@@ -325,6 +325,8 @@ class JavaBroker(JavaProcess):
         "enablePropertyFilter": True,
         # Eight of these threads make every clean stop wait for eight slow loops.
         "reviveQueueNum": 1,
+        # 5.x keeps a core busy, looking at the time, until this is over for the first time.
+        "transactionMetricFlushInterval": 500,
     }
 
     def __init__(
