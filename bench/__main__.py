@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 
-from bench import broker, client, codec, later, nameserver, report, spark, store
+from bench import broker, client, codec, later, nameserver, replication, report, spark, store
 
 BENCHMARKS = {
     "codec": codec,
     "store": store,
     "nameserver": nameserver,
     "broker": broker,
+    "replication": replication,
     "later": later,
     "client": client,
     "spark": spark,

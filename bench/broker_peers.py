@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -21,12 +22,13 @@ from tests.peers.wire import GET_BROKER_CLUSTER_INFO, UPDATE_BROKER_CONFIG, requ
 
 from bench import apache, machine
 from kerolox.protocol.bodies.stats import ConsumeStats, TopicStats
-from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.codes import RequestCode, ResponseCode
 
 OURS, APACHE = "kerolox", "Apache"
 QUEUES = 8
 ASYNC_IN_FLIGHT = 1_000_000
 START_TIMEOUT_S = 90.0
+STORED = (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
 # runbroker.sh, but for the heap (8 GiB there, touched at the start) and the direct memory.
 BROKER_FLAGS = (
@@ -118,22 +120,35 @@ class NameServer:
             )
         machine.connect_when_open(self.port, self.process).close()
 
+    def close(self) -> None:
+        stop(self.process)
+
 
 class BenchBroker:
-    """One broker with a store of its own, from its start to its end."""
+    """One broker with a store of its own, from its start to its end. A name server is its own unless one is
+    given, and a follower needs its leader's."""
 
     def __init__(
-        self, kind: str, jars: Jars | None, properties: Mapping[str, object], *, profile: Path | None = None
+        self,
+        kind: str,
+        jars: Jars | None,
+        properties: Mapping[str, object],
+        *,
+        nameserver: NameServer | None = None,
+        profile: Path | None = None,
     ) -> None:
         self.kind = kind
         self.home = Path(tempfile.mkdtemp(prefix=f"kerolox-bench-{kind.lower()}-"))
-        self.nameserver = NameServer(self.home / "nameserver")
+        self.nameserver = nameserver or NameServer(self.home / "nameserver")
+        self._follows = properties.get("brokerRole") == "SLAVE"
+        self._own_nameserver = nameserver is None
         self.port = free_ports(1, offsets=(0, -2, 1))[0]
         self.address = f"127.0.0.1:{self.port}"
         self._clients = itertools.count()
         config = self.home / "broker.conf"
         values: dict[str, object] = {
             "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
             "brokerName": "broker-a",
             "listenPort": self.port,
             "haListenPort": self.port + 1,
@@ -147,20 +162,23 @@ class BenchBroker:
         environment = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
         if kind == OURS:
             under = [] if profile is None else ["-m", "cProfile", "-o", str(profile)]
-            command = [sys.executable, *under, "-m", "kerolox", "broker", "-c", str(config)]
-            command += ["--log-level", "warning", "--parent", str(os.getpid())]
+            self._command = [sys.executable, *under, "-m", "kerolox", "broker", "-c", str(config)]
+            self._command += ["--log-level", "warning", "--parent", str(os.getpid())]
         else:
             assert jars is not None
             main = "org.apache.rocketmq.broker.BrokerStartup"
-            command = java_command(jars, self.home, BROKER_FLAGS, main, ["-c", str(config)])
+            self._command = java_command(jars, self.home, BROKER_FLAGS, main, ["-c", str(config)])
             environment = apache.environment(self.home)
+        self._environment = environment
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again after :meth:`stop`, and wait until it can be used."""
         began_s = time.monotonic()
-        with (self.home / "output.txt").open("wb") as output:
-            self.process = subprocess.Popen(
-                command, stdout=output, stderr=output, cwd=self.home, env=environment
-            )
+        self.launch()
         try:
-            self._wait_stored()
+            if not self._follows:
+                self._wait_stored()
             self.start_s = time.monotonic() - began_s
             self.start_cpu_s = machine.cpu_s(self.pid)
             self.rss_at_start = machine.memory(self.pid).rss
@@ -170,13 +188,29 @@ class BenchBroker:
             self.close()
             raise
 
+    def launch(self) -> None:
+        with (self.home / "output.txt").open("wb") as output:
+            self.process = subprocess.Popen(
+                self._command, stdout=output, stderr=output, cwd=self.home, env=self._environment
+            )
+
     @property
     def pid(self) -> int:
         return self.process.pid
 
-    def close(self) -> None:
+    @property
+    def pids(self) -> list[int]:
+        """Empty while it does not run."""
+        return [self.pid] if self.process.poll() is None else []
+
+    def stop(self) -> None:
+        """End it; its store stays."""
         stop(self.process, 40.0)
-        stop(self.nameserver.process)
+
+    def close(self) -> None:
+        self.stop()
+        if self._own_nameserver:
+            self.nameserver.close()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def tail(self) -> str:
@@ -185,7 +219,7 @@ class BenchBroker:
     # --- becoming ready -------------------------------------------------------------------------
 
     def _wait_stored(self) -> None:
-        """Until the first message is acknowledged."""
+        """Until the first message is acknowledged; a leader may say that its followers lack it still."""
         fields = {
             "producerGroup": "bench", "topic": "FirstMessage", "defaultTopic": "TBW102",
             "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0", "bornTimestamp": "0", "flag": "0",
@@ -194,7 +228,8 @@ class BenchBroker:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
-                if request(self.address, RequestCode.SEND_MESSAGE, fields, b"hello").code == 0:
+                code = request(self.address, RequestCode.SEND_MESSAGE, fields, b"hello", timeout=10.0).code
+                if code in STORED:
                     return
             except OSError:
                 pass
@@ -207,8 +242,9 @@ class BenchBroker:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while shown not in request(self.nameserver.address, GET_BROKER_CLUSTER_INFO).body:
             # Apache's may have skipped its first registration; a setting that changes makes it register.
-            request(self.address, UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")
-            if time.monotonic() > deadline_s:
+            with contextlib.suppress(OSError):  # a follower that is not there yet
+                request(self.address, UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")
+            if self.process.poll() is not None or time.monotonic() > deadline_s:
                 raise RuntimeError(f"{self.kind}'s broker did not register:\n{self.tail()}")
             time.sleep(0.2)
 

@@ -1,11 +1,12 @@
 /* Load for a server that speaks RocketMQ's remoting protocol: the twin of load.py, for a machine with
  * a C compiler. One thread, one epoll loop, frames built beforehand.
  *
- *   load PORT CONNECTIONS DEPTH WARM_S SECONDS SERVER_PID < frames
+ *   load PORT CONNECTIONS DEPTH WARM_S SECONDS SERVER_PID [OTHER_PID] < frames
  *
  * Each frame on stdin carries "opaque":1000000, whose seven digits are replaced for each request.
  * Every connection keeps DEPTH requests in flight. Of an answer only the frame's length, a code of 0 and
- * the opaque are looked at. Prints one line of JSON. */
+ * the opaque are looked at. Prints one line of JSON, with the CPU
+ * time of the server and of the other process, if one is named. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FRAMES_MAX = 4096, BUFFER = 1 << 20, BASE = 1000000, OUT = 1 << 16 };
+enum { FRAMES_MAX = 4096, FRAME_MAX = 1 << 17, BUFFER = 1 << 20, BASE = 1000000, OUT = 1 << 16 };
 
 typedef struct { char *at; int length, digits; } Frame;
 typedef struct { int fd, have; char *buffer; } Connection;
@@ -57,6 +58,7 @@ static void read_frames(void) {
         Frame *f = &frames[frame_count++];
         f->at = all + at;
         f->length = 4 + (int)read_u32(f->at);
+        if (f->length > FRAME_MAX) { fprintf(stderr, "a frame of %d bytes\n", f->length); exit(1); }
         char *mark = memmem(f->at, f->length, "\"opaque\":1000000", 16);
         if (!mark) { fprintf(stderr, "a frame without \"opaque\":1000000\n"); exit(1); }
         f->digits = (int)(mark + 9 - f->at);
@@ -103,7 +105,7 @@ static void take_answer(const char *frame, int length, int slots, uint64_t now, 
 }
 
 static void on_readable(Connection *c, int slots) {
-    static char out[OUT + 8192];
+    static char out[OUT + FRAME_MAX];
     ssize_t n = read(c->fd, c->buffer + c->have, BUFFER - c->have);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n <= 0) { fprintf(stderr, "the server closed a connection\n"); exit(1); }
@@ -135,11 +137,14 @@ static double latency_us(double share) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 7) { fprintf(stderr, "load PORT CONNECTIONS DEPTH WARM_S SECONDS SERVER_PID < frames\n"); return 2; }
+    if (argc != 7 && argc != 8) {
+        fprintf(stderr, "load PORT CONNECTIONS DEPTH WARM_S SECONDS SERVER_PID [OTHER_PID] < frames\n");
+        return 2;
+    }
     int port = atoi(argv[1]), connections = atoi(argv[2]), depth = atoi(argv[3]);
     uint64_t warm_ns = (uint64_t)(atof(argv[4]) * 1e9), run_ns = (uint64_t)(atof(argv[5]) * 1e9);
-    clockid_t server;
-    if (clock_getcpuclockid(atoi(argv[6]), &server)) { fprintf(stderr, "no such server process\n"); return 1; }
+    clockid_t server, other;
+    if (clock_getcpuclockid(atoi(argv[6]), &server) || clock_getcpuclockid(atoi(argv[argc - 1]), &other)) { fprintf(stderr, "no such server process\n"); return 1; }
     read_frames();
     int slots = connections * depth, poller = epoll_create1(0);
     sent_ns = calloc(slots, sizeof *sent_ns);
@@ -156,11 +161,11 @@ int main(int argc, char **argv) {
         struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
         if (epoll_ctl(poller, EPOLL_CTL_ADD, c->fd, &e)) die("epoll_ctl");
     }
-    uint64_t now = clock_ns(CLOCK_MONOTONIC), begin = 0, server_begin = 0, own_begin = 0;
+    uint64_t now = clock_ns(CLOCK_MONOTONIC), begin = 0, server_begin = 0, other_begin = 0, own_begin = 0;
     uint64_t warm_end = now + warm_ns, end = warm_end + run_ns;
     for (int i = 0; i < connections; i++)
         for (int slot = 0; slot < depth; slot++) {
-            char out[8192];
+            static char out[FRAME_MAX];
             write_all(all[i].fd, out, put_request(out, i * depth + slot, clock_ns(CLOCK_MONOTONIC)));
         }
     while ((now = clock_ns(CLOCK_MONOTONIC)) < end) {
@@ -168,6 +173,7 @@ int main(int argc, char **argv) {
             measuring = 1;
             begin = now;
             server_begin = clock_ns(server);
+            other_begin = clock_ns(other);
             own_begin = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
         }
         struct epoll_event events[256];
@@ -175,12 +181,13 @@ int main(int argc, char **argv) {
         for (int i = 0; i < ready; i++) on_readable(events[i].data.ptr, slots);
     }
     double server_s = (clock_ns(server) - server_begin) / 1e9;
+    double other_s = argc > 7 ? (clock_ns(other) - other_begin) / 1e9 : 0.0;
     double own_s = (clock_ns(CLOCK_PROCESS_CPUTIME_ID) - own_begin) / 1e9;
     double wall_s = (clock_ns(CLOCK_MONOTONIC) - begin) / 1e9;
     qsort(latency_ns, latency_count, sizeof *latency_ns, by_size);
-    printf("{\"answers\": %llu, \"refusals\": %llu, \"wall_s\": %.6f, \"server_cpu_s\": %.6f, \"load_cpu_s\": %.6f, "
-           "\"p50_us\": %.1f, \"p99_us\": %.1f}\n",
-           (unsigned long long)answers, (unsigned long long)refusals, wall_s, server_s, own_s, latency_us(0.5),
-           latency_us(0.99));
+    printf("{\"answers\": %llu, \"refusals\": %llu, \"wall_s\": %.6f, \"server_cpu_s\": %.6f, "
+           "\"other_cpu_s\": %.6f, \"load_cpu_s\": %.6f, \"p50_us\": %.1f, \"p99_us\": %.1f}\n",
+           (unsigned long long)answers, (unsigned long long)refusals, wall_s, server_s, other_s, own_s,
+           latency_us(0.5), latency_us(0.99));
     return 0;
 }

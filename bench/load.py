@@ -112,16 +112,18 @@ def split(data: bytes) -> list[bytes]:
 def main() -> None:
     port, connections, depth = (int(word) for word in sys.argv[1:4])
     warm_s, seconds = (float(word) for word in sys.argv[4:6])
-    server = int(sys.argv[6])
+    server, *others = (int(word) for word in sys.argv[6:])
     load = Load(port, connections, depth, split(sys.stdin.buffer.read()))
     load.start()
     load.run(warm_s, measure=False)
     began_s, server_s, own_s = time.monotonic(), cpu_s(server), time.process_time()
+    other_s = sum(map(cpu_s, others))
     load.run(seconds, measure=True)
     report = {
         "answers": load.answers,
         "refusals": load.refusals,
         "server_cpu_s": cpu_s(server) - server_s,
+        "other_cpu_s": sum(map(cpu_s, others)) - other_s,
         "load_cpu_s": time.process_time() - own_s,
         "wall_s": time.monotonic() - began_s,
         "p50_us": percentile(load.latency_ns or [0], 0.5) / 1000,

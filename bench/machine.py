@@ -9,11 +9,13 @@ import datetime
 import os
 import platform
 import re
+import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -111,6 +113,20 @@ def pin(pid: int, core: int) -> None:
 
 def _threads(pid: int) -> list[int]:
     return [int(entry) for entry in os.listdir(f"/proc/{pid}/task")]
+
+
+@contextmanager
+def held_still(pids: Iterable[int]) -> Iterator[None]:
+    """These processes do not run meanwhile: a JVM that has nothing to do any more goes on compiling and
+    collecting, on the very core that is measured."""
+    held = list(pids)
+    try:
+        for pid in held:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in held:
+            os.kill(pid, signal.SIGCONT)
 
 
 # --- CPU time -------------------------------------------------------------------------------------

@@ -5,7 +5,16 @@ from __future__ import annotations
 from bench.results import FOLDER, ROOT, Result, load
 
 PAGE = ROOT / "docs" / "PERFORMANCE.md"
-ORDER = ("broker", "client", "spark", "later", "nameserver", "store", "codec")  # others follow by name
+ORDER = (
+    "broker",
+    "replication",
+    "client",
+    "spark",
+    "later",
+    "nameserver",
+    "store",
+    "codec",
+)  # others follow by name
 
 HEAD = """\
 # Performance

@@ -64,6 +64,8 @@ def load(path: Path) -> Result:
 
 def number(value: float) -> str:
     """With three digits that mean something: 0.123, 1.23, 12.3, 123, 12,300."""
+    if value < 0:
+        return f"-{number(-value)}"
     if value >= 1000:
         digits = len(str(int(value))) - 3
         return f"{round(value, -digits):,.0f}"
