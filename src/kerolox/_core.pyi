@@ -4,7 +4,7 @@ from array import array
 from typing import Any, TypeVar
 
 from kerolox.protocol.frame import Frame
-from kerolox.protocol.record_scan import Entry
+from kerolox.protocol.record_scan import Entry, LogBytes
 from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken
 from kerolox.store.dispatch.queues import QueueRun
 from kerolox.store.index.index_file import IndexItem
@@ -42,6 +42,11 @@ def index_entries(
 # protocol/record.py
 def read_records(data: bytes, at: int, make: type[M], broker: str, /) -> tuple[list[M], int] | None: ...
 def property_values(data: bytes, at: int, size: int, wanted: tuple[bytes, ...], /) -> bytes | None: ...
+
+# protocol/record_scan.py
+def plain_records(
+    data: LogBytes, start: int, end: int, count_max: int, lies_at: int | None, /
+) -> tuple[list[Entry], int]: ...
 
 # spark/records.py
 def record_starts(block: Any, at: int, end: int, /) -> tuple[bytes, int]: ...

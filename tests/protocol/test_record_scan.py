@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kerolox.compiled import load
 from kerolox.errors import ProtocolError
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.record import (
@@ -18,7 +19,9 @@ from kerolox.protocol.record import (
     seal_record,
     topic_field,
 )
-from kerolox.protocol.record_scan import CHECK_BODY, CHECK_RECORD, LogBytes, Stop, scan
+from kerolox.protocol.record_scan import CHECK_BODY, CHECK_RECORD, LogBytes, Stop, _plain_records, scan
+
+CORE = load()
 
 IPV4 = host_bytes("10.0.0.1:10911")
 IPV6 = host_bytes("[2001:db8::1]:10911")
@@ -108,6 +111,44 @@ def test_blank_and_unwritten() -> None:
     assert scan(LOG[0] + encode_blank(200) + bytes(192)).stop is Stop.BLANK
     assert scan(LOG[0] + bytes(8)).stop is Stop.UNWRITTEN
     assert scan(LOG[0] + bytes(500)).stop is Stop.UNWRITTEN
+
+
+def test_where_records_lie_is_compared_if_it_is_known() -> None:
+    def placed(offset: int) -> bytes:
+        return encode_record(3, 0, 0, offset, 0, 1, IPV4, 99, IPV4, 0, 0, b"hello", topic_field("T"), b"")
+
+    size = len(placed(0))
+    log = placed(700) + placed(700 + size) + placed(700 + 2 * size)
+    assert len(scan(log, lies_at=700).entries) == 3
+    assert len(scan(log, size, lies_at=700).entries) == 2
+    for kind in (placed(5), LOG[2], LOG[3]):  # usual ones, and others
+        found = scan(log + kind, lies_at=700)
+        assert (found.stop, found.position, len(found.entries)) == (Stop.CORRUPT, 3 * size, 3)
+        assert "says it lies at" in found.what
+        assert len(scan(log + kind).entries) == 4
+
+
+@pytest.mark.skipif(CORE is None, reason="the core is not compiled")
+@settings(max_examples=400)
+@given(st.data())
+def test_the_compiled_walk_is_the_same(data: st.DataObject) -> None:
+    picked = data.draw(st.lists(st.sampled_from(LOG), max_size=6))
+    log = bytearray(b"".join(picked) + data.draw(st.binary(max_size=40)))
+    for _ in range(data.draw(st.integers(0, 3)) if log else 0):
+        log[data.draw(st.integers(0, len(log) - 1))] = data.draw(st.integers(0, 255))
+    start = data.draw(st.integers(0, len(log)) | st.just(0))
+    end = data.draw(st.integers(start, len(log)) | st.just(len(log)))
+    rest = (data.draw(st.integers(0, 7)), data.draw(st.none() | st.just(1000) | st.integers(0, 2000)))
+    assert CORE is not None
+    assert CORE.plain_records(bytes(log), start, end, *rest) == _plain_records(bytes(log), start, end, *rest)
+
+
+@pytest.mark.skipif(CORE is None, reason="the core is not compiled")
+@pytest.mark.parametrize("bounds", [(-1, 5), (0, len(LOG[0]) + 1)])
+def test_the_compiled_walk_stays_within_the_bytes(bounds: tuple[int, int]) -> None:
+    assert CORE is not None
+    with pytest.raises(ValueError, match="not within"):
+        CORE.plain_records(LOG[0], *bounds, 9, None)
 
 
 def patched(raw: bytes, at: int, value: bytes) -> bytes:

@@ -678,7 +678,10 @@ def test_a_replica_takes_any_cuts(tmp_path_factory: pytest.TempPathFactory, cuts
         (lambda d: d[:4] + b"\0\0\0\0" + d[8:], "record magic"),
         (lambda d: bytes(len(d)), "zeros instead of a record"),
         (lambda d: b"\0\0\xff\xff" + d[4:], "and the file ends at 4096"),
-        (lambda d: d[:28] + struct.pack(">q", 5) + d[36:], "got a record for 5 where one for 0 belongs"),
+        (
+            lambda d: d[:28] + struct.pack(">q", 5) + d[36:],
+            "at 0: the record says it lies at 5",
+        ),
         (lambda d: d[:84] + b"\0\0\0\x01" + d[88:], "record size"),
     ],
 )

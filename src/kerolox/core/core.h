@@ -179,6 +179,7 @@ PyObject *queue_runs(PyObject *module, PyObject *const *args, Py_ssize_t arg_cou
 PyObject *key_items(PyObject *module, PyObject *entries);
 PyObject *index_entries(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *read_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);     /* records.c */
+PyObject *plain_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *record_starts(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *property_values(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *scan_properties(PyObject *module, PyObject *args);                                          /* reads.c */

@@ -1,4 +1,4 @@
-/* Records: the messages of an answer, where records begin, and the properties of one. */
+/* Records: the messages of an answer, the entries of a log, where records begin, and the properties of one. */
 #include "core.h"
 
 enum { RECORD_ARGS = 17 };
@@ -113,6 +113,75 @@ PyObject *read_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_c
     Py_RETURN_NONE;
 }
 
+enum { ENTRY_FIELDS = 9 };
+
+/* What dispatch needs of the record at `at`, which was found whole; NULL with an error. */
+static PyObject *entry_of(const char *at, PyObject *magic, PyObject *topic, const char *properties, const char *end) {
+    PyObject *entry = PyTuple_New(ENTRY_FIELDS);
+    if (!entry) return NULL;
+    PyObject *values[ENTRY_FIELDS] = {
+        PyLong_FromLong((int32_t)get32(at)),
+        Py_NewRef(magic),
+        PyLong_FromLong((int32_t)get32(at + 12)),
+        PyLong_FromLongLong(get64(at + 20)),
+        PyLong_FromLongLong(get64(at + 28)),
+        PyLong_FromLong((int32_t)get32(at + 36)),
+        PyLong_FromLongLong(get64(at + 56)),
+        Py_NewRef(topic),
+        PyBytes_FromStringAndSize(properties, end - properties),
+    };
+    int complete = 1;
+    for (int i = 0; i < ENTRY_FIELDS; i++) {
+        complete &= values[i] != NULL;
+        PyTuple_SET_ITEM(entry, i, values[i]);
+    }
+    if (!complete) Py_CLEAR(entry);
+    return entry;
+}
+
+PyObject *plain_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
+    if (arg_count != 5) {
+        PyErr_SetString(PyExc_TypeError, "plain_records takes bytes, a beginning, an end, a count and a place in the log");
+        return NULL;
+    }
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]), end = PyLong_AsSsize_t(args[2]), count = PyLong_AsSsize_t(args[3]);
+    int placed = args[4] != Py_None;
+    long long lies_at = placed ? PyLong_AsLongLong(args[4]) : 0;
+    if (PyErr_Occurred()) return NULL;
+    Py_buffer log;
+    if (PyObject_GetBuffer(args[0], &log, PyBUF_SIMPLE) < 0) return NULL;
+    if (at < 0 || end > log.len) {
+        PyBuffer_Release(&log);
+        PyErr_SetString(PyExc_ValueError, "plain_records: not within the bytes");
+        return NULL;
+    }
+    PyObject *entries = PyList_New(0), *magic = PyLong_FromUnsignedLong(0xDAA320A7), *topic_bytes = NULL;
+    int failed = !entries || !magic;
+    for (; !failed && count > 0 && end - at >= RECORD_MIN; count--) {
+        const char *record = (const char *)log.buf + at;
+        int32_t size = (int32_t)get32(record), body_length = (int32_t)get32(record + 84);
+        if (get32(record + 4) != 0xDAA320A7 || get32(record + 36) & (BORN_WIDE | STORE_WIDE)) break;
+        if (size < RECORD_MIN || size > end - at || body_length < 0 || body_length > size - RECORD_MIN) break;
+        if (placed && get64(record + 28) != lies_at + at) break;
+        const char *stop = record + size, *topic = record + 89 + body_length;
+        Py_ssize_t topic_length = (unsigned char)topic[-1];
+        if (topic_length > 127 || topic_length > stop - topic - 2) break;
+        const char *properties = topic + topic_length + 2;
+        if ((Py_ssize_t)get16(properties - 2) > PROPERTIES_MAX || get16(properties - 2) != stop - properties) break;
+        PyObject *entry = NULL;
+        if (keep_bytes(&topic_bytes, topic, topic_length) >= 0)
+            entry = entry_of(record, magic, topic_bytes, properties, stop);
+        failed = !entry || PyList_Append(entries, entry) < 0;
+        Py_XDECREF(entry);
+        at += size;
+    }
+    PyBuffer_Release(&log);
+    Py_XDECREF(magic);
+    Py_XDECREF(topic_bytes);
+    if (!failed) return Py_BuildValue("(Nn)", entries, at);
+    Py_XDECREF(entries);
+    return NULL;
+}
 
 PyObject *record_starts(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
     if (arg_count != 3) {

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
+from kerolox.compiled import compiled
 from kerolox.protocol.record import (
     CRC_MASK,
     MAGIC_BLANK,
@@ -79,16 +80,51 @@ assert _LAYOUTS[0].size == 88
 
 
 def scan(
-    data: LogBytes, start: int = 0, end: int | None = None, check: int = CHECK_NONE, count_max: int = 65536
+    data: LogBytes,
+    start: int = 0,
+    end: int | None = None,
+    check: int = CHECK_NONE,
+    count_max: int = 65536,
+    *,
+    lies_at: int | None = None,
 ) -> Scan:
     """Walk the records from ``start``, up to ``end`` or ``count_max`` of them.
 
-    The physical offset in a record is not compared with where it lies; that is the caller's affair.
+    The physical offset in a record is compared with where it lies only if it is said where that is:
+    ``lies_at`` is the place of the first byte in the log.
     """
     end = len(data) if end is None else min(end, len(data))
     entries: list[Entry] = []
-    append = entries.append
     position = start
+    while position < end and len(entries) < count_max:
+        left = count_max - len(entries)
+        if check == CHECK_NONE:
+            more, position = plain_records(data, position, end, left, lies_at)
+        else:
+            more, position = _plain_checked(data, position, end, left, lies_at, check)
+        entries = entries + more if entries else more
+        if position >= end or len(more) == left:
+            break
+        found = _scan_one(data, position, end, check, lies_at)
+        if isinstance(found, Scan):
+            return found._replace(entries=entries)
+        entries.append(found)
+        position += found[SIZE]
+    return Scan(entries, position, Stop.END)
+
+
+def _plain_records(
+    data: LogBytes, start: int, end: int, count_max: int, lies_at: int | None
+) -> tuple[list[Entry], int]:
+    """The usual records from ``start`` on, and where something else begins: the end, too."""
+    return _plain_checked(data, start, end, count_max, lies_at, CHECK_NONE)
+
+
+def _plain_checked(
+    data: LogBytes, position: int, end: int, count_max: int, lies_at: int | None, check: int
+) -> tuple[list[Entry], int]:
+    entries: list[Entry] = []
+    append = entries.append
     last = end - 91
     try:
         for _ in range(count_max):
@@ -105,13 +141,10 @@ def scan(
                 store_timestamp,
                 body_length,
             ) = _unpack_ipv4(data, position)
-            if magic != 0xDAA320A7 or sys_flag & 0x30 or body_length < 0 or check == 2:
-                found = _scan_one(data, position, end, check)
-                if isinstance(found, Scan):
-                    return found._replace(entries=entries)
-                append(found)
-                position += found[0]
-                continue
+            if magic != 0xDAA320A7 or sys_flag & 0x30 or body_length < 0 or check == CHECK_RECORD:
+                break
+            if lies_at is not None and physical_offset != lies_at + position:
+                break
             topic_at = position + 89 + body_length
             topic_length = data[topic_at - 1]
             topic_end = topic_at + topic_length
@@ -136,15 +169,14 @@ def scan(
             )
             position = stop
     except IndexError:
-        pass  # lengths that lead out of the bytes: judged below
-    if position >= end or len(entries) >= count_max:
-        return Scan(entries, position, Stop.END)
-    found = _scan_one(data, position, end, check)
-    assert isinstance(found, Scan), "the two readers of a record disagree"
-    return found._replace(entries=entries)
+        pass  # lengths that lead out of the bytes
+    return entries, position
 
 
-def _scan_one(data: LogBytes, at: int, end: int, check: int) -> Entry | Scan:
+plain_records = compiled("plain_records", _plain_records)
+
+
+def _scan_one(data: LogBytes, at: int, end: int, check: int, lies_at: int | None) -> Entry | Scan:
     """One record of any kind, or why it is none. The order of the questions is RocketMQ's."""
     here = end - at
     if here < 8:
@@ -195,6 +227,8 @@ def _scan_one(data: LogBytes, at: int, end: int, check: int) -> Entry | Scan:
         host_bytes = 20 if sys_flag & 0x30 else 8
         skip_bytes = size if size >= max(host_bytes, topic_length, properties_length) else 0
         return _corrupt(at, f"record size {size} with {lengths}", skip_bytes)
+    if lies_at is not None and physical_offset != lies_at + at:
+        return _corrupt(at, f"the record says it lies at {physical_offset}", 0)
     if check == CHECK_RECORD and not record_crc_ok(data[at:record_end]):
         return _corrupt(at, "record CRC missing or wrong", 0)
     return (

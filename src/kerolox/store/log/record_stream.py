@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, Entry, Stop, scan
+from kerolox.protocol.record_scan import Entry, Stop, scan
 from kerolox.store.errors import CorruptRecord, OtherFileSize
 
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
@@ -31,15 +31,9 @@ class RecordStream:
         entries: list[Entry] = []
         position = 0
         while True:
-            found = scan(data, position)
-            for entry in found.entries:
-                if entry[PHYSICAL_OFFSET] != begin + position:
-                    raise CorruptRecord(
-                        f"got a record for {entry[PHYSICAL_OFFSET]} where one for {begin + position} belongs",
-                        offset=begin + position,
-                    )
-                position += entry[SIZE]
-            entries += found.entries
+            found = scan(data, position, lies_at=begin)
+            entries = entries + found.entries if entries else found.entries
+            position = found.position
             if found.stop is not Stop.END or position >= len(data):
                 break
         # The size of a blank record reaches to the end of the file, so its end may be still to come.
