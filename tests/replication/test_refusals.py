@@ -41,7 +41,7 @@ async def test_other_bytes_where_both_have_some(tmp_path: Path, caplog: pytest.L
             text = await following.becomes(LinkState.DIVERGED)
             assert f"in the record at {same}: the leader's was stored at 20" in text
             assert f"this follower's log ends at {len(had)}" in text
-            assert "move its store directory away" in text
+            assert f"run `kerolox store resync {follows.root} --leader HOST:PORT` to go on" in text
             await until(lambda: following.follower.refusals > 3)
             assert raw(follows) == had
             # Nothing behind what is equal is acknowledged.

@@ -23,6 +23,7 @@ from kerolox.cli import (
     pipeline,
     send,
     store,
+    store_resync,
     tail,
     timer,
     topic,
@@ -63,6 +64,7 @@ app.command("send", epilog=send.EXAMPLE)(send.send)
 app.command("tail", epilog=tail.EXAMPLE)(tail.follow)
 app.add_typer(timer.app, name="timer")
 app.add_typer(kv.app, name="kv")
+store.app.command("resync", epilog=store_resync.EXAMPLE)(store_resync.resync)
 app.add_typer(store.app, name="store")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(bench.app, name="bench")

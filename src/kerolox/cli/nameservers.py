@@ -20,6 +20,7 @@ __all__ = [
     "DEFAULT_ADDRESS",
     "NameServerOption",
     "access_keys",
+    "handlers",
     "near_topic",
     "run_admin",
     "run_with",
@@ -54,17 +55,17 @@ def access_keys() -> tuple[str, str]:
     return (access_key, secret_key) if access_key else ("", "")
 
 
-def _handlers() -> RemotingHandlers:
+def handlers() -> RemotingHandlers:
     from kerolox.net.handlers import RemotingHandlers
 
-    handlers = RemotingHandlers()
+    made = RemotingHandlers()
     access_key, secret_key = access_keys()
     if access_key:
         from kerolox.client.cluster.signing import Signing
         from kerolox.client.options import ClientOptions
 
-        handlers.hooks.append(Signing(ClientOptions(access_key=access_key, secret_key=secret_key)))
-    return handlers
+        made.hooks.append(Signing(ClientOptions(access_key=access_key, secret_key=secret_key)))
+    return made
 
 
 async def near_topic(admin: Admin, topic: str) -> str:
@@ -82,7 +83,7 @@ def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T
     from kerolox.net.loop import run
 
     async def main() -> T:
-        async with Dialer(_handlers()) as dialer:
+        async with Dialer(handlers()) as dialer:
             return await work(NameServers(split_addresses(addresses), dialer))
 
     return run(main())
@@ -96,7 +97,7 @@ def run_admin(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -
     from kerolox.net.loop import run
 
     async def main() -> T:
-        async with Dialer(_handlers()) as dialer:
+        async with Dialer(handlers()) as dialer:
             admin = Admin(NameServers(split_addresses(addresses), dialer), dialer)
             try:
                 return await work(admin)

@@ -37,6 +37,9 @@ class Output(Protocol):
     def note(self, text: str) -> None:
         """A line for people that says what happens; programs do not get it."""
 
+    def table(self, table: OutputTable) -> None:
+        """Rows for people on the way to the result; programs do not get them."""
+
     def show(self, document: Any, *tables: OutputTable) -> None:
         """The result."""
 
@@ -46,6 +49,9 @@ class TableOutput:
 
     def note(self, text: str) -> None:
         typer.echo(text)
+
+    def table(self, table: OutputTable) -> None:
+        self.show(None, table)
 
     def show(self, document: Any, *tables: OutputTable) -> None:
         if not tables:
@@ -76,6 +82,9 @@ class JsonOutput:
     """For programs: one JSON document."""
 
     def note(self, text: str) -> None:
+        pass
+
+    def table(self, table: OutputTable) -> None:
         pass
 
     def show(self, document: Any, *tables: OutputTable) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kerolox.store.disk.lock import StoreLock
     from kerolox.store.offline.layout import Layout
     from kerolox.store.offline.verify import Report
+    from kerolox.store.options import StoreOptions
 
 app = typer.Typer(
     help="Look at the files of a store, check them, mend them. No broker is asked.", no_args_is_help=True
@@ -75,7 +76,7 @@ def inspect(
     from kerolox.store.offline.inspect import Kind, kind_of, rows
 
     if path.is_dir():
-        _show_summary(_layout(path, config_file), output(json))
+        _show_summary(layout_of(path, config_file), output(json))
         return
     if not path.exists():
         raise FileMissing(f"{path} is not there. Give a file of a store, or its directory.")
@@ -108,8 +109,8 @@ def verify(
     from kerolox.store.offline.verify import verify as look
 
     try:
-        layout = _layout(directory, config_file)
-        with _not_in_use(layout, live=live), _progress("verify") as progress:
+        layout = layout_of(directory, config_file)
+        with _not_in_use(layout, live=live), progress_of("verify") as progress:
             report = look(layout, live=live, queues=queues, index=index, progress=progress)
     except (KeroloxError, OSError) as error:
         say_error(error, json)
@@ -142,7 +143,7 @@ def repair(
 
     if skip is not None and cut is not None:
         raise OptionError("--cut", cut, "either --skip or --cut")
-    layout = _layout(directory, config_file)
+    layout = layout_of(directory, config_file)
     if not queues and not index and not (tables and skip is None and cut is None):
         queues, index = True, layout.index_enabled is not False
     out = output(json)
@@ -173,7 +174,7 @@ def _skip(layout: Layout, offset: int, out: Output, yes: bool) -> dict[str, Any]
         f"lost. They are saved to {layout.path(f'damaged-{offset}.bin')}, and {records} records no "
         "consumer sees take their place. Queues and index are then made again from the log."
     )
-    _ask("Step over the damage?", yes)
+    ask("Step over the damage?", yes)
     saved = apply_skip(layout, plan)
     out.note(f"Stepped over {plan.lost_bytes} bytes at {offset}" + (f", saved in {saved}." if saved else "."))
     return {"offset": offset, "validFrom": plan.valid_from, "lostBytes": plan.lost_bytes, "saved": saved}
@@ -186,13 +187,13 @@ def _cut(layout: Layout, offset: int, out: Output, yes: bool) -> dict[str, Any]:
     if plan is None:
         out.note(f"the log ends at {offset} already")
         return {"offset": offset, "records": 0, "putAside": []}
-    since = f", stored from {_when(plan.first_ms)} on," if plan.first_ms else ""
+    since = f", stored from {when(plan.first_ms)} on," if plan.first_ms else ""
     out.note(
         f"Everything from {offset} on is dropped: {plan.records} messages{since} of {plan.bytes_used} bytes. "
         f"{len(plan.later_files)} whole files and the rest of {plan.path} are put aside. "
         "Queues and index are then made again from the log."
     )
-    _ask("Drop them?", yes)
+    ask("Drop them?", yes)
     put = apply_cut(layout, plan)
     out.note(f"The log ends at {offset}. Put aside: {', '.join(put) or 'nothing'}.")
     return {"offset": offset, "records": plan.records, "putAside": put}
@@ -210,8 +211,8 @@ def _rebuild(layout: Layout, queues: bool, index: bool, out: Output, yes: bool) 
         f"The {what} are made again from {len(segments.all)} log files, {segments.min_offset} to at most "
         f"{segments.max_offset}. The old ones are put aside as <name>.before-repair-<time>."
     )
-    _ask(f"Rebuild the {what}?", yes)
-    with _progress("rebuild") as progress:
+    ask(f"Rebuild the {what}?", yes)
+    with progress_of("rebuild") as progress:
         made = rebuild(layout, queues=queues, index=index, progress=progress)
     parts = [f"{made.records} messages up to {made.log_end}"]
     if queues:
@@ -240,7 +241,7 @@ def _mend_tables(layout: Layout, out: Output, yes: bool) -> list[dict[str, Any]]
         "queues and groups from offsets and retry topics, with the usual settings; offsets and delays begin "
         "empty: groups begin where their consumers say, delayed messages in the log are delivered again."
     )
-    _ask("Make them again?", yes)
+    ask("Make them again?", yes)
     mended = mend_tables(layout, Files())
     for table in mended:
         aside = f" Put aside: {', '.join(table.put_aside)}." if table.put_aside else ""
@@ -251,7 +252,7 @@ def _mend_tables(layout: Layout, out: Output, yes: bool) -> list[dict[str, Any]]
     return documents
 
 
-def _ask(question: str, yes: bool) -> None:
+def ask(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
@@ -264,14 +265,19 @@ def _ask(question: str, yes: bool) -> None:
 # --- shared ------------------------------------------------------------------------------------------
 
 
-def _layout(directory: Path, config_file: Path | None) -> Layout:
-    from kerolox.cli.serving import load_options
+def layout_of(directory: Path, config_file: Path | None) -> Layout:
     from kerolox.store.offline.layout import find_layout
-    from kerolox.store.options import StoreOptions
 
-    options = None if config_file is None else load_options(StoreOptions, config_file, {}).options
+    options = options_of(config_file)
     elsewhere = options is not None and options.commit_log_paths
     return find_layout(directory if elsewhere else _store_at(directory), options)
+
+
+def options_of(config_file: Path | None) -> StoreOptions | None:
+    from kerolox.cli.serving import load_options
+    from kerolox.store.options import StoreOptions
+
+    return None if config_file is None else load_options(StoreOptions, config_file, {}).options
 
 
 def _store_at(directory: Path) -> Path:
@@ -316,7 +322,7 @@ def _in_use(layout: Layout, error: Any) -> KeroloxError:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on a terminal; elsewhere a line now and then."""
     from kerolox.clock import SYSTEM_CLOCK
 
@@ -340,7 +346,7 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
     yield line
 
 
-def _when(ms: int) -> str:
+def when(ms: int) -> str:
     from datetime import datetime
 
     if ms <= 0:
@@ -405,7 +411,7 @@ def _cell(name: str, value: Any) -> Any:
     if isinstance(value, int) and (
         name.endswith(("Timestamp", "Ms")) or name in ("logFlushed", "queuesFlushed")
     ):
-        return _when(value)
+        return when(value)
     if isinstance(value, dict):
         return " ".join(f"{key}={item}" for key, item in value.items())
     if isinstance(value, str):
@@ -424,9 +430,9 @@ def _show_summary(layout: Layout, out: Output) -> None:
             "log",
             f"{log['from']} to {log['toAtLeast']} at least, {log['files']} files of {log['fileBytes']} bytes",
         ),
-        ("oldest message", _when(log["firstStoreTimestamp"])),
-        ("log flushed", _when(checkpoint["logFlushed"])),
-        ("queues flushed", _when(checkpoint["queuesFlushed"])),
+        ("oldest message", when(log["firstStoreTimestamp"])),
+        ("log flushed", when(checkpoint["logFlushed"])),
+        ("queues flushed", when(checkpoint["queuesFlushed"])),
         ("index files", f"{len(index)} with {sum(file['entries'] for file in index)} keys"),
         *(("missing in the log", f"{low} to {high}") for low, high in log["gaps"]),
         *(("problem", problem) for problem in found["problems"]),

@@ -11,11 +11,11 @@ import asyncio
 import logging
 
 from kerolox.clock import Clock
-from kerolox.errors import ConnectFailed, KeroloxError
+from kerolox.errors import ConnectFailed, KeroloxError, sentences
 from kerolox.net.dialer import Dialer
 from kerolox.replication.leader_link import LeaderLink
 from kerolox.replication.leader_questions import LeaderQuestions, LogRange
-from kerolox.replication.link_state import COPY_ANEW, BeginAt, CannotFollow, LinkState
+from kerolox.replication.link_state import BeginAt, CannotFollow, LinkState, resync_command
 from kerolox.replication.overlap import Overlap, overlap_of, when_stored
 from kerolox.replication.settings import HaSettings
 from kerolox.store.message_store import MessageStore
@@ -180,14 +180,14 @@ class Follower:
                 f"{own.max_offset}, where the last message was stored {last}: the leader has lost messages, "
                 "or came back with another disk",
                 "let this broker lead if those messages are to stay",
-                COPY_ANEW,
+                resync=True,
             )
         if own.max_offset < there.low:
             raise CannotFollow(
                 LinkState.TOO_OLD,
                 f"the leader's log begins at {there.low} and this follower's ends at {own.max_offset}, where "
                 f"the last message was stored {last}: what lies between was deleted at the leader",
-                COPY_ANEW,
+                resync=True,
             )
 
     async def _begin_with_nothing(self, there: LogRange | None) -> int | None:
@@ -230,11 +230,13 @@ class Follower:
 
     def _refused(self, error: CannotFollow) -> None:
         self.refusals += 1
-        if self.text != str(error):
-            log.error(
-                "cannot_follow leader=%r state=%r reason=%r", self.leader, error.state.value, str(error)
-            )
-        self.state, self.text = error.state, str(error)
+        text = str(error)
+        if error.resync:
+            command = resync_command(self._store.root, self._broker_address)
+            text = sentences(text, f"stop this broker and run `{command}` to go on from what both have")
+        if self.text != text:
+            log.error("cannot_follow leader=%r state=%r reason=%r", self.leader, error.state.value, text)
+        self.state, self.text = error.state, text
 
     def _lost(self, error: Exception) -> None:
         text = str(error)

@@ -96,7 +96,7 @@ class FollowerConnection(asyncio.Protocol):
                 self,
                 Why.AHEAD,
                 f"the follower's log ends at {offset} and this leader's at {end}. If this leader has lost "
-                "messages, let the follower lead; if not, let it copy anew with an empty store",
+                f"messages, let the follower lead; if not, stop the follower and run there `{leader.resync}`",
             )
         elif self.joined:
             if offset > self.next:
@@ -113,7 +113,7 @@ class FollowerConnection(asyncio.Protocol):
                 self,
                 Why.TOO_OLD,
                 f"the follower's log ends at {offset} and this leader's begins at {low}: what lies between "
-                "was deleted. Let the follower copy anew, with an empty store",
+                f"was deleted. Stop the follower and run there `{leader.resync}`",
             )
         else:
             # 0 is said by who has nothing: it gets all there is. (RocketMQ sends its last file only.)
@@ -139,7 +139,7 @@ class FollowerConnection(asyncio.Protocol):
                     self,
                     Why.TOO_OLD,
                     f"the follower was too slow: it has to go on at {self.next}, which was deleted here; the "
-                    f"log begins at {leader.store.log.min_offset}. Let it copy anew, with an empty store",
+                    f"log begins at {leader.store.log.min_offset}. Stop it and run there `{leader.resync}`",
                 )
             return
         if leader.settings.ha_limited:

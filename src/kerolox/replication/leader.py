@@ -14,6 +14,7 @@ from collections import Counter
 from kerolox.clock import Clock, TimerHandle
 from kerolox.replication.follower_connection import FollowerConnection
 from kerolox.replication.hot_ranges import HotRanges
+from kerolox.replication.link_state import resync_command
 from kerolox.replication.settings import HaSettings
 from kerolox.replication.turned_away import Why
 from kerolox.store.message_store import MessageStore
@@ -29,8 +30,11 @@ PEERS_KNOWN_MAX = 1000
 class Leader:
     """Serves followers while this broker leads. Part of its leadership."""
 
-    def __init__(self, store: MessageStore, settings: HaSettings, clock: Clock) -> None:
+    def __init__(
+        self, store: MessageStore, settings: HaSettings, clock: Clock, *, broker_address: str = ""
+    ) -> None:
         self.store = store
+        self.resync = resync_command("STORE", broker_address)  # for a follower whose log does not fit
         self.settings = settings
         self.clock = clock
         self.ranges = HotRanges(store)

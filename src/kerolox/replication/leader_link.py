@@ -13,7 +13,7 @@ from typing import cast
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import ConnectionLost, KeroloxError, ProtocolError
 from kerolox.protocol.ha import RangeReader, pack_report
-from kerolox.replication.link_state import COPY_ANEW, BeginAt, CannotFollow, LinkState
+from kerolox.replication.link_state import BeginAt, CannotFollow, LinkState
 from kerolox.replication.overlap import Overlap, when_stored
 from kerolox.replication.rate import Rate
 from kerolox.replication.settings import HaSettings
@@ -113,7 +113,7 @@ class LeaderLink(asyncio.Protocol):
                     f"what the leader sent is refused: {error}; this log ends at "
                     f"{self._store.log.max_offset}",
                     "check the leader's log: kerolox store verify",
-                    COPY_ANEW,
+                    resync=True,
                 )
             )
         except StoreError as error:
@@ -180,7 +180,7 @@ class LeaderLink(asyncio.Protocol):
                 f"message was stored {when_stored(store.log.last_store_timestamp)}: the leader has lost what "
                 "lies between",
                 "let this broker lead if those messages are to stay",
-                COPY_ANEW,
+                resync=True,
             )
 
     def _other_place(self, offset: int, place: int) -> KeroloxError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import Enum
 
 from kerolox.errors import KeroloxError, sentences
@@ -22,17 +23,20 @@ class LinkState(Enum):
     NOT_A_LOG = "the leader sent what is no log"
 
 
-COPY_ANEW = "to copy everything anew, stop this broker, move its store directory away and start it again"
+def resync_command(store: str, leader: str) -> str:
+    """What to type at a follower's host so that it can go on, as it is typed."""
+    return f"kerolox store resync {shlex.quote(store)} --leader {leader or 'HOST:PORT'}"
 
 
 class CannotFollow(KeroloxError):
     """Nothing is appended, for it would be wrong: what stands against it, with both sides' offsets and times,
-    and what to do."""
+    and what to do. ``resync``: taking the log back to what both have would help."""
 
     retriable = True  # the leader may be replaced
 
-    def __init__(self, state: LinkState, what: str, *next_steps: str) -> None:
+    def __init__(self, state: LinkState, what: str, *next_steps: str, resync: bool = False) -> None:
         self.state = state
+        self.resync = resync
         super().__init__(sentences(what, *next_steps))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from kerolox.protocol.record_scan import CHECK_NONE, PHYSICAL_OFFSET, scan
-from kerolox.replication.link_state import COPY_ANEW, CannotFollow, LinkState
+from kerolox.replication.link_state import CannotFollow, LinkState
 from kerolox.store.errors import StoreError
 from kerolox.store.log.readable_log import store_timestamp_of
 from kerolox.store.message_store import MessageStore
@@ -61,7 +61,7 @@ class Overlap:
             f"{when_stored(store_timestamp_of(there))}, this follower's "
             f"{when_stored(store_timestamp_of(here))}; this follower's log ends at {self.end}",
             "one of the two brokers led while the other did not follow. Find out which history is to stay",
-            COPY_ANEW,
+            resync=True,
         )
 
 

@@ -375,6 +375,15 @@ class FaultyFiles(Files):
 
             self._note_name(new, undo)
 
+    def link(self, source: PathLike, target: PathLike) -> bool:
+        new = os.fspath(target)
+        with self._lock:
+            self._refuse_writes("link", new)
+            linked = super().link(source, new)
+            if linked:
+                self._note_name(new, lambda: _unlink(new))
+            return linked
+
     def set_mtime(self, path: PathLike, mtime_s: float) -> None:
         self._refuse_writes("set the time of", os.fspath(path))
         super().set_mtime(path, mtime_s)

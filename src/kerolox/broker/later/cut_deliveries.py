@@ -34,12 +34,10 @@ class CutDeliveries:
         offsets = self._offsets
         for level, offset in list(offsets.offsets.items()):
             queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
-            if queue is None:
-                continue
             # Of the last message left on, though some of those delivered were behind it: rather twice.
             end = cut.end_of(SCHEDULE_TOPIC, level - 1)
             before = offset if end is None else min(offset, end)
-            if count := cut.delayed.get(level, 0):
+            if queue is not None and (count := cut.delayed.get(level, 0)):
                 before = await self._store.in_reader(partial(self._back, queue, before, count))
             if before != offset:
                 log.warning(

@@ -23,7 +23,7 @@ class Replication:
         self._store = base.store
         self._leadership = base.leadership
         self._dialer = Dialer(clock=base.clock, tls=options.own_tls)  # for questions to the leader
-        self.leader = Leader(base.store, options, base.clock)
+        self.leader = Leader(base.store, options, base.clock, broker_address=base.endpoints.address)
         self.follower = Follower(
             base.store, options, base.clock, self._dialer, ha_address=options.ha_master_address
         )
@@ -103,6 +103,7 @@ class Replication:
             last_read_timestamp=0 if link is None else link.heard_ms,
             last_write_timestamp=0 if link is None else link.said_ms,
             transferred_byte_in_second=0 if link is None else link.rate.per_second,
+            follower_state=follower.text,
         )
 
     async def close(self) -> None:

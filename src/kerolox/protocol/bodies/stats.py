@@ -122,6 +122,7 @@ class HaClient(Body, frozen=True, kw_only=True):
     master_flush_offset: int = 0
     max_offset: int = 0
     transferred_byte_in_second: int = 0
+    follower_state: str | None = None  # ours: how it stands with its leader, in words
 
 
 class HaStatus(Body, frozen=True, kw_only=True):

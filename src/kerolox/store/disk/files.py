@@ -447,6 +447,16 @@ class Files:
         except OSError as error:
             raise disk_error(error, f"rename to {os.fspath(target)}", os.fspath(source)) from error
 
+    def link(self, source: PathLike, target: PathLike) -> bool:
+        """Give a file another name; False where the file system cannot, or both are not on one."""
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS):
+                return False
+            raise disk_error(error, f"link to {os.fspath(target)}", os.fspath(source)) from error
+        return True
+
     def sync_dir(self, path: PathLike) -> None:
         """Wait until the names in a directory (created, renamed, removed) are on the medium."""
         if os.name == "nt":
