@@ -190,3 +190,56 @@ async def pair(
         follows = await stack.enter_async_context(store_at(path / "follower", **options))
         following = await stack.enter_async_context(Following(follows, leading.address, settings))
         yield leading, following
+
+
+class Between:
+    """Stands between a follower and its leader, and can let nothing through."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.open = asyncio.Event()
+        self.open.set()
+        self.writers: list[asyncio.StreamWriter] = []
+        self.passed = 0
+        self.most: int | None = None  # hang up behind so many bytes of the leader's
+
+    async def __aenter__(self) -> Between:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.cut()
+        self.server.close()
+
+    def cut(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+        self.writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = self.target.split(":")
+        other_reader, other_writer = await asyncio.open_connection(host, int(port))
+        self.writers += [writer, other_writer]
+        await asyncio.gather(self._pass(reader, other_writer), self._pass(other_reader, writer, counted=True))
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counted: bool = False
+    ) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                await self.open.wait()
+                if counted and self.most is not None:
+                    data, self.most = data[: self.most], max(0, self.most - len(data))
+                    if not self.most:
+                        writer.write(data)
+                        await writer.drain()
+                        self.most = None
+                        self.cut()
+                        return
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from kerolox import Message, Producer, SendStatus
-from kerolox.testing.broker import running_broker
+import pytest
 
-from .kit import until
+from kerolox import Message, Producer, SendStatus
+from kerolox.testing.broker import RunningBroker, running_broker
+
+from .kit import Between, until
 
 
 async def test_a_follower_is_waited_for_while_it_is_there(tmp_path: Path) -> None:
@@ -37,3 +42,56 @@ async def test_a_follower_is_waited_for_while_it_is_there(tmp_path: Path) -> Non
         written = (tmp_path / "leader/store/commitlog" / f"{0:020d}").read_bytes()
         copied = (tmp_path / "follower/store/commitlog" / f"{0:020d}").read_bytes()
         assert copied[: copy.max_offset] == written[: copy.max_offset]
+
+
+@asynccontextmanager
+async def waiting_for_a_copy(tmp_path: Path) -> AsyncIterator[tuple[RunningBroker, Between, asyncio.Task]]:
+    """A leader, what stands between it and its follower and lets nothing through, and a send that waits."""
+    async with (
+        running_broker(directory=tmp_path / "leader", role="SYNC_MASTER") as leader,
+        Between(leader.broker.endpoints.ha_address) as between,
+        running_broker(
+            directory=tmp_path / "follower", nameserver=leader.nameserver, role="SLAVE", broker_id=1,
+            ha_master_address=between.address,
+        ),
+        Producer(leader.nameserver_address, group="g") as producer,
+    ):  # fmt: skip
+        store = leader.broker.store
+        await until(lambda: store.replicas.having(store.log.max_offset) == 2)
+        assert (await producer.send(Message("T", b"before"))).status is SendStatus.OK
+        between.open.clear()
+        end = store.log.max_offset
+        sending = asyncio.ensure_future(producer.send(Message("T", b"waits")))
+        await until(lambda: store.log.max_offset > end)
+        assert not sending.done()
+        yield leader, between, sending
+
+
+@pytest.mark.parametrize("ends", ["stops", "follows"])
+async def test_who_waits_when_a_leader_ends_hears_of_the_copy(tmp_path: Path, ends: str) -> None:
+    async with waiting_for_a_copy(tmp_path) as (leader, between, sending):
+        leadership = leader.broker.leadership
+        ending = asyncio.ensure_future(
+            leader.stop() if ends == "stops" else leadership.follow("another leads now")
+        )
+        await until(lambda: not leader.broker.store.state.writable)
+        assert not sending.done()
+        between.open.set()  # it is at the follower before the end
+        assert (await asyncio.wait_for(sending, 10)).status is SendStatus.OK
+        await asyncio.wait_for(ending, 20)
+
+
+@pytest.mark.parametrize(
+    ("link", "status"),
+    [("silent", SendStatus.FLUSH_SLAVE_TIMEOUT), ("broken", SendStatus.SLAVE_NOT_AVAILABLE)],
+)
+async def test_who_waits_in_vain_when_a_leader_stops_is_told_so(
+    tmp_path: Path, link: str, status: SendStatus
+) -> None:
+    async with waiting_for_a_copy(tmp_path) as (leader, between, sending):
+        stopping = asyncio.ensure_future(leader.stop())
+        await until(lambda: not leader.broker.store.state.writable)
+        if link == "broken":
+            between.cut()
+        assert (await asyncio.wait_for(sending, 10)).status is status
+        await asyncio.wait_for(stopping, 20)

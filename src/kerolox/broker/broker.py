@@ -172,7 +172,8 @@ class Broker(CallerEvents):
         self.transactions = transactions_of(base, tables, membership, figures, path)
         self.replication = replication = Replication(base, figures)
         self._stop.push_async_callback(replication.close)
-        self.leadership.add(path, self.transactions, later.delays, later.timers, replication.leader)
+        self.leadership.add(path, self.transactions, later.delays, later.timers)
+        self.leadership.copied_by(replication.leader)
         self.ports.followers.accept = replication.leader.accept
         self.consuming = await Consuming.open(base, tables, membership, figures)
         self.producing = Producing(

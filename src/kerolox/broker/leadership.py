@@ -66,6 +66,7 @@ class Leadership:
         self._store = store
         self._follows = role is BrokerRole.SLAVE  # at the start
         self._parts: list[Part] = []
+        self._copies: Part | None = None
         self._leading: list[Part] = []  # in the order they began
         self._link: Link | None = None
         self._turn = asyncio.Lock()
@@ -90,6 +91,12 @@ class Leadership:
     def add(self, *parts: Part) -> None:
         """Add parts. They begin in this order, and end in the opposite one."""
         self._parts += parts
+
+    def copied_by(self, part: Part) -> None:
+        """Followers copy by this while this broker leads. It begins before the parts and ends when nothing
+        more is stored: who waits for a copy is to hear of it."""
+        self._copies = part
+        self._parts.insert(0, part)
 
     def follow_by(self, link: Link) -> None:
         """While this broker follows, it copies by this."""
@@ -137,20 +144,22 @@ class Leadership:
                 return
             log.info("broker_follows reason=%r", why)
             self.leads = False
-            await self._end_parts()
+            await self._end_parts(but=self._copies)
             self._store.state.set(Obstacle.FOLLOWER, why)
+            await self._end_parts()
             if self._link is not None:
                 await self._link.start()
 
     async def stop(self) -> None:
-        """The broker closes: the parts end, and messages are taken until the store takes none."""
+        """The broker closes: the parts end, and messages are taken until the store takes none. Until then
+        followers copy, too; who closes the broker ends that last."""
         async with self._turn:
             if self._link is not None:
                 await self._link.stop()
-            await self._end_parts()
+            await self._end_parts(but=self._copies)
 
-    async def _end_parts(self) -> None:
-        while self._leading:
+    async def _end_parts(self, but: Part | None = None) -> None:
+        while self._leading and self._leading[-1] is not but:
             await self._leading.pop().follow()
 
 

@@ -55,7 +55,9 @@ class Leader:
         self._look_soon()
 
     async def follow(self) -> None:
-        """Send nobody anything any more: what is in this log may be cut."""
+        """Send nobody anything any more: what is in this log may be cut. First those who wait for a copy of
+        what is stored hear whether there is one; nothing more may be stored."""
+        await self.store.acks.settle()
         self._leads = False
         if self._look is not None:
             self._look.cancel()
