@@ -23,6 +23,8 @@ SHARED = {"--json", "--nameserver", "--help"}
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """All commands there are, with the words that lead to each."""
     if hasattr(command, "commands"):
+        if path and command.invoke_without_command:
+            yield path, command
         for name, one in command.commands.items():
             yield from commands(one, (*path, name))
     elif not command.hidden:

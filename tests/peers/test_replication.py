@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from typer.testing import CliRunner
 
 from kerolox.broker.broker import Broker
 from kerolox.broker.options import BrokerOptions
+from kerolox.cli.main import app
 from kerolox.replication.link_state import LinkState
 from kerolox.store.message_store import MessageStore
+from kerolox.testing.broker import running_broker
+from kerolox.testing.nameserver import running_nameserver
 
 from ..replication.kit import Following, Settings, put, raw, store_at, until
 from .conftest import Factory
@@ -124,6 +130,9 @@ async def test_we_copy_all_of_apaches_log(
             await asyncio.to_thread(send, 100, 1000)
             await has_messages(follows, topic, 200)
             assert follows.log.min_offset == 0  # not its last file only
+            row = await asyncio.to_thread(followers_of, leader.address)
+            assert row["acked"] == follows.log.max_offset
+            assert (row["behindBytes"], row["behindSeconds"], row["inSync"]) == (0, None, True)
         await asyncio.to_thread(send, 50, 100_000)
         async with Following(follows, "", settings) as following:
             following.follower.lead_by(ha_address, leader.address)
@@ -137,6 +146,36 @@ async def test_we_copy_all_of_apaches_log(
         for queue_id in queues:
             ours = queue_of(follows, topic, queue_id)
             assert apaches_queue(leader, topic, queue_id, len(ours)) == ours
+
+
+def followers_of(address: str) -> dict[str, Any]:
+    """The one follower our command shows of a leader."""
+    done = CliRunner().invoke(app, ["broker", "followers", "-b", address, "--json"])
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(done.stdout)["followers"]
+    return cast(dict[str, Any], row)
+
+
+async def test_mqadmin_shows_our_leader_and_our_follower(java_driver: JavaDriver, tmp_path: Path) -> None:
+    """Our brokers say more than Apache's; its tool takes what it knows."""
+    async with (
+        running_nameserver(directory=tmp_path / "n") as nameserver,
+        running_broker(directory=tmp_path / "l", nameserver=nameserver) as leader,
+        running_broker(
+            directory=tmp_path / "f", nameserver=nameserver, brokerRole="SLAVE", brokerId=1
+        ) as follower,
+    ):
+        put(leader.broker.store, 10)
+        end = leader.broker.store.log.max_offset
+        await until(lambda: any(one.acked == end for one in leader.broker.replication.leader.followers))
+        shown = await java_driver.amqadmin("haStatus", "-n", nameserver.address, "-b", leader.address)
+        assert "#SlaveNum\t1" in shown
+        assert "#InSyncSlaveNum\t1" in shown
+        (line,) = [line.split() for line in shown.splitlines() if line.startswith("127.0.0.1:")]
+        assert (line[1], line[2], line[4]) == (str(end), "0", "OK")
+        shown = await java_driver.amqadmin("haStatus", "-n", nameserver.address, "-b", follower.address)
+        assert leader.broker.endpoints.ha_address in shown
+        assert str(end) in shown
 
 
 async def has_messages(store: MessageStore, topic: str, count: int) -> None:

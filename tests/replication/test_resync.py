@@ -153,7 +153,7 @@ async def test_one_that_goes_on_where_the_leader_ends(tmp_path: Path, before: in
             assert command in text
             # Wherever people look.
             ha = HaStatus.decode(follower.replication.ha_status(None).body)  # type: ignore[arg-type]
-            assert ha.ha_client_runtime_info.follower_state == text
+            assert ha.ha_client_runtime_info.link_text == text
             assert follower.replication.runtime_info() == {"followerState": text}
         parting, aside = await resync(tmp_path, leader)
         assert (parting.found, parting.common_end) == (Found.AHEAD, end)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kerolox.cli import broker_followers
 from kerolox.cli.output import JsonFlag, one_line_errors
 from kerolox.cli.serving import (
     LogLevel,
@@ -21,8 +22,14 @@ from kerolox.errors import OptionError, nearest
 EXAMPLE = "Example: kerolox broker -c broker.conf -n 127.0.0.1:9876 --store /var/lib/kerolox"
 
 
+app = typer.Typer(help="Run a broker, or look after its followers.")
+app.command("followers", epilog=broker_followers.EXAMPLE)(broker_followers.show)
+
+
+@app.callback(epilog=EXAMPLE, invoke_without_command=True)
 @one_line_errors
 def serve(
+    context: typer.Context,
     config_file: Annotated[
         Path | None, typer.Option("--config-file", "-c", help="RocketMQ's broker.conf, a properties file.")
     ] = None,
@@ -49,7 +56,9 @@ def serve(
     log_level: Annotated[LogLevel, typer.Option(help="What to log, on stderr.")] = LogLevel.INFO,
     parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")] = None,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT."""
+    """Run a broker until SIGTERM or SIGINT; or, with one of the commands below, look after running ones."""
+    if context.invoked_subcommand is not None:
+        return
     from kerolox.broker.broker import Broker
     from kerolox.broker.options import BrokerOptions
     from kerolox.net.loop import run

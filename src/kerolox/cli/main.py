@@ -54,7 +54,7 @@ def main(
 
 app.command("up", epilog=up.EXAMPLE)(up.serve)
 app.command("nameserver", epilog=nameserver.EXAMPLE)(nameserver.serve)
-app.command("broker", epilog=broker.EXAMPLE)(broker.serve)
+app.add_typer(broker.app, name="broker")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")

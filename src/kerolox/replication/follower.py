@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import msgspec
+
 from kerolox.clock import Clock
 from kerolox.errors import ConnectFailed, KeroloxError, sentences
 from kerolox.net.dialer import Dialer
 from kerolox.replication.leader_link import LeaderLink
 from kerolox.replication.leader_questions import LeaderQuestions, LogRange
+from kerolox.replication.leaders_end import LeaderNote, LeadersEnd
 from kerolox.replication.link_state import BeginAt, CannotFollow, LinkState, resync_command
 from kerolox.replication.overlap import Overlap, overlap_of, when_stored
 from kerolox.replication.settings import HaSettings
@@ -26,6 +29,7 @@ CONNECT_TIMEOUT_S = 5.0
 RETRY_FIRST_S = 0.2  # after a connection that ended, or could not be made
 RETRY_MAX_S = 5.0
 RETRY_REFUSED_S = 30.0  # after something that needs people, or another leader
+ASK_END_S = 3.0  # how often the leader is asked where its log ends
 _TRYING = (LinkState.CONNECTING, LinkState.COMPARING)
 
 
@@ -46,6 +50,7 @@ class Follower:
         self.leader = ""  # the address the log is copied from
         self.link: LeaderLink | None = None  # the last connection to it
         self.refusals = 0
+        self.leaders_end = LeadersEnd(store.root)
         self._store = store
         self._settings = settings
         self._clock = clock
@@ -55,6 +60,9 @@ class Follower:
         self._broker_address = ""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._is_loaded = False
+        self._refusal = ""  # since it copied last
 
     def lead_by(self, ha_address: str, broker_address: str) -> None:
         """Copy from this address; ask the broker at the other one about its log. Empty: nobody is known."""
@@ -75,15 +83,51 @@ class Follower:
     async def start(self) -> None:
         if self._task is None:
             self._set(LinkState.CONNECTING if self._ha_address else LinkState.NO_LEADER)
+            if not self._is_loaded:
+                self._is_loaded = True
+                await self.leaders_end.load()
+                self._refusal = self.leaders_end.note.refused
             self._task = asyncio.get_running_loop().create_task(self._run())
+            self._asking = asyncio.get_running_loop().create_task(self._ask_end())
 
     async def stop(self) -> None:
         """Return when nothing more will be appended."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        await self.leaders_end.close()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         self._set(LinkState.OFF)
+
+    # --- what it lacks --------------------------------------------------------------------------------
+
+    @property
+    def lacking(self) -> int:
+        """How many bytes the leader is known to have had more."""
+        return max(0, self.leaders_end.note.end - self._store.log.max_offset)
+
+    async def _ask_end(self) -> None:
+        while True:
+            if self._broker_address:
+                await self._hear_end(self._broker_address)
+            await self._clock.sleep(ASK_END_S)
+
+    async def _hear_end(self, address: str) -> None:
+        try:
+            end = await LeaderQuestions(self._dialer, address).end()
+        except KeroloxError:
+            return  # what was heard last stays
+        await self._note_end(address, end)
+
+    async def _note_end(self, address: str, end: int) -> None:
+        before = self.leaders_end.note
+        note = LeaderNote(address or before.address, end, before.at_ms, self._refusal)
+        if note != before:
+            await self.leaders_end.keep(msgspec.structs.replace(note, at_ms=self._clock.wall_ms()))
 
     # --- again and again ------------------------------------------------------------------------------
 
@@ -103,6 +147,7 @@ class Follower:
                 continue
             except CannotFollow as error:
                 self._refused(error)
+                await self._note_end(self._broker_address, self.leaders_end.note.end)
                 wait_s = RETRY_REFUSED_S
             except (KeroloxError, OSError, ValueError) as error:  # an address may be none at all
                 if self.state is LinkState.COPYING:
@@ -160,7 +205,10 @@ class Follower:
         if not self._broker_address:
             return None
         try:
-            return await LeaderQuestions(self._dialer, self._broker_address).log_range()
+            address = self._broker_address
+            found = await LeaderQuestions(self._dialer, address).log_range()
+            await self._note_end(address, found.end)
+            return found
         except KeroloxError as error:
             if self._store.log.min_offset == self._store.log.max_offset:
                 raise  # where to begin has to be known, or history would be missing
@@ -224,6 +272,7 @@ class Follower:
     # --- words ----------------------------------------------------------------------------------------
 
     def _copying(self, address: str) -> None:
+        self._refusal = ""
         if self.state is not LinkState.COPYING:
             self._set(LinkState.COPYING)
             log.info("follower_copies leader=%r from=%d", address, self._store.log.max_offset)
@@ -237,6 +286,7 @@ class Follower:
         if self.text != text:
             log.error("cannot_follow leader=%r state=%r reason=%r", self.leader, error.state.value, text)
         self.state, self.text = error.state, text
+        self._refusal = text
 
     def _lost(self, error: Exception) -> None:
         text = str(error)

@@ -36,6 +36,9 @@ class FollowerConnection(asyncio.Protocol):
         self._reading: asyncio.Task[None] | None = None  # from the disk
         self._later: TimerHandle | None = None  # when the limit lets more through
         self._heard_s = self._said_s = 0.0
+        # The log ended at the mark then; a follower that has it all was there at that time.
+        self._mark, self._mark_s = -1, 0.0
+        self._was_there_s = 0.0
 
     @property
     def joined(self) -> bool:
@@ -45,6 +48,16 @@ class FollowerConnection(asyncio.Protocol):
     def behind(self) -> int:
         """How many bytes it does not have yet."""
         return self._leader.store.progress.committed - self.acked
+
+    @property
+    def behind_s(self) -> float:
+        """How old the log is that it has: for so long at most it has lacked something. Counted from its
+        connection at the earliest."""
+        return self._leader.clock.monotonic_s() - self._was_there_s if self.behind > 0 else 0.0
+
+    @property
+    def in_sync(self) -> bool:
+        return self.joined and self.behind < self._leader.store.options.replica_gap_bytes
 
     # --- the socket -----------------------------------------------------------------------------------
 
@@ -107,6 +120,7 @@ class FollowerConnection(asyncio.Protocol):
                 )
             elif offset > self.acked:
                 self.acked = offset
+                self._look_at_mark(end)
                 leader.store.replicas.acked(self.address, offset)
         elif 0 < offset < low:
             leader.turn_away(
@@ -118,9 +132,17 @@ class FollowerConnection(asyncio.Protocol):
         else:
             # 0 is said by who has nothing: it gets all there is. (RocketMQ sends its last file only.)
             self.next = self.acked = offset or low
+            self._was_there_s = self._heard_s
+            self._look_at_mark(end)
             leader.joined(self)
             leader.store.replicas.acked(self.address, offset)
             self.pump()
+
+    def _look_at_mark(self, end: int) -> None:
+        if self.acked >= self._mark:
+            if self._mark >= 0:
+                self._was_there_s = self._mark_s
+            self._mark, self._mark_s = end, self._heard_s
 
     # --- what it is sent ------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
 
 from kerolox.clock import Clock, TimerHandle
 from kerolox.replication.follower_connection import FollowerConnection
@@ -25,6 +26,20 @@ FOLLOWERS_MAX = 64
 LOOK_S = 1.0  # how often heartbeats and silence are looked at
 TELL_AGAIN_S = 60.0  # of one peer that is turned away again and again
 PEERS_KNOWN_MAX = 1000
+LATELY_S = 600.0  # so long it is told to people who ask
+LATELY_MAX = 16  # peers and reasons
+
+
+@dataclass(frozen=True)
+class TurnedAwayPeer:
+    """The last connection of a host that was closed for a reason, and how many there were lately."""
+
+    address: str
+    why: Why
+    text: str
+    at_ms: int
+    at_s: float
+    count: int
 
 
 class Leader:
@@ -40,6 +55,7 @@ class Leader:
         self.ranges = HotRanges(store)
         self.followers: set[FollowerConnection] = set()
         self.refused: Counter[Why] = Counter()
+        self._turned_away: OrderedDict[tuple[str, Why], TurnedAwayPeer] = OrderedDict()  # by host
         self._leads = False
         self._woken = False
         self._look: TimerHandle | None = None
@@ -104,12 +120,24 @@ class Leader:
         self.refused[why] += 1
         host = follower.address.rpartition(":")[0]
         now_s = self.clock.monotonic_s()
+        before = self._turned_away.pop((host, why), None)
+        count = before.count + 1 if before is not None and now_s - before.at_s < LATELY_S else 1
+        self._turned_away[host, why] = TurnedAwayPeer(
+            follower.address, why, text, self.clock.wall_ms(), now_s, count
+        )
+        if len(self._turned_away) > LATELY_MAX:
+            self._turned_away.popitem(last=False)
         if now_s - self._told_s.get(host, -TELL_AGAIN_S) >= TELL_AGAIN_S:
             if len(self._told_s) >= PEERS_KNOWN_MAX:
                 self._told_s.clear()
             self._told_s[host] = now_s
             log.warning("follower_refused peer=%s why=%s reason=%r", follower.address, why.value, text)
         follower.close()
+
+    def turned_away(self) -> list[TurnedAwayPeer]:
+        """Who was, lately, the last one first."""
+        since_s = self.clock.monotonic_s() - LATELY_S
+        return [one for one in reversed(self._turned_away.values()) if one.at_s > since_s]
 
     # --- what they are sent ---------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import cast
 
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import ConnectionLost, KeroloxError, ProtocolError
+from kerolox.net.address import address_text
 from kerolox.protocol.ha import RangeReader, pack_report
 from kerolox.replication.link_state import BeginAt, CannotFollow, LinkState
 from kerolox.replication.overlap import Overlap, when_stored
@@ -64,6 +65,11 @@ class LeaderLink(asyncio.Protocol):
         if self._overlap is not None:
             return self._overlap.equal
         return self._store.acks.own_end(self._store.progress)
+
+    @property
+    def own_address(self) -> str:
+        """How the leader sees this follower."""
+        return "" if self._transport is None else address_text(self._transport.get_extra_info("sockname"))
 
     # --- the socket -----------------------------------------------------------------------------------
 

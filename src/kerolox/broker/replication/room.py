@@ -8,7 +8,7 @@ from kerolox.broker.figures.room import Figures
 from kerolox.broker.leadership import LeaderAddress
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.net.dialer import Dialer
-from kerolox.protocol.bodies.stats import HaClient, HaConnection, HaStatus
+from kerolox.protocol.bodies.stats import HaClient, HaConnection, HaStatus, TurnedAway
 from kerolox.protocol.codes import RequestCode
 from kerolox.replication.follower import Follower
 from kerolox.replication.leader import Leader
@@ -48,8 +48,9 @@ class Replication:
         followers = tuple(
             HaConnection(
                 addr=one.address,
+                behind_ms=int(one.behind_s * 1000) if one.joined else None,
                 diff=one.behind,
-                in_sync=one.joined and one.behind < self._store.options.replica_gap_bytes,
+                in_sync=one.in_sync,
                 slave_ack_offset=one.acked,
                 transfer_from_where=one.next,
                 transferred_byte_in_second=one.rate.per_second,
@@ -62,6 +63,12 @@ class Replication:
             in_sync_slave_nums=sum(one.in_sync for one in followers),
             master=self._leadership.leads,
             master_commit_log_max_offset=self._store.log.max_offset,
+            turned_away=tuple(
+                TurnedAway(
+                    addr=one.address, count=one.count, text=one.text, timestamp=one.at_ms, why=one.why.value
+                )
+                for one in self.leader.turned_away()
+            ),
         )
         return Answer(body=status.encode())
 
@@ -70,17 +77,30 @@ class Replication:
         return {} if self._leadership.leads else {"followerState": self.follower.text}
 
     def metrics(self, out: MetricText) -> None:
+        joined = [one for one in self.leader.followers if one.joined]
         out.metric(
             "kerolox_followers",
             "gauge",
             "Brokers that copy from this one.",
-            [({}, sum(one.joined for one in self.leader.followers))],
+            [({}, len(joined))],
         )
         out.metric(
             "kerolox_follower_behind_bytes",
             "gauge",
             "Bytes of the log a follower does not have yet.",
-            [({"address": one.address}, one.behind) for one in self.leader.followers if one.joined],
+            [({"address": one.address}, one.behind) for one in joined],
+        )
+        out.metric(
+            "kerolox_follower_behind_seconds",
+            "gauge",
+            "For how long at most a follower has lacked something.",
+            [({"address": one.address}, one.behind_s) for one in joined],
+        )
+        out.metric(
+            "kerolox_follower_in_sync",
+            "gauge",
+            "1 for a follower that lacks less than haMaxGapNotInSync.",
+            [({"address": one.address}, one.in_sync) for one in joined],
         )
         out.metric(
             "kerolox_followers_refused_total",
@@ -94,16 +114,27 @@ class Replication:
             "How this broker stands with its leader.",
             [({"state": state.name.lower()}, state is self.follower.state) for state in LinkState],
         )
+        out.metric(
+            "kerolox_follower_lacks_bytes",
+            "gauge",
+            "Of a follower: what its leader had more when it was asked last.",
+            [] if self._leadership.leads else [({}, self.follower.lacking)],
+        )
 
     def _as_follower(self) -> HaClient:
-        follower, link = self.follower, self.follower.link
+        follower, link, note = self.follower, self.follower.link, self.follower.leaders_end.note
         return HaClient(
+            leader_address=note.address or None,
+            leader_end=note.end if note.address else None,
+            leader_end_timestamp=note.at_ms if note.address else None,
+            link_address=link.own_address if follower.copying and link is not None else None,
+            link_state=follower.state.name.lower(),
+            link_text=follower.text,
             master_addr=follower.leader or None,
             max_offset=self._store.log.max_offset,
             last_read_timestamp=0 if link is None else link.heard_ms,
             last_write_timestamp=0 if link is None else link.said_ms,
             transferred_byte_in_second=0 if link is None else link.rate.per_second,
-            follower_state=follower.text,
         )
 
     async def close(self) -> None:

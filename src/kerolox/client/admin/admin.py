@@ -22,7 +22,7 @@ from kerolox.protocol.bodies.clients import ConsumerConnection
 from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigTable
 from kerolox.protocol.bodies.offsets import ResetOffsets
 from kerolox.protocol.bodies.routes import ClusterInfo, KVTable, TopicList, TopicRoute
-from kerolox.protocol.bodies.stats import ConsumeOffsets, ConsumeStats, QueueBounds, TopicStats
+from kerolox.protocol.bodies.stats import ConsumeOffsets, ConsumeStats, HaStatus, QueueBounds, TopicStats
 from kerolox.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
@@ -171,6 +171,12 @@ class Admin:
     async def runtime_info(self, address: str, timeout_s: float | None = None) -> dict[str, str]:
         answer = await self.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=timeout_s)
         return KVTable.decode(answer.body).table
+
+    async def ha_status(self, address: str, timeout_s: float | None = None) -> HaStatus | None:
+        """Who copies from a broker, or from whom it copies; None from RocketMQ 4, which does not say."""
+        no = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        answer = await self.ask(address, RequestCode.GET_BROKER_HA_STATUS, ok=(0, no), timeout_s=timeout_s)
+        return None if answer.code == no else HaStatus.decode(answer.body)
 
     # --- topics ---------------------------------------------------------------------------------------
 

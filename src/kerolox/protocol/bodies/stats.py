@@ -103,9 +103,10 @@ class ConsumeQueueView(Body, frozen=True, kw_only=True):
 
 
 class HaConnection(Body, frozen=True, kw_only=True):
-    """A slave as its master sees it."""
+    """A slave as its master sees it. RocketMQ does not say how long it is behind."""
 
     addr: str | None = None
+    behind_ms: int | None = None
     diff: int = 0
     in_sync: bool = False
     slave_ack_offset: int = 0
@@ -114,15 +115,30 @@ class HaConnection(Body, frozen=True, kw_only=True):
 
 
 class HaClient(Body, frozen=True, kw_only=True):
-    """A slave as it sees itself."""
+    """A slave as it sees itself. What begins with ``leader`` or ``link`` RocketMQ does not say."""
 
     last_read_timestamp: int = 0
     last_write_timestamp: int = 0
+    leader_address: str | None = None  # of the broker; masterAddr is where its log is copied from
+    leader_end: int | None = None  # where its log ended when it was heard of last
+    leader_end_timestamp: int | None = None
+    link_address: str | None = None  # as the master sees this slave
+    link_state: str | None = None  # one word, and all that is known
+    link_text: str | None = None
     master_addr: str | None = None
     master_flush_offset: int = 0
     max_offset: int = 0
     transferred_byte_in_second: int = 0
-    follower_state: str | None = None  # ours: how it stands with its leader, in words
+
+
+class TurnedAway(Body, frozen=True, kw_only=True):
+    """A slave whose connections the master closed lately: the last of them, and how many."""
+
+    addr: str = ""
+    count: int = 0
+    text: str = ""
+    timestamp: int = 0
+    why: str = ""
 
 
 class HaStatus(Body, frozen=True, kw_only=True):
@@ -133,6 +149,7 @@ class HaStatus(Body, frozen=True, kw_only=True):
     in_sync_slave_nums: int = 0
     master: bool = False
     master_commit_log_max_offset: int = 0
+    turned_away: tuple[TurnedAway, ...] | None = None  # RocketMQ does not say
 
 
 class TimerMetric(Body, frozen=True, kw_only=True, rename=wire(timestamp="timeStamp")):

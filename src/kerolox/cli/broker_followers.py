@@ -1,0 +1,195 @@
+"""``kerolox broker followers``"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.times import time_text
+
+if TYPE_CHECKING:
+    from kerolox.client.admin.admin import Admin
+    from kerolox.protocol.bodies.stats import HaClient, HaConnection, HaStatus
+
+EXAMPLE = "Example: kerolox broker followers --broker broker-a"
+
+ASK_S = 3.0
+UNKNOWN = "-"  # of what Apache's brokers do not tell
+COLUMNS = (
+    *("broker", "leader", "follower", "id", "connection", "acked", "behind", "for s", "in sync", "bytes/s"),
+    "why",
+)
+KEYS = (
+    *("broker", "leader", "follower", "id", "connection", "acked", "behindBytes", "behindSeconds", "inSync"),
+    *("bytesPerSecond", "why"),
+)
+
+
+@one_line_errors
+def show(
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    broker: Annotated[str | None, typer.Option(help="Of this broker only.", metavar="NAME")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", "-b", help="Of the broker there; no name server is asked.", metavar="HOST:PORT"
+        ),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show who copies from each leader: how far, how far behind, and if it does not, why."""
+    from kerolox.client.admin.admin import NotFound
+
+    async def work(admin: Admin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        groups = {UNKNOWN: {-1: address}} if address is not None else await _groups(admin, broker)
+        rows: list[dict[str, Any]] = []
+        turned_away: list[dict[str, Any]] = []
+        for name, members in groups.items():
+            found = await _of_group(admin, name, members)
+            rows += found[0]
+            turned_away += found[1]
+        return rows, turned_away
+
+    rows, turned_away = run_admin(nameserver, work)
+    if not rows and not turned_away:
+        where = f"the broker at {address}" if address else broker or f"any broker at {nameserver}"
+        raise NotFound(
+            f"nobody follows {where}. A follower has its leader's brokerName and brokerClusterName, "
+            "brokerRole=SLAVE and a brokerId above 0"
+        )
+    tables = [OutputTable(COLUMNS, [[_shown(row[key]) for key in KEYS] for row in rows])]
+    if turned_away:
+        lately = [
+            (
+                one["broker"],
+                one["address"],
+                time_text(one["timestamp"]),
+                one["count"],
+                one["why"],
+                one["text"],
+            )
+            for one in turned_away
+        ]
+        columns = ("broker", "connection", "last", "times", "why", "text")
+        tables.append(OutputTable(columns, lately, title="turned away in the last ten minutes"))
+    output(json).show({"followers": rows, "turnedAway": turned_away}, *tables)
+
+
+def _shown(value: object) -> object:
+    return UNKNOWN if value is None else value
+
+
+async def _groups(admin: Admin, broker: str | None) -> dict[str, dict[int, str]]:
+    """Broker name → address by id."""
+    from kerolox.client.admin.admin import NotFound
+    from kerolox.errors import nearest
+
+    table = (await admin.cluster_info()).broker_addr_table
+    if broker is not None and broker not in table:
+        known = ", ".join(sorted(table)) or "none"
+        raise NotFound(f"no broker {broker!r} is registered; there are: {known}.{nearest(broker, table)}")
+    wanted = sorted(table) if broker is None else [broker]
+    return {name: dict(sorted(table[name].broker_addrs.items())) for name in wanted}
+
+
+async def _of_group(
+    admin: Admin, name: str, members: dict[int, str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The followers of one name, as the leader sees them and as they see themselves."""
+    import asyncio
+
+    asked = await asyncio.gather(*(_ask(admin, address) for address in members.values()))
+    statuses = dict(zip(members, asked, strict=True))
+    leader = next((id for id, (found, _) in statuses.items() if found is not None and found.master), None)
+    if leader is None and 0 in members:
+        leader = 0  # which does not answer, or not to this question
+    seen = None if leader is None else statuses[leader][0]
+    leader_address = None if leader is None else members[leader]
+    rows: list[dict[str, Any]] = []
+    left = {id: (members[id], *status) for id, status in statuses.items() if id != leader}
+    for connection in () if seen is None or not seen.master else seen.ha_connection_info:
+        id = _who(connection, left)
+        follower = None if id is None else left.pop(id)[0]
+        row = {"broker": name, "leader": leader_address, "follower": follower, "id": id}
+        rows.append(row | _connected(connection))
+    for id, (follower, status, error) in left.items():
+        own = None if status is None else status.ha_client_runtime_info
+        why = error or (own and own.link_text) or "it is not connected to its leader"
+        if leader is not None and seen is None:
+            why = f"the leader does not tell: {statuses[leader][1]}"
+        elif leader is None and id >= 0:
+            why = f"no leader is registered; {why}"
+        rows.append(
+            {
+                "broker": name,
+                "leader": leader_address or (own and own.leader_address),
+                "follower": follower,
+                "id": id if id >= 0 else None,
+                "connection": None,
+                **_alone(own),
+                "why": why,
+            }
+        )
+    turned_away = [
+        {
+            "broker": name, "address": one.addr, "timestamp": one.timestamp, "count": one.count,
+            "why": one.why, "text": one.text,
+        }
+        for one in (seen and seen.turned_away) or ()
+    ]  # fmt: skip
+    return rows, turned_away
+
+
+def _alone(own: HaClient | None) -> dict[str, Any]:
+    """What a follower says that no leader tells of."""
+    told = own is not None and own.leader_end is not None
+    return {
+        "acked": None if own is None else own.max_offset,
+        "behindBytes": max(0, (own.leader_end or 0) - own.max_offset) if own is not None and told else None,
+        "behindSeconds": None,
+        "inSync": None if own is not None and own.link_state == "copying" else False,
+        "bytesPerSecond": None,
+    }
+
+
+def _connected(one: HaConnection) -> dict[str, Any]:
+    has_said = one.slave_ack_offset >= 0
+    why = "" if one.in_sync else "it is too far behind (haMaxGapNotInSync)"
+    return {
+        "connection": one.addr,
+        "acked": one.slave_ack_offset if has_said else None,
+        "behindBytes": one.diff if has_said else None,
+        "behindSeconds": None if one.behind_ms is None else one.behind_ms / 1000,
+        "inSync": one.in_sync,
+        "bytesPerSecond": one.transferred_byte_in_second,
+        "why": why if has_said else "it has not said yet where its log ends",
+    }
+
+
+def _who(connection: HaConnection, left: dict[int, tuple[str, HaStatus | None, str]]) -> int | None:
+    """Which registered follower a connection is of: ours say so, of others the host may tell."""
+    host = (connection.addr or "").rpartition(":")[0]
+    near: list[int] = []
+    for id, (address, status, _) in left.items():
+        own = None if status is None else status.ha_client_runtime_info.link_address
+        if own and own == connection.addr:
+            return id
+        if not own and address.rpartition(":")[0] == host:
+            near.append(id)
+    return near[0] if len(near) == 1 else None
+
+
+async def _ask(admin: Admin, address: str) -> tuple[HaStatus | None, str]:
+    from kerolox.errors import KeroloxError
+
+    try:
+        status = await admin.ha_status(address, timeout_s=ASK_S)
+    except KeroloxError as error:
+        return None, str(error)
+    return (
+        status,
+        "" if status is not None else f"{address} is a RocketMQ 4, which does not tell of followers",
+    )
