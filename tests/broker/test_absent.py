@@ -31,7 +31,6 @@ from tests.broker.talk import Talk, send_fields
 
 # How an operator asks for what is not there.
 ASKED = {
-    "totalReplicas": "3",
     "storeType": "defaultRocksDB", "configManagerVersion": "v2", "defaultMessageRequestMode": "POP",
     "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
     "tls.config.file": "/etc/rocketmq/tls.properties",

@@ -492,7 +492,7 @@ async def test_a_follower_enters_what_its_leader_has_and_delivers_nothing(talk: 
     await talk.send("T", b"x", after_s(3))
     await talk.entered()
     await timers.flush()
-    read_ms, offset = decode_leader(timers.files.checkpoint.encode())
+    read_ms, offset, _ = decode_leader(timers.files.checkpoint.encode())
     assert offset == 1
     await leadership.follow("test")
     timers.heard_leader(timers.files.checkpoint.encode())

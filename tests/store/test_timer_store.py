@@ -112,13 +112,14 @@ def test_checkpoint_bytes(tmp_path: Path) -> None:
     again = TimerCheckpoint(Files(), tmp_path / "config" / "timercheck")
     assert again.load() is True
     assert again.encode() == data[:56]
-    assert decode_leader(data[:56]) == decode_leader(data[:32]) == (NOW_MS, 9)
+    assert decode_leader(data[:56])[:2] == decode_leader(data[:32])[:2] == (NOW_MS, 9)
+    assert decode_leader(data[:32])[2] is None
 
 
 @given(st.binary(max_size=80))
 def test_a_leaders_checkpoint_may_be_any_bytes(data: bytes) -> None:
     try:
-        read_ms, offset = decode_leader(data)
+        read_ms, offset, _ = decode_leader(data)
     except ProtocolError:
         return
     assert min(read_ms, offset) >= 0

@@ -26,9 +26,9 @@ ACCESS = (
     "access control is not there yet, and everybody who reaches the port would be let in. Let a firewall or "
     "mutual TLS (tls.server.mode=enforcing, tls.server.need.client.auth=require) decide who does"
 )
-COPIES = (
-    "a follower that acts for its leader, and an escape to other brokers, are not there yet: while a leader "
-    "is away, its follower serves reads and nothing else"
+DUPLICATION = (
+    "it switches RocketMQ's copies off, for brokers that get theirs by other means: here whoever wants no "
+    "followers starts none, and messages wait for none with brokerRole=ASYNC_MASTER"
 )
 CONTROLLER = "brokers that elect their leader (controller, DLedger) are not there yet"
 ROCKSDB = "queues, offsets, timers and settings are files in this broker's store, not in RocksDB"
@@ -44,12 +44,8 @@ SETTINGS: Mapping[str, Absent] = {
     "authorizationEnabled": Absent(OFF, ACCESS),
     "migrateAuthFromV1Enabled": Absent(OFF, ACCESS),
     "tls.config.file": Absent(("",), TLS_FILE),
-    "totalReplicas": Absent(("1",), COPIES),
     "allAckInSyncStateSet": Absent(OFF, CONTROLLER),
-    "duplicationEnable": Absent(OFF, COPIES),
-    "enableSlaveActingMaster": Absent(OFF, COPIES),
-    "enableRemoteEscape": Absent(OFF, COPIES),
-    "lockInStrictMode": Absent(OFF, COPIES),
+    "duplicationEnable": Absent(OFF, DUPLICATION),
     "enableControllerMode": Absent(OFF, CONTROLLER),
     "enableDLegerCommitLog": Absent(OFF, CONTROLLER),  # as RocketMQ spells it
     "enableDLedgerCommitLog": Absent(OFF, CONTROLLER),

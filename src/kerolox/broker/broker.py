@@ -14,6 +14,9 @@ from kerolox.broker.admin.admin import Admin
 from kerolox.broker.base import Base, lanes_of, set_ages
 from kerolox.broker.cluster.address import advertised_host, resolve
 from kerolox.broker.cluster.followers_progress import FollowersProgress
+from kerolox.broker.cluster.group_watch import GroupWatch
+from kerolox.broker.cluster.hand_back import HandBack, waits_for_followers
+from kerolox.broker.cluster.leader_notices import LeaderNotices
 from kerolox.broker.cluster.registration import Registrations, split_nameservers
 from kerolox.broker.cluster.table_copy import TableCopy
 from kerolox.broker.consume.room import Consuming
@@ -31,6 +34,7 @@ from kerolox.broker.remoting.room import Remoting
 from kerolox.broker.replication.room import Replication
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.room import transactions_of
+from kerolox.broker.write.escape import Escape
 from kerolox.broker.write.room import WritePath
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.front.caller import Caller, CallerEvents
@@ -98,8 +102,8 @@ class Broker(CallerEvents):
         await self.later.timers.open()
         push(self.later.timers.close)
         push(self.leadership.stop)
+        await self._take_back()
         await self.leadership.start()
-        await self._take_progress()
         push(self.ports.close)
         await self.ports.open()
         push(self._answer_waiting)
@@ -109,7 +113,9 @@ class Broker(CallerEvents):
         push(self.registrations.close)
         push(self.table_copy.close)
         self.table_copy.start()
+        push(self.group_watch.close)
         await self.registrations.start()
+        self.group_watch.start()
         self.started = True
         log.info(
             "broker_started name=%s id=%d cluster=%s address=%s listening=%s vip=%s store=%s topics=%d",
@@ -168,12 +174,16 @@ class Broker(CallerEvents):
         self.membership = membership = Membership(base, tables)
         self.figures = figures = Figures(base, tables, membership)
         self.write_path = path = WritePath(base, tables, figures)
-        self.later = later = Scheduling(base, tables, figures, path)
-        self.transactions = transactions_of(base, tables, membership, figures, path)
+        self.escape = escape = Escape(self.options, self.clock)
+        self._stop.push_async_callback(escape.close)
+        self.later = later = Scheduling(base, tables, figures, path, escape)
+        self.transactions = transactions_of(base, tables, membership, figures, path, escape)
         self.replication = replication = Replication(base, figures)
         self._stop.push_async_callback(replication.close)
         self.leadership.add(path, self.transactions, later.delays, later.timers)
         self.leadership.copied_by(replication.leader)
+        if self.options.remote_escape:
+            self.leadership.add_acting(escape, self.transactions, later.delays, later.timers)
         self.ports.followers.accept = replication.leader.accept
         self.consuming = await Consuming.open(base, tables, membership, figures)
         self.producing = Producing(
@@ -199,6 +209,24 @@ class Broker(CallerEvents):
             self.clock,
             tls=self.options.own_tls,
         )
+        self.group_watch = GroupWatch(
+            self.leadership,
+            tables.topics,
+            self.options,
+            self.clock,
+            nameservers=split_nameservers(self.options.nameservers),
+            address=self.endpoints.address,
+            copying=lambda: replication.follower.copying,
+            changed=self.registrations.register_all,
+        )
+        self.leader_notices = LeaderNotices(
+            self.store,
+            self.leadership,
+            self.endpoints,
+            self.group_watch,
+            register=self.registrations.register_all,
+            copy_from=replication.follower.lead_by,
+        )
         self.admin = Admin(
             base,
             tables,
@@ -222,6 +250,7 @@ class Broker(CallerEvents):
             *self.membership.rows(), *self.consuming.rows(), *self.producing.rows(),
             ("transaction", self.transactions.end_rows()), ("admin", self.transactions.admin_rows()),
             ("admin", self.admin.rows()), ("admin", self.replication.rows()),
+            ("admin", self.leader_notices.rows()),
         ]  # fmt: skip
         for lane, served in rows:
             self.ports.serve(self.lanes[lane], served)
@@ -229,13 +258,33 @@ class Broker(CallerEvents):
             handlers.after_pass.append(self.producing.sends.end_pass)
             self.remoting.send_runs.add_to(handlers, self.lanes["send"])
 
-    async def _take_progress(self) -> None:
+    async def _take_back(self) -> None:
+        """Take over what followers did while this broker was away. Nobody but them is let in meanwhile."""
         options = self.options
         nameservers = split_nameservers(options.nameservers)
-        if self.leadership.leads and nameservers:
-            async with Dialer(clock=self.clock, tls=options.own_tls) as dialer:
-                progress = FollowersProgress(dialer, nameservers, self.store, self.tables)
-                await progress.take(options.cluster, options.broker_name, self.address)
+        if not self.leadership.begins_as_leader or not nameservers:
+            return
+        leader = self.replication.leader
+        async with Dialer(clock=self.clock, tls=options.own_tls) as dialer:
+            timers = self.later.timers if options.acting and options.timer_wheel else None
+            progress = FollowersProgress(dialer, self.store, self.tables, timers, acting=options.acting)
+            hand_back = HandBack(
+                dialer,
+                options,
+                self.endpoints,
+                progress,
+                self.clock,
+                nameservers=nameservers,
+                flushed=self.store.progress.flushed,
+                copying=lambda: [one.address.rpartition(":")[0] for one in leader.followers if one.joined],
+            )
+            if not waits_for_followers(options):
+                await hand_back.take()
+                return
+            await leader.lead()
+            with self.ports.isolated():
+                await self.ports.open()
+                await hand_back.take()
 
     @property
     def handlers(self) -> Handlers:

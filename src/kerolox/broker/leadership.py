@@ -12,6 +12,10 @@ begins.
 
 Name servers tell a follower where its leader is, or that there is none. Who copies from it, or sends
 consumers there, hears of that here.
+
+A follower may act for a leader that is gone: it serves consumers as a leader does, and those parts are at
+work that need not write here, because they have another place to put messages. It still takes no message,
+and its log stays as it is.
 """
 
 from __future__ import annotations
@@ -39,6 +43,14 @@ class Part(Protocol):
         """Begin nothing new, and return when all that was begun is over. The store can still be written."""
 
 
+class ActingPart(Part, Protocol):
+    """Can do its work without writing here."""
+
+    async def act(self) -> None:
+        """Find out how far this part's work has come, and go on from there, putting messages elsewhere. Ends
+        by :meth:`follow`."""
+
+
 class Link(Protocol):
     """Copies from the leader, while this broker follows."""
 
@@ -60,6 +72,7 @@ class Leadership:
 
     def __init__(self, store: MessageStore, role: BrokerRole, follower_id: int = 0) -> None:
         self.leads = False  # whether messages are taken from clients
+        self.acts = False  # whether it does a leader's other work, while there is none
         self.leader: LeaderAddress | None = None  # who does, if not this one; None: nobody that is known
         self.on_leader: list[Callable[[LeaderAddress | None], None]] = []  # hears of another one, or of none
         self._follower_id = follower_id
@@ -67,7 +80,8 @@ class Leadership:
         self._follows = role is BrokerRole.SLAVE  # at the start
         self._parts: list[Part] = []
         self._copies: Part | None = None
-        self._leading: list[Part] = []  # in the order they began
+        self._acting_parts: list[ActingPart] = []
+        self._at_work: list[Part] = []  # in the order they began
         self._link: Link | None = None
         self._turn = asyncio.Lock()
         store.acks.wait_for_replicas = role is BrokerRole.SYNC_MASTER
@@ -78,6 +92,15 @@ class Leadership:
     def id(self) -> int:
         """Which broker of its name this one is."""
         return 0 if self.leads else self._follower_id
+
+    @property
+    def begins_as_leader(self) -> bool:
+        return not self._follows
+
+    @property
+    def serves(self) -> bool:
+        """Whether consumers are at home here: it leads, or acts for a leader."""
+        return self.leads or self.acts
 
     def led_by(self, leader: LeaderAddress | None) -> None:
         """What a name server says: this one leads, or nobody does."""
@@ -91,6 +114,10 @@ class Leadership:
     def add(self, *parts: Part) -> None:
         """Add parts. They begin in this order, and end in the opposite one."""
         self._parts += parts
+
+    def add_acting(self, *parts: ActingPart) -> None:
+        """The same, of parts that are at work too while this broker acts for its leader."""
+        self._acting_parts += parts
 
     def copied_by(self, part: Part) -> None:
         """Followers copy by this while this broker leads. It begins before the parts and ends when nothing
@@ -113,6 +140,7 @@ class Leadership:
         async with self._turn:
             if self.leads:
                 return
+            await self._stop_acting()
             store = self._store
             if self._link is not None:
                 await self._link.stop()
@@ -125,7 +153,7 @@ class Leadership:
             store.state.clear(Obstacle.FOLLOWER)
             try:
                 for part in self._parts:
-                    self._leading.append(part)
+                    self._at_work.append(part)
                     await part.lead()
             except BaseException as error:
                 await self._end_parts()
@@ -150,17 +178,52 @@ class Leadership:
             if self._link is not None:
                 await self._link.start()
 
+    async def act(self) -> None:
+        """Act for a leader that is gone. Raises what keeps a part from it; then nothing is at work."""
+        async with self._turn:
+            if self.serves:
+                return
+            if self._store.progress.flushed < self._store.progress.appended:
+                await self._store.flusher.flush_all()  # which lets all of it into its queues
+            try:
+                for part in self._acting_parts:
+                    self._at_work.append(part)
+                    await part.act()
+            except BaseException:
+                await self._end_parts()
+                raise
+            self.acts = True
+            log.info(
+                "broker_acts parts=%d %s", len(self._acting_parts),
+                "next='it serves consumers until the leader is back'" if self._acting_parts else
+                "next='what is due, and open transactions, wait until the leader is back, or until this "
+                "broker is started with enableRemoteEscape=true'",
+            )  # fmt: skip
+
+    async def rest(self, why: str) -> None:
+        """Do not act any more; return when all that was begun is over."""
+        async with self._turn:
+            if self.acts:
+                log.info("broker_rests reason=%r", why)
+                await self._stop_acting()
+
+    async def _stop_acting(self) -> None:
+        if self.acts:
+            self.acts = False
+            await self._end_parts()
+
     async def stop(self) -> None:
         """The broker closes: the parts end, and messages are taken until the store takes none. Until then
         followers copy, too; who closes the broker ends that last."""
         async with self._turn:
             if self._link is not None:
                 await self._link.stop()
+            self.acts = False
             await self._end_parts(but=self._copies)
 
     async def _end_parts(self, but: Part | None = None) -> None:
-        while self._leading and self._leading[-1] is not but:
-            await self._leading.pop().follow()
+        while self._at_work and self._at_work[-1] is not but:
+            await self._at_work.pop().follow()
 
 
 def check_role(options: BrokerOptions) -> None:

@@ -182,6 +182,52 @@ class BrokerOptions(StoreOptions):
         "also while the leader is gone. Set it on both.",
         key="slaveReadEnable", changeable=True,
     )  # fmt: skip
+    acting: bool = option(
+        False, "While no leader lives, the follower with the lowest id does what it can of a leader's work: "
+        "it serves consumers and their locks as the leader would, and takes no messages. Set it on all "
+        "brokers of a name, and supportActingMaster=true on the name servers.",
+        key="enableSlaveActingMaster",
+    )  # fmt: skip
+    remote_escape: bool = option(
+        False, "A follower that acts sends messages that are due, and open transactions, to a broker of "
+        "another name; otherwise they wait for the leader. Needs enableSlaveActingMaster.",
+        key="enableRemoteEscape",
+    )  # fmt: skip
+    total_replicas: int = option(
+        1, "How many brokers of this name there are, with the leader. From 2 on, and with "
+        "enableSlaveActingMaster, a leader that starts waits for its followers before it serves anybody.",
+        key="totalReplicas", low=1, high=64,
+    )  # fmt: skip
+    skip_pre_online: bool = option(
+        False, "A leader that starts takes back what its followers did, but does not wait until they copy "
+        "from it.",
+        key="skipPreOnline",
+    )  # fmt: skip
+    strict_locks: bool = option(
+        False, "A queue is locked for a consumer when more than half of totalReplicas brokers grant it.",
+        key="lockInStrictMode", changeable=True,
+    )  # fmt: skip
+    alive_ms: int = option(
+        1000, "With enableSlaveActingMaster: so often name servers hear that this broker lives.",
+        key="brokerHeartbeatInterval", low=10, high=60_000, changeable=True,
+    )  # fmt: skip
+    alive_timeout_ms: int = option(
+        1000, "How long that may take.", key="sendHeartbeatTimeoutMillis", low=10, high=60_000,
+        changeable=True,
+    )  # fmt: skip
+    not_alive_ms: int = option(
+        10_000, "With enableSlaveActingMaster: a broker of which name servers hear nothing longer is gone.",
+        key="brokerNotActiveTimeoutMillis", low=100, high=HOUR_MS,
+    )  # fmt: skip
+    members_ms: int = option(
+        1000, "So often name servers are asked which brokers of this name live.",
+        key="syncBrokerMemberGroupPeriod", low=10, high=60_000, changeable=True,
+    )  # fmt: skip
+    old_nameservers: bool = option(
+        True, "Name servers may be of RocketMQ 4: brokers of a name are found by a route, and 322 is their "
+        "sign of life.",
+        key="compatibleWithOldNameSrv", changeable=True,
+    )  # fmt: skip
     correct_while_following: bool = option(
         False, "A follower moves consumers that are outside of its queues into them; otherwise they stay "
         "where they are and ask the leader.",

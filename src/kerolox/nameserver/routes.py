@@ -36,18 +36,16 @@ from kerolox.protocol.bodies.queue_mapping import QueueMapping
 from kerolox.protocol.bodies.routes import QueueData, TopicRoute
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.flags import PERM_READ, PERM_WRITE
+from kerolox.protocol.reserved import MEMBER_TOPIC_PREFIX
 
 log = logging.getLogger(__name__)
 
-# Topics brokers of one name use to talk among themselves: an acting master must not pose as one there.
 # Bounds of the tables. An honest cluster stays far below.
 TOPICS_OF_BROKER_MAX = 200_000
 TOPICS_MAX = 1_000_000
 BROKERS_MAX = 10_000
 FILTER_SERVERS_MAX = 100  # of one broker
 NAME_LENGTH_MAX = 255
-
-MEMBER_GROUP_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 class Routes:
@@ -441,7 +439,8 @@ class Routes:
                 for address in group.addresses.values()
                 if (servers := self.filter_servers.get((group.cluster, address)))
             }
-        if self.options.support_acting_master and not topic.startswith(MEMBER_GROUP_TOPIC_PREFIX):
+        # By their own topic brokers of one name learn who lives: nobody poses as another one there.
+        if self.options.support_acting_master and not topic.startswith(MEMBER_TOPIC_PREFIX):
             brokers = tuple(with_acting_master(broker, table[broker.broker_name]) for broker in brokers)
         mappings = self.mappings.get(topic)
         return TopicRoute(

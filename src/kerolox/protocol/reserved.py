@@ -31,6 +31,7 @@ NOT_FOR_SENDING: Final = frozenset({
     SCHEDULE_TOPIC, HALF_TOPIC, HALF_DONE_TOPIC, CHECKED_TOO_OFTEN_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
     TIMER_TOPIC,
 })  # fmt: skip
+MEMBER_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"  # by which brokers of one name find each other
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"  # where a broker notes what was popped, one topic a cluster
 
 

@@ -68,7 +68,8 @@ class Leader:
     async def lead(self) -> None:
         self._leads = True
         self.ranges.forget()
-        self._look_soon()
+        if self._look is None:
+            self._look_soon()
 
     async def follow(self) -> None:
         """Send nobody anything any more: what is in this log may be cut. First those who wait for a copy of

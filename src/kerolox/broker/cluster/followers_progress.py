@@ -1,76 +1,79 @@
-"""A leader that returns takes over what groups have consumed from its followers while it was away.
+"""A leader that returns takes over what its followers did while it was away: what groups consumed from them,
+and what one that acted for it delivered in its stead.
 
-RocketMQ's leader does not ask: its groups consume all of that again.
+RocketMQ's leader asks for neither unless followers may act for it: its groups consume all of that again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from kerolox.broker.bounds import OFFSETS_MAX
 from kerolox.broker.cluster.remote_tables import RemoteTables
+from kerolox.broker.later.timers import Timers
 from kerolox.broker.tables.room import Tables
 from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
-from kerolox.protocol.bodies.offsets import ConsumerOffsetTable
-from kerolox.protocol.bodies.routes import BrokerMemberGroupAnswer
-from kerolox.protocol.codes import RequestCode
-from kerolox.protocol.headers.registration import BrokerMemberGroupRequest
+from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.offsets import advance
 
 log = logging.getLogger(__name__)
 
-ASK_S = 3.0  # a start does not wait longer for a name server, nor for a follower
+T = TypeVar("T")
+
+ASK_S = 3.0  # a start does not wait longer for a follower
 
 
 class FollowersProgress:
-    """Asks name servers for the followers of a broker name, and those for the progress of groups."""
+    """Asks followers before any consumer is let in, and before anything is delivered. Of each queue and delay
+    level the larger offset counts. ``timers``: None where there is no timer, or where nobody acts."""
 
     def __init__(
-        self, dialer: Dialer, nameservers: Iterable[str], store: MessageStore, tables: Tables
+        self, dialer: Dialer, store: MessageStore, tables: Tables, timers: Timers | None, *, acting: bool
     ) -> None:
         self._dialer = dialer
-        self._nameservers = list(nameservers)
         self._store = store
         self._tables = tables
+        self._timers = timers
+        self._acting = acting
 
-    async def take(self, cluster: str, name: str, own_address: str) -> None:
-        """Per queue, the larger offset. Before any consumer is let in, and before name servers send one."""
-        asked = BrokerMemberGroupRequest(cluster_name=cluster, broker_name=name)
-        found = await asyncio.gather(*[self._members(server, asked) for server in self._nameservers])
-        followers = sorted(set().union(*found) - {own_address})
-        for table in await asyncio.gather(*[self._progress(address) for address in followers]):
-            if table is not None:
-                self._take(table)
+    async def take(self, followers: Iterable[str]) -> None:
+        for found in await asyncio.gather(*[self._ask_all(address) for address in followers]):
+            offsets, delays, timer = found
+            if offsets is not None:
+                self._take_offsets(offsets)
+            if delays is not None:
+                self._take_delays(delays)
+            if timer and self._timers is not None and await self._timers.take_back(timer):
+                log.info("timer_taken_back read=%d", self._timers.read_ms)
 
-    async def _members(self, nameserver: str, asked: BrokerMemberGroupRequest) -> set[str]:
-        try:
-            answer = await self._dialer.call(
-                nameserver, RequestCode.GET_BROKER_MEMBER_GROUP, asked, timeout_s=ASK_S
-            )
-            if answer.code != 0 or not answer.body:
-                return set()  # RocketMQ 4 has no such question
-            group = BrokerMemberGroupAnswer.decode(answer.body).broker_member_group
-        except KeroloxError:
-            return set()  # registering tells what is wrong with it
-        return set() if group is None else {at for id, at in group.broker_addrs.items() if id}
+    async def _ask_all(
+        self, address: str
+    ) -> tuple[ConsumerOffsetTable | None, DelayOffsetTable | None, bytes | None]:
+        remote = RemoteTables(self._dialer, address)
+        offsets = await self._ask(address, remote.offsets)
+        delays = await self._ask(address, remote.delay_offsets) if self._acting else None
+        timer = None if self._timers is None else await self._ask(address, remote.timer_checkpoint)
+        return offsets, delays, timer
 
-    async def _progress(self, address: str) -> ConsumerOffsetTable | None:
+    async def _ask(self, address: str, ask: Callable[[], Awaitable[T]]) -> T | None:
         try:
             async with asyncio.timeout(ASK_S):
-                return await RemoteTables(self._dialer, address).offsets()
+                return await ask()
         except (KeroloxError, TimeoutError) as error:
             log.warning(
-                "progress_not_taken follower=%r error=%r next='what groups consumed there meanwhile may be "
-                "consumed again'",
+                "progress_not_taken follower=%r error=%r next='what groups consumed there meanwhile, or it "
+                "delivered, may come again'",
                 address, str(error),
             )  # fmt: skip
             return None
 
-    def _take(self, found: ConsumerOffsetTable) -> None:
+    def _take_offsets(self, found: ConsumerOffsetTable) -> None:
         offsets, topics = self._tables.offsets, self._tables.topics
         version = found.data_version
         if version is not None and version.timestamp < offsets.version.timestamp:
@@ -92,3 +95,18 @@ class FollowersProgress:
         if taken:
             offsets.bump()
             log.info("progress_taken groups=%d reason='consumed from a follower meanwhile'", taken)
+
+    def _take_delays(self, found: DelayOffsetTable) -> None:
+        table = self._tables.delay_offsets
+        version = found.data_version
+        if version is None or not version.newer_than(table.version):
+            return  # nobody acted since
+        taken = 0
+        for level, offset in found.offset_table.items():
+            inside = min(offset, max(0, self._store.max_offset(SCHEDULE_TOPIC, level - 1)))
+            if inside > table.offsets.get(level, 0):
+                table.update(level, inside)
+                taken += 1
+        table.version = version
+        if taken:
+            log.info("delays_taken_back levels=%d", taken)

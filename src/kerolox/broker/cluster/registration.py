@@ -20,8 +20,6 @@ from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.front.caller import Caller, CallerEvents
-from kerolox.front.lanes import Lane
-from kerolox.front.requests import Request
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.registration import Registration, body_crc32
 from kerolox.protocol.bodies.routes import KVTable
@@ -29,7 +27,6 @@ from kerolox.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.flags import PERM_READ_WRITE
 from kerolox.protocol.headers.registration import (
-    MinBrokerIdChanged,
     RegisterBrokerAnswer,
     RegisterBrokerRequest,
     UnregisterBrokerRequest,
@@ -87,12 +84,6 @@ class Registrations(CallerEvents):
         self._ha_address = ha_address
         self._clock = clock
         self._dialer = Dialer(events=self, clock=clock, tls=options.own_tls)
-        self._dialer.handlers.add(
-            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
-            self._members_changed,
-            MinBrokerIdChanged,
-            Lane("cluster", clock=clock),
-        )
         self._closed = False
 
     async def start(self) -> None:
@@ -142,14 +133,11 @@ class Registrations(CallerEvents):
                 task.cancel()
 
     def register_all(self) -> None:
-        """Tell everything now: rights of the broker itself have changed, or many topics at once."""
+        """Tell everything now: rights of the broker itself have changed, or many topics at once; or brokers
+        of our name came or went, and the answer tells who leads."""
         for line in self.lines:
             line.knows_us = False
             line.wake.set()
-
-    def _members_changed(self, request: Request[MinBrokerIdChanged]) -> None:
-        """Brokers of our name came or went: the answer to a registration tells who leads."""
-        self.register_all()
 
     # --- events of connections -------------------------------------------------------------------------
 
@@ -239,7 +227,8 @@ class Registrations(CallerEvents):
             cluster_name=options.cluster,
             broker_id=self._leadership.id,
             ha_server_addr=self._ha_address,
-            enable_acting_master=False,
+            heartbeat_timeout_millis=options.not_alive_ms if options.acting else None,
+            enable_acting_master=options.acting,
             body_crc32=body_crc32(body),
         )
         timeout_s = options.register_timeout_ms / 1000

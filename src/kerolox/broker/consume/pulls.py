@@ -171,7 +171,7 @@ class Pulls:
 
     def _planned(self, request: Request[PullRequest], plan: Plan) -> Answer | None:
         header = request.header
-        if header.sys_flag & PULL_COMMIT_OFFSET and self._leadership.leads:
+        if header.sys_flag & PULL_COMMIT_OFFSET and self._leadership.serves:
             self._commit(header)
         reset = self._offsets.take_reset(header.topic, header.consumer_group, header.queue_id)
         if reset is not None:
@@ -189,7 +189,7 @@ class Pulls:
     def _check(self, request: Request[PullRequest]) -> Plan:
         header = request.header
         options = self._options
-        if not self._leadership.leads and not options.slave_read:
+        if not self._leadership.serves and not options.slave_read:
             raise PullRefused(
                 ResponseCode.SYSTEM_BUSY,
                 f"{_NOT_FOLLOWER}: this broker follows another one, pull from the one that leads. Or let "
@@ -287,6 +287,8 @@ class Pulls:
             return  # the answer tells where the queue ends
         if self._offsets.has_room(topic, group, queue_id, OFFSETS_MAX):
             self._offsets.commit(topic, group, queue_id, header.commit_offset)
+            if not self._leadership.leads:
+                self._offsets.keep(topic, group, queue_id)
 
     # --- reading ---------------------------------------------------------------------------------------
 

@@ -61,6 +61,7 @@ def restore(message: StoredMessage) -> PendingMessage:
         sys_flag=message.sys_flag,
         reconsume_times=message.reconsume_times,
         store_host=message.store_host,
+        parked_at=message.physical_offset,
     )
 
 

@@ -31,6 +31,7 @@ from kerolox.broker.later.delay_notes import DelayNote, DelayNotes
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.lost_tables import check_nothing_due
 from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.pending_message import PendingMessage, real_queue
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import KeroloxError, ProtocolError
@@ -54,6 +55,8 @@ SCHEDULE_GROUP = "SCHEDULE_CONSUMER"  # the group that consumes parked messages,
 BATCH_MAX = 256  # messages appended in one turn of the loop, of all levels together...
 BATCH_BYTES_MAX = 1 << 20  # ...and how large they may be, but for the first
 AGAIN_S = 0.1  # after a message could not be stored
+AGAIN_ELSEWHERE_S = 1.0  # after no other broker took it
+SAVE_ACTING_MS = 1000
 AGAIN_LATER_S = 10.0  # after an error nobody thought of
 CLOCK_CHECK_S = 0.1  # timers do not notice when the wall clock is set: so often it is looked at
 
@@ -73,9 +76,13 @@ class Delays:
         offsets: DelayOffsets,
         options: BrokerOptions,
         clock: Clock,
+        outlet: Outlet | None = None,
     ) -> None:
+        """``outlet``: where messages go while this broker may not write."""
         self._store = store
         self._intake = intake
+        self._outlet = outlet
+        self._acts = False  # and puts messages there
         self._offsets = offsets
         self._options = options
         self._clock = clock
@@ -142,7 +149,16 @@ class Delays:
 
     async def lead(self) -> None:
         """Find out where delivery stopped, and go on from there. Raises TableLost when nobody knows."""
+        await self._begin(acts=False)
+
+    async def act(self) -> None:
+        """The same for a follower: what is due goes to another broker."""
+        await self._begin(acts=True)
+        self._offsets.overtake()
+
+    async def _begin(self, *, acts: bool) -> None:
         await asyncio.get_running_loop().run_in_executor(self._store.keeper, self._load)
+        self._acts = acts
         self._delivering = True
         self._parked.clear()
         for level in self.levels:
@@ -304,9 +320,14 @@ class Delays:
             except Cold:
                 due, head_ms = await self._store.in_reader(lambda: self._read(level, queue, True))
             async with self._turn:
-                more = await self._append(level, due) if due else True
+                if not due:
+                    more = True
+                elif self._acts:
+                    more = await self._send_away(level, due)
+                else:
+                    more = await self._append(level, due)
         except KeroloxError as error:
-            level.again_s = self._clock.monotonic_s() + AGAIN_S
+            level.again_s = self._clock.monotonic_s() + self._again_s
             self._warn(level, error)
             return False
         if not more:
@@ -416,6 +437,25 @@ class Delays:
             raise failed
         return True
 
+    async def _send_away(self, level: Level, due: list[_Due]) -> bool:
+        """Give these messages to the outlet. Of what it did not take this raises, or it is tried again."""
+        assert self._outlet is not None  # or this would not act
+        wanted: list[tuple[int, PendingMessage]] = []  # behind which offset each lies
+        next_offset = level.next_offset
+        messages = decode_each([record or b"" for _, _, record in due])
+        for (offset, physical, record), message in zip(due, messages, strict=True):
+            next_offset = offset + 1
+            if self._real_queue(level, offset, physical, record, message) and message is not None:
+                wanted.append((offset + 1, restore(message)))
+        taken = await self._outlet.put([pending for _, pending in wanted])
+        if taken < len(wanted):
+            next_offset = wanted[taken][0] - 1
+        sizes: dict[str, list[int]] = {}
+        for _, pending in wanted[:taken]:
+            sizes.setdefault(pending.topic, []).append(len(pending.body))
+        self._count(level, next_offset, sizes)
+        return True
+
     def _real_queue(
         self, level: Level, offset: int, physical: int, record: bytes | None, message: StoredMessage | None
     ) -> QueueCursor | None:
@@ -448,13 +488,17 @@ class Delays:
             for topic, sizes in stored.items():
                 note(level.queue_id, topic, sum(sizes), len(sizes))
 
+    @property
+    def _again_s(self) -> float:
+        return AGAIN_ELSEWHERE_S if self._acts else AGAIN_S
+
     def _warn(self, level: Level, error: KeroloxError) -> None:
         level.failures += 1
         if level.failures & (level.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ... in a row
             log.warning(
                 "delayed_message_not_delivered level=%d offset=%d times=%d error=%r next='tried again every "
                 "%d ms'",
-                level.number, level.next_offset, level.failures, str(error), AGAIN_S * 1000,
+                level.number, level.next_offset, level.failures, str(error), self._again_s * 1000,
             )  # fmt: skip
 
     # --- progress --------------------------------------------------------------------------------------
@@ -466,7 +510,10 @@ class Delays:
                 self._saving.add_done_callback(lambda _: setattr(self, "_saving", None))
             self._schedule_save()
 
-        self._save_timer = self._clock.beat(self._options.save_delays_ms / 1000, tick)
+        # No copy in this log proves what went elsewhere: so it is noted soon.
+        every_ms = self._options.save_delays_ms
+        every_ms = min(every_ms, SAVE_ACTING_MS) if self._acts else every_ms
+        self._save_timer = self._clock.beat(every_ms / 1000, tick)
 
     async def _save(self) -> None:
         """Save the progress: first the log is flushed, then the table is saved."""

@@ -10,6 +10,7 @@ from kerolox.broker.later.timer_figures import TimerFigures
 from kerolox.broker.later.timer_sends import TimerSends
 from kerolox.broker.later.timers import Timers
 from kerolox.broker.tables.room import Tables
+from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.room import WritePath
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 
@@ -17,11 +18,18 @@ TIMER_COUNTS_MS = 10_000  # how often figures of the timer are saved
 
 
 class Scheduling:
-    def __init__(self, base: Base, tables: Tables, figures: Figures, path: WritePath) -> None:
+    def __init__(
+        self,
+        base: Base,
+        tables: Tables,
+        figures: Figures,
+        path: WritePath,
+        outlet: Outlet | None = None,
+    ) -> None:
         options, clock, store = base.options, base.clock, base.store
         self._stats, self._options = figures.stats, options
-        self.delays = Delays(store, path.intake, tables.delay_offsets, options, clock)
-        self.timers = Timers(store, path.intake, tables.timer_counts, options, clock)
+        self.delays = Delays(store, path.intake, tables.delay_offsets, options, clock, outlet)
+        self.timers = Timers(store, path.intake, tables.timer_counts, options, clock, outlet)
         store.on_truncated += [CutDeliveries(store, tables.delay_offsets).truncated, self.timers.truncated]
         self.timer_sends = TimerSends(options, clock, self.timers.waiting_at)
         # A level wins over any time, so it is asked first.

@@ -17,6 +17,7 @@ from kerolox.broker.later.timer_messages import (
     due,
     goal,
     is_parked,
+    moved,
     own_key,
     parked,
     real_topic,
@@ -24,6 +25,7 @@ from kerolox.broker.later.timer_messages import (
 )
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
@@ -42,6 +44,7 @@ T = TypeVar("T")
 
 DELIVER_MAX = 128  # in one turn of the loop
 RETRY_S = 0.5
+ELSEWHERE_S = 1.0  # after no other broker took a message
 TRIES_MAX = 3
 
 # A unit and its message, if it is still there.
@@ -76,6 +79,7 @@ class TimerDelivery:
         self.partly: tuple[int, int, int] | None = None
         self.left: tuple[int, int] | None = None  # a moment, and its first unit that is left
         self.last: Place | None = None  # of the message that was stored last
+        self.outlet: Outlet | None = None  # where messages go while this broker may not write
         self._store = store
         self._files = files
         self._intake = intake
@@ -189,6 +193,8 @@ class TimerDelivery:
         self, moment: int, unit: TimerUnit, message: StoredMessage, wall_ms: int
     ) -> PendingMessage | None:
         if unit.magic & ROLL:
+            if self.outlet is not None:
+                return moved(message, self._precision_ms)
             return rolled(message, unit.entered_ms, wall_ms)
         due_ms = goal(message.packed_properties).out_ms
         if due_ms is None or due_ms // self._precision_ms != moment:
@@ -233,6 +239,9 @@ class TimerDelivery:
     ) -> None:
         """Store the messages, trying again until the store takes them. Raises Stopped when the timer closes
         before that."""
+        if self.outlet is not None:
+            await self._send_away(self.outlet, pending_messages, counted)
+            return
         tries = 0
         while pending_messages:
             placed: list[tuple[PendingMessage, str, Place]] = []
@@ -274,6 +283,32 @@ class TimerDelivery:
                 log.error("timer_waits error=%r next='it is tried again until it succeeds'", str(failed))
             await pause(self._clock, self._closing, RETRY_S * self._precision_ms / 1000)
             if self._closing.is_set():
+                raise Stopped
+
+    async def _send_away(
+        self, outlet: Outlet, pending_messages: list[tuple[PendingMessage, str]], counted: bool
+    ) -> None:
+        """The same by the outlet."""
+        tries = 0
+        while pending_messages:
+            try:
+                taken = await outlet.put([pending for pending, _ in pending_messages])
+            except KeroloxError as error:
+                tries += 1
+                if tries & (tries - 1) == 0:  # the 1st, 2nd, 4th, 8th, ... in a row
+                    log.warning(
+                        "timer_messages_not_sent waiting=%d times=%d error=%r next='tried again'",
+                        len(pending_messages), tries, str(error),
+                    )  # fmt: skip
+                await pause(self._clock, self._closing, ELSEWHERE_S)
+            else:
+                tries = 0
+                for topic, count in Counter(topic for _, topic in pending_messages[:taken]).items():
+                    self.delivered[topic] += count
+                    if counted:
+                        self._counts.add(topic, -count)
+                del pending_messages[:taken]
+            if pending_messages and self._closing.is_set():
                 raise Stopped
 
     def _stored(self, placed: list[tuple[PendingMessage, str, Place]], counted: bool) -> None:

@@ -110,6 +110,24 @@ def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessa
     )
 
 
+def moved(message: StoredMessage, precision_ms: int) -> PendingMessage | None:
+    """The message as it is sent to another broker, to wait there on its way to a time far ahead; None when it
+    does not say where to."""
+    properties = message.packed_properties
+    out_ms, topic, queue_id = goal(properties)
+    if out_ms is None or topic is None or queue_id is None or reserved.is_closed(topic):
+        log.warning(
+            "timer_message_dropped at=%d topic=%r queue=%r reason='messages that wait do not go there'",
+            message.physical_offset, topic, queue_id,
+        )  # fmt: skip
+        return None
+    for mark in (AT_OUT, _AT_ENTERED, _AT_LEFT, _AT_ROLLS):
+        properties = packed.remove(properties, mark)
+    pending = _pending(message, topic, queue_id, properties)
+    pending.deliver_ms = out_ms + precision_ms  # it was rounded down by as much
+    return pending
+
+
 def _marked(properties: bytes, entered_ms: int, now_ms: int) -> bytes:
     # A rolled message has these from before.
     if _AT_ENTERED[1:] in properties or _AT_LEFT[1:] in properties or packed.AT_CRC32[1:] in properties:
@@ -132,6 +150,7 @@ def _pending(message: StoredMessage, topic: str, queue_id: int, properties: byte
         sys_flag=message.sys_flag,
         reconsume_times=message.reconsume_times,
         store_host=message.store_host,
+        parked_at=message.physical_offset,
     )
 
 

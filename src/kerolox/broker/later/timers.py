@@ -27,6 +27,7 @@ from kerolox.broker.later.timer_delivery import DELIVER_MAX, RETRY_S, Stopped, T
 from kerolox.broker.later.timer_messages import delete_key, goal, parked
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.outlet import Outlet
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import ProtocolError
 from kerolox.protocol.java import java_hash
@@ -66,8 +67,11 @@ class Timers:
         counts: TimerCounts,
         options: BrokerOptions,
         clock: Clock,
+        outlet: Outlet | None = None,
     ) -> None:
+        """``outlet``: where messages go while this broker may not write."""
         self.counts = counts
+        self._outlet = outlet
         self.entered: Counter[str] = Counter()  # by topic, since the start
         self.on_entered: list[Callable[[str, int], None]] = []  # topic, seconds until it is due: for meters
         self.enter_rate = self.deliver_rate = 0.0  # per second, lately
@@ -93,6 +97,8 @@ class Timers:
         self._seen: set[int] = set()  # messages that a crash left entered but not noted
         # Messages before this offset of the queue are entered again: those due before this were delivered.
         self._again = (0, 0)
+        # Messages before this offset are entered: those due between these times were passed over.
+        self._missed = (0, 0, 0)
         self._unwritten: list[Change] = []  # slots that could not be written
         self._moments = 0  # delivered since the start
         self._noted = (0, 0, 0)  # queue offset, log end and moments of the last checkpoint
@@ -202,6 +208,15 @@ class Timers:
     async def lead(self) -> None:
         """Enter whatever comes, and deliver."""
         await self._pause()
+        self.delivery.outlet = None
+        self._go_on(leads=True)
+
+    async def act(self) -> None:
+        """The same for a follower: what is due goes to another broker."""
+        await self._pause()
+        self.delivery.outlet = self._outlet
+        checkpoint = self.files.checkpoint
+        checkpoint.version = checkpoint.version.ahead(self._clock.wall_ms())
         self._go_on(leads=True)
 
     async def follow(self) -> None:
@@ -234,7 +249,7 @@ class Timers:
         self.files.close()
         self.mark.close()
         self.delivery.left = self.delivery.partly = self.delivery.last = None
-        self._unwritten, self._noted, self._again = [], (0, 0, 0), (0, 0)
+        self._unwritten, self._noted, self._again, self._missed = [], (0, 0, 0), (0, 0), (0, 0, 0)
         # Once more: a round may have noted what was before, since the store did it.
         begin_anew_behind(self._store.files, self._store.root, cut, self._clock.wall_ms())
         self._open()
@@ -278,11 +293,37 @@ class Timers:
 
     def heard_leader(self, data: bytes) -> None:
         """The leader's checkpoint: what it has delivered, and how far this one may enter."""
-        read_ms, offset = decode_leader(data)
+        read_ms, offset, version = decode_leader(data)
         self.files.checkpoint.leader_queue_offset = offset
+        if version is not None:
+            self.files.checkpoint.version = version
         self._read_ms = read_ms
         self.files.wheel.pass_to(self.files.moment(read_ms))
         self._wake.set()
+
+    async def take_back(self, data: bytes) -> bool:
+        """The checkpoint of a follower, before this broker leads; whether that had acted, and delivered what
+        this one does not any more. Nothing is at work from here until it leads."""
+        read_ms, offset, version = decode_leader(data)
+        checkpoint = self.files.checkpoint
+        if not self._opened or version is None or not version.newer_than(checkpoint.version):
+            return False
+        await self._pause()
+        checkpoint.version = version
+        if read_ms <= self._read_ms:
+            return False
+        own_offset, own_ms, _ = self._missed  # of an earlier call: another follower acted before this one
+        if not own_offset:
+            own_offset, own_ms = self.arrivals.offset, self._read_ms
+        self._read_ms = read_ms
+        self.files.wheel.pass_to(self.files.moment(read_ms))
+        if offset < own_offset:
+            # What the follower had not got yet it cannot have delivered, though its time has passed.
+            self._missed = (own_offset, own_ms, read_ms)
+            self.arrivals.offset = offset
+        else:
+            self._again = (offset, read_ms)
+        return True
 
     @property
     def read_ms(self) -> int:
@@ -359,6 +400,11 @@ class Timers:
                 log.warning("timer_message_skipped offset=%d reason='no time'", arrival.queue_offset)
                 continue
             if arrival.queue_offset < self._again[0] and due_ms < self._again[1]:
+                continue
+            if arrival.queue_offset < self._missed[0]:
+                # In the wheel, or delivered; or passed over when the time of another broker was taken.
+                if self._missed[1] <= due_ms < self._missed[2]:
+                    late.append(arrival)
                 continue
             if arrival.physical in self._seen:
                 self._seen.discard(arrival.physical)

@@ -3,17 +3,20 @@ for followers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
+from kerolox.errors import Refused
 from kerolox.front.caller import CallerEvents
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Row
+from kerolox.front.requests import Request, Row
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Budgets, PeerLimits
 from kerolox.net.server import ListenFailed, Server
-from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.replication.ha_port import HaPort
 
 BIND_TRIES = 50  # for a free port whose neighbours, two below and one above, are free too
@@ -22,6 +25,21 @@ NOT_ON_VIP_PORT = frozenset({
     RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE,
     RequestCode.PEEK_MESSAGE, RequestCode.NOTIFICATION, RequestCode.POLLING_INFO,
 })  # fmt: skip
+
+
+# What a follower asks its leader before it copies, and what brokers tell each other.
+FOR_FOLLOWERS = frozenset({
+    RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.GET_BROKER_HA_STATUS,
+    RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, RequestCode.EXCHANGE_BROKER_HA_INFO,
+})  # fmt: skip
+
+
+def _refuse_clients(request: Request[Any]) -> None:
+    if request.code not in FOR_FOLLOWERS:
+        raise Refused(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            "this broker is starting: it leads when its followers have found it. Try again in a moment.",
+        )
 
 
 class Ports:
@@ -37,6 +55,7 @@ class Ports:
         self._options = options
         self._events = events
         self._clock = clock
+        self._open = False
         self._budgets = Budgets()  # shared by the connections of both ports
 
     @property
@@ -73,8 +92,22 @@ class Ports:
 
     async def open(self) -> None:
         """Let clients in."""
-        for server in self.servers:
-            await server.start()
+        if not self._open:
+            self._open = True
+            for server in self.servers:
+                await server.start()
+
+    @contextmanager
+    def isolated(self) -> Iterator[None]:
+        """Answer followers alone meanwhile, and nothing but what they need to copy from here."""
+        doors = (self.handlers, self.vip_handlers)
+        for handlers in doors:
+            handlers.add_gate(_refuse_clients)
+        try:
+            yield
+        finally:
+            for handlers in doors:
+                handlers.gates = tuple(gate for gate in handlers.gates if gate is not _refuse_clients)
 
     async def close(self) -> None:
         """Let no more clients in, and close the connections of those that are."""

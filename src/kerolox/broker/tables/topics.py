@@ -76,7 +76,7 @@ class Topics:
             (SCHEDULE_TOPIC, len(parse_levels(options.delay_levels)), PERM_READ_WRITE),
             (f"{options.cluster}_REPLY_TOPIC", 1, PERM_READ_WRITE),
             (reserved.REVIVE_PREFIX + options.cluster, options.revive_queues, PERM_READ_WRITE),
-            (f"rmq_sys_SYNC_BROKER_MEMBER_{options.broker_name}", 1, PERM_INHERIT),
+            (reserved.MEMBER_TOPIC_PREFIX + options.broker_name, 1, PERM_INHERIT),
             (reserved.HALF_TOPIC, 1, PERM_READ_WRITE),
             (reserved.HALF_DONE_TOPIC, 1, PERM_READ_WRITE),
         ]

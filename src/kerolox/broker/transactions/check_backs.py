@@ -24,6 +24,8 @@ from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.finished_half_messages import FinishedHalfMessages
 from kerolox.broker.transactions.half_messages import QUEUE, Fate
 from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.outlet import Outlet
+from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.protocol import reserved
@@ -57,7 +59,13 @@ class CheckBacks:
         topics: Topics,
         options: BrokerOptions,
         clock: Clock,
+        outlet: Outlet | None = None,
     ) -> None:
+        """``outlet``: where half messages go while this broker may not write."""
+        self._outlet = outlet
+        self._moves = False  # and puts them there, instead of asking
+        self._moving = asyncio.Lock()  # held while some are on their way: who ends the rounds waits for them
+        self._moved_in_vain = 0
         self._store = store
         self._intake = intake
         self._finished = finished
@@ -72,22 +80,27 @@ class CheckBacks:
         # Group, topic, queue id, messages, bytes, how far behind: for statistics.
         self.on_read: list[Callable[[str, str, int, int, int, int], None]] = []
 
-    def start(self) -> None:
+    def start(self, *, moves: bool = False) -> None:
+        """Begin with the rounds: producers are asked, or with ``moves`` another broker is to ask them."""
+        self._moves = moves
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self.run_rounds())
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
+            async with self._moving:
+                self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
+            if self._moves:
+                await self._finished.save(keep=True)
 
     async def run_rounds(self) -> None:
         while True:
             await self._clock.sleep(self._options.transaction_check_ms / 1000)
             try:
                 await self.round()
-                await self._finished.save()
+                await self._finished.save(keep=self._moves)
                 self._tell_unasked()
             except KeroloxError as error:
                 log.error("check_round_failed error=%r next='the next round goes on here'", str(error))
@@ -122,14 +135,74 @@ class CheckBacks:
                 continue
             for note in self.on_read:
                 note(reserved.HALF_GROUP, reserved.HALF_TOPIC, QUEUE, read.count, read.size_bytes, 0)
-            is_over = await self._go_through(decode_records(b"".join(read.parts)), round_ms)
+            halves = decode_records(b"".join(read.parts))
+            is_over = await (self._move if self._moves else self._go_through)(halves, round_ms)
             await asyncio.sleep(0)
+
+    def _judge(self, half: StoredMessage, round_ms: int, now_ms: int) -> Fate:
+        options = self._options
+        return half_messages.judge(
+            half,
+            round_ms=round_ms,
+            now_ms=now_ms,
+            usual_ms=options.transaction_timeout_ms,
+            checks_max=options.transaction_checks_max,
+            keep_ms=options.keep_hours * HOUR_MS,
+        )
+
+    async def _move(self, halves: list[StoredMessage], round_ms: int) -> bool:
+        async with self._moving:
+            return await self._move_some(halves, round_ms)
+
+    async def _move_some(self, halves: list[StoredMessage], round_ms: int) -> bool:
+        """Send half messages that nobody ended to another broker, which asks their producers; True when the
+        round is over. One that no broker takes stays, however often that was tried: those behind it wait."""
+        assert self._outlet is not None  # or nothing would be moved
+        ended, now_ms = self._finished, self._clock.wall_ms()
+        moving: list[PendingMessage] = []
+        offsets: list[int] = []
+        after, is_over = ended.progress, False
+        for half in halves:
+            if not ended.is_done(half.queue_offset):
+                if self._judge(half, round_ms, now_ms) is Fate.WAIT:
+                    is_over = True
+                    break
+                pending = half_messages.moved(half)
+                if pending is None:
+                    log.error(
+                        "half_message_not_moved offset=%d reason='it names no topic'", half.queue_offset
+                    )
+                else:
+                    moving.append(pending)
+                    offsets.append(half.queue_offset)
+            after = half.queue_offset + 1
+        if moving:
+            try:
+                taken = await self._outlet.put(moving)
+            except KeroloxError as error:
+                taken, is_over = 0, True
+                self._warn(offsets[0], error)
+            else:
+                self._moved_in_vain = 0
+            for offset in offsets[:taken]:
+                ended.moved(offset)
+            if taken < len(moving):
+                after = offsets[taken]
+        ended.advance(after)
+        return is_over
+
+    def _warn(self, offset: int, error: KeroloxError) -> None:
+        times = self._moved_in_vain = self._moved_in_vain + 1
+        if times & (times - 1) == 0:  # the 1st, 2nd, 4th, 8th, ... in a row
+            log.warning(
+                "half_messages_not_moved offset=%d times=%d error=%r next='they stay; the next round tries "
+                "again'", offset, times, str(error),
+            )  # fmt: skip
 
     async def _go_through(self, halves: list[StoredMessage], round_ms: int) -> bool:
         """Decide on each half message; True when the round is over."""
         ended = self._finished
         now_ms = self._clock.wall_ms()
-        options = self._options
         asked: list[tuple[StoredMessage, Place]] = []
         put_back: list[int] = []
         given_up: list[str] = []
@@ -145,14 +218,7 @@ class CheckBacks:
                 is_ending = True  # on its way into the log: the next batch begins here
                 break
             first = half_messages.first_offset(half)
-            fate = half_messages.judge(
-                half,
-                round_ms=round_ms,
-                now_ms=now_ms,
-                usual_ms=options.transaction_timeout_ms,
-                checks_max=options.transaction_checks_max,
-                keep_ms=options.keep_hours * HOUR_MS,
-            )
+            fate = self._judge(half, round_ms, now_ms)
             if fate is Fate.WAIT:
                 is_over = True
                 break

@@ -148,6 +148,10 @@ class FinishedHalfMessages:
     def give_up(self, half: StoredMessage) -> None:
         self._note(half.queue_offset, False)
 
+    def moved(self, offset: int) -> None:
+        """Another broker has the half message now: nothing is written about it here, progress alone tells."""
+        self._done.add(offset)
+
     def _note(self, offset: int, by_producer: bool) -> None:
         self._noted[offset] = by_producer
         if not self._is_asked:
@@ -217,10 +221,11 @@ class FinishedHalfMessages:
         while self._ops and self._ops[0][1] < offset:
             self._op_progress = self._ops.popleft()[0] + 1
 
-    async def save(self) -> None:
+    async def save(self, *, keep: bool = False) -> None:
         """Let the progress be saved: when what it rests on, committed messages and copies, is safe.
 
-        Otherwise a loss of power could take those and leave the progress, and so lose the messages.
+        Otherwise a loss of power could take those and leave the progress, and so lose the messages. ``keep``
+        it from being overwritten by what a leader had before.
         """
         reached = (reserved.HALF_TOPIC, self.progress), (reserved.HALF_DONE_TOPIC, self._op_progress)
         moved = [
@@ -233,8 +238,10 @@ class FinishedHalfMessages:
         await self._store.flusher.flush_all()
         for topic, offset in moved:
             self._offsets.commit(topic, reserved.HALF_GROUP, QUEUE, offset)
+            if keep:
+                self._offsets.keep(topic, reserved.HALF_GROUP, QUEUE)
 
-    async def load(self) -> None:
+    async def load(self, *, may_write: bool = True) -> None:
         """Read what the log notes: before anybody ends anything."""
         self._forget()
         self.progress = self._noted_progress(reserved.HALF_TOPIC)
@@ -252,13 +259,13 @@ class FinishedHalfMessages:
                 break
             offset = read.next_offset
         if self.pending:
-            await self._repair(last_op_end)
+            await self._repair(last_op_end, may_write=may_write)
         log.info(
             "transactions_loaded progress=%d op_progress=%d ended=%d pending=%d",
             self.progress, self._op_progress, len(self._done), self.pending - len(self._done),
         )  # fmt: skip
 
-    async def _repair(self, last_op_end: int) -> None:
+    async def _repair(self, last_op_end: int, *, may_write: bool) -> None:
         """Note what was not noted when the broker stopped, or it would be committed twice.
 
         A committed message behind the last note is one whose note was cut off by a crash, or that a broker
@@ -268,6 +275,9 @@ class FinishedHalfMessages:
             None, lambda: self._unnoted(self._committed_behind(last_op_end))
         )
         if not unnoted:
+            return
+        if not may_write:
+            self._done.update(unnoted)
             return
         log.warning("transactions_noted_late count=%d next='nothing: it was made good'", len(unnoted))
         for offset in unnoted:

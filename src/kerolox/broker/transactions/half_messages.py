@@ -174,6 +174,20 @@ def resumed(given: StoredMessage) -> PendingMessage:
     return pending
 
 
+def moved(half: StoredMessage) -> PendingMessage | None:
+    """A half message as it is sent to another broker, where it begins anew; None when it does not say where
+    it belongs."""
+    pending = committed(half)
+    if pending is None:
+        return None
+    for mark in (_AT_TRANSACTION_ID, _AT_FIRST_OFFSET):
+        pending.properties = packed.remove(pending.properties, mark)
+    pending.properties = packed.replace(pending.properties, packed.TRANSACTION_PREPARED, "true")
+    pending.is_parked = True
+    pending.parked_at = half.physical_offset
+    return pending
+
+
 def _again(half: StoredMessage, topic: str) -> PendingMessage:
     return PendingMessage(
         topic,

@@ -7,11 +7,17 @@ from kerolox.broker.figures.room import Figures
 from kerolox.broker.members.room import Membership
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.transactions import Transactions
+from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.room import WritePath
 
 
 def transactions_of(
-    base: Base, tables: Tables, membership: Membership, figures: Figures, path: WritePath
+    base: Base,
+    tables: Tables,
+    membership: Membership,
+    figures: Figures,
+    path: WritePath,
+    outlet: Outlet | None = None,
 ) -> Transactions:
     made = Transactions(
         base.store,
@@ -24,6 +30,7 @@ def transactions_of(
         tables.transaction_counts,
         base.options,
         base.clock,
+        outlet,
     )
     base.store.on_truncated.append(made.recent.truncated)
     made.endings.on_stored.append(figures.stats.stored)

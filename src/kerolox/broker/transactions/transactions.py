@@ -15,6 +15,7 @@ from kerolox.broker.transactions.finished_half_messages import FinishedHalfMessa
 from kerolox.broker.transactions.half_messages import Home
 from kerolox.broker.transactions.recent_half_messages import RecentHalfMessages
 from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.pending_message import OnParked, PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import Refused
@@ -43,6 +44,7 @@ class Transactions:
         table: TransactionCounts,
         options: BrokerOptions,
         clock: Clock,
+        outlet: Outlet | None = None,
     ) -> None:
         self._options = options
         self._endpoints = endpoints
@@ -56,7 +58,7 @@ class Transactions:
             store, leadership, intake, self.finished, self.recent, self.counts, options, clock
         )
         self.check_backs = CheckBacks(
-            store, intake, self.finished, self.counts, members, topics, options, clock
+            store, intake, self.finished, self.counts, members, topics, options, clock, outlet
         )
 
     async def lead(self) -> None:
@@ -64,6 +66,11 @@ class Transactions:
         self.recent.clear()
         await self.finished.load()
         self.check_backs.start()
+
+    async def act(self) -> None:
+        """The same for a follower: half messages nobody ended go to another broker."""
+        await self.finished.load(may_write=False)
+        self.check_backs.start(moves=True)
 
     async def follow(self) -> None:
         await self.check_backs.close()

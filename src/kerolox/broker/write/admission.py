@@ -93,6 +93,12 @@ class Admission:
 
     def _not_taking(self) -> KeroloxError | None:
         if not self._leadership.leads:
+            if self._options.acting:
+                return Refused(
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    "this broker follows another one, and stores no messages that are put to it, whether the "
+                    "other one lives or not: send to a broker of another name",
+                )
             return Overloaded(
                 "[REJECTREQUEST]system busy, start flow control for a while: this broker follows another "
                 "one, send to the one that leads"

@@ -32,6 +32,8 @@ class PendingMessage:
     store_host: bytes | None = None  # None: this broker; a message that was parked keeps what it had
     recall_handle: str | None = None  # by which the sender may take it back
     is_parked: bool = False  # it waits for something else than time: delays apply when that has come
+    parked_at: int = -1  # where it lies in the log as it was parked, of one that falls due
+    deliver_ms: int | None = None  # it is not due before this time, of one that is to wait elsewhere
 
 
 Rewrite = Callable[[PendingMessage], None]

@@ -10,6 +10,7 @@ from kerolox.protocol.json_dialect import dumps, loads
 
 SINGLE_TAG = "SINGLE_TAG"
 _LINE_ITEMS_MIN = 5
+_AHEAD = 1000  # changes: tables are noted about once a second, and copied every few
 
 
 class DataVersion(Body, frozen=True, kw_only=True):
@@ -23,6 +24,10 @@ class DataVersion(Body, frozen=True, kw_only=True):
         """By epoch first, then by number of changes, then by time: clocks are trusted least."""
         mine = (self.state_version, self.counter, self.timestamp)
         return mine > (other.state_version, other.counter, other.timestamp)
+
+    def ahead(self, now_ms: int) -> DataVersion:
+        """A version that whoever had this one a moment ago, and went on from it, has not reached."""
+        return DataVersion(counter=self.counter + _AHEAD, state_version=self.state_version, timestamp=now_ms)
 
     def next(self, now_ms: int, state_version: int = 0) -> DataVersion:
         """The version after one more change."""

@@ -290,6 +290,11 @@ class DelayOffsets(Table):
         if self._updates % self._version_step == 0:
             self.version = self.version.next(self._clock.wall_ms(), state_version)
 
+    def overtake(self) -> None:
+        """A follower begins to act for its leader: its table counts more than what the leader had."""
+        self.version = self.version.ahead(self._clock.wall_ms())
+        self.changed = True
+
     def replace(self, offsets: Mapping[int, int], version: DataVersion | None) -> None:
         """Take over a leader's table, with its version if it has one."""
         self.offsets = dict(offsets)

@@ -108,11 +108,19 @@ class TimerCheckpoint:
             file.close()
 
 
-def decode_leader(data: bytes) -> tuple[int, int]:
-    """From what a leader answers to GET_TIMER_CHECK_POINT: its read time and its queue offset."""
+def decode_leader(data: bytes) -> tuple[int, int, DataVersion | None]:
+    """From what a leader answers to GET_TIMER_CHECK_POINT: its read time, its queue offset, and the version
+    if it knows of one."""
     if len(data) < _OLD_BYTES:
         raise ProtocolError(f"a timer checkpoint of {len(data)} bytes: it has {ENCODED_BYTES}", at=len(data))
     read_ms, _, _, leader_queue_offset = struct.unpack_from(">4q", data)
     if read_ms < 0 or leader_queue_offset < 0:
         raise ProtocolError(f"a timer checkpoint with read time {read_ms} and offset {leader_queue_offset}")
-    return read_ms, leader_queue_offset
+    if len(data) < ENCODED_BYTES:
+        return read_ms, leader_queue_offset, None
+    epoch, timestamp, counter = struct.unpack_from(">3q", data, _OLD_BYTES)
+    return (
+        read_ms,
+        leader_queue_offset,
+        DataVersion(state_version=epoch, timestamp=timestamp, counter=counter),
+    )

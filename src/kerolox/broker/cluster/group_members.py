@@ -1,0 +1,66 @@
+"""Which brokers of our name live, as a name server says.
+
+Name servers since RocketMQ 5 answer that question. Older ones know it all the same: every broker registers a
+topic by which those of its name find each other, and the route of that topic has their addresses.
+"""
+
+from __future__ import annotations
+
+from kerolox.broker.options import BrokerOptions
+from kerolox.errors import KeroloxError
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.routes import BrokerMemberGroupAnswer, TopicRoute
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.headers.registration import BrokerMemberGroupRequest
+from kerolox.protocol.headers.route import RouteRequest
+from kerolox.protocol.reserved import MEMBER_TOPIC_PREFIX
+
+Members = dict[int, str]  # id → address
+
+
+class GroupMembers:
+    """Asks name servers for the brokers of this broker's name."""
+
+    def __init__(self, dialer: Dialer, options: BrokerOptions) -> None:
+        self._dialer = dialer
+        self._options = options
+        self._old: set[str] = set()  # name servers that know routes alone
+
+    async def ask(self, nameserver: str, timeout_s: float) -> Members | None:
+        """Those that live; None when the name server cannot tell."""
+        try:
+            if nameserver not in self._old:
+                found = await self._group(nameserver, timeout_s)
+                if found is not None or not self._options.old_nameservers:
+                    return found
+                self._old.add(nameserver)
+            return await self._by_route(nameserver, timeout_s)
+        except KeroloxError:
+            self._old.discard(nameserver)  # another version may come up there
+            return None
+
+    async def _group(self, nameserver: str, timeout_s: float) -> Members | None:
+        name = self._options.broker_name
+        asked = BrokerMemberGroupRequest(cluster_name=self._options.cluster, broker_name=name)
+        answer = await self._dialer.call(
+            nameserver, RequestCode.GET_BROKER_MEMBER_GROUP, asked, timeout_s=timeout_s
+        )
+        if answer.code != 0 or not answer.body:
+            return None
+        group = BrokerMemberGroupAnswer.decode(answer.body).broker_member_group
+        return {} if group is None else dict(group.broker_addrs)
+
+    async def _by_route(self, nameserver: str, timeout_s: float) -> Members | None:
+        name = self._options.broker_name
+        asked = RouteRequest(topic=MEMBER_TOPIC_PREFIX + name, standard_json_only=True)
+        answer = await self._dialer.call(
+            nameserver, RequestCode.GET_ROUTEINFO_BY_TOPIC, asked, timeout_s=timeout_s
+        )
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return {}
+        if answer.code != 0:
+            return None
+        for broker in TopicRoute.decode(answer.body).broker_datas:
+            if broker.broker_name == name:
+                return dict(broker.broker_addrs)
+        return {}

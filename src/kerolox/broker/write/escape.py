@@ -1,0 +1,207 @@
+"""The way out of a broker that acts for its leader: messages that are due go to a leader of another name.
+
+They go as a producer would send them, by a client in this process. The name of this broker is no goal,
+whatever a route says: its leader is away, and a route may be old. A message that nobody takes is not passed
+over: whoever put it here keeps it and tries again. One that a broker may have stored without saying so comes
+twice, as with every producer that sends again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.write.pending_message import PendingMessage
+from kerolox.client.calls.outgoing import Outgoing, Target
+from kerolox.client.calls.routes import MASTER, Route
+from kerolox.client.cluster.client import Client
+from kerolox.client.options import ClientOptions, ProducerOptions
+from kerolox.client.send.sending import Sender
+from kerolox.clock import Clock
+from kerolox.errors import KeroloxError
+from kerolox.protocol import properties as packed
+from kerolox.protocol.flags import (
+    COMPRESSED,
+    COMPRESSION_MASK,
+    MULTI_TAGS,
+    NEEDS_UNWRAP,
+    TRANSACTION_PREPARED,
+)
+from kerolox.protocol.reserved import TEMPLATE_TOPIC
+
+PUT_S = 2.0  # a leader that returns waits three seconds for the end of what is under way
+WINDOW = 64  # messages on their way at once
+TRIES = 3  # each at another broker, if there is one
+ROUTE_S = 5.0  # a route is not older
+ROUTES_MAX = 10_000
+TEMPLATE_QUEUES = 4
+
+_KEPT_FLAGS = COMPRESSED | COMPRESSION_MASK | MULTI_TAGS | NEEDS_UNWRAP
+# What would let the other broker park the message once more, and where this one had parked it.
+_AT_ASKING = (
+    packed.AT_DELAY, packed.AT_TIMER_DELAY_S, packed.AT_TIMER_DELAY_MS, packed.AT_TIMER_DELIVER_MS,
+    packed.AT_CRC32, packed.marker(packed.REAL_TOPIC), packed.marker(packed.REAL_QUEUE_ID),
+)  # fmt: skip
+_AT_PRODUCER_GROUP = packed.marker(packed.PRODUCER_GROUP)
+
+
+class NoOtherBroker(KeroloxError):
+    """No leader of another name takes messages of this topic."""
+
+    retriable = True
+
+
+class Escape:
+    """Sends to leaders of other names. An outlet, and the first of the acting parts."""
+
+    def __init__(self, options: BrokerOptions, clock: Clock) -> None:
+        self.sent = 0  # since the start
+        self._options = options
+        self._clock = clock
+        self._group = f"InnerProducerGroup_{options.broker_name}_{options.broker_id}"
+        self._sender: Sender | None = None
+        self._asked_s: dict[str, float] = {}  # topic → when its route was asked for
+        self._stored: set[int] = set()  # places of messages that are stored, but behind one that is not
+
+    async def act(self) -> None:
+        self._stored.clear()  # the log may have been cut since, and other messages lie at these places
+
+    async def lead(self) -> None: ...
+
+    async def follow(self) -> None: ...
+
+    async def close(self) -> None:
+        if self._sender is not None:
+            await self._sender.client.close()
+
+    async def put(self, messages: Sequence[PendingMessage]) -> int:
+        deadline_s = self._clock.monotonic_s() + PUT_S
+        done = 0
+        while done < len(messages):
+            some = messages[done : done + WINDOW]
+            failed = await self._put_some(some, deadline_s)
+            first = min(failed, default=len(some))
+            for message in some[:first]:
+                self._stored.discard(message.parked_at)
+            done += first
+            if failed:
+                if not done:
+                    raise failed[0]
+                break
+        return done
+
+    async def _put_some(
+        self, messages: Sequence[PendingMessage], deadline_s: float
+    ) -> dict[int, KeroloxError]:
+        """What failed, by its number."""
+        results = await asyncio.gather(
+            *[self._put_one(message, deadline_s) for message in messages], return_exceptions=True
+        )
+        failed: dict[int, KeroloxError] = {}
+        for number, (message, result) in enumerate(zip(messages, results, strict=True)):
+            if isinstance(result, KeroloxError):
+                failed[number] = result
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                self._stored.add(message.parked_at)
+        return failed
+
+    async def _put_one(self, message: PendingMessage, deadline_s: float) -> None:
+        if message.parked_at in self._stored:
+            return
+        sender = await self._open()
+        outgoing = outgoing_of(message)
+        own = packed.find(message.properties, _AT_PRODUCER_GROUP)
+        group = self._group if own is None else own.decode("utf-8", "replace")
+        tried: set[str] = set()
+        while True:
+            left_s = deadline_s - self._clock.monotonic_s()
+            route = await self._route(sender.client, message.topic, max(0.001, left_s))
+            target = self._target(route, tried, group)
+            tried.add(target.queue.broker)
+            left_s = deadline_s - self._clock.monotonic_s()
+            try:
+                await sender.deliver(outgoing, max(0.001, left_s), pinned=target)
+            except KeroloxError:
+                self._asked_s.pop(message.topic, None)
+                if len(tried) >= TRIES or deadline_s - self._clock.monotonic_s() < PUT_S / 4:
+                    raise
+                if not any(broker not in tried for broker in self._brokers(route)):
+                    raise
+                continue
+            self.sent += 1
+            return
+
+    async def _open(self) -> Sender:
+        if self._sender is None:
+            options = self._options
+            client = Client(
+                ClientOptions(options.nameservers, tls=options.own_tls, instance=self._group),
+                clock=self._clock,
+            )
+            self._sender = Sender(
+                client, self._group, ProducerOptions(timeout_s=PUT_S, retries=0, compression="")
+            )
+            await client.open()
+        return self._sender
+
+    async def _route(self, client: Client, topic: str, timeout_s: float) -> Route:
+        routes, now_s = client.routes, self._clock.monotonic_s()
+        if now_s - self._asked_s.get(topic, -ROUTE_S) >= ROUTE_S:
+            if len(self._asked_s) >= ROUTES_MAX:
+                self._asked_s.clear()
+            self._asked_s[topic] = now_s
+            await routes.refresh_all([topic])
+        return await routes.patiently(
+            topic, lambda: routes.find_for_sending(topic, TEMPLATE_TOPIC, TEMPLATE_QUEUES), timeout_s
+        )
+
+    def _brokers(self, route: Route) -> set[str]:
+        own = self._options.broker_name
+        return {
+            queue.broker
+            for queue in route.writable
+            if queue.broker != own and MASTER in route.brokers.get(queue.broker, ())
+        }
+
+    def _target(self, route: Route, tried: set[str], group: str) -> Target:
+        brokers = self._brokers(route)
+        if not brokers:
+            raise NoOtherBroker(
+                f"no leader of another name than {self._options.broker_name!r} takes messages of topic "
+                f"{route.topic!r}. Create the topic there, or start such a broker"
+            )
+        broker = random.choice(sorted(brokers - tried or brokers))
+        queue = random.choice([queue for queue in route.writable if queue.broker == broker])
+        return Target(
+            queue, route.brokers[broker][MASTER], group,
+            template_topic=TEMPLATE_TOPIC, template_queues=TEMPLATE_QUEUES,
+        )  # fmt: skip
+
+
+def outgoing_of(message: PendingMessage) -> Outgoing:
+    """A message that was parked as a producer sends it: due now, or when it says; a half message as one."""
+    properties, sys_flag = message.properties, message.sys_flag & _KEPT_FLAGS
+    for mark in _AT_ASKING:
+        if mark[1:] in properties:
+            properties = packed.remove(properties, mark)
+    if message.is_parked:  # a half message
+        sys_flag |= TRANSACTION_PREPARED
+    elif packed.AT_TRANSACTION_PREPARED[1:] in properties:
+        properties = packed.remove(properties, packed.AT_TRANSACTION_PREPARED)
+    if message.deliver_ms is not None:
+        properties = packed.replace(properties, packed.TIMER_DELIVER_MS, str(message.deliver_ms))
+    unique = packed.find(properties, packed.AT_UNIQUE_KEY) or b""
+    return Outgoing(
+        message.topic,
+        message.body,
+        properties.decode("utf-8", "replace"),
+        unique.decode("utf-8", "replace"),
+        message.born_timestamp,
+        message.flag,
+        sys_flag,
+        reconsume_times=message.reconsume_times,
+    )

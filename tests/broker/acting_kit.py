@@ -1,0 +1,93 @@
+"""A leader, followers that may act for it, and a leader of another name: real sockets and files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kerolox.nameserver.server import NameServer
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.message import StoredMessage
+from kerolox.testing.broker import RunningBroker, running_broker
+from kerolox.testing.nameserver import running_nameserver
+
+from .talk import Talk
+
+ACTING: dict[str, Any] = {
+    "acting": True, "remote_escape": True, "total_replicas": 2, "members_ms": 50, "alive_ms": 200,
+    "transaction_check_ms": 200, "transaction_timeout_ms": 200,
+}  # fmt: skip
+
+
+async def until(condition: Callable[[], object], what: Callable[[], object] = lambda: "") -> None:
+    for _ in range(1500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"it did not come to pass in 15 s: {what()}")
+
+
+@dataclass
+class Company:
+    """``broker-a`` with a leader and a follower, and ``broker-b`` with a leader."""
+
+    nameserver: NameServer
+    leader: RunningBroker
+    follower: RunningBroker
+    other: RunningBroker
+    dialer: Dialer
+
+    async def send(
+        self, topic: str, body: bytes, properties: dict[str, str] | None = None, **more: Any
+    ) -> None:
+        answer = await Talk(self.dialer, self.leader).send(topic, body, properties, **more)
+        assert answer.code == 0, answer.remark
+
+    async def copied(self) -> None:
+        """The follower has the leader's log and tables."""
+        ours, theirs = self.follower.broker.store, self.leader.broker.store
+        await until(lambda: self.follower.broker.replication.follower.copying)
+        await until(lambda: ours.log.max_offset == theirs.log.max_offset, lambda: self.leader.address)
+        await ours.flusher.flush_all()
+        copy = self.follower.broker.table_copy
+        for _ in range(2):
+            before = copy.passes
+            copy.copy_now()
+            await until(lambda before=before: copy.passes > before)
+
+    async def acts(self) -> None:
+        await until(lambda: self.follower.broker.leadership.acts)
+
+    async def bodies(self, running: RunningBroker, topic: str) -> list[bytes]:
+        return sorted(message.body for message in await self.messages(running, topic))
+
+    async def messages(self, running: RunningBroker, topic: str) -> list[StoredMessage]:
+        """All that is in the queues of a topic."""
+        config = running.broker.tables.topics.find(topic)
+        found: list[StoredMessage] = []
+        for queue_id in range(0 if config is None else config.read_queue_nums):
+            found += await Talk(self.dialer, running).messages(topic, queue_id)
+        return found
+
+
+@asynccontextmanager
+async def company(path: Path, **options: Any) -> AsyncIterator[Company]:
+    settings = {**ACTING, **options}
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        nameserver = await enter(running_nameserver(directory=path / "n", support_acting_master=True))
+        other = await enter(
+            running_broker(directory=path / "b", nameserver=nameserver, broker_name="broker-b", **settings)
+        )
+        patient = {**settings, "transaction_check_ms": 60_000}  # it asks nobody before it is gone
+        leader = await enter(running_broker(directory=path / "a0", nameserver=nameserver, **patient))
+        follower = await enter(
+            running_broker(
+                directory=path / "a1", nameserver=nameserver, brokerRole="SLAVE", brokerId=1, **settings
+            )
+        )
+        yield Company(nameserver, leader, follower, other, await enter(Dialer()))
