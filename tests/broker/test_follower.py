@@ -28,6 +28,7 @@ from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.headers.offset import ResetOffsetRequest, UpdateOffsetRequest
 from kerolox.protocol.headers.topic import CreateTopicRequest, DeleteTopicRequest
 from kerolox.testing.broker import RunningBroker, running_broker
+from kerolox.testing.cluster import RunningCluster, running_cluster
 from kerolox.testing.nameserver import running_nameserver
 
 from .talk import Talk, until
@@ -37,22 +38,21 @@ HELD = PULL_SUBSCRIPTION | PULL_SUSPEND
 
 @dataclass
 class Pair:
-    leader: RunningBroker
-    follower: RunningBroker
+    cluster: RunningCluster
     dialer: Dialer
+
+    @property
+    def leader(self) -> RunningBroker:
+        return self.cluster.leaders["broker-a"]
+
+    @property
+    def follower(self) -> RunningBroker:
+        return self.cluster.followers("broker-a")[1]
 
     @property
     def talk(self) -> Talk:
         """With the follower."""
         return Talk(self.dialer, self.follower)
-
-    async def copied(self) -> None:
-        """Wait for a whole pass that begins now."""
-        copy = self.follower.broker.table_copy
-        for _ in range(2):  # one may be under way
-            before = copy.passes
-            copy.copy_now()
-            await until(lambda before=before: copy.passes > before)
 
     async def commit(self, to: RunningBroker, group: str, offset: int, topic: str = "T") -> int:
         header = UpdateOffsetRequest(consumer_group=group, topic=topic, queue_id=0, commit_offset=offset)
@@ -63,18 +63,23 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(path: Path, **follower: Any) -> AsyncIterator[Pair]:
+async def pair(path: Path, **options: Any) -> AsyncIterator[Pair]:
+    options = {"slaveReadEnable": False} | options
+    async with running_cluster(1, followers=1, directory=path, **options) as cluster, Dialer() as dialer:
+        yield Pair(cluster, dialer)
+
+
+@asynccontextmanager
+async def strangers(path: Path, **options: Any) -> AsyncIterator[tuple[RunningBroker, RunningBroker]]:
+    """A leader, and a follower with options and perhaps a past of its own."""
     async with (
         running_nameserver(directory=path / "n") as nameserver,
         running_broker(directory=path / "a", nameserver=nameserver) as leader,
         running_broker(
-            directory=path / "b", nameserver=nameserver, brokerRole="SLAVE", brokerId=1, **follower
-        ) as second,
-        Dialer() as dialer,
+            directory=path / "b", nameserver=nameserver, brokerRole="SLAVE", brokerId=1, **options
+        ) as follower,
     ):
-        made = Pair(leader, second, dialer)
-        await made.copied()
-        yield made
+        yield leader, follower
 
 
 # --- who it is -----------------------------------------------------------------------------------------
@@ -92,25 +97,25 @@ async def test_a_follower_has_a_number_and_a_leader_has_none(tmp_path: Path) -> 
 
 
 async def test_it_registers_and_learns_who_leads(tmp_path: Path) -> None:
-    async with pair(tmp_path, brokerIP2="127.0.0.2") as both:
-        leader, follower = both.leader.broker, both.follower.broker
-        routes = both.leader.nameserver.routes
+    async with strangers(tmp_path, brokerIP2="127.0.0.2") as (first, second), Dialer() as dialer:
+        leader, follower = first.broker, second.broker
+        routes = first.nameserver.routes
         assert routes.groups["broker-a"].addresses == {0: leader.address, 1: follower.address}
         alive = routes.alive["DefaultCluster", follower.address]
         assert alive.ha_address == f"127.0.0.2:{follower.endpoints.ha_port}"
         assert follower.leadership.leader == LeaderAddress(leader.address, leader.endpoints.ha_address)
         heard: list[LeaderAddress | None] = []
         follower.leadership.on_leader.append(heard.append)
-        await both.leader.stop()
+        await first.stop()
         follower.registrations.register_all()
         await until(lambda: heard == [None])
-        await both.leader.start()
+        await first.start()
         follower.registrations.register_all()
         await until(lambda: len(heard) == 2)
         assert heard[1] == LeaderAddress(leader.address, leader.endpoints.ha_address)
-        info = await both.dialer.call(follower.address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        info = await dialer.call(follower.address, RequestCode.GET_BROKER_RUNTIME_INFO)
         assert KVTable.decode(info.body).table["brokerActive"] == "false"
-        status = await both.dialer.call(follower.address, RequestCode.GET_BROKER_HA_STATUS)
+        status = await dialer.call(follower.address, RequestCode.GET_BROKER_HA_STATUS)
         assert not HaStatus.decode(status.body).master
 
 
@@ -128,7 +133,7 @@ async def test_it_has_the_tables_of_its_leader_at_once(tmp_path: Path) -> None:
         leader.delay_offsets.update(3, 17)
         leader.modes.put(SetRequestMode(topic="T", consumer_group="g"))
         leader.timer_counts.add("T", 4)
-        await both.copied()
+        await both.cluster.caught_up()
         assert follower.topics.table.topics == leader.topics.table.topics
         assert follower.topics.table.version == leader.topics.table.version
         assert follower.groups.groups == leader.groups.groups
@@ -154,7 +159,7 @@ async def test_many_topics_come_in_pages(tmp_path: Path) -> None:
         for number in range(4500):
             leader.topics.table.put(TopicConfig(topic_name=f"T{number:04d}", write_queue_nums=1))
             leader.groups.put(GroupConfig(group_name=f"g{number:04d}"))
-        await both.copied()
+        await both.cluster.caught_up()
         assert follower.topics.table.topics == leader.topics.table.topics
         assert follower.groups.groups == leader.groups.groups
 
@@ -165,8 +170,8 @@ async def test_a_topic_that_is_gone_takes_its_queues_along(tmp_path: Path) -> No
         await Talk(dialer, before).send("gone")
         await Talk(dialer, before).send("kept")
         before.broker.tables.offsets.commit("gone", "g", 0, 1)
-    async with pair(tmp_path) as both:
-        store, tables = both.follower.broker.store, both.follower.broker.tables
+    async with strangers(tmp_path) as (_, follower):
+        store, tables = follower.broker.store, follower.broker.tables
         await until(lambda: "gone" not in store.queues.by_topic)
         assert tables.topics.find("gone") is None
         assert tables.offsets.offset("gone", "g", 0) == -1
@@ -199,10 +204,10 @@ async def test_progress_follows_the_leader_backwards_too(tmp_path: Path) -> None
             await Talk(both.dialer, both.leader).send("T")
         leader.membership.groups.config("g")
         assert await both.commit(both.leader, "g", 8) == 0
-        await both.copied()
+        await both.cluster.caught_up()
         assert both.progress(both.follower, "g") == 8
         leader.tables.offsets.reset("T", "g", 0, 2)
-        await both.copied()
+        await both.cluster.caught_up()
         assert both.progress(both.follower, "g") == 2
 
 
@@ -214,16 +219,16 @@ async def test_progress_made_at_the_follower_is_not_undone(tmp_path: Path) -> No
             await Talk(both.dialer, both.leader).send("T")
         leader.membership.groups.config("g")
         assert await both.commit(both.leader, "g", 3) == 0
-        await both.copied()
+        await both.cluster.caught_up()
         assert await both.commit(both.follower, "g", 9) == 0
         leader.tables.offsets.bump()  # much happened at the leader since
-        await both.copied()
+        await both.cluster.caught_up()
         assert both.progress(both.follower, "g") == 9
         # The leader has as much: from now on its word counts again.
         assert await both.commit(both.leader, "g", 9) == 0
-        await both.copied()
+        await both.cluster.caught_up()
         leader.tables.offsets.reset("T", "g", 0, 1)
-        await both.copied()
+        await both.cluster.caught_up()
         assert both.progress(both.follower, "g") == 1
 
 
@@ -234,7 +239,7 @@ async def test_a_leader_that_returns_takes_the_progress_made_meanwhile(tmp_path:
         for group in ("g", "ahead", "set_back"):
             both.leader.broker.membership.groups.config(group)
             assert await both.commit(both.leader, group, 3) == 0
-        await both.copied()
+        await both.cluster.caught_up()
         await both.leader.stop()
         assert await both.commit(both.follower, "g", 9) == 0
         assert await both.commit(both.follower, "ahead", 99) == 0  # further than the leader's log
@@ -251,7 +256,7 @@ async def test_a_group_that_was_set_back_stays_where_it_is(tmp_path: Path) -> No
             await Talk(both.dialer, both.leader).send("T")
         both.leader.broker.membership.groups.config("g")
         assert await both.commit(both.leader, "g", 8) == 0
-        await both.copied()
+        await both.cluster.caught_up()
         both.leader.broker.tables.offsets.reset("T", "g", 0, 2)
         await both.leader.stop()
         assert both.progress(both.follower, "g") == 8
@@ -282,7 +287,7 @@ async def test_it_takes_no_messages_and_says_who_does(tmp_path: Path) -> None:
 async def test_it_grants_locks_and_takes_settings(tmp_path: Path) -> None:
     async with pair(tmp_path) as both:
         await both.leader.create_topic("T")
-        await both.copied()
+        await both.cluster.caught_up()
         queue = MessageQueue("T", "broker-a", 0)
         asked = LockRequest(client_id="c", consumer_group="g", mq_set=frozenset({queue}))
         answer = await both.dialer.call(
@@ -293,14 +298,14 @@ async def test_it_grants_locks_and_takes_settings(tmp_path: Path) -> None:
         made = await both.dialer.call(both.follower.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         assert made.code == 0
         assert both.follower.broker.tables.topics.find("mine") is not None
-        await both.copied()
+        await both.cluster.caught_up()
         assert both.follower.broker.tables.topics.find("mine") is None
 
 
 async def test_consumers_are_sent_to_the_leader_and_held_without_one(tmp_path: Path) -> None:
     async with pair(tmp_path, slaveReadEnable=True) as both:
         await both.leader.create_topic("T")
-        await both.copied()
+        await both.cluster.caught_up()
         for offset in (0, 5):  # at the end of the copy, and behind it
             answer = await both.talk.pull("T", offset=offset, sys_flag=HELD)
             assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -336,8 +341,7 @@ async def test_what_the_leader_took_is_consumed_from_the_follower_when_it_is_gon
             for number in range(20):
                 await producer.send(Message("T", b"%d" % number))
         leader, follower = both.leader.broker, both.follower.broker
-        await until(lambda: follower.store.log.max_offset == leader.store.log.max_offset)
-        await both.copied()
+        await both.cluster.caught_up()
         status = await both.dialer.call(leader.address, RequestCode.GET_BROKER_HA_STATUS)
         seen = HaStatus.decode(status.body)
         assert seen.master
@@ -346,7 +350,7 @@ async def test_what_the_leader_took_is_consumed_from_the_follower_when_it_is_gon
         status = await both.dialer.call(follower.address, RequestCode.GET_BROKER_HA_STATUS)
         own = HaStatus.decode(status.body)
         assert not own.master
-        assert own.ha_client_runtime_info.master_addr == leader.endpoints.ha_address
+        assert own.ha_client_runtime_info.master_addr == follower.replication.follower.leader
         assert own.ha_client_runtime_info.max_offset == leader.store.log.max_offset
         await both.leader.stop()
         got: list[bytes] = []
@@ -380,9 +384,9 @@ async def test_a_topic_that_is_made_again_begins_anew_at_the_follower_too(tmp_pa
         for number in range(3):
             assert (await talk.send("T", b"new %d" % number)).code == 0
         await until(lambda: store.max_offset("T", 0) == 3)
-        await both.copied()
+        await both.cluster.caught_up()
         assert [one.body for one in await both.talk.messages("T")] == [b"new 0", b"new 1", b"new 2"]
         await both.follower.stop()
         await both.follower.start()
-        await both.copied()
+        await both.cluster.caught_up()
         assert [one.body for one in await both.talk.messages("T")] == [b"new 0", b"new 1", b"new 2"]

@@ -38,6 +38,18 @@ class TestMarked:
         assert [broker.broker.options.broker_name for broker in kerolox_broker.cluster.brokers] == ["near"]
 
 
+@pytest.mark.kerolox(followers=1, sync=True)
+def test_what_a_killed_leader_took_is_read_from_its_follower(kerolox_broker, kerolox_nameserver):
+    with Producer(kerolox_nameserver, group="shop") as producer:
+        assert producer.send(Message("orders", b"hello")).ok
+    kerolox_broker.caught_up()
+    kerolox_broker.kill("broker-a")
+    with PullConsumer(
+        kerolox_nameserver, group="g", topics=["orders"], options=PullOptions(start="first")
+    ) as consumer:
+        assert [message.body for message in consumer.poll(20)] == [b"hello"]
+
+
 def test_shared(kerolox_shared_broker, kerolox_broker):
     assert kerolox_shared_broker.address != kerolox_broker.address
 """
@@ -135,7 +147,7 @@ def run_pytest(directory: Path, source: str, *args: str, code: int = 0) -> str:
 @pytest.mark.parametrize(
     ("source", "passed", "args"),
     [
-        (BLOCKING, 5, ("-p", "no:asyncio", "-p", "no:anyio")),
+        (BLOCKING, 6, ("-p", "no:asyncio", "-p", "no:anyio")),
         (OPTIONS, 2, ()),
         (ASYNC, 1, ()),
         (QUIET, 1, ("-p", "no:hypothesispytest")),
@@ -167,4 +179,5 @@ def test_the_fixtures_are_listed_with_what_they_are(tmp_path: Path) -> None:
     listed = run_pytest(tmp_path, QUIET, "--fixtures")
     assert "kerolox_broker -- " in listed
     assert "A broker and its name server, made for this test" in listed
-    assert "@pytest.mark.kerolox(brokers=1, clock=..., **options)" in run_pytest(tmp_path, QUIET, "--markers")
+    markers = run_pytest(tmp_path, QUIET, "--markers")
+    assert "@pytest.mark.kerolox(brokers=1, followers=0, clock=..., **options)" in markers

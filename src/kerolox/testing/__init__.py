@@ -7,7 +7,7 @@
 
     with broker_in_thread() as broker: ...              # for code without await
     with broker_process() as broker: broker.kill()      # a process of its own, that can be killed
-    async with running_cluster(brokers=3) as cluster: ...
+    async with running_cluster(brokers=2, followers=1) as cluster: await cluster.kill("broker-a")
     async with unreliable_network(broker.nameserver_address) as network: network.cut()
 
 With pytest there is a fixture: a test that takes ``kerolox_broker`` gets a broker. See
@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kerolox.testing.broker import RunningBroker as RunningBroker
-    from kerolox.testing.broker import RunningCluster as RunningCluster
     from kerolox.testing.broker import running_broker as running_broker
-    from kerolox.testing.broker import running_cluster as running_cluster
     from kerolox.testing.clock import ManualClock as ManualClock
+    from kerolox.testing.cluster import FollowerLink as FollowerLink
+    from kerolox.testing.cluster import NotCaughtUp as NotCaughtUp
+    from kerolox.testing.cluster import RunningCluster as RunningCluster
+    from kerolox.testing.cluster import running_cluster as running_cluster
     from kerolox.testing.nameserver import running_nameserver as running_nameserver
     from kerolox.testing.network import Network as Network
     from kerolox.testing.network import unreliable_network as unreliable_network
@@ -37,14 +39,16 @@ if TYPE_CHECKING:
 _PLACES = {
     "BrokerProcess": "kerolox.testing.process",
     "BrokerThread": "kerolox.testing.threads",
+    "FollowerLink": "kerolox.testing.cluster",
     "ManualClock": "kerolox.testing.clock",
     "Network": "kerolox.testing.network",
+    "NotCaughtUp": "kerolox.testing.cluster",
     "RunningBroker": "kerolox.testing.broker",
-    "RunningCluster": "kerolox.testing.broker",
+    "RunningCluster": "kerolox.testing.cluster",
     "broker_in_thread": "kerolox.testing.threads",
     "broker_process": "kerolox.testing.process",
     "running_broker": "kerolox.testing.broker",
-    "running_cluster": "kerolox.testing.broker",
+    "running_cluster": "kerolox.testing.cluster",
     "running_nameserver": "kerolox.testing.nameserver",
     "unreliable_network": "kerolox.testing.network",
 }

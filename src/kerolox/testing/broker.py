@@ -6,15 +6,14 @@
         running.nameserver_address  # what a client is given
         running.broker              # the broker itself
         await running.stop()        # gone, as far as clients can tell
+        await running.kill()        # the same without a good-bye, its files as they were at that moment
         await running.start()       # back, at the same address, with its messages
-
-    async with running_cluster(brokers=3) as cluster:
-        cluster.nameserver_address
-        await cluster.brokers[0].stop()
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,13 +26,18 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.client.admin.admin import Admin
 from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK, Clock
-from kerolox.errors import OptionError, nearest
+from kerolox.errors import KeroloxError, OptionError, nearest
 from kerolox.nameserver.server import NameServer
 from kerolox.net.dialer import Dialer
+from kerolox.net.server import Server
 from kerolox.options import specs
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.store.disk.files import Files
+from kerolox.store.errors import StoreError
+from kerolox.testing.mortal_files import MortalFiles
 from kerolox.testing.nameserver import running_nameserver
+
+log = logging.getLogger(__name__)
 
 # Small files: a test writes little, and starts often.
 SMALL = {
@@ -46,7 +50,7 @@ SMALL = {
 
 
 # The arguments beside a broker's options: errors about misspelt ones suggest these too.
-HOW = ("brokers", "clock", "directory")
+HOW = ("brokers", "followers", "sync", "clock", "directory")
 
 
 def broker_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,6 +76,7 @@ class RunningBroker:
     broker: Broker
     nameserver: NameServer
     files: Files | None = None
+    _is_down: bool = False
 
     @property
     def address(self) -> str:
@@ -89,34 +94,55 @@ class RunningBroker:
             config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
             await admin.put_topic(self.address, config, attributes)
 
+    @property
+    def is_running(self) -> bool:
+        return not self._is_down
+
     async def stop(self) -> None:
         """Stop the broker; the name server stays. Nobody can connect until it starts again."""
+        self._is_down = True
         await self.broker.close()
+
+    async def kill(self) -> None:
+        """End it as SIGKILL does: connections close without a word, and nothing more is written."""
+        if not isinstance(self.files, MortalFiles):
+            raise KeroloxError("a broker that was given files of its own is killed by them: files.kill()")
+        if self._is_down:
+            return
+        self._is_down = True
+        self.files.kill()
+        await bury(self.broker)
 
     async def start(self) -> None:
         """Start the broker again: the same address, the same files."""
         before = self.broker
         await before.close()
         options = replace(before.options, **before.endpoints.as_options())
+        if isinstance(self.files, MortalFiles):
+            self.files = MortalFiles()
         self.broker = Broker(options, clock=before.clock, files=self.files)
         await self.broker.__aenter__()
+        self._is_down = False
 
 
-@dataclass
-class RunningCluster:
-    """Brokers that share a name server."""
-
-    nameserver: NameServer
-    brokers: list[RunningBroker]
-
-    @property
-    def nameserver_address(self) -> str:
-        return self.nameserver.address
-
-    async def create_topic(self, topic: str, *, queues: int = 4, attributes: str = "") -> None:
-        """Make a topic on every broker, with so many queues on each."""
-        for broker in self.brokers:
-            await broker.create_topic(topic, queues=queues, attributes=attributes)
+async def bury(broker: Broker) -> None:
+    """Close what is left of a broker whose files are dead. First, and at once, its connections: nobody hears
+    from it any more."""
+    servers, replication = broker.ports.servers, broker.replication
+    for peer in [peer for server in servers for peer in server.peers]:
+        peer.close("the broker was killed", at_once=True)
+    for follower in list(replication.leader.followers):
+        follower.close()
+    if replication.follower.link is not None:
+        replication.follower.link.close()
+    # Without its connection it does not take leave of the name servers.
+    await asyncio.gather(
+        broker.registrations._dialer.close(), broker.ports.followers.close(), *map(Server.close, servers)
+    )
+    try:
+        await broker.close()
+    except StoreError as error:
+        log.debug("broker_killed error=%r", str(error))
 
 
 @asynccontextmanager
@@ -148,29 +174,10 @@ async def running_broker(
             **SMALL,
             **own,
         }
+        files = MortalFiles() if files is None else files
         broker = Broker(BrokerOptions(**settings), clock=clock, files=files)
         running = RunningBroker(await broker.__aenter__(), nameserver, files)
         try:
             yield running
         finally:
             await running.stop()
-
-
-@asynccontextmanager
-async def running_cluster(
-    brokers: int = 2, *, directory: Path | None = None, clock: Clock = SYSTEM_CLOCK, **options: Any
-) -> AsyncIterator[RunningCluster]:
-    """Several brokers, ``broker-a``, ``broker-b`` and so on, and one name server."""
-    own = broker_settings(options)
-    async with AsyncExitStack() as stack:
-        place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kerolox-cluster-")))
-        nameserver = await stack.enter_async_context(
-            running_nameserver(directory=place / "nameserver", clock=clock)
-        )
-        running: list[RunningBroker] = []
-        for number in range(brokers):
-            name = f"broker-{chr(ord('a') + number)}"
-            settings = {"broker_name": name, **own}
-            broker = running_broker(directory=place / name, nameserver=nameserver, clock=clock, **settings)
-            running.append(await stack.enter_async_context(broker))
-        yield RunningCluster(nameserver, running)

@@ -17,7 +17,7 @@ Clients get their routes from a name server that puts a proxy before every broke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -35,16 +35,15 @@ CHUNK_BYTES = 64 * 1024
 REORDER_S = 0.005  # answers are held so long for others to overtake them
 
 
-class Network:
-    """The state of all connections that pass through it."""
+class Relay:
+    """Passes connections on, as well or as badly as it is told to."""
 
-    def __init__(self, nameserver: str) -> None:
-        self.nameserver_address = ""
+    def __init__(self) -> None:
         self.delay_s = 0.0
+        self.bytes_per_s = 0  # of each direction of each connection; 0: as fast as it goes
         self.reorder = False
-        self._nameserver = nameserver
-        self._flowing = asyncio.Event()
-        self._flowing.set()
+        self._flows = {answers: asyncio.Event() for answers in (False, True)}  # by direction
+        self.resume()
         self._refusing = False
         self._mid_frame = False
         self._proxies: dict[str, tuple[asyncio.Server, str]] = {}
@@ -62,12 +61,16 @@ class Network:
         """Pass on half of the next bytes that arrive, then close the connection."""
         self._mid_frame = True
 
-    def stall(self) -> None:
-        """Hold all bytes back, without closing a connection."""
-        self._flowing.clear()
+    def stall(self, *, answers: bool | None = None) -> None:
+        """Hold all bytes back, without closing a connection; or only those to who connected (``answers``),
+        or only those from there."""
+        for direction, flowing in self._flows.items():
+            if answers in (None, direction):
+                flowing.clear()
 
     def resume(self) -> None:
-        self._flowing.set()
+        for flowing in self._flows.values():
+            flowing.set()
 
     def refuse(self) -> None:
         """Close every connection, and every new one as soon as it opens."""
@@ -77,20 +80,24 @@ class Network:
     def accept(self) -> None:
         self._refusing = False
 
+    def _is_open(self) -> bool:
+        return not self._refusing
+
     @property
     def connections(self) -> int:
         return len(self._writers) // 2
 
     # --- proxies ------------------------------------------------------------------------------
 
-    async def proxy(self, target: str) -> str:
-        """The address of the proxy before a broker."""
+    async def proxy(self, target: str, change: Callable[[], Callable[[bytes], bytes]] | None = None) -> str:
+        """The address from which connections are passed on to another. ``change`` makes for each of them
+        what changes the bytes that come back."""
         known = self._proxies.get(target)
         if known is not None:
             return known[1]
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if self._refusing:
+            if not self._is_open():
                 writer.transport.abort()
                 return
             try:
@@ -100,8 +107,11 @@ class Network:
                 return
             self._writers |= {writer, to_writer}
             try:
+                if not self._is_open():  # any more
+                    return
                 await asyncio.gather(
-                    self._pump(reader, to_writer, answers=False), self._pump(to_reader, writer, answers=True)
+                    self._pump(reader, to_writer, answers=False),
+                    self._pump(to_reader, writer, answers=True, change=change and change()),
                 )
             finally:
                 self._writers -= {writer, to_writer}
@@ -119,13 +129,20 @@ class Network:
         return address
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        answers: bool,
+        change: Callable[[bytes], bytes] | None = None,
     ) -> None:
         try:
-            while data := await reader.read(CHUNK_BYTES):
-                await self._flowing.wait()
+            while data := await reader.read(self._chunk_bytes):
+                await self._flows[answers].wait()
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
+                if self.bytes_per_s:
+                    await asyncio.sleep(len(data) / self.bytes_per_s)
                 if self._mid_frame:
                     self._mid_frame = False
                     writer.write(data[: len(data) // 2])
@@ -135,13 +152,17 @@ class Network:
                 if self.reorder and answers:
                     await asyncio.sleep(REORDER_S)
                     data = last_first(data)
-                writer.write(data)
+                writer.write(data if change is None else change(data))
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
             if not writer.is_closing():
                 writer.close()
+
+    @property
+    def _chunk_bytes(self) -> int:
+        return min(CHUNK_BYTES, 1 + self.bytes_per_s // 20) if self.bytes_per_s else CHUNK_BYTES
 
     async def close(self) -> None:
         for server, _ in self._proxies.values():
@@ -151,6 +172,12 @@ class Network:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class Network(Relay):
+    """The way of clients to all brokers of a name server."""
+
+    nameserver_address = ""
 
 
 def last_first(data: bytes) -> bytes:
@@ -196,7 +223,7 @@ class _Names:
 @asynccontextmanager
 async def unreliable_network(nameserver: str) -> AsyncIterator[Network]:
     """A way through which clients reach the brokers of a name server, and which can be made to fail."""
-    network = Network(nameserver)
+    network = Network()
     async with (
         Dialer() as dialer,
         Server(_Names(network, nameserver, dialer).handlers, host="127.0.0.1") as names,

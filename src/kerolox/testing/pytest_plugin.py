@@ -8,6 +8,7 @@
 A marker sets how ``kerolox_broker`` is started::
 
     @pytest.mark.kerolox(brokers=3)
+    @pytest.mark.kerolox(followers=1, sync=True)         # then kerolox_broker.kill("broker-a")
     @pytest.mark.kerolox(clock="manual")                 # then kerolox_broker.advance(seconds)
     @pytest.mark.kerolox(transaction_check_ms=1000)      # any option of the broker, by our names
     @pytest.mark.kerolox(transactionCheckInterval=1000)  # or by RocketMQ's keys
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "kerolox(brokers=1, clock=..., **options): how the fixture kerolox_broker is started"
+        "markers",
+        "kerolox(brokers=1, followers=0, clock=..., **options): how the fixture kerolox_broker is started",
     )
 
 

@@ -4,6 +4,10 @@
 
     with broker_in_thread() as broker:
         with kerolox.blocking.Producer(broker.nameserver_address, group="shop") as producer: ...
+
+    with broker_in_thread(brokers=2, followers=1) as brokers:
+        brokers.kill("broker-a")            # its follower is left
+        brokers.start_again("broker-a")
 """
 
 from __future__ import annotations
@@ -17,8 +21,8 @@ from typing import Any, TypeVar
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.testing.broker import RunningCluster, running_cluster
 from kerolox.testing.clock import ManualClock
+from kerolox.testing.cluster import CAUGHT_UP_S, FollowerLink, RunningCluster, running_cluster
 
 T = TypeVar("T")
 
@@ -55,6 +59,22 @@ class BrokerThread:
         """Start it again: the same address, the same messages."""
         self.run(self.cluster.brokers[number].start)
 
+    def kill(self, name: str = "broker-a", broker_id: int = 0) -> None:
+        """End a leader, or the follower with this id, as SIGKILL does."""
+        self.run(lambda: self.cluster.kill(name, broker_id))
+
+    def start_again(self, name: str = "broker-a", broker_id: int = 0) -> None:
+        """Start one that was stopped or killed: the same addresses, the same files."""
+        self.run(lambda: self.cluster.start_again(name, broker_id))
+
+    def caught_up(self, timeout_s: float = CAUGHT_UP_S) -> None:
+        """Wait until every follower has what its leader has now. Raises NotCaughtUp."""
+        self.run(lambda: self.cluster.caught_up(timeout_s))
+
+    def link(self, name: str, follower_id: int) -> LinkTwin:
+        """What lies between a leader and the follower with this id."""
+        return LinkTwin(self, self.cluster.link(name, follower_id))
+
     def advance(self, seconds: float) -> None:
         """Let time pass for the servers, if they were started with ``clock="manual"``.
 
@@ -70,18 +90,40 @@ class BrokerThread:
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
 
 
+class LinkTwin:
+    """The link of a follower, from another thread. See :class:`kerolox.testing.FollowerLink`."""
+
+    def __init__(self, thread: BrokerThread, link: FollowerLink) -> None:
+        self._thread = thread
+        self._link = link
+
+    def cut(self, *, one_way: str = "") -> None:
+        self._do(lambda: self._link.cut(one_way=one_way))
+
+    def slow(self, *, delay_s: float = 0.0, bytes_per_s: int = 0) -> None:
+        self._do(lambda: self._link.slow(delay_s=delay_s, bytes_per_s=bytes_per_s))
+
+    def heal(self) -> None:
+        self._do(self._link.heal)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        async def do() -> None:
+            work()
+
+        self._thread.run(do)
+
+
 @contextmanager
 def broker_in_thread(
     brokers: int = 1, *, directory: Path | None = None, clock: Clock | str = SYSTEM_CLOCK, **options: Any
 ) -> Iterator[BrokerThread]:
     """A name server and brokers, until the block ends. ``clock="manual"``: time stands still until
-    :meth:`BrokerThread.advance`. ``options`` are those of BrokerOptions, by our names or RocketMQ's keys."""
+    :meth:`BrokerThread.advance`. ``options`` are what :func:`running_cluster` takes: followers, sync, and
+    those of BrokerOptions, by our names or RocketMQ's keys."""
     if clock == "manual":
         clock = ManualClock(SYSTEM_CLOCK.wall_ms())
     if not isinstance(clock, Clock):
         raise OptionError("clock", clock, 'a Clock, or "manual" for one that stands still until it is moved')
-    if isinstance(brokers, bool) or not isinstance(brokers, int) or brokers < 1:
-        raise OptionError("brokers", brokers, "how many, 1 or more")
     chosen: Clock = clock
     started = threading.Event()
     found: list[tuple[BrokerThread, asyncio.Event]] = []
