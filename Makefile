@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side; those with Java processes one by one.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test check bench crash chaos spark soak attacks fuzz sanitize pure peers peers-4x lock clean install
+.PHONY: demo test check bench crash chaos partition spark soak attacks fuzz sanitize pure peers peers-4x lock clean install
 
 install: $(STAMP)
 
@@ -84,6 +84,11 @@ crash: $(STAMP)
 # A streaming query with its executors, driver, broker and name server killed at random, at each guarantee.
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),30) --out docs/results/chaos-spark.json $(ARGS)
+
+# A leader and its follower in networks of their own, whose wires, processes and disks fail while our client and
+# Apache's send; a checker decides. Needs root and iproute2.
+partition: $(STAMP)
+	$(BIN)/python -m tests.partition --faults $(or $(FAULTS),300) --out docs/results/partition.json $(ARGS)
 
 # The slow tests on Spark: kills at every step, a cluster's audit and replay, the Java of PyPI.
 spark: $(STAMP)

@@ -11,11 +11,29 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, Protocol
 
 from .processes import free_ports
 from .wire import GET_BROKER_CLUSTER_INFO, request
 
 START_TIMEOUT_S = 30.0
+
+
+class Process(Protocol):
+    """What is needed of ``subprocess.Popen``."""
+
+    pid: int
+
+    @property
+    def stdout(self) -> IO[str] | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float) -> int: ...
+
+    def kill(self) -> None: ...
+
+    def send_signal(self, number: int, /) -> None: ...
 
 
 class OurServer:
@@ -26,7 +44,7 @@ class OurServer:
         self.command = list(command)
         self.ready = re.compile(ready)
         self.match: re.Match[str] | None = None
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Process | None = None
 
     @property
     def running(self) -> bool:
@@ -39,13 +57,7 @@ class OurServer:
 
     def start(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
-        errors = open(self.home / "stderr.log", "a")  # noqa: SIM115 — the process keeps it
-        environment = {k: v for k, v in os.environ.items() if k != "NAMESRV_ADDR"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "kerolox", *self.command],
-            stdout=subprocess.PIPE, stderr=errors, text=True, cwd=self.home, env=environment,
-        )  # fmt: skip
-        errors.close()
+        self._process = self.launch()
         lines: list[str] = []
 
         def read() -> None:
@@ -65,6 +77,17 @@ class OurServer:
                 self.kill()
                 raise AssertionError(f"{self.command} did not start: {lines}\n{self.tail()}")
             time.sleep(0.01)
+
+    def launch(self) -> Process:
+        """The process, with its errors in ``stderr.log``."""
+        errors = open(self.home / "stderr.log", "a")  # noqa: SIM115 — the process keeps it
+        environment = {k: v for k, v in os.environ.items() if k != "NAMESRV_ADDR"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kerolox", *self.command],
+            stdout=subprocess.PIPE, stderr=errors, text=True, cwd=self.home, env=environment,
+        )  # fmt: skip
+        errors.close()
+        return process
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""

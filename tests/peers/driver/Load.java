@@ -16,7 +16,9 @@ import org.apache.rocketmq.common.message.Message;
  * Sends until told to stop, over broker restarts.
  *
  * <p>Each lane is one queue with numbers 0, 1, 2, ... in bodies "lane:number". A number is sent again until it
- * is acknowledged, so that a lane is in order, with repetitions only next to each other.
+ * is acknowledged, so that a lane is in order, with repetitions only next to each other. With "history" every
+ * try is kept until it is asked for: [text before the padding, began, ended, status or error, queue, offset in
+ * it, offset message id], times in milliseconds.
  */
 final class Load implements Driver.Held {
     private static final long PAUSE_AFTER_FAILURE_MILLIS = 20;
@@ -28,12 +30,17 @@ final class Load implements Driver.Held {
     private final long[] acked;
     private final Map<String, Integer> statuses = new TreeMap<>();
     private final Map<String, Integer> errors = new TreeMap<>();
+    private final boolean wantHistory;
+    private List<Object> history = new ArrayList<>();
+    private boolean paused;
+    private int sending;
     private volatile boolean stopped;
 
     private Load(JSONObject args) throws Exception {
         topic = args.getString("topic");
         size = args.getIntValue("size");
         paceMillis = args.getLongValue("paceMs");
+        wantHistory = args.getBooleanValue("history");
         acked = new long[args.getIntValue("lanes")];
         int count = Math.min(acked.length, Math.max(1, args.getIntValue("producers")));
         for (int i = 0; i < count; i++) {
@@ -55,6 +62,9 @@ final class Load implements Driver.Held {
         ops.put("load.start", args -> Driver.hold("load", new Load(args)));
         ops.put("load.progress", args -> load(args).progress());
         ops.put("load.wait", args -> load(args).await(args));
+        ops.put("load.pause", args -> load(args).pause(true));
+        ops.put("load.resume", args -> load(args).pause(false));
+        ops.put("load.history", args -> load(args).history());
         ops.put("load.stop", args -> {
             load(args).join();
             return load(args).progress();
@@ -78,6 +88,7 @@ final class Load implements Driver.Held {
 
     private void join() throws InterruptedException {
         stopped = true;
+        pause(false);
         for (Thread thread : threads) {
             thread.join();
         }
@@ -86,19 +97,58 @@ final class Load implements Driver.Held {
     private void run(DefaultMQProducer producer, int first) {
         while (!stopped) {
             for (int lane = first; lane < acked.length; lane += producers.size()) {
+                if (!begin()) {
+                    return;
+                }
+                String text = text(lane);
+                long began = System.currentTimeMillis();
+                long pauseMillis = paceMillis;
                 try {
                     int queue = lane;
-                    Message message = new Message(topic, body(lane));
+                    Message message = new Message(topic, body(text));
                     SendResult result = producer.send(
                         message, (queues, sent, arg) -> queues.get(queue % queues.size()), null);
-                    note(lane, result);
-                    pause(paceMillis);
+                    note(lane, text, began, result);
                 } catch (Exception error) {
-                    note(error);
-                    pause(PAUSE_AFTER_FAILURE_MILLIS);
+                    note(text, began, error);
+                    pauseMillis = PAUSE_AFTER_FAILURE_MILLIS;
                 }
+                pause(pauseMillis);
             }
         }
+    }
+
+    /** Waits while the load is paused; false when it was stopped. */
+    private synchronized boolean begin() {
+        try {
+            while (paused && !stopped) {
+                wait();
+            }
+        } catch (InterruptedException stopping) {
+            return false;
+        }
+        if (stopped) {
+            return false;
+        }
+        sending++;
+        return true;
+    }
+
+    /** Pauses, and returns when nothing is on its way any more; or goes on. */
+    private synchronized Object pause(boolean pause) throws InterruptedException {
+        paused = pause;
+        notifyAll();
+        while (paused && sending > 0) {
+            wait();
+        }
+        return null;
+    }
+
+    /** What was tried since this was asked for last. */
+    private synchronized Object history() {
+        List<Object> result = history;
+        history = new ArrayList<>();
+        return result;
     }
 
     private static void pause(long millis) {
@@ -111,22 +161,38 @@ final class Load implements Driver.Held {
         }
     }
 
-    private synchronized byte[] body(int lane) {
-        byte[] text = (lane + ":" + acked[lane] + ":").getBytes(StandardCharsets.US_ASCII);
+    private synchronized String text(int lane) {
+        return lane + ":" + acked[lane] + ":";
+    }
+
+    private byte[] body(String start) {
+        byte[] text = start.getBytes(StandardCharsets.US_ASCII);
         byte[] body = Arrays.copyOf(text, Math.max(size, text.length));
         Arrays.fill(body, text.length, body.length, (byte) '.');
         return body;
     }
 
-    private synchronized void note(int lane, SendResult result) {
+    private synchronized void note(int lane, String text, long began, SendResult result) {
         acked[lane]++;
-        statuses.merge(result.getSendStatus().name(), 1, Integer::sum);
-        notifyAll();
+        String status = result.getSendStatus().name();
+        statuses.merge(status, 1, Integer::sum);
+        tried(
+            text, began, status, result.getMessageQueue().getQueueId(), result.getQueueOffset(),
+            result.getOffsetMsgId());
     }
 
-    private synchronized void note(Exception error) {
+    private synchronized void note(String text, long began, Exception error) {
         Throwable cause = error.getCause() == null ? error : error.getCause();
         errors.merge(cause.getClass().getSimpleName(), 1, Integer::sum);
+        tried(text, began, cause.getClass().getSimpleName(), -1, -1, "");
+    }
+
+    private void tried(String text, long began, String status, int queue, long offset, String id) {
+        if (wantHistory) {
+            history.add(Arrays.asList(text, began, System.currentTimeMillis(), status, queue, offset, id));
+        }
+        sending--;
+        notifyAll();
     }
 
     /** Waits for so many more acknowledgements than there are now. */

@@ -1,0 +1,1 @@
+"""A replicated pair whose network and processes fail, and a checker that decides whether it kept its word."""

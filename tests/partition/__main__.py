@@ -1,0 +1,103 @@
+"""``make partition``: a replicated pair under hundreds of faults, and a file that says what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.peers.driver import JavaDriver
+from tests.peers.jars import get_jars
+
+from .faults import FAULTS
+from .history import History
+from .hub import Hub
+from .loads import JavaLoad, Load, OurLoad
+from .netns import Wires
+from .nursery import Nursery
+from .pair import Violation
+from .story import Stage, Tally, live, plan
+
+
+def main() -> None:
+    names = [fault.name for fault in FAULTS]
+    parser = argparse.ArgumentParser(prog="python -m tests.partition", description=__doc__)
+    parser.add_argument("--faults", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--life", type=int, action="append", help="only this pair; may be repeated")
+    parser.add_argument("--only", action="append", choices=names, default=[], help="may be repeated")
+    parser.add_argument("--clients", default="ours,java", help="who sends: ours, java, or both")
+    parser.add_argument("--steps", action="store_true", help="say what is done, with times")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.CRITICAL, format="%(asctime)s %(message)s")
+    if args.steps:
+        logging.getLogger("tests.partition").setLevel(logging.INFO)
+    began_s = time.monotonic()
+    tally = Tally()
+    clients = args.clients.split(",")
+    folder = Path(tempfile.mkdtemp(prefix="kerolox-partition-"))
+    with ExitStack() as stack:
+        wires = stack.enter_context(Wires())
+        hub = stack.enter_context(Hub(wires.hub_ip, folder / "nameserver"))
+        nursery = stack.enter_context(Nursery())
+        driver: JavaDriver | None = None
+        if "java" in clients:
+            driver = JavaDriver(get_jars(), folder / "driver")
+            driver.start()
+            stack.callback(driver.finish)
+
+        def make_loads(topic: str, history: History) -> Sequence[Load]:
+            loads: list[Load] = []
+            if "ours" in clients:
+                loads.append(OurLoad(hub, topic, history, args.seed))
+            if driver is not None:
+                loads.append(JavaLoad(driver, hub.nameserver, topic, history))
+            return loads
+
+        stage = Stage(wires, hub, nursery, make_loads)
+        for life in plan(args.seed, args.faults, args.only):
+            if args.life is None or life.number in args.life:
+                progress(
+                    f"pair {life.number}: {', '.join(fault.name for fault in life.faults)}"
+                    + (", through the relay" if life.relayed else "")
+                )
+                try:
+                    live(life, folder / f"pair-{life.number}", stage, tally)
+                except Violation as error:
+                    progress(f"VIOLATION: {error}")
+                    sys.exit(1)
+                progress(
+                    f"{tally.total} of {args.faults} faults in {time.monotonic() - began_s:.0f} s, "
+                    f"refused by name: {dict(tally.divergences)}"
+                )
+    shutil.rmtree(folder)
+    result = {
+        "when": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": {"python": platform.python_version(), "system": platform.platform(terse=True)},
+        "seconds": round(time.monotonic() - began_s),
+        "seed": args.seed,
+        "clients": clients,
+        **tally.dump(),
+    }
+    text = json.dumps(result, indent=2) + "\n"
+    progress(text)
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(text, encoding="utf-8")
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""One of the two brokers: a process in a network of its own, which leads or follows as it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kerolox.replication.link_state import LinkState
+from tests.peers.ours import OurServer
+from tests.peers.wire import request
+
+from .logs import Log, read_log
+from .netns import Wires
+from .nursery import Child, Nursery
+
+PORT = 10911
+HA_PORT = 10912
+GET_BROKER_RUNTIME_INFO = 28
+POLL_S = 0.02
+REFUSED = re.compile(r"""cannot_follow .*? state=(?P<quote>['"])(?P<state>.*?)(?P=quote) reason=""")
+
+
+class TooLate(AssertionError):
+    """Something that has to happen did not, for so long that it never will."""
+
+
+def wait_until(reached: Callable[[], bool], what: Callable[[], str], for_s: float) -> float:
+    """How long it took. Raises TooLate."""
+    began_s = time.monotonic()
+    while not reached():
+        if time.monotonic() - began_s > for_s:
+            raise TooLate(f"not within {for_s:g} s: {what()}")
+        time.sleep(POLL_S)
+    return time.monotonic() - began_s
+
+
+class Node(OurServer):
+    """``number`` says which network it is in. Its store stays when it is stopped or killed."""
+
+    def __init__(
+        self,
+        home: Path,
+        number: int,
+        wires: Wires,
+        nursery: Nursery,
+        nameserver: str,
+        settings: Mapping[str, object],
+    ) -> None:
+        self.number = number
+        self.store = home / "store"
+        self.address = f"{wires.ip(number)}:{PORT}"
+        self.ha_address = f"{wires.copy_ip(number)}:{HA_PORT}"
+        self._network = wires.nodes[number]
+        self._nursery = nursery
+        self._settings: dict[str, object] = {
+            "namesrvAddr": nameserver,
+            "listenPort": PORT,
+            "haListenPort": HA_PORT,
+            "brokerIP1": wires.ip(number),
+            "brokerIP2": wires.copy_ip(number),
+            "storePathRootDir": self.store,
+            **settings,
+        }
+        super().__init__(
+            home,
+            ["broker", "-c", str(home / "broker.conf")],
+            r"ready on \S+",
+        )
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        """Start as the leader."""
+        self._start({"brokerRole": "SYNC_MASTER", "brokerId": 0})
+
+    def follow(self, ha_address: str = "") -> None:
+        """Start as a follower; of whom, name servers say, or where it copies from is given."""
+        given = {"haMasterAddress": ha_address} if ha_address else {}
+        self._start({"brokerRole": "SLAVE", "brokerId": 1, **given})
+
+    def _start(self, role: Mapping[str, object]) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        lines = [f"{key}={value}" for key, value in {**self._settings, **role}.items()]
+        (self.home / "broker.conf").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        self.start()
+
+    def launch(self) -> Child:
+        return self._nursery.start(self.command, self.home, self._network.fd)
+
+    def stop(self) -> int:
+        code = super().stop()
+        if code:
+            raise AssertionError(f"{self.home.name} ended with {code}\n{self.tail()}")
+        return code
+
+    def freeze(self) -> None:
+        """It does nothing, and does not know it."""
+        os.kill(self.pid, signal.SIGSTOP)
+        stat = Path(f"/proc/{self.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", lambda: "frozen", 30)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def wipe(self) -> None:
+        """Its disk is lost."""
+        shutil.rmtree(self.store)
+
+    # --- what it says -----------------------------------------------------------------------------------
+
+    def told(self) -> dict[str, str]:
+        """What it tells of itself; nothing while it does not answer."""
+        try:
+            answer = request(self.address, GET_BROKER_RUNTIME_INFO, timeout=2.0)
+            table: dict[str, str] = json.loads(answer.body)["table"]
+        except (OSError, ValueError, KeyError):
+            return {}
+        return table
+
+    def end(self) -> int:
+        """Where its log ends; -1 while it does not answer."""
+        return int(self.told().get("commitLogMaxOffset", -1))
+
+    def log(self) -> Log:
+        """All of its log, as its files have it."""
+        wait_until(lambda: self.end() >= 0, lambda: f"{self.home.name} says where its log ends", 30)
+        return read_log(self.store, self.end())
+
+    @property
+    def copies(self) -> bool:
+        return self.told().get("followerState") == LinkState.COPYING.value
+
+    @property
+    def mark(self) -> int:
+        """How much it has logged; refusals are counted from a mark on."""
+        path = self.home / "stderr.log"
+        return path.stat().st_size if path.exists() else 0
+
+    def refusals(self, since: int) -> list[str]:
+        """The names of what it refused since then, in order."""
+        with open(self.home / "stderr.log", "rb") as file:
+            file.seek(since)
+            text = file.read().decode(errors="replace")
+        return [LinkState(found["state"]).name for found in REFUSED.finditer(text)]

@@ -1,0 +1,296 @@
+"""A leader and its follower, those who send to them, and what can be done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from kerolox.client.admin.admin import Admin
+from kerolox.client.nameservers import NameServers
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.store.message_store import MessageStore
+from kerolox.store.options import StoreOptions
+from kerolox.store.state import Obstacle
+from tests.peers.wire import request
+
+from . import checker
+from .history import Alone, History
+from .hub import Hub
+from .loads import Load
+from .logs import read_log, read_queue, records_of
+from .netns import Wires
+from .node import HA_PORT, Node, wait_until
+from .nursery import Nursery
+
+log = logging.getLogger(__name__)
+
+QUEUES = 4
+LOG_FILE_BYTES = 1 << 20
+QUEUE_FILE_BYTES = 20 * 1000
+HEARTBEAT_MS = 200
+SILENCE_MS = 1200  # after which each end takes the other for gone
+REPLICA_TIMEOUT_MS = 800
+GET_BROKER_CLUSTER_INFO = 106
+STARTED_S = 30.0
+HEALED_S = 60.0
+ACKED = 5  # of each client's: then the pair works
+
+MakeLoads = Callable[[str, History], Sequence[Load]]
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Pair:
+    """Two brokers of one name, one in each network. ``relayed``: the follower copies through the relay."""
+
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        wires: Wires,
+        hub: Hub,
+        nursery: Nursery,
+        chance: random.Random,
+        *,
+        relayed: bool,
+        settings: Mapping[str, object],
+    ) -> None:
+        self.folder = folder
+        self.topic = f"orders-{number}"
+        self.name = f"pair-{number}"
+        self.wires = wires
+        self.hub = hub
+        self.chance = chance
+        self.relayed = relayed
+        self.history = History()
+        self.steps: list[str] = []  # what was done, for whoever has to find out
+        self.loads: Sequence[Load] = ()
+        self.divergences: list[str] = []  # by their names
+        self.flush = chance.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))
+        settings = {
+            "brokerName": self.name,
+            "brokerClusterName": "partition",
+            "inSyncReplicas": 2,
+            "slaveTimeout": REPLICA_TIMEOUT_MS,
+            "haSendHeartbeatInterval": HEARTBEAT_MS,
+            "haHousekeepingInterval": SILENCE_MS,
+            "mappedFileSizeCommitLog": LOG_FILE_BYTES,
+            "mappedFileSizeConsumeQueue": QUEUE_FILE_BYTES,
+            "maxHashSlotNum": 1000,
+            "maxIndexNum": 4000,
+            "diskSpaceFreeEnough": 1 << 20,
+            "autoCreateTopicEnable": "false",  # who begins to lead has its leader's topics
+            "flushDiskType": self.flush,
+            "registerNameServerPeriod": 10_000,
+            **settings,
+        }
+        self.nodes = [
+            Node(folder / f"node-{one}", one, wires, nursery, hub.nameserver, settings) for one in (0, 1)
+        ]
+        self.leader, self.follower = self.nodes
+        self._refused_mark = 0
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    def start(self, make_loads: MakeLoads) -> None:
+        self.step(f"start, {self.flush}, {'through the relay' if self.relayed else 'directly'}")
+        self.lead()
+        self.hub.run(self._make_topic())
+        self.follow()
+        self.loads = make_loads(self.topic, self.history)
+        self.resume()
+        self.wait_healed()
+
+    async def _make_topic(self) -> None:
+        config = TopicConfig(topic_name=self.topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
+        async with Dialer() as dialer:
+            admin = Admin(NameServers([self.hub.nameserver], dialer), dialer)
+            await admin.put_topic(self.leader.address, config)
+
+    def close(self) -> None:
+        """End everybody; the files stay."""
+        for load in self.loads:
+            load.close()
+        for node in self.nodes:
+            node.kill()
+
+    def step(self, text: str) -> None:
+        self.steps.append(f"{time.time():.3f} {text}")
+        log.info("%s", text)
+
+    # --- roles ------------------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        """Start the leader, and wait until clients can find it."""
+        self.leader.lead()
+        if self.relayed:
+            host = self.leader.address.rpartition(":")[0]
+            self.hub.call(lambda: setattr(self.hub.relay, "target", (host, HA_PORT)))
+        shown = f'0:"{self.leader.address}"'
+
+        def registered() -> bool:
+            told = request(self.hub.nameserver, GET_BROKER_CLUSTER_INFO).body.decode()
+            return shown in told.replace('"0":', "0:")
+
+        wait_until(registered, lambda: f"{self.leader.home.name} registers as leader", STARTED_S)
+
+    def follow(self) -> None:
+        """Start the follower."""
+        self.follower.follow(self.hub.relay.address if self.relayed else "")
+
+    def swap(self) -> None:
+        """The follower leads from now on. The old leader does not run, or does not know yet."""
+        self.leader, self.follower = self.follower, self.leader
+        self.step(f"{self.leader.home.name} is to lead")
+        self.leader.stop()
+        self.lead()
+        self.history.swapped_s = time.time()
+
+    # --- load -------------------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        for load in self.loads:
+            load.resume()
+
+    def pause(self) -> None:
+        for load in self.loads:
+            load.pause()
+
+    def wait_sent(self, more: int, for_s: float = HEALED_S) -> None:
+        """Wait for so many more answers, of whatever kind, that say a message was stored."""
+        before = self._stored()
+        wait_until(lambda: self._stored() >= before + more, lambda: f"{more} messages are stored", for_s)
+
+    def _stored(self) -> int:
+        for load in self.loads:
+            load.collect()
+        return sum(one.stored for one in self.history.sends)
+
+    @contextmanager
+    def alone(self, why: str) -> Iterator[None]:
+        """While this lasts nothing can be confirmed by the follower. Enter when it is so already, and leave
+        before it ends."""
+        began_s = time.time()
+        self.step(why)
+        yield
+        self.history.alone.append(Alone(began_s, time.time(), why))
+
+    # --- health -----------------------------------------------------------------------------------------
+
+    def wait_healed(self) -> float:
+        """Until every client's messages are acknowledged by both. How long it took."""
+        since_s = time.time()
+
+        def missing() -> list[str]:
+            for load in self.loads:
+                load.collect()
+            return [one.client for one in self.loads if self.history.count(one.client, since_s) < ACKED]
+
+        return wait_until(lambda: not missing(), lambda: f"{missing()} are acknowledged", HEALED_S)
+
+    def wait_equal(self) -> None:
+        """Until both logs end at the same place. Nobody sends."""
+        wait_until(
+            lambda: self.leader.end() == self.follower.end() >= 0,
+            lambda: (
+                f"the leader ends at {self.leader.end()}, the follower at {self.follower.end()}: "
+                f"{self.follower.told().get('followerState')}"
+            ),
+            HEALED_S,
+        )
+
+    def check(self) -> tuple[int, int]:
+        """Nobody sends, and both have all. Raises Violation; else how many messages and bytes there are."""
+        self.wait_equal()
+        one, other = self.leader.log(), self.follower.log()
+        records = records_of(one)
+        wrong = [
+            *checker.not_equal(one, other),
+            *checker.lost(self.history, records, self.topic),
+            *checker.acknowledged_twice(self.history),
+            *checker.acknowledged_alone(self.history),
+            *checker.invented(self.history, records, self.topic),
+            *checker.gaps(records, self.topic),
+            *checker.refused_without_reason(self.follower.refusals(self._refused_mark)),
+        ]
+        self.judge(wrong)
+        self._refused_mark = self.follower.mark
+        return len(records), len(one.data)
+
+    def check_queues(self) -> None:
+        """Both stopped. Their queues lead to the messages of their logs."""
+        ends = [node.end() for node in self.nodes]
+        for node in self.nodes:
+            node.stop()
+        wrong = []
+        for node, end in zip(self.nodes, ends, strict=True):
+            records = [one for one in records_of(read_log(node.store, end)) if one.topic == self.topic]
+            queues = {
+                queue: read_queue(node.store, self.topic, queue, sum(one.queue == queue for one in records))
+                for queue in range(QUEUES)
+            }
+            whose = "leader" if node is self.leader else "follower"
+            wrong += checker.queues_not_equal(records, self.topic, queues, whose)
+        self.judge(wrong)
+
+    def judge(self, wrong: list[str]) -> None:
+        if wrong:
+            raise Violation("\n".join(wrong))
+
+    # --- the old leader comes back ------------------------------------------------------------------------
+
+    def come_back(self) -> None:
+        """The old leader follows. Nobody sends meanwhile, so what its log is to the leader's is sure: it has
+        to say so by the right name. If that is a refusal, its log is mended, and it follows."""
+        self.pause()
+        follower = self.follower
+        mark = follower.mark
+        self.follow()
+        wait_until(
+            lambda: follower.copies or bool(follower.refusals(mark)),
+            lambda: f"the old leader finds out: {follower.told().get('followerState')}",
+            HEALED_S,
+        )
+        state = "COPYING" if follower.copies else follower.refusals(mark)[-1]
+        leaders, own = self.leader.log(), follower.log()
+        actual = checker.relation(leaders, own)
+        self.step(f"{actual.value} (at {checker.first_difference(leaders, own)}), and it says {state}")
+        self.judge(checker.misnamed(leaders, own, state))
+        if state != "COPYING":
+            self.divergences.append(state)
+            follower.kill()
+            if self.chance.random() < 0.5:
+                self.step("its store is moved away")
+                follower.wipe()
+            else:
+                place = checker.first_difference(leaders, own) or min(leaders.end, own.end)
+                common = max(
+                    (one.place + one.size for one in records_of(own) if one.place + one.size <= place),
+                    default=0,
+                )
+                self.step(f"its log is cut at {common}")
+                asyncio.run(cut(follower.store, common))
+            self._refused_mark = follower.mark  # from here on there is nothing to refuse
+            self.follow()
+        else:
+            self._refused_mark = mark
+        self.resume()
+
+
+async def cut(store: Path, offset: int) -> None:
+    """Drop what a store that nobody uses has behind a place."""
+    options = StoreOptions(
+        store_path=str(store), commit_log_file_bytes=LOG_FILE_BYTES, queue_file_bytes=QUEUE_FILE_BYTES,
+        index_slots=1000, index_entries=4000, disk_free_enough=1,
+    )  # fmt: skip
+    async with MessageStore(options) as opened:
+        opened.state.set(Obstacle.FOLLOWER, "it is cut")
+        await opened.truncate(offset)

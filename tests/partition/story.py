@@ -1,0 +1,170 @@
+"""The life of one pair: faults one after the other, and a verdict after each."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .faults import FAULTS, Fault
+from .history import History
+from .hub import Hub
+from .netns import Wires
+from .nursery import Nursery
+from .pair import MakeLoads, Pair, Violation
+
+FAULTS_PER_LIFE = 12
+RELAYED_EVERY = 3  # lives
+
+
+class Life(NamedTuple):
+    """What happens to one pair. The same number and seed make the same life, as far as time allows."""
+
+    seed: int
+    number: int
+    relayed: bool
+    faults: tuple[Fault, ...]
+    settings: tuple[tuple[str, object], ...] = ()  # of both brokers, beside those every pair has
+
+
+@dataclass
+class Tally:
+    faults: Counter[str] = field(default_factory=Counter)
+    healed_s: dict[str, list[float]] = field(default_factory=dict)
+    sends: Counter[tuple[str, str]] = field(default_factory=Counter)
+    divergences: Counter[str] = field(default_factory=Counter)
+    lives: int = 0
+    messages: int = 0  # in logs, as often as they were looked at
+    compared_bytes: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.faults.total()
+
+    def dump(self) -> dict[str, Any]:
+        clients = sorted({client for client, _ in self.sends})
+        return {
+            "faults": self.total,
+            "by_name": {
+                name: {
+                    "faults": count,
+                    "healed_s_median": round(statistics.median(self.healed_s[name]), 2),
+                    "healed_s_max": round(max(self.healed_s[name]), 2),
+                }
+                for name, count in sorted(self.faults.items())
+            },
+            "pairs": self.lives,
+            "sends": {
+                client: dict(sorted((status, n) for (one, status), n in self.sends.items() if one == client))
+                for client in clients
+            },
+            "refused_by_name": dict(sorted(self.divergences.items())),
+            "messages_looked_up_in_logs": self.messages,
+            "log_bytes_compared": self.compared_bytes,
+            "violations": 0,  # the first one ends the run with an error
+        }
+
+
+def plan(seed: int, faults: int, only: Sequence[str] = ()) -> list[Life]:
+    """Lives with so many faults in all, each kind about as often as the others."""
+    chance = random.Random(f"partition-{seed}")
+    decks: dict[bool, list[Fault]] = {True: [], False: []}
+    lives: list[Life] = []
+    left = faults
+    while left > 0:
+        relayed = len(lives) % RELAYED_EVERY == RELAYED_EVERY - 1
+        fitting = _fitting(relayed, only)
+        if not fitting:
+            relayed = not relayed
+            fitting = _fitting(relayed, only)
+        chosen = []
+        for _ in range(min(left, FAULTS_PER_LIFE)):
+            if not decks[relayed]:
+                decks[relayed] = chance.sample(fitting, len(fitting))
+            chosen.append(decks[relayed].pop())
+        left -= len(chosen)
+        lives.append(Life(seed, len(lives), relayed, tuple(chosen)))
+    return lives
+
+
+def _fitting(relayed: bool, only: Sequence[str]) -> list[Fault]:
+    return [
+        fault for fault in FAULTS if fault.relayed in (None, relayed) and (not only or fault.name in only)
+    ]
+
+
+class Stage(NamedTuple):
+    """What all pairs use, one after the other."""
+
+    wires: Wires
+    hub: Hub
+    nursery: Nursery
+    make_loads: MakeLoads
+
+
+def live(life: Life, folder: Path, stage: Stage, tally: Tally) -> None:
+    """Raises Violation, with all that is known, and leaves the files; else nothing is left."""
+    wires, hub, nursery, make_loads = stage
+    chance = random.Random(f"life-{life.seed}-{life.number}")
+    hub.call(lambda: hub.relay.seed(chance.randrange(1 << 30)))
+    pair = Pair(
+        folder, life.number, wires, hub, nursery, chance, relayed=life.relayed, settings=dict(life.settings)
+    )
+    fault_name = "start"
+    try:
+        pair.start(make_loads)
+        for fault in life.faults:
+            fault_name = fault.name
+            pair.step(f"--- {fault.name}")
+            pair.wait_sent(chance.randrange(120))
+            fault.run(pair, chance)
+            pair.step("it has to heal")
+            healed_s = pair.wait_healed()
+            pair.pause()
+            pair.step(f"healed in {healed_s:.2f} s")
+            messages, size = pair.check()
+            pair.resume()
+            tally.faults[fault.name] += 1
+            tally.healed_s.setdefault(fault.name, []).append(healed_s)
+            tally.messages += messages
+            tally.compared_bytes += size
+        fault_name = "end"
+        pair.pause()
+        pair.check()
+        pair.check_queues()
+    except AssertionError as error:
+        _keep(folder / "history.txt", pair.history)
+        raise Violation(_told(life, fault_name, pair, error)) from error
+    finally:
+        pair.close()
+        wires.mend()
+        hub.call(hub.relay.clear)
+        tally.sends.update(pair.history.statuses())
+        tally.divergences.update(pair.divergences)
+    shutil.rmtree(folder)
+    tally.lives += 1
+
+
+def _told(life: Life, fault: str, pair: Pair, error: Exception) -> str:
+    tails = "\n".join(f"--- {node.home.name}\n{node.tail()}" for node in pair.nodes if node.home.exists())
+    return (
+        f"seed {life.seed} life {life.number} fault {fault} in {pair.folder}:\n"
+        f"{type(error).__name__}: {error}\n" + "\n".join(pair.steps[-40:]) + f"\n{tails}"
+    )
+
+
+def _keep(path: Path, history: History) -> None:
+    with suppress(OSError), open(path, "w", encoding="utf-8") as file:
+        for send in sorted(history.sends, key=lambda one: one.began_s):
+            file.write(
+                f"{send.began_s:.3f} {send.ended_s:.3f} {send.client} {send.body[:24]!r} {send.status} "
+                f"{send.queue} {send.offset} {send.place}\n"
+            )
+        for alone in history.alone:
+            file.write(f"alone {alone}\n")
