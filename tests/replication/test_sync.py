@@ -61,7 +61,7 @@ async def waiting_for_a_copy(tmp_path: Path) -> AsyncIterator[tuple[RunningBroke
         assert (await producer.send(Message("T", b"before"))).status is SendStatus.OK
         between.open.clear()
         end = store.log.max_offset
-        sending = asyncio.ensure_future(producer.send(Message("T", b"waits")))
+        sending = asyncio.ensure_future(producer.send(Message("T", b"waits"), timeout_s=30))
         await until(lambda: store.log.max_offset > end)
         assert not sending.done()
         yield leader, between, sending
@@ -77,8 +77,8 @@ async def test_who_waits_when_a_leader_ends_hears_of_the_copy(tmp_path: Path, en
         await until(lambda: not leader.broker.store.state.writable)
         assert not sending.done()
         between.open.set()  # it is at the follower before the end
-        assert (await asyncio.wait_for(sending, 10)).status is SendStatus.OK
-        await asyncio.wait_for(ending, 20)
+        assert (await asyncio.wait_for(sending, 30)).status is SendStatus.OK
+        await asyncio.wait_for(ending, 60)
 
 
 @pytest.mark.parametrize(
@@ -93,5 +93,5 @@ async def test_who_waits_in_vain_when_a_leader_stops_is_told_so(
         await until(lambda: not leader.broker.store.state.writable)
         if link == "broken":
             between.cut()
-        assert (await asyncio.wait_for(sending, 10)).status is status
-        await asyncio.wait_for(stopping, 20)
+        assert (await asyncio.wait_for(sending, 30)).status is status
+        await asyncio.wait_for(stopping, 60)
