@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class Company:
     follower: RunningBroker
     other: RunningBroker
     dialer: Dialer
+    _kept: list[socket.socket] = field(default_factory=list)
 
     async def send(
         self, topic: str, body: bytes, properties: dict[str, str] | None = None, **more: Any
@@ -58,6 +60,21 @@ class Company:
             before = copy.passes
             copy.copy_now()
             await until(lambda before=before: copy.passes > before)
+
+    async def leader_goes(self) -> None:
+        """Stop the leader. Nobody else is given its ports meanwhile."""
+        await self.leader.stop()
+        at = self.leader.broker.endpoints
+        for port in (at.port, at.vip_port, at.ha_port):
+            kept = socket.socket()
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            kept.bind((at.host, port))
+            self._kept.append(kept)
+
+    async def leader_comes(self) -> None:
+        while self._kept:
+            self._kept.pop().close()
+        await self.leader.start()
 
     async def acts(self) -> None:
         await until(lambda: self.follower.broker.leadership.acts)
@@ -90,4 +107,9 @@ async def company(path: Path, **options: Any) -> AsyncIterator[Company]:
                 directory=path / "a1", nameserver=nameserver, brokerRole="SLAVE", brokerId=1, **settings
             )
         )
-        yield Company(nameserver, leader, follower, other, await enter(Dialer()))
+        made = Company(nameserver, leader, follower, other, await enter(Dialer()))
+        try:
+            yield made
+        finally:
+            for kept in made._kept:
+                kept.close()

@@ -18,6 +18,7 @@ from kerolox.broker.cluster.group_watch import GroupWatch
 from kerolox.broker.cluster.hand_back import HandBack, waits_for_followers
 from kerolox.broker.cluster.leader_notices import LeaderNotices
 from kerolox.broker.cluster.registration import Registrations, split_nameservers
+from kerolox.broker.cluster.strict_locks import StrictLocks
 from kerolox.broker.cluster.table_copy import TableCopy
 from kerolox.broker.consume.room import Consuming
 from kerolox.broker.endpoints import Endpoints, join
@@ -208,6 +209,7 @@ class Broker(CallerEvents):
             self.registrations.register_all,
             self.clock,
             tls=self.options.own_tls,
+            acting=self.options.acting,
         )
         self.group_watch = GroupWatch(
             self.leadership,
@@ -218,6 +220,9 @@ class Broker(CallerEvents):
             address=self.endpoints.address,
             copying=lambda: replication.follower.copying,
             changed=self.registrations.register_all,
+        )
+        membership.queue_locks.others = StrictLocks(
+            self.options, self.group_watch, self.group_watch.dialer, self.endpoints.address
         )
         self.leader_notices = LeaderNotices(
             self.store,

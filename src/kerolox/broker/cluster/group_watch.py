@@ -61,8 +61,8 @@ class GroupWatch:
         self._address = address
         self._copying = copying
         self._changed = changed
-        self._dialer = Dialer(clock=clock, tls=options.own_tls)
-        self._group = GroupMembers(self._dialer, options)
+        self.dialer = Dialer(clock=clock, tls=options.own_tls)
+        self._group = GroupMembers(self.dialer, options)
         self._alone = 0  # looks in a row after which this broker would act
         self._not_before_s = 0.0
         self._told = ""  # the last error that kept it from acting
@@ -84,7 +84,7 @@ class GroupWatch:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._dialer.close()
+        await self.dialer.close()
 
     # --- what others say --------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class GroupWatch:
                     broker_id=id,
                 )
                 body = self._topics.table.version.encode()
-                await self._dialer.tell(
+                await self.dialer.tell(
                     nameserver, RequestCode.QUERY_DATA_VERSION, version, body, timeout_s=timeout_s
                 )
             else:
@@ -173,6 +173,6 @@ class GroupWatch:
                     cluster_name=options.cluster,
                     broker_id=id,
                 )
-                await self._dialer.tell(nameserver, RequestCode.BROKER_HEARTBEAT, alive, timeout_s=timeout_s)
+                await self.dialer.tell(nameserver, RequestCode.BROKER_HEARTBEAT, alive, timeout_s=timeout_s)
         except KeroloxError:
             pass  # registering tells what is wrong with it

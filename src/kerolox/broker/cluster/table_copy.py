@@ -35,11 +35,13 @@ T = TypeVar("T")
 
 COPY_S = 10.0
 TIMER_S = 3.0  # the timer's checkpoint: so late a follower that leads knows what was delivered
+ACTING_S = 1.0  # the same of delays too, for a follower that may act for its leader
 
 
 class TableCopy:
     """Copies while this broker follows and a leader is known. ``register`` asks the name servers anew who
     leads, and tells them of topics that are other ones now. Without a timer there is nothing of it to copy.
+    ``acting``: this broker may act for its leader, and has to know soon what that has delivered.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class TableCopy:
         clock: Clock,
         *,
         tls: ClientTls | None = None,
+        acting: bool = False,
     ) -> None:
         self.passes = 0  # in which every table was copied
         self._store = store
@@ -63,6 +66,7 @@ class TableCopy:
         self._register = register
         self._clock = clock
         self._dialer = Dialer(clock=clock, tls=tls)
+        self._acting = acting
         self._failed: dict[str, str] = {}  # by table, the error that was told last
         self._ends: dict[str, dict[int, int]] = {}  # of all queues, when topics were asked for
         self._asked = False
@@ -99,6 +103,8 @@ class TableCopy:
                 if is_asked or now_s >= next_s:
                     await self._copy(leader, remote)
                     next_s = self._clock.monotonic_s() + COPY_S
+                if self._acting:
+                    await self._take(leader, "delay offsets", remote.delay_offsets, self._delay_offsets)
                 if self._timers is not None:
                     timers = self._timers
                     await self._take(leader, "timer checkpoint", remote.timer_checkpoint, timers.heard_leader)
@@ -108,7 +114,7 @@ class TableCopy:
     async def _pause(self) -> None:
         """Until it is time for the timer, or somebody asks."""
         self._wake.clear()
-        timer = self._clock.call_later(TIMER_S, self._wake.set)
+        timer = self._clock.call_later(ACTING_S if self._acting else TIMER_S, self._wake.set)
         if not self._asked:
             await self._wake.wait()
         timer.cancel()

@@ -4,12 +4,16 @@ for."""
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
 
 from kerolox.broker.bounds import QUEUE_LOCKS_MAX, too_many
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Later, Request, Row
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode
@@ -17,6 +21,19 @@ from kerolox.protocol.codes import RequestCode
 log = logging.getLogger(__name__)
 
 HELD_S = 60.0
+
+
+class OtherBrokers(Protocol):
+    """Those of the same name, where a lock counts that most of them grant."""
+
+    @property
+    def needed(self) -> int:
+        """How many have to grant a lock, this broker among them."""
+
+    async def lock(self, asked: LockRequest) -> list[frozenset[MessageQueue]]:
+        """What each of the others grants, of those that answer in time."""
+
+    async def unlock(self, asked: LockRequest) -> None: ...
 
 
 class QueueLocks:
@@ -29,6 +46,7 @@ class QueueLocks:
         *,
         exists: Callable[[MessageQueue], bool] = lambda queue: True,
     ) -> None:
+        self.others: OtherBrokers | None = None
         self._clock = clock
         self._exists = exists
         self._count = 0
@@ -42,14 +60,42 @@ class QueueLocks:
             (RequestCode.UNLOCK_BATCH_MQ, self.unlock_batch, None),
         ]
 
-    def lock_batch(self, request: Request[None]) -> Answer:
-        group, client_id, queues = _asked(request)
-        return Answer(body=LockAnswer(lock_ok_mq_set=self.lock(group, client_id, queues)).encode())
+    def lock_batch(self, request: Request[None]) -> Answer | Later:
+        asked = LockRequest.decode(request.body)
+        group, client_id = _who(asked)
+        others = self.others
+        if others is None or asked.only_this_broker or others.needed <= 1:
+            return _granted(self.lock(group, client_id, asked.mq_set))
+        return lambda: self._lock_everywhere(others, asked)
 
-    def unlock_batch(self, request: Request[None]) -> Answer:
-        group, client_id, queues = _asked(request)
-        self.unlock(group, client_id, queues)
-        return Answer()
+    def unlock_batch(self, request: Request[None]) -> Answer | Later:
+        asked = LockRequest.decode(request.body)
+        group, client_id = _who(asked)
+        self.unlock(group, client_id, asked.mq_set)
+        others = self.others
+        if others is None or asked.only_this_broker or others.needed <= 1:
+            return Answer()
+
+        async def unlock_everywhere() -> Answer:
+            await others.unlock(msgspec.structs.replace(asked, only_this_broker=True))
+            return Answer()
+
+        return unlock_everywhere
+
+    async def _lock_everywhere(self, others: OtherBrokers, asked: LockRequest) -> Answer:
+        """Grant what enough brokers grant. What too few do is free again at all of them: otherwise two
+        clients that ask at the same time keep each other out for a minute."""
+        group, client_id = _who(asked)
+        own = self.lock(group, client_id, asked.mq_set)
+        here_only = msgspec.structs.replace(asked, only_this_broker=True)
+        votes = Counter(own)
+        for granted in await others.lock(here_only):
+            votes.update(granted & asked.mq_set)
+        enough = frozenset(queue for queue in own if votes[queue] >= others.needed)
+        if lacking := asked.mq_set - enough:
+            self.unlock(group, client_id, lacking & own)
+            await others.unlock(msgspec.structs.replace(here_only, mq_set=lacking))
+        return _granted(enough)
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
         """Lock those of the queues that are free, the client's already, or held too long; which they are."""
@@ -113,8 +159,11 @@ class QueueLocks:
                 del self._locks[group]
 
 
-def _asked(request: Request[None]) -> tuple[str, str, frozenset[MessageQueue]]:
-    asked = LockRequest.decode(request.body)
+def _granted(queues: frozenset[MessageQueue]) -> Answer:
+    return Answer(body=LockAnswer(lock_ok_mq_set=queues).encode())
+
+
+def _who(asked: LockRequest) -> tuple[str, str]:
     if asked.consumer_group is None or asked.client_id is None:
         raise InvalidRequest("a lock needs consumerGroup and clientId")
-    return asked.consumer_group, asked.client_id, asked.mq_set
+    return asked.consumer_group, asked.client_id

@@ -73,8 +73,10 @@ class Replication:
         return Answer(body=status.encode())
 
     def runtime_info(self) -> dict[str, object]:
-        """Of a follower: how it stands with its leader, in words."""
-        return {} if self._leadership.leads else {"followerState": self.follower.text}
+        """Of a follower: how it stands with its leader, in words, and whether it acts for it."""
+        if self._leadership.leads:
+            return {}
+        return {"followerState": self.follower.text, "brokerActive": self._leadership.acts}
 
     def metrics(self, out: MetricText) -> None:
         joined = [one for one in self.leader.followers if one.joined]
@@ -119,6 +121,13 @@ class Replication:
             "gauge",
             "Of a follower: what its leader had more when it was asked last.",
             [] if self._leadership.leads else [({}, self.follower.lacking)],
+        )
+
+        out.metric(
+            "kerolox_acts",
+            "gauge",
+            "Whether this broker acts for a leader that is gone.",
+            [({}, self._leadership.acts)],
         )
 
     def _as_follower(self) -> HaClient:
