@@ -200,6 +200,8 @@ class Broker(CallerEvents):
             clock=self.clock,
         )
         tables.topics.on_saved.append(self.registrations.topic_changed)
+        # Name servers see a dead leader's connection break, too: they know of another one, or of none.
+        replication.follower.on_doubt.append(self.registrations.register_all)
         self.table_copy = TableCopy(
             self.store,
             self.leadership,

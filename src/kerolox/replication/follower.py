@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
 RETRY_FIRST_S = 0.2  # after a connection that ended, or could not be made
 RETRY_MAX_S = 5.0
+ASK_FIRST_S = 0.5  # between two questions who leads, while the leader cannot be reached; then twice as long
+ASK_MAX_S = 10.0
 RETRY_REFUSED_S = 30.0  # after something that needs people, or another leader
 ASK_END_S = 3.0  # how often the leader is asked where its log ends
 _TRYING = (LinkState.CONNECTING, LinkState.COMPARING)
@@ -51,6 +54,9 @@ class Follower:
         self.link: LeaderLink | None = None  # the last connection to it
         self.refusals = 0
         self.leaders_end = LeadersEnd(store.root)
+        self.on_doubt: list[Callable[[], None]] = []  # hears when it should be asked who leads
+        self._asked_s = -ASK_MAX_S  # when that was said last,
+        self._ask_s = ASK_FIRST_S  # and how long not again
         self._store = store
         self._settings = settings
         self._clock = clock
@@ -275,6 +281,8 @@ class Follower:
         self._refusal = ""
         if self.state is not LinkState.COPYING:
             self._set(LinkState.COPYING)
+            self._ask_s = ASK_FIRST_S
+            self._ask_who_leads()  # name servers may have lost sight of it, too
             log.info("follower_copies leader=%r from=%d", address, self._store.log.max_offset)
 
     def _refused(self, error: CannotFollow) -> None:
@@ -293,6 +301,16 @@ class Follower:
         if self.state is LinkState.COPYING or self.text != text:
             log.warning("leader_lost leader=%r error=%r next='it is tried again'", self.leader, text)
         self.state, self.text = LinkState.LOST, text
+        self._ask_who_leads()
+
+    def _ask_who_leads(self) -> None:
+        """At once when a connection broke or is there again, and less and less often while there is none."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._asked_s >= self._ask_s:
+            self._asked_s = now_s
+            self._ask_s = min(ASK_MAX_S, self._ask_s * 2)
+            for told in self.on_doubt:
+                told()
 
     def _set(self, state: LinkState) -> None:
         if state in _TRYING and self.state not in (LinkState.OFF, LinkState.NO_LEADER, *_TRYING):

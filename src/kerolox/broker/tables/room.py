@@ -61,6 +61,10 @@ class Tables:
         made.groups.create_system_groups()
         mind_lost_tables(base.store, made.topics, made.groups, made.offsets, made.modes)
         made._start_saving(base)
+        if not made.topics.table.was_loaded:
+            # Of a new store. A follower copies messages before it has its leader's topics: killed then, the
+            # next start has to see that there was nothing to be lost yet.
+            await made.topic_saver.saved()
         return made
 
     def _start_saving(self, base: Base) -> None:
