@@ -28,12 +28,13 @@ from .story import Stage, Tally, live, plan
 
 
 def main() -> None:
-    names = [fault.name for fault in FAULTS]
+    known = [fault.name for fault in FAULTS]
     parser = argparse.ArgumentParser(prog="python -m tests.partition", description=__doc__)
     parser.add_argument("--faults", type=int, default=300)
+    parser.add_argument("--mixed", type=int, default=0, help="faults of pairs with a broker of Apache's, too")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--life", type=int, action="append", help="only this pair; may be repeated")
-    parser.add_argument("--only", action="append", choices=names, default=[], help="may be repeated")
+    parser.add_argument("--only", action="append", choices=known, default=[], help="may be repeated")
     parser.add_argument("--clients", default="ours,java", help="who sends: ours, java, or both")
     parser.add_argument("--steps", action="store_true", help="say what is done, with times")
     parser.add_argument("--out", type=Path)
@@ -63,21 +64,20 @@ def main() -> None:
                 loads.append(JavaLoad(driver, hub.nameserver, topic, history))
             return loads
 
-        stage = Stage(wires, hub, nursery, make_loads)
-        for life in plan(args.seed, args.faults, args.only):
+        stage = Stage(wires, hub, nursery, get_jars() if args.mixed else None, make_loads)
+        for life in plan(args.seed, args.faults, args.only, args.mixed):
             if args.life is None or life.number in args.life:
-                progress(
-                    f"pair {life.number}: {', '.join(fault.name for fault in life.faults)}"
-                    + (", through the relay" if life.relayed else "")
-                )
+                names = ", ".join(fault.name for fault in life.faults)
+                through = ", through the relay" if life.relayed else ""
+                progress(f"pair {life.number}, {' and '.join(life.brokers)}{through}: {names}")
                 try:
                     live(life, folder / f"pair-{life.number}", stage, tally)
                 except Violation as error:
                     progress(f"VIOLATION: {error}")
                     sys.exit(1)
                 progress(
-                    f"{tally.total} of {args.faults} faults in {time.monotonic() - began_s:.0f} s, "
-                    f"refused by name: {dict(tally.divergences)}"
+                    f"{tally.total} faults of {args.faults + args.mixed} in "
+                    f"{time.monotonic() - began_s:.0f} s, refused by name: {dict(tally.divergences)}"
                 )
     shutil.rmtree(folder)
     result = {

@@ -1,4 +1,5 @@
-"""One of the two brokers: a process in a network of its own, which leads or follows as it is told."""
+"""One of the two brokers: a process in a network of its own, which leads or follows as it is told. Ours, or
+Apache's."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kerolox.replication.link_state import LinkState
+from tests.peers.jars import Jars
 from tests.peers.ours import OurServer
+from tests.peers.processes import JavaBroker
 from tests.peers.wire import request
 
 from .logs import Log, read_log
@@ -40,73 +43,56 @@ def wait_until(reached: Callable[[], bool], what: Callable[[], str], for_s: floa
     return time.monotonic() - began_s
 
 
-class Node(OurServer):
+class Node:
     """``number`` says which network it is in. Its store stays when it is stopped or killed."""
 
-    def __init__(
-        self,
-        home: Path,
-        number: int,
-        wires: Wires,
-        nursery: Nursery,
-        nameserver: str,
-        settings: Mapping[str, object],
-    ) -> None:
+    def __init__(self, home: Path, number: int, wires: Wires) -> None:
+        self.home = home
         self.number = number
         self.store = home / "store"
-        self.address = f"{wires.ip(number)}:{PORT}"
-        self.ha_address = f"{wires.copy_ip(number)}:{HA_PORT}"
+        self.client_address = f"{wires.ip(number)}:{PORT}"
         self._network = wires.nodes[number]
-        self._nursery = nursery
-        self._settings: dict[str, object] = {
-            "namesrvAddr": nameserver,
+        self._own = {
             "listenPort": PORT,
             "haListenPort": HA_PORT,
             "brokerIP1": wires.ip(number),
             "brokerIP2": wires.copy_ip(number),
             "storePathRootDir": self.store,
-            **settings,
         }
-        super().__init__(
-            home,
-            ["broker", "-c", str(home / "broker.conf")],
-            r"ready on \S+",
-        )
 
     # --- life -------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
         """Start as the leader."""
-        self._start({"brokerRole": "SYNC_MASTER", "brokerId": 0})
+        self.begin({"brokerRole": "SYNC_MASTER", "brokerId": 0})
 
     def follow(self, ha_address: str = "") -> None:
         """Start as a follower; of whom, name servers say, or where it copies from is given."""
         given = {"haMasterAddress": ha_address} if ha_address else {}
-        self._start({"brokerRole": "SLAVE", "brokerId": 1, **given})
+        self.begin({"brokerRole": "SLAVE", "brokerId": 1, **given})
 
-    def _start(self, role: Mapping[str, object]) -> None:
-        self.home.mkdir(parents=True, exist_ok=True)
-        lines = [f"{key}={value}" for key, value in {**self._settings, **role}.items()]
-        (self.home / "broker.conf").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        self.start()
+    def begin(self, role: Mapping[str, object]) -> None:
+        """Start with these settings beside its own, and return when it serves."""
+        raise NotImplementedError
 
-    def launch(self) -> Child:
-        return self._nursery.start(self.command, self.home, self._network.fd)
+    def end(self) -> None:
+        """Stop the clean way."""
+        raise NotImplementedError
 
-    def stop(self) -> int:
-        code = super().stop()
-        if code:
-            raise AssertionError(f"{self.home.name} ended with {code}\n{self.tail()}")
-        return code
+    def kill(self) -> None:
+        raise NotImplementedError
+
+    def process_id(self) -> int:
+        raise NotImplementedError
 
     def freeze(self) -> None:
         """It does nothing, and does not know it."""
-        os.kill(self.pid, signal.SIGSTOP)
-        stat = Path(f"/proc/{self.pid}/stat")
+        os.kill(self.process_id(), signal.SIGSTOP)
+        stat = Path(f"/proc/{self.process_id()}/stat")
         wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", lambda: "frozen", 30)
 
     def thaw(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        os.kill(self.process_id(), signal.SIGCONT)
 
     def wipe(self) -> None:
         """Its disk is lost."""
@@ -117,20 +103,20 @@ class Node(OurServer):
     def told(self) -> dict[str, str]:
         """What it tells of itself; nothing while it does not answer."""
         try:
-            answer = request(self.address, GET_BROKER_RUNTIME_INFO, timeout=2.0)
+            answer = request(self.client_address, GET_BROKER_RUNTIME_INFO, timeout=2.0)
             table: dict[str, str] = json.loads(answer.body)["table"]
         except (OSError, ValueError, KeyError):
             return {}
         return table
 
-    def end(self) -> int:
+    def log_end(self) -> int:
         """Where its log ends; -1 while it does not answer."""
         return int(self.told().get("commitLogMaxOffset", -1))
 
     def log(self) -> Log:
         """All of its log, as its files have it."""
-        wait_until(lambda: self.end() >= 0, lambda: f"{self.home.name} says where its log ends", 30)
-        return read_log(self.store, self.end())
+        wait_until(lambda: self.log_end() >= 0, lambda: f"{self.home.name} says where its log ends", 30)
+        return read_log(self.store, self.log_end())
 
     @property
     def copies(self) -> bool:
@@ -143,8 +129,90 @@ class Node(OurServer):
         return path.stat().st_size if path.exists() else 0
 
     def refusals(self, since: int) -> list[str]:
-        """The names of what it refused since then, in order."""
-        with open(self.home / "stderr.log", "rb") as file:
-            file.seek(since)
-            text = file.read().decode(errors="replace")
+        """The names of what it refused since then, in order. Apache's refuses nothing."""
+        path = self.home / "stderr.log"
+        text = path.read_bytes()[since:].decode(errors="replace") if path.exists() else ""
         return [LinkState(found["state"]).name for found in REFUSED.finditer(text)]
+
+    def last_words(self) -> str:
+        """The end of its log, for error messages."""
+        raise NotImplementedError
+
+
+class OurNode(Node):
+    """Ours."""
+
+    def __init__(
+        self, home: Path, number: int, wires: Wires, nursery: Nursery, settings: Mapping[str, object]
+    ) -> None:
+        super().__init__(home, number, wires)
+        self._settings = settings
+        self._server = _Server(home, nursery, self._network.fd)
+
+    def begin(self, role: Mapping[str, object]) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        lines = [f"{key}={value}" for key, value in {**self._own, **self._settings, **role}.items()]
+        (self.home / "broker.conf").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        self._server.start()
+
+    def end(self) -> None:
+        if code := self._server.stop():
+            raise AssertionError(f"{self.home.name} ended with {code}\n{self.last_words()}")
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def process_id(self) -> int:
+        return self._server.pid
+
+    def last_words(self) -> str:
+        return self._server.tail() if self.mark else ""
+
+
+class _Server(OurServer):
+    """Started by the nursery."""
+
+    def __init__(self, home: Path, nursery: Nursery, network: int) -> None:
+        super().__init__(home, ["broker", "-c", str(home / "broker.conf")], r"ready on \S+")
+        self._nursery = nursery
+        self._network = network
+
+    def launch(self) -> Child:
+        return self._nursery.start(self.command, self.home, self._network)
+
+
+class ApacheNode(Node):
+    """Apache's. What its store looks like is the same; what it refuses is nothing."""
+
+    def __init__(
+        self, home: Path, number: int, wires: Wires, jars: Jars, settings: Mapping[str, object]
+    ) -> None:
+        super().__init__(home, number, wires)
+        self._process = JavaBroker(
+            jars,
+            home,
+            str(settings["namesrvAddr"]),
+            port=PORT,
+            ha_port=HA_PORT,
+            store=self.store,
+            properties={**self._own, **settings},
+        )
+
+    def begin(self, role: Mapping[str, object]) -> None:
+        self._process.properties.update(role)
+        with self._network.inside():
+            self._process.start()
+
+    def end(self) -> None:
+        self._process.stop()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def process_id(self) -> int:
+        pid = self._process.pid
+        assert pid is not None
+        return pid
+
+    def last_words(self) -> str:
+        return self._process.tail()

@@ -6,21 +6,27 @@ import random
 import shutil
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.peers.jars import Jars
+
 from .faults import FAULTS, Fault
 from .history import History
 from .hub import Hub
 from .netns import Wires
+from .node import ApacheNode, Node, OurNode
 from .nursery import Nursery
 from .pair import MakeLoads, Pair, Violation
 
 FAULTS_PER_LIFE = 12
+MIXED_FAULTS_PER_LIFE = 13
 RELAYED_EVERY = 3  # lives
+OURS, APACHES = "ours", "apache's"
+MIXED = ((OURS, APACHES), (APACHES, OURS))
 
 
 class Life(NamedTuple):
@@ -30,12 +36,14 @@ class Life(NamedTuple):
     number: int
     relayed: bool
     faults: tuple[Fault, ...]
+    brokers: tuple[str, str] = (OURS, OURS)  # who leads, and who follows, at first
     settings: tuple[tuple[str, object], ...] = ()  # of both brokers, beside those every pair has
 
 
 @dataclass
 class Tally:
     faults: Counter[str] = field(default_factory=Counter)
+    brokers: Counter[str] = field(default_factory=Counter)  # faults, by who led and who followed
     healed_s: dict[str, list[float]] = field(default_factory=dict)
     sends: Counter[tuple[str, str]] = field(default_factory=Counter)
     divergences: Counter[str] = field(default_factory=Counter)
@@ -51,6 +59,7 @@ class Tally:
         clients = sorted({client for client, _ in self.sends})
         return {
             "faults": self.total,
+            "by_brokers": dict(sorted(self.brokers.items())),
             "by_name": {
                 name: {
                     "faults": count,
@@ -71,8 +80,9 @@ class Tally:
         }
 
 
-def plan(seed: int, faults: int, only: Sequence[str] = ()) -> list[Life]:
-    """Lives with so many faults in all, each kind about as often as the others."""
+def plan(seed: int, faults: int, only: Sequence[str] = (), mixed: int = 0) -> list[Life]:
+    """Lives with so many faults in all, each kind about as often as the others; then as many as ``mixed``
+    says of pairs with one of Apache's brokers."""
     chance = random.Random(f"partition-{seed}")
     decks: dict[bool, list[Fault]] = {True: [], False: []}
     lives: list[Life] = []
@@ -90,6 +100,14 @@ def plan(seed: int, faults: int, only: Sequence[str] = ()) -> list[Life]:
             chosen.append(decks[relayed].pop())
         left -= len(chosen)
         lives.append(Life(seed, len(lives), relayed, tuple(chosen)))
+    fitting = [fault for fault in _fitting(False, only) if fault.mixed]
+    for turn in range(0, mixed, MIXED_FAULTS_PER_LIFE):
+        count = min(mixed - turn, MIXED_FAULTS_PER_LIFE)
+        chosen = [
+            fault for _ in range(0, count, len(fitting)) for fault in chance.sample(fitting, len(fitting))
+        ]
+        brokers = MIXED[turn // MIXED_FAULTS_PER_LIFE % len(MIXED)]
+        lives.append(Life(seed, len(lives), False, tuple(chosen[:count]), brokers))
     return lives
 
 
@@ -105,20 +123,34 @@ class Stage(NamedTuple):
     wires: Wires
     hub: Hub
     nursery: Nursery
+    jars: Jars | None  # for pairs with Apache's broker
     make_loads: MakeLoads
+
+    def make_nodes(self, life: Life, folder: Path, settings: Mapping[str, object]) -> list[Node]:
+        settings = {**settings, **dict(life.settings)}
+        nodes: list[Node] = []
+        for number, kind in enumerate(life.brokers):
+            home = folder / f"node-{number}"
+            if kind == OURS:
+                nodes.append(OurNode(home, number, self.wires, self.nursery, settings))
+            else:
+                assert self.jars is not None
+                nodes.append(ApacheNode(home, number, self.wires, self.jars, settings))
+        return nodes
 
 
 def live(life: Life, folder: Path, stage: Stage, tally: Tally) -> None:
     """Raises Violation, with all that is known, and leaves the files; else nothing is left."""
-    wires, hub, nursery, make_loads = stage
+    wires, hub = stage.wires, stage.hub
     chance = random.Random(f"life-{life.seed}-{life.number}")
     hub.call(lambda: hub.relay.seed(chance.randrange(1 << 30)))
     pair = Pair(
-        folder, life.number, wires, hub, nursery, chance, relayed=life.relayed, settings=dict(life.settings)
-    )
+        folder, life.number, wires, hub, chance,
+        lambda settings: stage.make_nodes(life, folder, settings), relayed=life.relayed,
+    )  # fmt: skip
     fault_name = "start"
     try:
-        pair.start(make_loads)
+        pair.start(stage.make_loads)
         for fault in life.faults:
             fault_name = fault.name
             pair.step(f"--- {fault.name}")
@@ -131,6 +163,7 @@ def live(life: Life, folder: Path, stage: Stage, tally: Tally) -> None:
             messages, size = pair.check()
             pair.resume()
             tally.faults[fault.name] += 1
+            tally.brokers[" and ".join(life.brokers)] += 1
             tally.healed_s.setdefault(fault.name, []).append(healed_s)
             tally.messages += messages
             tally.compared_bytes += size
@@ -152,7 +185,7 @@ def live(life: Life, folder: Path, stage: Stage, tally: Tally) -> None:
 
 
 def _told(life: Life, fault: str, pair: Pair, error: Exception) -> str:
-    tails = "\n".join(f"--- {node.home.name}\n{node.tail()}" for node in pair.nodes if node.home.exists())
+    tails = "\n".join(f"--- {node.home.name}\n{node.last_words()}" for node in pair.nodes)
     return (
         f"seed {life.seed} life {life.number} fault {fault} in {pair.folder}:\n"
         f"{type(error).__name__}: {error}\n" + "\n".join(pair.steps[-40:]) + f"\n{tails}"

@@ -46,7 +46,7 @@ def run(life: Life, wires: Wires, folder: Path) -> Tally:
         def make_loads(topic: str, history: History) -> Sequence[Load]:
             return [OurLoad(hub, topic, history, SEED)]
 
-        live(life, folder / "pair", Stage(wires, hub, nursery, make_loads), tally)
+        live(life, folder / "pair", Stage(wires, hub, nursery, None, make_loads), tally)
     return tally
 
 
@@ -94,4 +94,5 @@ def test_a_plan_is_the_same_each_time_and_has_every_fault() -> None:
     assert len(done) == 300
     assert set(done) == {fault.name for fault in FAULTS}
     assert all(fault.relayed in (None, life.relayed) for life in lives for fault in life.faults)
+    assert [life.brokers for life in plan(3, 0, mixed=26)] == [("ours", "apache's"), ("apache's", "ours")]
     assert {fault.name for life in plan(3, 40, ["resets"]) for fault in life.faults} == {"resets"}
