@@ -88,7 +88,8 @@ chaos: $(STAMP)
 # A leader and its follower in networks of their own, whose wires, processes and disks fail while our client and
 # Apache's send; a checker decides. Needs root and iproute2.
 partition: $(STAMP)
-	$(BIN)/python -m tests.partition --faults $(or $(FAULTS),300) --out docs/results/partition.json $(ARGS)
+	$(BIN)/python -m tests.partition --faults $(or $(FAULTS),300) --mixed $(or $(MIXED),26) \
+	    --out docs/results/partition.json $(ARGS)
 
 # The slow tests on Spark: kills at every step, a cluster's audit and replay, the Java of PyPI.
 spark: $(STAMP)

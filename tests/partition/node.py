@@ -26,6 +26,7 @@ PORT = 10911
 HA_PORT = 10912
 GET_BROKER_RUNTIME_INFO = 28
 POLL_S = 0.02
+RESYNC_S = 30.0
 REFUSED = re.compile(r"""cannot_follow .*? state=(?P<quote>['"])(?P<state>.*?)(?P=quote) reason=""")
 
 
@@ -98,6 +99,10 @@ class Node:
         """Its disk is lost."""
         shutil.rmtree(self.store)
 
+    def resync(self, leader: str) -> None:
+        """It does not run: take its log back to what the leader at this address has too."""
+        raise NotImplementedError
+
     # --- what it says -----------------------------------------------------------------------------------
 
     def told(self) -> dict[str, str]:
@@ -165,6 +170,18 @@ class OurNode(Node):
     def process_id(self) -> int:
         return self._server.pid
 
+    def resync(self, leader: str) -> None:
+        command = ["store", "resync", str(self.store), "--leader", leader, "--yes"]
+        process = self._server.nursery.start(
+            [*command, "-c", str(self.home / "broker.conf")], self.home, self._network.fd
+        )
+        with process.stdout as out:
+            said = out.read()
+        if code := process.wait(RESYNC_S):
+            raise AssertionError(
+                f"kerolox {' '.join(command)} ended with {code}: {said}\n{self.last_words()}"
+            )
+
     def last_words(self) -> str:
         return self._server.tail() if self.mark else ""
 
@@ -174,11 +191,11 @@ class _Server(OurServer):
 
     def __init__(self, home: Path, nursery: Nursery, network: int) -> None:
         super().__init__(home, ["broker", "-c", str(home / "broker.conf")], r"ready on \S+")
-        self._nursery = nursery
+        self.nursery = nursery
         self._network = network
 
     def launch(self) -> Child:
-        return self._nursery.start(self.command, self.home, self._network)
+        return self.nursery.start(self.command, self.home, self._network)
 
 
 class ApacheNode(Node):

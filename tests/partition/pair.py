@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import time
@@ -14,9 +13,6 @@ from kerolox.client.admin.admin import Admin
 from kerolox.client.nameservers import NameServers
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.topics import TopicConfig
-from kerolox.store.message_store import MessageStore
-from kerolox.store.options import StoreOptions
-from kerolox.store.state import Obstacle
 from tests.peers.wire import request
 
 from . import checker
@@ -275,30 +271,14 @@ class Pair:
         if state != "COPYING":
             self.divergences.append(state)
             follower.kill()
-            if self.chance.random() < 0.5:
+            if self.chance.random() < 0.3:
                 self.step("its store is moved away")
                 follower.wipe()
             else:
-                place = checker.first_difference(leaders, own) or min(leaders.end, own.end)
-                common = max(
-                    (one.place + one.size for one in records_of(own) if one.place + one.size <= place),
-                    default=0,
-                )
-                self.step(f"its log is cut at {common}")
-                asyncio.run(cut(follower.store, common))
+                follower.resync(self.leader.client_address)
+                self.step("its log was taken back to the leader's: kerolox store resync")
             self._refused_mark = follower.mark  # from here on there is nothing to refuse
             self.follow()
         else:
             self._refused_mark = mark
         self.resume()
-
-
-async def cut(store: Path, offset: int) -> None:
-    """Drop what a store that nobody uses has behind a place."""
-    options = StoreOptions(
-        store_path=str(store), commit_log_file_bytes=LOG_FILE_BYTES, queue_file_bytes=QUEUE_FILE_BYTES,
-        index_slots=1000, index_entries=4000, disk_free_enough=1,
-    )  # fmt: skip
-    async with MessageStore(options) as opened:
-        opened.state.set(Obstacle.FOLLOWER, "it is cut")
-        await opened.truncate(offset)
