@@ -246,7 +246,7 @@ def _lead_on(pair: Pair, chance: random.Random) -> None:
         # Not before: what a dead process has written its kernel sends, as soon as it can.
         _join(pair)
         pair.resume()
-        pair.wait_sent(chance.choice((0, 1, 20, 60)))
+        pair.wait_sent(chance.choice((0, 1, 30, 250)))
         pair.pause()
     pair.come_back()
 
