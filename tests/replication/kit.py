@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kerolox.clock import SYSTEM_CLOCK
+from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.net.dialer import Dialer
 from kerolox.replication.follower import Follower
 from kerolox.replication.ha_port import HaPort
@@ -94,14 +94,19 @@ class Leading:
     """A store that is led by, with its port."""
 
     def __init__(
-        self, store: MessageStore, settings: Settings | None = None, *, watched: bool = True
+        self,
+        store: MessageStore,
+        settings: Settings | None = None,
+        *,
+        watched: bool = True,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.store = store
         self.settings = settings or Settings()
         self.told = Told(store)
         if watched:  # then what is told does not reach who answers
             store.replicas = self.told
-        self.leader = Leader(store, self.settings, SYSTEM_CLOCK)
+        self.leader = Leader(store, self.settings, clock)
         self.port = HaPort("127.0.0.1", 0)
         self.port.accept = self.leader.accept
 
