@@ -47,6 +47,7 @@ WITHOUT_TWIN = {
                 "refresh_routes",
                 "remove_consumer",
                 "remove_producer",
+                "replica",
                 "retire",
                 "spawn",
                 "user_name",

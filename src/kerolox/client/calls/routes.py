@@ -131,6 +131,7 @@ class RouteTable:
         self.servers = servers
         self._on_change = on_change
         self._known: dict[str, Route] = {}
+        self._replicas: dict[str, Mapping[int, str]] = {}  # by broker name, as was told last
 
     # --- what is known ------------------------------------------------------------------------
 
@@ -152,13 +153,17 @@ class RouteTable:
                 found.setdefault(name, {}).update(addresses)
         return found
 
+    def replicas(self, broker: str) -> Mapping[int, str]:
+        """Where the brokers of a name are, by their ids. Of several routes that tell of them the one that was
+        asked for last counts."""
+        found = self._replicas.get(broker)
+        if found is None:
+            found = next((route.brokers[broker] for route in self if broker in route.brokers), {})
+        return found
+
     def address(self, broker: str, broker_id: int = MASTER, *, exact: bool = False) -> str | None:
-        """Where a broker is: the member with this id, or unless ``exact`` the next best for reading."""
-        for route in self._known.values():
-            found = address_of(route.brokers.get(broker) or {}, broker_id, exact=exact)
-            if found is not None:
-                return found
-        return None
+        """Where a broker is: the one with this id, or unless ``exact`` the next best for reading."""
+        return address_of(self.replicas(broker), broker_id, exact=exact)
 
     def broker_at(self, address: str) -> str:
         """The name of the broker that advertises an address."""
@@ -169,6 +174,9 @@ class RouteTable:
 
     def keep(self, route: Route) -> Route:
         known = self._known.get(route.topic)
+        for gone in known.brokers.keys() - route.brokers.keys() if known is not None else ():
+            self._replicas.pop(gone, None)
+        self._replicas.update(route.brokers)
         if known is not None and known.same_as(route):
             return known
         self._known[route.topic] = route

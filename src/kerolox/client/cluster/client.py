@@ -19,6 +19,7 @@ import random
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Self, TypeVar
 
+from kerolox.client.calls.readers import Reader, Replica
 from kerolox.client.calls.routes import MASTER, Route, cluster_info, masters_of
 from kerolox.client.calls.signing import goes_plain
 from kerolox.client.cluster.heartbeats import Heartbeats
@@ -242,6 +243,15 @@ class Client(PeerEvents):
         if found is None:
             raise BrokerNotRegistered(
                 "", self.nameservers.addresses[0], f"no broker {broker!r} with id {broker_id} is registered"
+            )
+        return found
+
+    def replica(self, broker: str, reader: Reader) -> Replica:
+        """Who of a broker name is to be read from. Raises BrokerNotRegistered."""
+        found = reader.choose(self.routes.known.replicas(broker), self.clock.monotonic_s())
+        if found is None:
+            raise BrokerNotRegistered(
+                "", self.nameservers.addresses[0], f"no broker {broker!r} is registered"
             )
         return found
 

@@ -28,6 +28,7 @@ from kerolox.protocol.headers.send import SendBackRequest
 
 if TYPE_CHECKING:
     from kerolox.client.cluster.client import Client
+    from kerolox.net.peer import Peer
 
 OFFSET_TIMEOUT_S = 5.0
 LOCK_TIMEOUT_S = 1.0
@@ -45,6 +46,11 @@ class QueueCalls:
 
     def _any(self, queue: Queue) -> str:
         return self._client.address(queue.broker, MASTER)
+
+    def listener(self, queue: Queue) -> Peer | None:
+        """The connection over which progress is told. After a crash a broker has forgotten some of it."""
+        address = self._client.routes.known.address(queue.broker)
+        return None if address is None else self._client.ready_peer(address)
 
     # --- offsets --------------------------------------------------------------------------------------
 

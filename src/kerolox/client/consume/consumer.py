@@ -26,7 +26,14 @@ from kerolox.client.ids import client_id
 from kerolox.client.messages import Queue
 from kerolox.client.names import check_group
 from kerolox.client.options import ClientOptions
-from kerolox.errors import Closed, KeroloxError, RequestFailed
+from kerolox.errors import (
+    Closed,
+    ConnectFailed,
+    ConnectionLost,
+    KeroloxError,
+    RequestFailed,
+    RequestTimeout,
+)
 from kerolox.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     ConsumerData,
@@ -322,10 +329,13 @@ class Consumer(ConsumingMember):
             *(self._start_offset(queue) for queue in allowed), return_exceptions=True
         )
         taken = 0
+        lost: set[str] = set()  # topics with a broker that does not answer: perhaps another one does now
         for queue, start in zip(allowed, starts, strict=True):
             if isinstance(start, KeroloxError):
                 if not self.failed(start, queue.topic, queue.broker):
                     log.warning("start_unknown queue=%s error=%r next='tried again soon'", queue, str(start))
+                if isinstance(start, ConnectFailed | ConnectionLost | RequestTimeout):
+                    lost.add(queue.topic)
                 continue
             if isinstance(start, BaseException):
                 raise start
@@ -334,11 +344,13 @@ class Consumer(ConsumingMember):
                 continue
             self._hold(HeldQueue(queue, wanted, start))
             taken += 1
+        await self.client.routes.refresh_all(lost)
         return taken
 
     def _hold(self, held: HeldQueue) -> None:
         self.held[held.queue] = held
         held.paused = self._paused is None or held.queue in self._paused
+        held.reader.read_from = self.options.read_from
         held.pulled_at_s = self._clock.monotonic_s()
         self.pulling.start(held)
         self._held(held)
@@ -468,7 +480,11 @@ class Consumer(ConsumingMember):
         due: dict[Queue, int] = {}
         for held in queues:
             offset = self._progress(held)
-            if offset is not None and offset != held.saved_offset:
+            if offset is None:
+                continue
+            listener = self.keeping.listener(held.queue)
+            is_new = listener is not None and listener is not held.saved_by
+            if offset != held.saved_offset or is_new:  # another broker, or one that may have forgotten
                 due[held.queue] = offset
         if not due:
             return {}
@@ -476,6 +492,7 @@ class Consumer(ConsumingMember):
         for held in queues:
             if held.queue in due and held.queue not in failed:
                 held.saved_offset = due[held.queue]
+                held.saved_by = self.keeping.listener(held.queue)
         return failed
 
     def _progress(self, held: HeldQueue) -> int | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
+from kerolox.client.calls.readers import LEADER, check_read_from
 from kerolox.client.consume.allocation import STRATEGIES, Strategy, average
 from kerolox.errors import OptionError
 from kerolox.protocol.reserved import TRACE_TOPIC
@@ -41,6 +42,7 @@ class ConsumerOptions:
     topic_bytes_max: int = 0
 
     # --- pulling
+    read_from: str = LEADER  # or "follower": from copies where there are some; without a leader always
     pull_count: int = 32  # brokers have limits of their own
     pull_bytes: int = 256 << 10
     hold_s: float = 15.0  # how long a broker may hold a pull that finds nothing
@@ -60,6 +62,7 @@ class ConsumerOptions:
         for name in ("queue_messages_max", "queue_bytes_max", "pull_count", "pull_bytes"):
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "1 or more")
+        check_read_from(self.read_from)
         for name in ("balance_s", "save_s", "hold_s"):
             if getattr(self, name) <= 0:
                 raise OptionError(name, getattr(self, name), "a number of seconds over 0")

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from kerolox.client.calls.readers import Reader, Replica
 from kerolox.client.messages import Queue, Received
 from kerolox.protocol.bodies.heartbeat import SubscriptionData
 
@@ -25,8 +26,10 @@ class HeldQueue:
         self.size_bytes = 0  # of what is not done
         self.dropped = False
         self.paused = False
-        self.broker_id = 0  # which broker of the name to pull from, as the last answer said
+        self.reader = Reader(spread=queue.queue_id)  # says which broker of the name to pull from
+        self.asked: Replica | None = None  # the one that was asked last
         self.saved_offset: int | None = None  # what the broker was told last
+        self.saved_by: object = None  # who was told so
         self.failures = 0  # pulls in a row that failed
         self.pulled_at_s = 0.0
         self.consumed_at_ms = 0

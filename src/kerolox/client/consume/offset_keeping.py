@@ -30,6 +30,10 @@ class OffsetKeeping(Protocol):
     async def save(self, offsets: Mapping[Queue, int], *, surely: bool) -> dict[Queue, KeroloxError]:
         """Save these; returns those that could not be, and why. ``surely``: wait until it is certain."""
 
+    def listener(self, queue: Queue) -> object:
+        """Who hears of progress now: when that is another one, it has to be told anew. None: nobody yet, or
+        it stays the same."""
+
 
 class BrokerOffsets:
     """At the brokers."""
@@ -52,6 +56,9 @@ class BrokerOffsets:
             elif isinstance(result, BaseException):
                 raise result
         return failed
+
+    def listener(self, queue: Queue) -> object:
+        return self._calls.listener(queue)
 
 
 class FileOffsets:
@@ -81,6 +88,9 @@ class FileOffsets:
                 failure = KeroloxError(f"progress could not be saved in {self.path}: {error}")
                 return dict.fromkeys(offsets, failure)
         return {}
+
+    def listener(self, queue: Queue) -> object:
+        return None
 
     def _read(self) -> dict[Queue, int]:
         for path in (self.path, self.path.with_suffix(".json.bak")):

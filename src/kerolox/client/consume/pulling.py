@@ -7,6 +7,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from kerolox.client.calls.pulls import PULL_CODES
+from kerolox.client.calls.readers import Replica
+from kerolox.client.calls.retries import RefreshGap
 from kerolox.client.calls.routes import MASTER
 from kerolox.client.consume.held_queue import HeldQueue
 from kerolox.client.errors import failure
@@ -43,6 +45,7 @@ class Pulling:
         self._client = consumer.client
         self._clock = consumer.client.clock
         self._introducing: asyncio.Task[int] | None = None  # one heartbeat for all queues that need it
+        self._gap = RefreshGap(self._clock.monotonic_s)
 
     def start(self, held: HeldQueue) -> None:
         """Pull it, from where it is now. A pull that is under way is given up."""
@@ -78,11 +81,12 @@ class Pulling:
 
     async def _pull_once(self, held: HeldQueue) -> None:
         queue, options = held.queue, self._consumer.options
-        address = self._client.address(queue.broker, held.broker_id)
-        # Without a master others are asked: those take no progress along with a pull.
-        at_master = address == self._client.routes.known.address(queue.broker, MASTER, exact=True)
+        held.asked = None
+        replica = held.asked = self._client.replica(queue.broker, held.reader)
+        address = replica.address
         flags = self._consumer.pull_flags | PULL_SUSPEND
-        commit = held.commit_offset if held.heard and at_master and not options.broadcasting else 0
+        # Followers take no progress along with a pull.
+        commit = held.commit_offset if held.heard and replica.leads and not options.broadcasting else 0
         if commit > 0 and self._consumer.tells_progress():
             flags |= PULL_COMMIT_OFFSET
         else:
@@ -121,9 +125,13 @@ class Pulling:
                 return
             raise failure(answer, address=address, code=code)
         header = answer.header(PullAnswer)
-        held.broker_id = header.suggest_which_broker_id
+        is_stuck = answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and (
+            header.next_begin_offset == offset_asked
+        )
+        held.reader.answered(replica, header.suggest_which_broker_id, stuck=is_stuck)
         if commit:
             held.saved_offset = commit
+            held.saved_by = peer
         messages: list[Received] = []
         if answer.code == ResponseCode.SUCCESS:
             messages = decode_received(answer.body, queue.broker)
@@ -146,6 +154,20 @@ class Pulling:
         held.take(messages, header.next_begin_offset)
         if messages:
             self._consumer.arrived(held)
+        elif is_stuck and not replica.leads:
+            await self._wait_at(replica, held)
+
+    async def _wait_at(self, replica: Replica, held: HeldQueue) -> None:
+        """A follower has nothing more, and holds no pull: its leader does, it says. If that is not where the
+        next pull goes, it may have come back; meanwhile the follower is not asked all the time."""
+        queue, known = held.queue, self._client.routes.known
+        if MASTER not in known.replicas(queue.broker) and self._gap.is_over(queue.topic):
+            try:
+                await self._client.routes.refresh(queue.topic)
+            except KeroloxError as error:
+                log.info("route_not_refreshed topic=%s error=%r", queue.topic, str(error))
+        if self._client.replica(queue.broker, held.reader) == replica:
+            await self._clock.sleep(held.reader.pause_s())
 
     def _is_stale(self, held: HeldQueue, offset_asked: int) -> bool:
         return held.dropped or held.next_offset != offset_asked
@@ -155,12 +177,14 @@ class Pulling:
         if code == ResponseCode.FLOW_CONTROL:
             await self._clock.sleep(FLOW_CONTROL_PAUSE_S)
             return
-        held.broker_id = MASTER
+        held.reader.suggested = MASTER
         if code in _UNKNOWN_THERE:
             log.info("pull_too_early queue=%s error=%r", held.queue, str(error))
             await asyncio.shield(self._introduce())
             await self._clock.sleep(EARLY_PAUSE_S)
             return
+        if held.asked is not None:
+            held.reader.failed(held.asked, error, self._clock.monotonic_s())
         if not self._consumer.failed(error, held.queue.topic, held.queue.broker):
             times = held.failures = held.failures + 1
             if times & (times - 1) == 0:  # counted, not repeated
