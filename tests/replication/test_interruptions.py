@@ -129,7 +129,7 @@ async def test_brokers_change_places(tmp_path: Path) -> None:
         assert of.ha_client_runtime_info.master_addr == one.endpoints.ha_address
         assert of.ha_client_runtime_info.max_offset == end
         assert of.ha_client_runtime_info.last_read_timestamp > 0
-        assert two.replication.runtime_info() == {"followerState": LinkState.COPYING.value}
+        assert two.replication.runtime_info()["followerState"] == LinkState.COPYING.value
         # The new leader goes on where the old one ended: the queues too.
         await one.leadership.follow("it is tired")
         await two.leadership.lead()

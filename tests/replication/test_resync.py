@@ -154,7 +154,7 @@ async def test_one_that_goes_on_where_the_leader_ends(tmp_path: Path, before: in
             # Wherever people look.
             ha = HaStatus.decode(follower.replication.ha_status(None).body)  # type: ignore[arg-type]
             assert ha.ha_client_runtime_info.link_text == text
-            assert follower.replication.runtime_info() == {"followerState": text}
+            assert follower.replication.runtime_info()["followerState"] == text
         parting, aside = await resync(tmp_path, leader)
         assert (parting.found, parting.common_end) == (Found.AHEAD, end)
         assert (parting.behind.records, parting.leader_ms) == (300, 0)
