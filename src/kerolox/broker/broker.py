@@ -13,11 +13,13 @@ import kerolox.protocol.fast_codecs  # noqa: F401 — registers the fast codecs
 from kerolox.broker.admin.admin import Admin
 from kerolox.broker.base import Base, lanes_of, set_ages
 from kerolox.broker.cluster.address import advertised_host, resolve
+from kerolox.broker.cluster.fellows import Fellows
 from kerolox.broker.cluster.followers_progress import FollowersProgress
 from kerolox.broker.cluster.group_watch import GroupWatch
 from kerolox.broker.cluster.hand_back import HandBack, waits_for_followers
 from kerolox.broker.cluster.leader_notices import LeaderNotices
 from kerolox.broker.cluster.registration import Registrations, split_nameservers
+from kerolox.broker.cluster.role_changes import RoleChanges
 from kerolox.broker.cluster.strict_locks import StrictLocks
 from kerolox.broker.cluster.table_copy import TableCopy
 from kerolox.broker.consume.room import Consuming
@@ -85,6 +87,7 @@ class Broker(CallerEvents):
         push(self.ports.close)
         await self._open_store()
         push(self.store.close)
+        await self._refuse_second_leader()
         await self._build()
         await self.store.finish_cut()
         for part in (
@@ -234,6 +237,7 @@ class Broker(CallerEvents):
             register=self.registrations.register_all,
             copy_from=replication.follower.lead_by,
         )
+        nameservers = split_nameservers(self.options.nameservers)
         self.admin = Admin(
             base,
             tables,
@@ -243,6 +247,14 @@ class Broker(CallerEvents):
             settled=self.registrations.settled,
             found=self.endpoints.as_options() | {"queue_extension_bits": self.consuming.filters.bloom.bits},
             changed=self.options_changed,
+            roles=RoleChanges(
+                self.store,
+                self.leadership,
+                replication.follower,
+                Fellows(replication.dialer, nameservers, self.options, self.address),
+                self._followers_progress,
+                self._register_role,
+            ),
         )
         self.admin.runtime_info.more.append(replication.runtime_info)
         doors = (self.ports.handlers, self.ports.vip_handlers)
@@ -273,13 +285,11 @@ class Broker(CallerEvents):
             return
         leader = self.replication.leader
         async with Dialer(clock=self.clock, tls=options.own_tls) as dialer:
-            timers = self.later.timers if options.acting and options.timer_wheel else None
-            progress = FollowersProgress(dialer, self.store, self.tables, timers, acting=options.acting)
             hand_back = HandBack(
                 dialer,
                 options,
                 self.endpoints,
-                progress,
+                self._followers_progress(dialer),
                 self.clock,
                 nameservers=nameservers,
                 flushed=self.store.progress.flushed,
@@ -292,6 +302,23 @@ class Broker(CallerEvents):
             with self.ports.isolated():
                 await self.ports.open()
                 await hand_back.take()
+
+    def _followers_progress(self, dialer: Dialer) -> FollowersProgress:
+        acting = self.options.acting and not self.leadership.acts  # then this one delivered last
+        timers = self.later.timers if acting and self.options.timer_wheel else None
+        return FollowersProgress(dialer, self.store, self.tables, timers, acting=acting)
+
+    async def _refuse_second_leader(self) -> None:
+        options = self.options
+        nameservers = split_nameservers(options.nameservers)
+        if self.leadership.begins_as_leader and nameservers:
+            async with Dialer(clock=self.clock, tls=options.own_tls) as dialer:
+                fellows = Fellows(dialer, nameservers, options, self.address)
+                await fellows.refuse_second_leader(str(self.store.root))
+
+    async def _register_role(self) -> None:
+        self.registrations.register_all()
+        await self.registrations.settled()
 
     @property
     def handlers(self) -> Handlers:

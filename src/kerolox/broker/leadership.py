@@ -22,15 +22,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.errors import OptionError
+from kerolox.options import specs
 from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 
 log = logging.getLogger(__name__)
+
+ROLE_KEYS = frozenset({"brokerRole", "brokerId"})
 
 
 class Part(Protocol):
@@ -65,6 +68,21 @@ class LeaderAddress(NamedTuple):
 
     address: str
     ha_address: str  # where it is copied from; empty when nobody said
+
+
+class RoleChange(NamedTuple):
+    """A role to take while the broker runs. Leaders have no number, whatever the settings say."""
+
+    role: BrokerRole
+    follower_id: int
+
+    @property
+    def leads(self) -> bool:
+        return self.role is not BrokerRole.SLAVE
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"brokerRole": self.role.value, "brokerId": str(self.follower_id)}
 
 
 class Leadership:
@@ -212,6 +230,15 @@ class Leadership:
             self.acts = False
             await self._end_parts()
 
+    async def take_role(self, to: RoleChange) -> None:
+        """Another role while it runs."""
+        self._follower_id = to.follower_id
+        if to.leads:
+            self._store.acks.wait_for_replicas = to.role is BrokerRole.SYNC_MASTER
+            await self.lead()
+        else:
+            await self.follow("this broker is a SLAVE")
+
     async def stop(self) -> None:
         """The broker closes: the parts end, and messages are taken until the store takes none. Until then
         followers copy, too; who closes the broker ends that last."""
@@ -224,6 +251,24 @@ class Leadership:
     async def _end_parts(self, but: Part | None = None) -> None:
         while self._at_work and self._at_work[-1] is not but:
             await self._at_work.pop().follow()
+
+
+def role_of(options: BrokerOptions) -> RoleChange:
+    """The one it has."""
+    return RoleChange(options.role, options.broker_id)
+
+
+def role_asked(options: BrokerOptions, wanted: Mapping[str, str]) -> RoleChange | None:
+    """The role that changed settings ask for; None if it is the one there is. Raises OptionError."""
+    if not ROLE_KEYS & wanted.keys():
+        return None
+    known = {spec.key: spec for spec in specs(BrokerOptions)}
+    role = known["brokerRole"].parse(wanted.get("brokerRole", options.role.value), "update")
+    follower_id = known["brokerId"].parse(wanted.get("brokerId", str(options.broker_id)), "update")
+    to = RoleChange(role, follower_id if role is BrokerRole.SLAVE else 0)
+    if not to.leads and not to.follower_id:
+        raise OptionError("brokerId", 0, "1 or more with brokerRole=SLAVE: set both at once", "update")
+    return None if to == role_of(options) else to
 
 
 def check_role(options: BrokerOptions) -> None:

@@ -49,9 +49,11 @@ class BrokerOptions(StoreOptions):
     cluster: str = option("DefaultCluster", "Name of the cluster.", key="brokerClusterName")
     broker_id: int = option(
         0, "Which of its followers a broker with brokerRole=SLAVE is, from 1 on; leaders are 0.",
-        low=0, high=INT64_MAX,
+        low=0, high=INT64_MAX, changeable=True,
     )  # fmt: skip
-    role: BrokerRole = option(BrokerRole.ASYNC_MASTER, "What the broker does with its log.", key="brokerRole")
+    role: BrokerRole = option(
+        BrokerRole.ASYNC_MASTER, "What the broker does with its log.", key="brokerRole", changeable=True
+    )
     bind_address: str = option("0.0.0.0", "Address to listen on.")
     listen_port: int = option(10911, "Port to listen on; 0 takes a free one.", low=0, high=65535)
     vip_port: int = option(-1, "Second port, without pulls; -1: listenPort - 2.", low=-1, high=65535)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kerolox.cli import broker_followers
+from kerolox.cli import broker_followers, broker_promote
 from kerolox.cli.output import JsonFlag, one_line_errors
 from kerolox.cli.serving import (
     LogLevel,
@@ -24,6 +24,7 @@ EXAMPLE = "Example: kerolox broker -c broker.conf -n 127.0.0.1:9876 --store /var
 
 app = typer.Typer(help="Run a broker, or look after its followers.")
 app.command("followers", epilog=broker_followers.EXAMPLE)(broker_followers.show)
+app.command("promote", epilog=broker_promote.EXAMPLE)(broker_promote.promote)
 
 
 @app.callback(epilog=EXAMPLE, invoke_without_command=True)

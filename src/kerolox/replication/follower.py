@@ -116,6 +116,11 @@ class Follower:
         """How many bytes the leader is known to have had more."""
         return max(0, self.leaders_end.note.end - self._store.log.max_offset)
 
+    async def forget_leader(self) -> None:
+        """This broker leads now: whatever another one had does not count."""
+        self._refusal = ""
+        await self.leaders_end.keep(LeaderNote())
+
     async def _ask_end(self) -> None:
         while True:
             if self._broker_address:

@@ -58,9 +58,5 @@ class LeadersEnd:
                 self._path, str(error),
             )  # fmt: skip
 
-    async def forget(self) -> None:
-        """This broker leads now."""
-        await self.keep(LeaderNote())
-
     async def close(self) -> None:
         await self._file.close()

@@ -10,6 +10,7 @@ from kerolox.broker.admin.client_admin import ClientAdmin
 from kerolox.broker.admin.group_admin import GroupAdmin, ProgressAdmin
 from kerolox.broker.admin.topic_admin import Settled, TopicAdmin
 from kerolox.broker.base import Base
+from kerolox.broker.cluster.role_changes import RoleChanges
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.later.room import Scheduling
@@ -36,6 +37,7 @@ class Admin:
         settled: Settled,
         found: Mapping[str, object],
         changed: Callable[[Mapping[str, object]], None],
+        roles: RoleChanges,
     ) -> None:
         options, clock, store = base.options, base.clock, base.store
         topics, offsets, delays = tables.topics, tables.offsets, tables.delay_offsets
@@ -59,7 +61,9 @@ class Admin:
         )
         self.clients = ClientAdmin(store, topics, groups, members, options)
         self.runtime_info = RuntimeInfo(store, stats, delays, base.lanes, options, clock)
-        self.broker = BrokerAdmin(store, found, stats, self.runtime_info, options, settled, changed, clock)
+        self.broker = BrokerAdmin(
+            store, found, stats, self.runtime_info, options, settled, changed, roles, clock
+        )
         if options.timer_wheel:
             self.broker.timers = later.timers
             self.runtime_info.more.append(later.timer_figures.runtime_info)

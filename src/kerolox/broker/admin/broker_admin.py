@@ -8,19 +8,26 @@ import os
 from collections.abc import Callable, Mapping
 
 from kerolox.broker.admin.topic_admin import Settled
+from kerolox.broker.cluster.role_changes import RoleChanges
 from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.later.timers import Timers
+from kerolox.broker.leadership import ROLE_KEYS, RoleChange, role_asked, role_of
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
+from kerolox.errors import Refused
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.options import change, to_properties
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.routes import KVTable
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.headers.admin import BrokerConfigAnswer, BrokerStatsRequest
+from kerolox.protocol.headers.admin import (
+    BrokerConfigAnswer,
+    BrokerStatsRequest,
+    UpdateBrokerConfigRequest,
+)
 from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -45,6 +52,7 @@ class BrokerAdmin:
         options: BrokerOptions,
         settled: Settled,
         changed: Callable[[Mapping[str, object]], None],
+        roles: RoleChanges,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -54,6 +62,8 @@ class BrokerAdmin:
         self._options = options
         self._settled = settled
         self._changed = changed
+        self._roles = roles
+        self._changing_role = asyncio.Lock()
         self._clock = clock
         self._version = DataVersion(timestamp=clock.wall_ms())
         self._file = ConfigFile(options.config_path) if options.config_path else None
@@ -61,7 +71,7 @@ class BrokerAdmin:
 
     def rows(self) -> list[Row]:
         return [
-            (RequestCode.UPDATE_BROKER_CONFIG, self.update, None),
+            (RequestCode.UPDATE_BROKER_CONFIG, self.update, UpdateBrokerConfigRequest),
             (RequestCode.GET_BROKER_CONFIG, self.show, None),
             (RequestCode.GET_BROKER_RUNTIME_INFO, self.figures, None),
             (RequestCode.VIEW_BROKER_STATS_DATA, self.stats, BrokerStatsRequest),
@@ -77,18 +87,17 @@ class BrokerAdmin:
 
     # --- settings -------------------------------------------------------------------------------------
 
-    async def update(self, request: Request[None]) -> Answer:
+    async def update(self, request: Request[UpdateBrokerConfigRequest]) -> Answer:
         """Change what may change while running, all or none, and write it to the file it is kept in."""
         wanted = read_properties(request.body)
         if any(map(self._options.black_listed, wanted)):
             return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
-        if self._file is not None:
-            changed = await self._file.change(self._options, wanted)
-        elif changed := change(self._options, wanted):
-            log.warning(
-                "options_not_kept keys=%s next='set brokerConfigPath to keep them after a restart'",
-                ",".join(changed),
-            )
+        to = role_asked(self._options, wanted)
+        wanted = {key: value for key, value in wanted.items() if key not in ROLE_KEYS}
+        if to is None:
+            changed = await self._keep(wanted)
+        else:
+            changed = await self._change_role(to, wanted, accept_loss=bool(request.header.accept_loss))
         if not changed:
             return Answer()
         log.info("options_changed keys=%s by=%s", ",".join(changed), request.caller.address)
@@ -97,6 +106,39 @@ class BrokerAdmin:
         if "permission" in changed:
             await self._settled()
         return Answer()
+
+    async def _keep(self, wanted: Mapping[str, str]) -> dict[str, object]:
+        if self._file is not None:
+            return await self._file.change(self._options, wanted)
+        changed = change(self._options, wanted)
+        if changed:
+            log.warning(
+                "options_not_kept keys=%s next='set brokerConfigPath to keep them after a restart'",
+                ",".join(changed),
+            )
+        return changed
+
+    async def _change_role(
+        self, to: RoleChange, wanted: Mapping[str, str], *, accept_loss: bool
+    ) -> dict[str, object]:
+        """The role is kept before it is taken: a restart must not bring the old one back."""
+        async with self._changing_role:
+            if self._file is None:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    "the role is not changed, for a restart would bring the old one back: this broker was "
+                    "started without a file of settings. Start it with one (kerolox broker -c FILE), or with "
+                    "the other role",
+                )
+            await self._roles.check(to, accept_loss=accept_loss)
+            before = role_of(self._options)
+            changed = await self._keep({**wanted, **to.settings})
+            try:
+                await self._roles.take(to)
+            except BaseException:
+                await self._keep(before.settings)
+                raise
+            return changed
 
     def show(self, request: Request[None]) -> Answer:
         return Answer(

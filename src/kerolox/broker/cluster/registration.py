@@ -137,6 +137,7 @@ class Registrations(CallerEvents):
         of our name came or went, and the answer tells who leads."""
         for line in self.lines:
             line.knows_us = False
+            line.settled.clear()
             line.wake.set()
 
     # --- events of connections -------------------------------------------------------------------------

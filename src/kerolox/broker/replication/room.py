@@ -22,10 +22,10 @@ class Replication:
         options = base.options
         self._store = base.store
         self._leadership = base.leadership
-        self._dialer = Dialer(clock=base.clock, tls=options.own_tls)  # for questions to the leader
+        self.dialer = Dialer(clock=base.clock, tls=options.own_tls)  # for questions to the leader
         self.leader = Leader(base.store, options, base.clock, broker_address=base.endpoints.address)
         self.follower = Follower(
-            base.store, options, base.clock, self._dialer, ha_address=options.ha_master_address
+            base.store, options, base.clock, self.dialer, ha_address=options.ha_master_address
         )
         base.leadership.follow_by(self.follower)
         base.leadership.on_leader.append(self._leader_changed)
@@ -149,4 +149,4 @@ class Replication:
     async def close(self) -> None:
         await self.leader.follow()
         await self.follower.stop()
-        await self._dialer.close()
+        await self.dialer.close()

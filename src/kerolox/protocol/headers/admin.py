@@ -5,6 +5,12 @@ from __future__ import annotations
 from kerolox.protocol.header import Header, Int64
 
 
+class UpdateBrokerConfigRequest(Header, frozen=True, kw_only=True):
+    """Changed settings in the body. RocketMQ has no field here."""
+
+    accept_loss: bool | None = None  # a follower may lead though messages are lost by it
+
+
 class BrokerConfigAnswer(Header, frozen=True, kw_only=True):
     """The version of the settings in the body, as JSON."""
 

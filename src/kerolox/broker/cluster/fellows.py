@@ -1,0 +1,70 @@
+"""The other brokers of this broker's name: who of them is registered, leads, and has how much of the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from kerolox.broker.cluster.group_members import GroupMembers
+from kerolox.broker.options import BrokerOptions
+from kerolox.errors import KeroloxError
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.routes import KVTable
+from kerolox.protocol.bodies.stats import HaStatus
+from kerolox.protocol.codes import RequestCode
+
+ASK_S = 3.0
+
+
+class AnotherLeads(KeroloxError):
+    """A broker is not to lead beside another one."""
+
+
+class Fellows:
+    def __init__(
+        self, dialer: Dialer, nameservers: Iterable[str], options: BrokerOptions, own_address: str
+    ) -> None:
+        self.nameservers = list(nameservers)
+        self.dialer = dialer
+        self._members = GroupMembers(dialer, options)
+        self._options = options
+        self._own_address = own_address
+
+    async def registered(self) -> set[tuple[int, str]] | None:
+        """Id and address of the others, as all name servers together say; None when none of them answers."""
+        found = await asyncio.gather(*[self._members.ask(server, ASK_S) for server in self.nameservers])
+        told = [members for members in found if members is not None]
+        if not told:
+            return None
+        return {(id, at) for members in told for id, at in members.items() if at != self._own_address}
+
+    async def leads(self, address: str) -> bool | None:
+        """Whether the broker there leads; None when nobody answers."""
+        try:
+            answer = await self.dialer.call(address, RequestCode.GET_BROKER_HA_STATUS, timeout_s=ASK_S)
+            # RocketMQ 4 does not know the question: but it lives, and is registered as the leader.
+            return answer.code != 0 or HaStatus.decode(answer.body).master
+        except KeroloxError:
+            return None
+
+    async def end(self, address: str) -> int | None:
+        """Where the log of the broker there ends; None when it does not say."""
+        try:
+            answer = await self.dialer.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=ASK_S)
+            return int(KVTable.decode(answer.body).table["commitLogMaxOffset"])
+        except (KeroloxError, KeyError, ValueError):
+            return None
+
+    async def refuse_second_leader(self, store: str) -> None:
+        """Raises AnotherLeads if this broker, which is about to lead, is not the only one."""
+        for id, address in sorted(await self.registered() or ()):
+            if id == 0 and await self.leads(address):
+                name = self._options.broker_name
+                raise AnotherLeads(
+                    f"broker {name} does not lead: {address} leads under this name. With two leaders each "
+                    "would take messages the other never gets. If that one was promoted while this one was "
+                    f"away, let this one follow: kerolox store resync {store} --leader {address}, then set "
+                    "brokerRole=SLAVE and a brokerId above 0 that is free, and start it. If this one is to "
+                    "lead, stop the other one first; if the two have nothing in common, give one of them "
+                    "another brokerName"
+                )

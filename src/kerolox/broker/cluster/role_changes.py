@@ -1,0 +1,133 @@
+"""Another role while the broker runs: a follower that is promoted by hand, a leader that is to follow.
+
+A follower leads only if nothing that was acknowledged gets lost by it, as far as that can be known: its
+leader is gone, it has all the leader was known to have, and no other follower has more. Who accepts a loss
+says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from kerolox.broker.cluster.fellows import Fellows
+from kerolox.broker.cluster.followers_progress import FollowersProgress
+from kerolox.broker.leadership import Leadership, RoleChange
+from kerolox.errors import Refused, sentences
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.codes import ResponseCode
+from kerolox.replication.follower import Follower
+from kerolox.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+FORGET_S = 120  # a name server forgets a broker it has not heard of for so long
+
+
+class RoleChanges:
+    """``progress_by`` takes over what other followers know of groups; ``register`` tells name servers."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        leadership: Leadership,
+        follower: Follower,
+        fellows: Fellows,
+        progress_by: Callable[[Dialer], FollowersProgress],
+        register: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._leadership = leadership
+        self._follower = follower
+        self._fellows = fellows
+        self._progress_by = progress_by
+        self._register = register
+
+    async def check(self, to: RoleChange, *, accept_loss: bool) -> None:
+        """Raises Refused with what stands against it."""
+        if not to.leads or self._leadership.leads:
+            return
+        others = await self._check_alone()
+        losses = [*self._own_losses(), *await self._others_ahead(others)]
+        if not losses:
+            return
+        if not accept_loss:
+            raise _refused(
+                f"messages would be lost: {'; '.join(losses)}",
+                "bring the leader or that follower back; or, if what is missing may be lost: kerolox broker "
+                "promote --accept-loss",
+            )
+        log.warning("loss_accepted losses=%r", "; ".join(losses))
+
+    async def take(self, to: RoleChange) -> None:
+        """Lead or follow from now on, and let the name servers know."""
+        begins = to.leads and not self._leadership.leads
+        if begins:
+            others = sorted({address for _, address in await self._fellows.registered() or ()})
+            await self._progress_by(self._fellows.dialer).take(others)
+        await self._leadership.take_role(to)
+        if begins:
+            await self._follower.forget_leader()
+        await self._register()
+
+    async def _check_alone(self) -> set[tuple[int, str]]:
+        """The other followers. Raises Refused while a leader lives, or may."""
+        fellows = self._fellows
+        others = await fellows.registered()
+        if others is None and fellows.nameservers:
+            raise _refused(
+                f"none of the name servers {', '.join(fellows.nameservers)} answers, so it is not known "
+                "whether another broker leads",
+                "bring one back, and try again",
+            )
+        for id, address in sorted(others or ()):
+            if id != 0:
+                continue
+            if await fellows.leads(address) is None:
+                raise _refused(
+                    f"{address} is registered as the leader, and does not answer",
+                    f"name servers forget it {FORGET_S} s after they heard of it last; make sure that it "
+                    "does not run, and try again",
+                )
+            raise _refused(
+                f"{address} leads and answers", "stop it first: with two leaders messages are lost"
+            )
+        last = self._follower.leaders_end.note.address
+        if last and await fellows.leads(last):
+            raise _refused(
+                f"{last}, which leads, answers though no name server lists it",
+                "stop it first: with two leaders messages are lost",
+            )
+        return others or set()
+
+    def _own_losses(self) -> list[str]:
+        note, end = self._follower.leaders_end.note, self._store.log.max_offset
+        if not note.address:
+            return [f"this follower has never heard how far its leader was; its own log ends at {end}"]
+        losses: list[str] = []
+        if note.end > end:
+            losses.append(
+                f"{note.end - end} bytes: the log of the leader {note.address} ended at {note.end} when it "
+                f"was heard of last, and this follower's ends at {end}"
+            )
+        if note.refused:
+            losses.append(f"what the leader had behind the place where the logs part, for {note.refused}")
+        return losses
+
+    async def _others_ahead(self, others: set[tuple[int, str]]) -> list[str]:
+        own = self._store.log.max_offset
+        losses: list[str] = []
+        for id, address in sorted(others):
+            end = await self._fellows.end(address)
+            if end is None:
+                losses.append(f"perhaps some: follower {id} at {address} does not say how much it has")
+            elif end > own:
+                losses.append(
+                    f"{end - own} bytes: the log of follower {id} at {address} ends at {end}, and this one's "
+                    f"at {own}; promote that one"
+                )
+        return losses
+
+
+def _refused(what: str, next_step: str) -> Refused:
+    return Refused(ResponseCode.SYSTEM_ERROR, sentences(f"this follower is not promoted: {what}", next_step))

@@ -1,0 +1,144 @@
+"""``kerolox broker promote``"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.errors import KeroloxError, OptionError
+
+if TYPE_CHECKING:
+    from kerolox.client.admin.admin import Admin
+    from kerolox.protocol.bodies.stats import HaStatus
+
+EXAMPLE = "Example: kerolox broker promote --broker broker-a"
+
+CHANGE_S = 60.0  # it asks others, reads its log and starts to deliver
+SEEN_S = 10.0  # name servers show it by then
+
+
+class LeaderRole(Enum):
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+
+
+class NotPromoted(KeroloxError):
+    """The follower stays one."""
+
+
+@one_line_errors
+def promote(
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    broker: Annotated[
+        str | None, typer.Option(help="Promote a follower of this broker.", metavar="NAME")
+    ] = None,
+    id: Annotated[
+        int | None, typer.Option(min=1, help="Which of its followers, if it has several.", metavar="ID")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", "-b", help="Promote the follower there.", metavar="HOST:PORT")
+    ] = None,
+    role: Annotated[
+        LeaderRole,
+        typer.Option(
+            help="What it becomes. A SYNC_MASTER that has no follower answers sends with SLAVE_NOT_AVAILABLE."
+        ),
+    ] = LeaderRole.ASYNC_MASTER,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Go on though messages are known to be lost by it.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Let a follower lead, when its leader is gone for good. Refuses while a leader lives, and when messages
+    would be lost."""
+    if (broker is None) == (address is None):
+        raise OptionError("--broker", broker, "a name, or --address of the follower: one of the two")
+
+    async def work(admin: Admin) -> dict[str, Any]:
+        at = address or await _follower(admin, broker or "", id)
+        before = await admin.ha_status(at)
+        _check(at, before, role)
+        await _change(admin, at, role, accept_loss)
+        return await _after(admin, at, role)
+
+    found = run_admin(nameserver, work)
+    columns = ("broker", "address", "role", "log ends at", "registered as leader")
+    output(json).show(found, OutputTable(columns, [tuple(found.values())]))
+
+
+async def _follower(admin: Admin, name: str, id: int | None) -> str:
+    from kerolox.client.admin.admin import NotFound
+    from kerolox.errors import nearest
+
+    table = (await admin.cluster_info()).broker_addr_table
+    if name not in table:
+        known = ", ".join(sorted(table)) or "none"
+        raise NotFound(f"no broker {name!r} is registered; there are: {known}.{nearest(name, table)}")
+    followers = {one: at for one, at in sorted(table[name].broker_addrs.items()) if one != 0}
+    shown = ", ".join(f"{one} at {at}" for one, at in followers.items()) or "none"
+    if id is not None and id not in followers:
+        raise NotFound(f"broker {name} has no follower {id}; there are: {shown}")
+    if id is None and len(followers) != 1:
+        what = "has several followers: say which by --id" if followers else "has no registered follower"
+        raise NotFound(f"broker {name} {what}; there are: {shown}")
+    return followers[id if id is not None else next(iter(followers))]
+
+
+def _check(address: str, status: HaStatus | None, role: LeaderRole) -> None:
+    if status is None or (not status.master and status.ha_client_runtime_info.link_state is None):
+        raise NotPromoted(
+            f"the follower at {address} is Apache's, which takes no other role while it runs. By hand: make "
+            "sure that its leader is stopped, and that no other follower has a larger commitLogMaxOffset "
+            f"(mqadmin brokerStatus -b ADDRESS); stop it; set brokerRole={role.value} and brokerId=0 in its "
+            "broker.conf; start it. Empty the old leader's store before it comes back as a follower"
+        )
+    if status.master:
+        raise NotPromoted(f"the broker at {address} leads already; its log ends at {_end(status)}")
+
+
+async def _change(admin: Admin, address: str, role: LeaderRole, accept_loss: bool) -> None:
+    from kerolox.errors import RequestFailed
+    from kerolox.protocol.bodies.properties_text import write_properties
+    from kerolox.protocol.codes import RequestCode
+    from kerolox.protocol.headers.admin import UpdateBrokerConfigRequest
+
+    settings = write_properties({"brokerRole": role.value, "brokerId": "0"})
+    header = UpdateBrokerConfigRequest(accept_loss=accept_loss or None)
+    try:
+        await admin.ask(
+            address, RequestCode.UPDATE_BROKER_CONFIG, header, settings.encode(), timeout_s=CHANGE_S
+        )
+    except RequestFailed as error:
+        raise NotPromoted(f"{address}: {error.remark}") from error
+
+
+async def _after(admin: Admin, address: str, role: LeaderRole) -> dict[str, Any]:
+    """What came of it; waits until name servers show it."""
+    import asyncio
+
+    name = None
+    try:
+        async with asyncio.timeout(SEEN_S):
+            while name is None:
+                table = (await admin.cluster_info()).broker_addr_table
+                name = next((one for one in table if table[one].broker_addrs.get(0) == address), None)
+                if name is None:
+                    await asyncio.sleep(0.1)
+    except (KeroloxError, TimeoutError):
+        pass  # it is told below
+    status = await admin.ha_status(address)
+    return {
+        "broker": name,
+        "address": address,
+        "role": role.value,
+        "logEnd": None if status is None else _end(status),
+        "registered": name is not None,
+    }
+
+
+def _end(status: HaStatus) -> int:
+    return status.master_commit_log_max_offset
