@@ -102,9 +102,9 @@ class RoleChanges:
 
     def _own_losses(self) -> list[str]:
         note, end = self._follower.leaders_end.note, self._store.log.max_offset
-        if not note.address:
-            return [f"this follower has never heard how far its leader was; its own log ends at {end}"]
         losses: list[str] = []
+        if not note.address and not note.refused:
+            losses.append(f"this follower has never heard how far its leader was; its own log ends at {end}")
         if note.end > end:
             losses.append(
                 f"{note.end - end} bytes: the log of the leader {note.address} ended at {note.end} when it "
