@@ -127,10 +127,16 @@ class Leading:
 class Following:
     """A store that follows."""
 
-    def __init__(self, store: MessageStore, address: str, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        address: str,
+        settings: Settings | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.store = store
         self.dialer = Dialer()
-        self.follower = Follower(store, settings or Settings(), SYSTEM_CLOCK, self.dialer, ha_address=address)
+        self.follower = Follower(store, settings or Settings(), clock, self.dialer, ha_address=address)
         store.state.set(Obstacle.FOLLOWER, "another leads")
 
     async def __aenter__(self) -> Following:
@@ -243,6 +249,7 @@ class Between:
                         self.cut()
                         return
                 writer.write(data)
+                self.passed += 1
                 await writer.drain()
         except ConnectionError:
             pass

@@ -13,8 +13,10 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.protocol.bodies.stats import HaStatus
 from kerolox.protocol.codes import RequestCode
 from kerolox.replication.link_state import LinkState
+from kerolox.replication.turned_away import Why
 from kerolox.store.errors import StoreError
 from kerolox.testing.broker import SMALL
+from kerolox.testing.clock import ManualClock
 
 from .kit import FILE, Between, Following, Leading, Settings, pair, put, raw, store_at, until
 
@@ -69,6 +71,43 @@ async def test_silence_ends_the_connection_on_both_sides(tmp_path: Path) -> None
         await until(lambda: leading.told.names == [])
         between.open.set()
         put(leads, 5)
+        await following.has(leads)
+
+
+async def test_a_black_hole_is_left_after_twenty_seconds(tmp_path: Path) -> None:
+    """With RocketMQ's times: nothing arrives, nothing is closed, and nobody says so."""
+    settings = Settings(ha_heartbeat_ms=5000, ha_silence_ms=20_000)
+    clock = ManualClock()
+    async with (
+        store_at(tmp_path / "leader") as leads,
+        Leading(leads, settings, watched=False, clock=clock) as leading,
+        Between(leading.address) as between,
+        store_at(tmp_path / "follower") as follows,
+        Following(follows, between.address, settings, clock) as following,
+    ):
+        put(leads, 5)
+        await following.has(leads)
+        for _ in range(12):  # a minute in which nothing is written: heartbeats keep it
+            before = between.passed
+            await clock.advance(5.1)
+            await until(lambda before=before: between.passed >= before + 2, lambda: between.passed)  # type: ignore[misc]
+        assert following.follower.copying
+        link = following.follower.link
+        between.open.clear()
+        await clock.advance(19.5)
+        assert following.follower.link is link
+        assert following.follower.copying
+        assert len(list(leads.replicas)) == 1
+        await clock.advance(2.0)
+        await until(lambda: following.follower.state is LinkState.LOST)
+        assert "the leader said nothing for" in following.follower.text
+        await until(lambda: not list(leads.replicas))
+        assert leading.leader.refused[Why.SILENT] == 1
+        between.cut()
+        between.open.set()
+        put(leads, 5)
+        for _ in range(10):
+            await clock.advance(1.0)
         await following.has(leads)
 
 

@@ -13,6 +13,7 @@ from kerolox.replication import follower as follower_module
 from kerolox.replication import leader as leader_module
 from kerolox.replication.link_state import LinkState
 from kerolox.replication.turned_away import Why
+from kerolox.store.log.acks import NotCopied
 from kerolox.store.state import Obstacle
 from kerolox.testing.faults import FaultyFiles
 
@@ -114,38 +115,45 @@ async def test_files_of_another_size(tmp_path: Path, here: int) -> None:
             assert follows.log.max_offset <= min(FILE, here)
 
 
-async def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("broken", ["full", "read-only"])
+async def test_a_disk_that_takes_nothing_is_told_and_costs_the_leader_nothing(
+    tmp_path: Path, broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The follower says why and backs off; a leader that waits for followers does not wait for this one."""
     files = FaultyFiles()
-    async with (
-        store_at(tmp_path / "leader") as leads,
-        Leading(leads) as leading,
-        store_at(tmp_path / "follower", files) as follows,
-        Following(follows, leading.address) as following,
-    ):
-        put(leads, 10)
-        await following.has(leads)
-        follows.state.set(Obstacle.DISK_FULL, "no space left")
-        put(leads, 10)
-        text = await following.becomes(LinkState.NOT_WRITABLE)
-        assert "disk full: no space left" in text
-        follows.state.clear(Obstacle.DISK_FULL)
-        await following.has(leads)
-
-
-async def test_a_read_only_disk_is_told_and_costs_the_leader_nothing(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    async with (
-        store_at(tmp_path / "leader") as leads,
-        Leading(leads) as leading,
-        store_at(tmp_path / "follower", files) as follows,
-        Following(follows, leading.address) as following,
-    ):
-        put(leads, 10)
-        await following.has(leads)
-        files.read_only = True
-        put(leads, 10)
-        await following.becomes(LinkState.NOT_WRITABLE)
-        files.read_only = False
+    async with store_at(tmp_path / "leader") as leads, Leading(leads, watched=False) as leading:
+        async with (
+            store_at(tmp_path / "follower", files) as follows,
+            Following(follows, leading.address) as following,
+        ):
+            put(leads, 10)
+            await following.has(leads)
+            leads.acks.wait_for_replicas = True
+            await leads.put("T", 0, b"copied")
+            if broken == "full":
+                files.fill(0)
+            else:
+                files.read_only = True
+            put(leads, 700)  # more than there is room for in its file
+            await following.becomes(LinkState.NOT_WRITABLE)
+            await until(lambda: following.follower.refusals > 5, lambda: following.follower.text)
+            assert len([line for line in caplog.messages if "cannot_follow" in line]) <= 2  # not each time
+            await until(lambda: not list(leads.replicas))
+            with pytest.raises(NotCopied, match="SLAVE_NOT_AVAILABLE"):  # at once, not after slaveTimeout
+                await asyncio.wait_for(leads.put("T", 0, b"alone"), leads.options.replica_timeout_ms / 2000)
+            files.make_room()
+            files.read_only = False
+            if broken == "full":
+                assert "It goes on by itself" in following.follower.text
+                follows.state.clear(Obstacle.DISK_FULL)  # housekeeping does, when it looks the next time
+                await following.has(leads)
+            else:
+                assert "Start this broker again when its disk is mended" in following.follower.text
+        async with (
+            store_at(tmp_path / "follower") as follows,
+            Following(follows, leading.address) as following,
+        ):
+            await following.has(leads)
 
 
 async def test_no_log_is_no_log(tmp_path: Path) -> None:
@@ -159,6 +167,27 @@ async def test_no_log_is_no_log(tmp_path: Path) -> None:
     async with store_at(tmp_path / "follower") as follows, Following(follows, address) as following:
         await following.becomes(LinkState.NOT_A_LOG)
         assert follows.log.max_offset == 0
+    server.close()
+
+
+async def test_a_web_server_is_no_leader(tmp_path: Path) -> None:
+    """Somebody else has the port: nothing of what it says is taken for a log."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with store_at(tmp_path / "follower") as follows:
+        put(follows, 5)
+        had = raw(follows)
+        async with Following(follows, address) as following:
+            text = await following.becomes(LinkState.LOST)
+            assert "Is this the port for followers (haListenPort)?" in text
+            await asyncio.sleep(0.5)  # tries again
+            assert raw(follows) == had
     server.close()
 
 
@@ -197,6 +226,29 @@ async def test_reports_that_cannot_be_true(tmp_path: Path) -> None:
         await talk(leading, pack_report(end - 10), pack_report(end - 5))
         assert refused[Why.UNSENT] == 1
         assert [ack for acks in leading.told.acks.values() for ack in acks] == [end - 10]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),  # TLS
+        b"\0\0\0\x64\0\0\0\x60" + b'{"code":105}'.ljust(96),  # a request for a broker
+    ],
+    ids=["http", "tls", "remoting"],
+)
+async def test_who_is_no_follower_is_no_replica(
+    tmp_path: Path, said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with store_at(tmp_path / "leader") as leads, Leading(leads, watched=False) as leading:
+        put(leads, 5)
+        leads.acks.wait_for_replicas = True
+        assert await talk(leading, said) == b""
+        assert sum(leading.leader.refused.values()) == 1
+        assert not list(leads.replicas)
+        with pytest.raises(NotCopied):  # RocketMQ would call it a copy from now on
+            await leads.put("T", 0, b"x")
+        assert len([line for line in caplog.messages if "follower_refused" in line]) == 1
 
 
 def _never(offset: int, size: int) -> bytes:

@@ -237,6 +237,29 @@ async def test_a_leader_with_files_of_another_size_is_no_leader_for_it(tmp_path:
             await parting_of(tmp_path, leader)
 
 
+async def test_promoted_by_hand_and_the_old_leader_put_back(tmp_path: Path) -> None:
+    """The leader dies with messages nobody else has; its follower leads; the old one returns as a follower.
+    It is refused, which both sides say, and follows once it was taken back."""
+    await history(tmp_path, "follower", 200)  # the old leader, for it will follow
+    copy(tmp_path, "follower", "leader")
+    await history(tmp_path, "follower", 5)  # acknowledged by it alone
+    await asyncio.sleep(0.002)
+    await history(tmp_path, "leader", 20)  # the new one went on
+    async with leading(tmp_path) as leader:
+        async with following(tmp_path, leader) as old:
+            had = raw(old.store)
+            await until(lambda: old.replication.follower.state is LinkState.DIVERGED)
+            text = old.replication.follower.text
+            assert "one of the two brokers led while the other did not follow" in text.lower()
+            assert f"`kerolox store resync {old.store.root} --leader {leader.address}`" in text
+            assert raw(old.store) == had
+            await until(lambda: not list(leader.store.replicas))  # it does not count as a copy
+        parting, aside = await resync(tmp_path, leader)
+        assert (parting.found, parting.behind.records) == (Found.DIVERGED, 5)
+        await copies_on(tmp_path, leader)
+        assert said(aside)["messages"] == 5
+
+
 # --- killed ------------------------------------------------------------------------------------------------
 
 

@@ -19,10 +19,11 @@ from kerolox.net.dialer import Dialer
 from kerolox.replication.leader_link import LeaderLink
 from kerolox.replication.leader_questions import LeaderQuestions, LogRange
 from kerolox.replication.leaders_end import LeaderNote, LeadersEnd
-from kerolox.replication.link_state import BeginAt, CannotFollow, LinkState, resync_command
+from kerolox.replication.link_state import BeginAt, CannotFollow, LinkState, not_writable, resync_command
 from kerolox.replication.overlap import Overlap, overlap_of, when_stored
 from kerolox.replication.settings import HaSettings
 from kerolox.store.message_store import MessageStore
+from kerolox.store.state import NotWritable, Obstacle
 
 log = logging.getLogger(__name__)
 
@@ -172,8 +173,13 @@ class Follower:
 
     async def _follow(self, address: str) -> None:
         """Copy until it ends. Raises why it did; returns when to try again at once."""
-        self._set(LinkState.CONNECTING)
         store = self._store
+        try:
+            # The leader is not asked for what nothing can be done with, nor is it to count on this copy.
+            store.state.check_writable(besides=Obstacle.FOLLOWER)
+        except NotWritable as error:
+            raise not_writable(store, error) from error
+        self._set(LinkState.CONNECTING)
         overlap: Overlap | None = None
         begin: int | None = None
         there = await self._leaders_range()

@@ -14,7 +14,7 @@ from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import ConnectionLost, KeroloxError, ProtocolError
 from kerolox.net.address import address_text
 from kerolox.protocol.ha import RangeReader, pack_report
-from kerolox.replication.link_state import BeginAt, CannotFollow, LinkState
+from kerolox.replication.link_state import BeginAt, CannotFollow, LinkState, not_writable
 from kerolox.replication.overlap import Overlap, when_stored
 from kerolox.replication.rate import Rate
 from kerolox.replication.settings import HaSettings
@@ -123,13 +123,7 @@ class LeaderLink(asyncio.Protocol):
                 )
             )
         except StoreError as error:
-            self._end(
-                CannotFollow(
-                    LinkState.NOT_WRITABLE,
-                    f"{error}; nothing is copied behind {self._store.log.max_offset}",
-                    "it goes on by itself when the store takes messages again",
-                )
-            )
+            self._end(not_writable(self._store, error))
 
     # --- what comes -----------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ import shlex
 from enum import Enum
 
 from kerolox.errors import KeroloxError, sentences
+from kerolox.store.errors import StoreError
+from kerolox.store.message_store import MessageStore
 
 
 class LinkState(Enum):
@@ -48,3 +50,14 @@ class BeginAt(KeroloxError):
     def __init__(self, offset: int) -> None:
         self.offset = offset
         super().__init__(f"the leader sends its log from {offset} on")
+
+
+def not_writable(store: MessageStore, error: StoreError) -> CannotFollow:
+    """The store takes nothing: until there is room again, or until the next start."""
+    return CannotFollow(
+        LinkState.NOT_WRITABLE,
+        f"{str(error).rstrip('.')}; nothing is copied behind {store.log.max_offset}",
+        "start this broker again when its disk is mended"
+        if store.state.fenced
+        else "it goes on by itself when the store takes messages again",
+    )
