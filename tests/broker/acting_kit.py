@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,25 @@ ACTING: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def until(condition: Callable[[], object], what: Callable[[], object] = lambda: "") -> None:
-    for _ in range(1500):
+async def until(
+    condition: Callable[[], object], what: Callable[[], object] = lambda: "", for_s: int = 15
+) -> None:
+    for _ in range(for_s * 100):
         if condition():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError(f"it did not come to pass in 15 s: {what()}")
+    raise AssertionError(f"it did not come to pass in {for_s} s: {what()}")
+
+
+async def stopped(running: RunningBroker) -> ExitStack:
+    """Stop a broker. Nobody else is given its ports until what this returns is closed."""
+    await running.stop()
+    kept, at = ExitStack(), running.broker.endpoints
+    for port in (at.port, at.vip_port, at.ha_port):
+        taken = kept.enter_context(socket.socket())
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((at.host, port))
+    return kept
 
 
 @dataclass
@@ -41,7 +54,7 @@ class Company:
     follower: RunningBroker
     other: RunningBroker
     dialer: Dialer
-    _kept: list[socket.socket] = field(default_factory=list)
+    _kept: ExitStack = field(default_factory=ExitStack)
 
     async def send(
         self, topic: str, body: bytes, properties: dict[str, str] | None = None, **more: Any
@@ -62,18 +75,11 @@ class Company:
             await until(lambda before=before: copy.passes > before)
 
     async def leader_goes(self) -> None:
-        """Stop the leader. Nobody else is given its ports meanwhile."""
-        await self.leader.stop()
-        at = self.leader.broker.endpoints
-        for port in (at.port, at.vip_port, at.ha_port):
-            kept = socket.socket()
-            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            kept.bind((at.host, port))
-            self._kept.append(kept)
+        """Stop the leader."""
+        self._kept = await stopped(self.leader)
 
     async def leader_comes(self) -> None:
-        while self._kept:
-            self._kept.pop().close()
+        self._kept.close()
         await self.leader.start()
 
     async def acts(self) -> None:
@@ -111,5 +117,4 @@ async def company(path: Path, **options: Any) -> AsyncIterator[Company]:
         try:
             yield made
         finally:
-            for kept in made._kept:
-                kept.close()
+            made._kept.close()
