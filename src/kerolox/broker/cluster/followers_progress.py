@@ -19,6 +19,7 @@ from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.replication.leader_questions import LeaderQuestions, LogRange
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.offsets import advance
 
@@ -44,22 +45,25 @@ class FollowersProgress:
 
     async def take(self, followers: Iterable[str]) -> None:
         for found in await asyncio.gather(*[self._ask_all(address) for address in followers]):
-            offsets, delays, timer = found
+            offsets, delays, timer, log_range = found
             if offsets is not None:
                 self._take_offsets(offsets)
             if delays is not None:
-                self._take_delays(delays)
+                self._take_delays(delays, log_range)
             if timer and self._timers is not None and await self._timers.take_back(timer):
                 log.info("timer_taken_back read=%d", self._timers.read_ms)
 
     async def _ask_all(
         self, address: str
-    ) -> tuple[ConsumerOffsetTable | None, DelayOffsetTable | None, bytes | None]:
+    ) -> tuple[ConsumerOffsetTable | None, DelayOffsetTable | None, bytes | None, LogRange | None]:
         remote = RemoteTables(self._dialer, address)
         offsets = await self._ask(address, remote.offsets)
-        delays = await self._ask(address, remote.delay_offsets) if self._acting else None
+        if not self._acting:
+            return offsets, None, None, None
+        delays = await self._ask(address, remote.delay_offsets)
+        log_range = await self._ask(address, LeaderQuestions(self._dialer, address).log_range)
         timer = None if self._timers is None else await self._ask(address, remote.timer_checkpoint)
-        return offsets, delays, timer
+        return offsets, delays, timer, log_range
 
     async def _ask(self, address: str, ask: Callable[[], Awaitable[T]]) -> T | None:
         try:
@@ -96,17 +100,21 @@ class FollowersProgress:
             offsets.bump()
             log.info("progress_taken groups=%d reason='consumed from a follower meanwhile'", taken)
 
-    def _take_delays(self, found: DelayOffsetTable) -> None:
+    def _take_delays(self, found: DelayOffsetTable, there: LogRange | None) -> None:
         table = self._tables.delay_offsets
         version = found.data_version
-        if version is None or not version.newer_than(table.version):
-            return  # nobody acted since
+        acted = version is not None and version.newer_than(table.version)
+        if not acted and (there is None or there.end > self._store.log.max_offset):
+            # It has copied what this broker delivered, and part of that may be lost here. (A follower of
+            # RocketMQ's that acted has a newer version only after 200 messages.)
+            return
         taken = 0
         for level, offset in found.offset_table.items():
             inside = min(offset, max(0, self._store.max_offset(SCHEDULE_TOPIC, level - 1)))
             if inside > table.offsets.get(level, 0):
                 table.update(level, inside)
                 taken += 1
-        table.version = version
+        if acted and version is not None:
+            table.version = version
         if taken:
             log.info("delays_taken_back levels=%d", taken)
