@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from typing import Any
 from kerolox.nameserver.server import NameServer
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.message import StoredMessage
-from kerolox.testing.broker import RunningBroker, running_broker
+from kerolox.testing.broker import SMALL, RunningBroker, running_broker
 from kerolox.testing.nameserver import running_nameserver
 
 from .talk import Talk
@@ -43,6 +45,31 @@ async def stopped(running: RunningBroker) -> ExitStack:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind((at.host, port))
     return kept
+
+
+class BrokerAlone:
+    """A leader of ``broker-a`` as a process of its own, that can be killed."""
+
+    def __init__(self, directory: Path, nameserver: str, *settings: str) -> None:
+        given = (
+            "enableSlaveActingMaster=true", "totalReplicas=2",
+            f"mappedFileSizeCommitLog={SMALL['commit_log_file_bytes']}", "diskSpaceFreeEnough=67108864",
+        )  # fmt: skip
+        self._command = [
+            sys.executable, "-m", "kerolox", "broker", "--name", "broker-a", "--listen", "127.0.0.1:0",
+            "--store", str(directory), "-n", nameserver, "--log-level", "warning",
+            *(word for setting in (*given, *settings) for word in ("--set", setting)),
+        ]  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command)
+
+    def kill(self) -> None:
+        """SIGKILL: no good-bye."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
 @dataclass

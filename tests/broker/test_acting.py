@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,22 @@ import pytest
 from kerolox import Message, PushConsumer, PushOptions, Received
 from kerolox import Producer as ClientProducer
 from kerolox.broker.cluster.group_watch import is_due
+from kerolox.client.admin.admin import Admin
+from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.offsets import DelayOffsetTable
 from kerolox.protocol.bodies.routes import KVTable
+from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.registration import MinBrokerIdChanged
 from kerolox.protocol.headers.replication import HaInfo, ResetMasterFlushOffsetRequest
+from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.testing.broker import running_broker
 from kerolox.testing.nameserver import running_nameserver
 
-from .acting_kit import ACTING, company, until
-from .talk import Talk
+from .acting_kit import ACTING, BrokerAlone, company, until
+from .talk import Talk, send_fields
 from .transaction_kit import COMMIT, TOPIC, Producer
 
 KEY = {"UNIQ_KEY": "7F000001162E18B4AAC28E2F6D2A0001"}
@@ -404,3 +411,47 @@ async def test_a_name_server_tells_brokers_and_is_believed_at_once(tmp_path: Pat
         await until(lambda: follower.broker.leadership.leader is not None)
         await leader.stop()
         await until(lambda: follower.broker.group_watch.members == {1: follower.address})
+
+
+async def test_a_leader_that_is_killed_is_acted_for_and_takes_over_again(tmp_path: Path) -> None:
+    settings = {**ACTING, "delay_levels": "3s"}
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        nameserver = await enter(running_nameserver(directory=tmp_path / "n", support_acting_master=True))
+        other = await enter(
+            running_broker(
+                directory=tmp_path / "b", nameserver=nameserver, broker_name="broker-b", **settings
+            )
+        )
+        follower = await enter(
+            running_broker(
+                directory=tmp_path / "a1", nameserver=nameserver, brokerRole="SLAVE", brokerId=1, **settings
+            )
+        )
+        dialer = await enter(Dialer())
+        leader = BrokerAlone(tmp_path / "a0", nameserver.address, "messageDelayLevel=3s")
+        stack.callback(leader.kill)
+        leader.start()
+        group, ours = nameserver.routes.groups, follower.broker
+        await until(lambda: 0 in group["broker-a"].addresses, for_s=60)
+        address = group["broker-a"].addresses[0]
+        await until(lambda: ours.replication.follower.copying and not ours.leadership.acts, for_s=30)
+        config = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
+        for to in (address, other.address):
+            await Admin(NameServers([to], dialer), dialer).put_topic(to, config)
+        for number in NUMBERS:
+            header = SendRequestV2(**send_fields("T", {**KEY, "DELAY": "1"}))
+            assert (await dialer.call(address, RequestCode.SEND_MESSAGE_V2, header, number)).code == 0
+        await until(lambda: ours.store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 5)
+        leader.kill()
+        await until(lambda: other.broker.store.max_offset("T", 0) == 5)
+        assert ours.leadership.acts
+        leader.start()
+        await until(lambda: 0 in group["broker-a"].addresses, for_s=60)
+        assert not ours.leadership.acts
+        answer = await dialer.call(group["broker-a"].addresses[0], RequestCode.GET_ALL_DELAY_OFFSET)
+        assert DelayOffsetTable.decode(answer.body).offset_table == {1: 5}
+        await until(lambda: ours.replication.follower.copying)
+        assert ours.store.max_offset("T", 0) <= 0
+        talk = Talk(dialer, other)
+        assert sorted(message.body for message in await talk.messages("T")) == NUMBERS

@@ -126,6 +126,8 @@ class GroupWatch:
             self._changed()
         if not self._options.acting or self._leadership.leads:
             return
+        if 0 in found:
+            self._not_before_s = 0.0  # it has returned: should it go again, nobody waits for it
         if 0 in found or self._copying() or not is_due(self._leadership.id, self._address, found):
             self._alone = 0
             if self._leadership.acts:
