@@ -274,6 +274,27 @@ async def test_what_the_follower_had_not_got_comes_from_the_leader(tmp_path: Pat
         assert c.leader.broker.later.timers.files.wheel.waiting == 1
 
 
+async def test_what_the_leader_delivered_last_does_not_come_again(tmp_path: Path) -> None:
+    """The follower has its table of delays from before, and its log."""
+    async with company(tmp_path, delay_levels="2s 3s") as c:
+        for running in (c.leader, c.other):
+            await running.create_topic("T", queues=1)
+        await c.copied()
+        await c.follower.broker.table_copy.close()
+        for number in NUMBERS:
+            await c.send("T", b"first " + number, {**KEY, "DELAY": "1"})
+        home, copy = c.leader.broker.store, c.follower.broker.store
+        await until(lambda: home.max_offset("T", 0) == 5)
+        for number in NUMBERS:
+            await c.send("T", b"second " + number, {**KEY, "DELAY": "2"})
+        await until(lambda: copy.log.max_offset == home.log.max_offset)
+        await c.leader_goes()
+        await c.acts()
+        assert c.follower.broker.later.delays.levels[0].next_offset == 5
+        await until(lambda: c.other.broker.store.max_offset("T", 0) == 5)
+        assert await c.bodies(c.other, "T") == [b"second " + number for number in NUMBERS]
+
+
 # --- who acts, and when -----------------------------------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ from kerolox.broker.later.delay_levels import (
     restored_properties,
 )
 from kerolox.broker.later.delay_notes import DelayNote, DelayNotes
+from kerolox.broker.later.delivered_copies import DeliveredCopies, is_copy
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.lost_tables import check_nothing_due
 from kerolox.broker.write.intake import Intake
@@ -86,6 +87,10 @@ class Delays:
         self._offsets = offsets
         self._options = options
         self._clock = clock
+        # Of a follower that may act: its table is a second old when its leader dies.
+        self._copies = DeliveredCopies(store) if options.acting else None
+        if self._copies is not None:
+            store.dispatcher.followers.append(self._watch_leader)
         self.marks = DelayNotes(store.files, store.root, store.keeper, clock)
         self.levels = [
             Level(number, delay_ms) for number, delay_ms in enumerate(parse_levels(options.delay_levels), 1)
@@ -205,6 +210,8 @@ class Delays:
                             level.number, offset, mark.next_offset,
                         )  # fmt: skip
                         offset = mark.next_offset
+                if self._copies is not None:
+                    offset = self._copies.delivered(level.number, queue, offset)
                 if self._offsets.lost and offset == queue.min_offset < queue.max_offset:
                     check_nothing_due(self._offsets, queue, self._clock.wall_ms())
                 if saved is not None and saved > queue.max_offset:
@@ -234,17 +241,14 @@ class Delays:
         if entry is None or entry[0] != mark.parked_at:
             return False
         try:
-            parked = restore(decode_record(self._store.log.record_at(mark.parked_at)))
-            found = decode_record(self._store.log.record_at(mark.delivered_at))
+            parked = decode_record(self._store.log.record_at(mark.parked_at))
+            return is_copy(decode_record(self._store.log.record_at(mark.delivered_at)), parked)
         except (StoreError, ProtocolError, Unrestorable):
             return False
-        return (
-            found.topic == parked.topic
-            and found.queue_id == parked.queue_id
-            and found.body == parked.body
-            and found.born_timestamp == parked.born_timestamp
-            and packed.remove(found.packed_properties, packed.AT_CRC32).startswith(parked.properties)
-        )
+
+    def _watch_leader(self, entries: list[Entry]) -> None:
+        if not self._delivering and self._copies is not None:
+            self._copies.dispatched(entries)
 
     # --- when ----------------------------------------------------------------------------------------
 
