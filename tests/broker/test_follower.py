@@ -27,6 +27,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.headers.offset import ResetOffsetRequest, UpdateOffsetRequest
 from kerolox.protocol.headers.topic import CreateTopicRequest, DeleteTopicRequest
+from kerolox.replication.link_state import LinkState
 from kerolox.testing.broker import RunningBroker, running_broker
 from kerolox.testing.cluster import RunningCluster, running_cluster
 from kerolox.testing.nameserver import running_nameserver
@@ -165,18 +166,41 @@ async def test_many_topics_come_in_pages(tmp_path: Path) -> None:
 
 
 async def test_a_topic_that_is_gone_takes_its_queues_along(tmp_path: Path) -> None:
-    async with running_broker(directory=tmp_path / "b") as before, Dialer() as dialer:
-        # What the log brought: this was the leader once.
-        await Talk(dialer, before).send("gone")
-        await Talk(dialer, before).send("kept")
-        before.broker.tables.offsets.commit("gone", "g", 0, 1)
-    async with strangers(tmp_path) as (_, follower):
-        store, tables = follower.broker.store, follower.broker.tables
+    async with pair(tmp_path) as both:
+        for topic in ("gone", "kept"):
+            await both.leader.create_topic(topic)
+            await Talk(both.dialer, both.leader).send(topic)
+        both.leader.broker.tables.offsets.commit("gone", "g", 0, 1)
+        await both.cluster.caught_up()
+        assert both.follower.broker.tables.offsets.offset("gone", "g", 0) == 1
+        await both.follower.stop()
+        header = DeleteTopicRequest(topic="gone")
+        await both.dialer.call(both.leader.address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        await both.follower.start()
+        store, tables = both.follower.broker.store, both.follower.broker.tables
         await until(lambda: "gone" not in store.queues.by_topic)
+        assert "kept" in store.queues.by_topic
         assert tables.topics.find("gone") is None
         assert tables.offsets.offset("gone", "g", 0) == -1
         # System topics stay, whatever the leader has.
         assert tables.topics.find("SCHEDULE_TOPIC_XXXX") is not None
+
+
+async def test_a_leader_that_came_back_empty_takes_nothing_from_the_better_copy(tmp_path: Path) -> None:
+    """Its tables are as empty as its log, which is refused. Topics, queues and progress here stay."""
+    async with running_broker(directory=tmp_path / "b") as before, Dialer() as dialer:
+        await Talk(dialer, before).send("T")
+        before.broker.tables.offsets.commit("T", "g", 0, 1)
+    async with strangers(tmp_path) as (leader, follower):
+        broker = follower.broker
+        await until(lambda: broker.replication.follower.state is LinkState.LEADER_BEHIND)
+        assert leader.broker.tables.topics.find("T") is None
+        broker.table_copy.copy_now()
+        await asyncio.sleep(0.5)  # more than it takes to copy them all
+        assert broker.table_copy.passes == 0
+        assert broker.tables.topics.find("T") is not None
+        assert broker.tables.offsets.offset("T", "g", 0) == 1
+        assert sum(queue.next_offset for queue in broker.store.queues.by_topic["T"].values()) == 1
 
 
 async def test_a_table_that_cannot_be_had_stays_and_the_others_come(

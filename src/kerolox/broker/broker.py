@@ -212,10 +212,12 @@ class Broker(CallerEvents):
             membership.groups,
             later.timers if self.options.timer_wheel else None,
             self.registrations.register_all,
+            lambda: replication.follower.agrees,
             self.clock,
             tls=self.options.own_tls,
             acting=self.options.acting,
         )
+        replication.follower.on_copying.append(self.table_copy.copy_now)
         self.group_watch = GroupWatch(
             self.leadership,
             tables.topics,

@@ -54,6 +54,7 @@ class Follower:
         self.leader = ""  # the address the log is copied from
         self.link: LeaderLink | None = None  # the last connection to it
         self.refusals = 0
+        self.on_copying: list[Callable[[], None]] = []  # hears when it begins, and begins again
         self.leaders_end = LeadersEnd(store.root)
         self.on_doubt: list[Callable[[], None]] = []  # hears when it should be asked who leads
         self._asked_s = -ASK_MAX_S  # when that was said last,
@@ -86,6 +87,11 @@ class Follower:
     @property
     def copying(self) -> bool:
         return self.state is LinkState.COPYING
+
+    @property
+    def agrees(self) -> bool:
+        """The leader's log is known to go on where this one ends; or nothing is here that could differ."""
+        return self.copying or self._store.log.min_offset == self._store.log.max_offset
 
     async def start(self) -> None:
         if self._task is None:
@@ -295,6 +301,8 @@ class Follower:
             self._ask_s = ASK_FIRST_S
             self._ask_who_leads()  # name servers may have lost sight of it, too
             log.info("follower_copies leader=%r from=%d", address, self._store.log.max_offset)
+            for told in self.on_copying:
+                told()
 
     def _refused(self, error: CannotFollow) -> None:
         self.refusals += 1

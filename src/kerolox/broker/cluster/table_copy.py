@@ -1,9 +1,12 @@
 """A follower has its leader's tables: topics, groups, progress of groups and delays, the state of the timer.
 
-They are asked for as soon as a leader is known, and again and again. Each table is made aside and takes the
-place of the one before, with the leader's version, so nobody sees half of one; then it is saved. A table that
-cannot be had stays as it is, and the next is asked for. RocketMQ's followers begin after a minute and ask
-every minute; in some of its versions they have no topics meanwhile.
+They are asked for as soon as a leader is known, and again and again, but only while its log is known to be
+the one this follower has a part of: a leader that came back with an empty disk, or with another history, has
+tables to match, and they would take topics and progress from the better copy.
+
+Each table is made aside and takes the place of the one before, with the leader's version, so nobody sees half
+of one; then it is saved. A table that cannot be had stays as it is, and the next is asked for. RocketMQ's
+followers begin after a minute and ask every minute; in some of its versions they have no topics meanwhile.
 """
 
 from __future__ import annotations
@@ -39,8 +42,9 @@ ACTING_S = 1.0  # the same of delays too, for a follower that may act for its le
 
 
 class TableCopy:
-    """Copies while this broker follows and a leader is known. ``register`` asks the name servers anew who
-    leads, and tells them of topics that are other ones now. Without a timer there is nothing of it to copy.
+    """Copies while this broker follows and a leader is known whose log ``agrees``. ``register`` asks the name
+    servers anew who leads, and tells them of topics that are other ones now. Without a timer there is nothing
+    of it to copy.
     ``acting``: this broker may act for its leader, and has to know soon what that has delivered.
     """
 
@@ -52,6 +56,7 @@ class TableCopy:
         groups: Groups,
         timers: Timers | None,
         register: Callable[[], None],
+        agrees: Callable[[], bool],
         clock: Clock,
         *,
         tls: ClientTls | None = None,
@@ -64,6 +69,7 @@ class TableCopy:
         self._groups = groups
         self._timers = timers
         self._register = register
+        self._agrees = agrees
         self._clock = clock
         self._dialer = Dialer(clock=clock, tls=tls)
         self._acting = acting
@@ -98,7 +104,7 @@ class TableCopy:
         while not self._closed:
             leader, now_s = self._leadership.leader, self._clock.monotonic_s()
             is_asked, self._asked = self._asked, False
-            if leader is not None:
+            if leader is not None and self._agrees():
                 remote = RemoteTables(self._dialer, leader.address)
                 if is_asked or now_s >= next_s:
                     await self._copy(leader, remote)
@@ -142,11 +148,11 @@ class TableCopy:
         ask: Callable[[], Awaitable[T]],
         take: Callable[[T], Awaitable[None] | None],
     ) -> bool:
-        """Ask for one table and take it over, if who was asked still leads; whether that worked. The same
-        error is told once."""
+        """Ask for one table and take it over, if who was asked still leads and agrees; whether that worked.
+        The same error is told once."""
         try:
             found = await ask()
-            if self._leadership.leader != leader:
+            if self._leadership.leader != leader or not self._agrees():
                 return False
             taking = take(found)
             if taking is not None:
