@@ -214,6 +214,23 @@ def lose_leader(pair: Pair, chance: random.Random) -> None:
     _lead_on(pair, chance)
 
 
+def empty_leader(pair: Pair, chance: random.Random) -> None:
+    """The leader comes back with an empty disk: its follower refuses it, keeps all, and leads instead."""
+    mark = pair.follower.mark
+    pair.leader.kill()
+    with pair.alone("the leader had lost its disk"):
+        pair.leader.wipe()
+        pair.lead()
+        pair.wait_refused(mark)
+        mark = pair.follower.mark
+        pair.follower.end()
+        pair.follow()  # which finds that leader first of all
+        pair.wait_refused(mark)
+        pair.leader.kill()
+        pair.leader.wipe()
+    _lead_on(pair, chance)
+
+
 def two_leaders(pair: Pair, chance: random.Random) -> None:
     """The leader freezes, another one leads, and it wakes up: for a while both lead."""
     pair.leader.freeze()
@@ -272,6 +289,7 @@ FAULTS = (
     Fault("wipe-follower", wipe_follower),
     Fault("swap-leaders", swap_leaders, mixed=False),
     Fault("lose-leader", lose_leader, mixed=False),
+    Fault("empty-leader", empty_leader, mixed=False),
     Fault("two-leaders", two_leaders, mixed=False),
     Fault("hand-over", hand_over, mixed=False),
 )

@@ -249,6 +249,18 @@ class Pair:
 
     # --- the old leader comes back ------------------------------------------------------------------------
 
+    def wait_refused(self, mark: int) -> None:
+        """Until the follower refuses its leader's log, which it has to call by its name."""
+        wait_until(
+            lambda: bool(self.follower.refusals(mark)),
+            lambda: f"the follower refuses its leader: {self.follower.told().get('followerState')}",
+            HEALED_S,
+        )
+        state = self.follower.refusals(mark)[-1]
+        self.step(f"the follower says {state}")
+        self.judge(checker.misnamed(self.leader.log(), self.follower.log(), state))
+        self.divergences.append(state)
+
     def come_back(self) -> None:
         """The old leader follows. Nobody sends meanwhile, so what its log is to the leader's is sure: it has
         to say so by the right name. If that is a refusal, its log is mended, and it follows."""
