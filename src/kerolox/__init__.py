@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kerolox.client.errors import BrokerNotRegistered as BrokerNotRegistered
     from kerolox.client.errors import BrokerUnreachable as BrokerUnreachable
     from kerolox.client.errors import FilterRefused as FilterRefused
+    from kerolox.client.errors import FollowerLacks as FollowerLacks
     from kerolox.client.errors import InvalidMessage as InvalidMessage
     from kerolox.client.errors import MessageRefused as MessageRefused
     from kerolox.client.errors import NameServerUnreachable as NameServerUnreachable
@@ -71,6 +72,7 @@ _PLACES = {
     "ConsumeHook": "kerolox.client.consume.push_consumer",
     "DeadLetter": "kerolox.client.consume.outcomes",
     "FilterRefused": "kerolox.client.errors",
+    "FollowerLacks": "kerolox.client.errors",
     "InvalidMessage": "kerolox.client.errors",
     "KeroloxError": "kerolox.errors",
     "Message": "kerolox.client.messages",

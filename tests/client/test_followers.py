@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,9 +17,14 @@ from kerolox import (
     PullOptions,
     PushConsumer,
     PushOptions,
+    Queue,
     Received,
+    SocketCluster,
     blocking,
 )
+from kerolox.client.calls.readers import LEADER_ALONE
+from kerolox.client.errors import BrokerNotRegistered, FollowerLacks
+from kerolox.errors import OptionError
 from kerolox.testing import RunningBroker, RunningCluster, broker_in_thread, running_cluster
 from tests.client.kit import wait_for
 
@@ -173,14 +179,14 @@ async def test_a_leader_dies_and_returns_under_a_consumer(read_from: str, tmp_pa
             by_leader = count_served(leader)
             await wait_for(lambda: consumer.client.routes.known.replicas("broker-a").keys() == {0, 1}, 30)
             await cluster.caught_up()  # or it is said that a replica is missing
-            await send(cluster, 200, 25)  # the follower may hold pulls that were asked of it before
-            await wait_for(lambda: len(seen) == 225, 30)
-            await send(cluster, 225, 25)
-            await wait_for(lambda: len(seen) == 250, 30)
-            await wait_for(lambda: progress(leader, "g") == 250, 20)
-            if read_from == "leader":
-                assert by_leader["g"] > 0
-        assert seen == Counter(dict.fromkeys(range(250), 1))
+            sent = 200
+            while sent == 200 or (read_from == "leader" and not by_leader["g"]):
+                await send(cluster, sent, 20)
+                sent += 20
+                await wait_for(lambda sent=sent: len(seen) == sent, 30)
+                assert sent < 5000, "it does not go back to the leader"
+            await wait_for(lambda: progress(leader, "g") == sent, 20)
+        assert seen == Counter(dict.fromkeys(range(sent), 1))
 
 
 async def test_a_group_goes_on_at_the_follower_where_it_was(tmp_path: Path) -> None:
@@ -273,3 +279,69 @@ def test_blocking_consumers_go_on_too(tmp_path: Path) -> None:
                 assert producer.send(Message("T", b"%d" % number)).ok
             take(consumer, 120)
         assert got == Counter({b"%d" % number: 1 for number in range(120)})
+
+
+def bodies(cluster: SocketCluster, queue: Queue, start: int, end: int) -> list[int]:
+    return [int(message.body) for message in cluster.read(queue, start, end, group="reader")]
+
+
+def test_readers_without_a_loop(tmp_path: Path) -> None:
+    with broker_in_thread(followers=1, sync=True, directory=tmp_path) as brokers:
+        brokers.create_topic("T", queues=1)
+        with blocking.Producer(brokers.nameserver_address, group="p") as producer:
+            for number in range(50):
+                assert producer.send(Message("T", b"%d" % number)).ok
+        brokers.caught_up()
+        running = brokers.cluster
+        leader, follower = running.leaders["broker-a"], running.followers("broker-a")[1]
+        by_leader, by_follower = count_served(leader), count_served(follower)
+        where = brokers.nameserver_address
+        with SocketCluster(where, read_from="follower") as copies, SocketCluster(where) as cluster:
+            (queue,) = copies.route("T").readable
+            assert copies.edges([queue])[queue] == (0, 50, follower.address)
+            assert copies.edges([queue], of_leaders=True)[queue] == (0, 50, "")
+            assert bodies(copies, queue, 0, 50) == list(range(50))
+            assert (by_leader["reader"], by_follower["reader"]) == (0, 50)
+            assert cluster.edges([queue])[queue] == (0, 50, "")
+            assert bodies(cluster, queue, 0, 10) == list(range(10))
+            assert (by_leader["reader"], by_follower["reader"]) == (10, 50)
+            brokers.kill("broker-a")
+            assert bodies(cluster, queue, 10, 50) == list(range(10, 50))
+            assert by_follower["reader"] == 90
+            assert cluster.edges([queue])[queue] == (0, 50, follower.address)
+            cluster.commit(queue, "reader", 50)
+            assert cluster.committed(queue, "reader") == 50
+            with pytest.raises(FollowerLacks) as failed, cluster.once():
+                bodies(cluster, queue, 45, 60)
+            told = f"offset 50 was to be read, but follower {follower.address} has 0 to 50"
+            assert told in str(failed.value)
+            assert failed.value.retriable
+            with SocketCluster(where, tries=1, read_from=LEADER_ALONE) as alone:
+                assert alone.route("T").readable
+                with pytest.raises(BrokerNotRegistered, match="no leader of broker 'broker-a'"):
+                    alone.edges([queue])
+            brokers.start_again("broker-a")
+            assert cluster.committed(queue, "reader") == 50
+            cluster.refresh("T")
+            assert cluster.edges([queue])[queue] == (0, 50, "")
+    with pytest.raises(OptionError, match="read_from"):
+        SocketCluster("127.0.0.1:1", read_from="slave")
+
+
+def test_what_a_follower_lacks_comes_when_the_leader_returns(tmp_path: Path) -> None:
+    with broker_in_thread(followers=1, directory=tmp_path) as brokers:
+        brokers.create_topic("T", queues=1)
+        with blocking.Producer(brokers.nameserver_address, group="p") as producer:
+            producer.send(Message("T", b"0"))
+            brokers.caught_up()
+            brokers.link("broker-a", 1).cut()
+            producer.send(Message("T", b"1"))
+        with SocketCluster(brokers.nameserver_address, patience_s=60) as cluster:
+            (queue,) = cluster.route("T").readable
+            reading = cluster.read(queue, 0, 2, group="reader", count=1, ahead=1)
+            assert next(reading).body == b"0"
+            brokers.kill("broker-a")
+            returned = threading.Timer(1.0, brokers.start_again, ["broker-a"])
+            returned.start()
+            assert next(reading).body == b"1"
+            returned.join()

@@ -70,6 +70,14 @@ def test_a_leader_that_cannot_be_reached_is_left_alone_for_a_while() -> None:
     assert chosen(reader, 100 + AVOID_FIRST_S) == 0
 
 
+def test_a_leader_that_was_away_and_is_back_is_asked_at_once() -> None:
+    reader = Reader()
+    reader.failed(Replica(0, "a"), ConnectFailed("a", "refused"), 0.0)
+    assert chosen(reader) == 1
+    assert reader.choose({1: "b", 2: "c"}, 0.0) == Replica(1, "b")
+    assert chosen(reader) == 0
+
+
 def test_what_a_leader_refuses_is_refused() -> None:
     reader = Reader()
     for error in (REFUSED, ConnectionLost("a", "closed"), OffsetGone(Queue("T", "a", 0), 5, 0, 3)):

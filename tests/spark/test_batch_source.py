@@ -234,9 +234,9 @@ def test_a_group_that_was_reset_still_reads_its_range(
     assert batch_read(broker, topic, group="was-reset") == bodies(0, 50)
 
 
-@pytest.mark.parametrize("from_slave", ["false", "true"])
+@pytest.mark.parametrize("read_from", ["leader", "follower"])
 def test_a_range_longer_than_its_queue(
-    broker: BrokerThread, new_topic: NewTopic, send: Send, from_slave: str
+    broker: BrokerThread, new_topic: NewTopic, send: Send, read_from: str
 ) -> None:
     """A queue that was cut short after the query was planned: what is there is read, or it is an error."""
     topic = new_topic(queues=1)
@@ -244,7 +244,7 @@ def test_a_range_longer_than_its_queue(
     task = Range(Queue(topic, "broker-a", 0), 0, 60)
 
     def read(fail: str) -> list[str]:
-        given = {"nameserver": broker.nameserver_address, "topic": topic, "readfromslave": from_slave}
+        given = {"nameserver": broker.nameserver_address, "topic": topic, "readfrom": read_from}
         wanted = read_wanted({**given, "failondataloss": fail}, "batch")
         batches = read_range(wanted, chosen_columns(schema("body")), task)
         return [row["body"].decode() for batch in batches for row in batch.to_pylist()]

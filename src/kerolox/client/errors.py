@@ -290,6 +290,26 @@ class OffsetGone(KeroloxError):
         )
 
 
+class FollowerLacks(OffsetGone):
+    """A follower does not have the messages asked for, and nobody else of its name can be asked."""
+
+    retriable = True
+    next_step = "start the leader again; what no follower has is lost if it does not come back"
+
+    def __init__(self, gone: OffsetGone, follower: str) -> None:
+        self.queue, self.asked, self.first, self.end = gone.queue, gone.asked, gone.first, gone.end
+        self.follower = follower
+        queue = gone.queue
+        KeroloxError.__init__(
+            self,
+            sentences(
+                f"queue {queue.topic}/{queue.broker}/{queue.queue_id}: offset {gone.asked} was to be read, "
+                f"but follower {follower} has {gone.first} to {gone.end}, and its leader is gone",
+                self.next_step,
+            ),
+        )
+
+
 # --- sending ----------------------------------------------------------------------------------------
 
 

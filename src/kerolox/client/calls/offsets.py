@@ -20,10 +20,12 @@ PROGRESS_CODES: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
 
 class Edges(NamedTuple):
-    """What a queue holds: from ``first`` up to ``end``, not including it."""
+    """What a queue holds: from ``first`` up to ``end``, not including it. ``follower``: the address of the
+    copy that said so, which may hold less than its leader; empty: the leader itself."""
 
     first: int
     end: int
+    follower: str = ""
 
 
 def ask_first(topic: str, broker: str | None, queue_id: int) -> Ask:

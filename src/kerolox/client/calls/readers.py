@@ -72,6 +72,9 @@ class Reader:
 
     def choose(self, members: Mapping[int, str], now_s: float) -> Replica | None:
         """Whom to ask; None when there is nobody."""
+        if self._avoided:  # one that was gone from the route, and is back, is there again
+            listed = members.values()
+            self._avoided = {at: kept for at, kept in self._avoided.items() if at in listed}
         order = in_order(members, self.read_from, suggested=self.suggested, spread=self._spread)
         for replica in order:
             if self._avoided.get(replica.address, (now_s, 0.0))[0] <= now_s:

@@ -7,6 +7,7 @@ an answer is looked at. Names of topics and groups are those of the wire: with t
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -25,11 +26,12 @@ from kerolox.client.calls.offsets import (
 )
 from kerolox.client.calls.offsets import Edges as Edges
 from kerolox.client.calls.pulls import PULL_CODES, Pace, Pulled, PullFrames, read_pull
+from kerolox.client.calls.readers import LEADER, LEADER_ALONE, Reader, Replica, check_read_from
 from kerolox.client.calls.retries import QUEUES, Retries
-from kerolox.client.calls.routes import MASTER, NO_BROKER, Route, RouteTable, address_of, cluster_info
+from kerolox.client.calls.routes import MASTER, NO_BROKER, Route, RouteTable, cluster_info
 from kerolox.client.calls.steps import Ask, Steps, in_turn
 from kerolox.client.calls.time_search import time_search
-from kerolox.client.errors import BrokerNotRegistered, failure
+from kerolox.client.errors import BrokerNotRegistered, FollowerLacks, failure
 from kerolox.client.errors import OffsetGone as OffsetGone
 from kerolox.client.messages import Queue, Received, decode_received
 from kerolox.client.options import ClientOptions
@@ -50,6 +52,8 @@ class SocketCluster:
     """A cluster as seen over plain sockets. Not for several threads at once.
 
     What may succeed later is done again: ``tries`` times, or for ``patience_s`` where that is given.
+    ``read_from="follower"``: messages, and where queues begin and end, come from followers where there are
+    some. They do so anyway while the leader is gone.
     """
 
     def __init__(
@@ -58,10 +62,18 @@ class SocketCluster:
         *,
         tries: int = 5,
         patience_s: float | None = None,
+        read_from: str = LEADER,
     ) -> None:
         self.options = where if isinstance(where, ClientOptions) else ClientOptions(where or "")
         self.tries = tries
         self.patience_s = patience_s
+        if read_from != LEADER_ALONE:
+            check_read_from(read_from)
+        self._read_from = read_from
+        self._asked_of = LEADER_ALONE if read_from == LEADER_ALONE else LEADER  # what is not read
+        self._readers: dict[str, Reader] = {}  # by broker name
+        self._asked_s: dict[str, float] = {}  # by topic, when its route was asked for
+        self._spread = random.randrange(1 << 16)
         self.nameservers = NameServerList(self.options.addresses())
         self.routes = RouteTable(self.nameservers)
         self._lines: dict[str, Line] = {}
@@ -107,21 +119,44 @@ class SocketCluster:
     def refresh(self, topic: str) -> None:
         """Ask for the route anew, and keep the one there is when that does not help: a broker that restarts
         is gone from the name servers for a while, but not from where it was."""
+        self._asked_s[topic] = time.monotonic()
         with suppress(KeroloxError):
             in_turn(self.routes.refresh(topic), self._ask_at)
 
-    def address(self, queue: Queue, broker_id: int = MASTER) -> str:
-        """Where to ask about a queue, looked for once: callers try again. Who names a queue has seen it, so
-        its topic was there."""
+    def address(self, queue: Queue) -> str:
+        """Where to ask about a queue: at its leader, or a follower when there is none. Looked for once:
+        callers try again."""
+        return self._replica(queue, reads=False).address
+
+    def _replica(self, queue: Queue, *, reads: bool) -> Replica:
+        """Whom to ask, or to read from. Who names a queue has seen it, so its topic was there."""
+        now_s = time.monotonic()
+        asked_s = self._asked_s.setdefault(queue.topic, now_s)
         route = self.routes.get(queue.topic)
         if route is None:
             route = in_turn(self.routes.find(queue.topic, expected=True), self._ask_at)
-        found = address_of(route.brokers.get(queue.broker) or {}, broker_id)
+        members = route.brokers.get(queue.broker) or {}
+        if MASTER not in members and now_s - asked_s >= self.options.route_refresh_s:
+            self.refresh(queue.topic)  # a leader that returned takes over from its followers
+            return self._replica(queue, reads=reads)
+        # A leader that does not answer for a moment is not passed over for what only it knows for sure.
+        reader = self._reader(queue) if reads else Reader(self._asked_of)
+        found = reader.choose(members, now_s)
         if found is None:
+            what = "no leader of broker" if members else "no broker"
             raise BrokerNotRegistered(
-                queue.topic, self.nameservers.addresses[0], f"no broker {queue.broker!r} is registered"
+                queue.topic, self.nameservers.addresses[0], f"{what} {queue.broker!r} is registered"
             )
         return found
+
+    def _reader(self, queue: Queue) -> Reader:
+        found = self._readers.get(queue.broker)
+        if found is None:
+            found = self._readers[queue.broker] = Reader(self._read_from, self._spread)
+        return found
+
+    def _failed(self, queue: Queue, replica: Replica, error: KeroloxError) -> None:
+        self._reader(queue).failed(replica, error, time.monotonic())
 
     def retries(self) -> Retries:
         """For one call: how often, or how long, it is tried again."""
@@ -148,54 +183,80 @@ class SocketCluster:
 
     # --- questions ------------------------------------------------------------------------------------
 
-    def ask(self, queue: Queue, code: int, header: Header | None, *, ok: Collection[int] = (0,)) -> Command:
-        """A question about a queue, asked of its broker until it answers."""
+    def ask(
+        self,
+        queue: Queue,
+        code: int,
+        header: Header | None,
+        *,
+        ok: Collection[int] = (0,),
+        reads: bool = False,
+    ) -> Command:
+        """A question about a queue, asked of its broker until it answers; ``reads``: of who is read from."""
         retries = self.retries()
         while True:
+            replica: Replica | None = None
             try:
-                address = self.address(queue)
-                answer = self.line(address).ask(code, header)
+                replica = self._replica(queue, reads=reads)
+                answer = self.line(replica.address).ask(code, header)
                 if answer.code not in ok:
-                    raise failure(answer, address=address, code=code)
+                    raise failure(answer, address=replica.address, code=code)
                 return answer
             except KeroloxError as error:
+                if reads and replica is not None:
+                    self._failed(queue, replica, error)
                 time.sleep(retries.pause_after(error))
                 self.refresh(queue.topic)
 
-    def ask_all(self, asked: Sequence[tuple[Queue, Ask]], *, ok: Collection[int] = (0,)) -> list[Command]:
-        """Questions about many queues, all sent before the first answer is waited for."""
+    def ask_all(
+        self, asked: Sequence[tuple[Queue, Ask]], *, ok: Collection[int] = (0,), reads: bool = False
+    ) -> list[tuple[Replica, Command]]:
+        """Questions about many queues, all sent before the first answer is waited for; who answered, and
+        what."""
         retries = self.retries()
         while True:
+            asking: tuple[Queue, Replica] | None = None
             try:
-                lines = [self.line(self.address(queue)) for queue, _ in asked]
-                sent = [line.send(ask.code, ask.header) for line, (_, ask) in zip(lines, asked, strict=True)]
+                sent = []
+                for queue, ask in asked:
+                    replica = self._replica(queue, reads=reads)
+                    asking = queue, replica
+                    line = self.line(replica.address)
+                    sent.append((asking, line, line.send(ask.code, ask.header)))
                 answers = []
-                for line, opaque, (_, ask) in zip(lines, sent, asked, strict=True):
+                for (_, ask), (asking, line, opaque) in zip(asked, sent, strict=True):
                     answer = line.receive(opaque, self.options.request_timeout_s, request_name(ask.code))
                     if answer.code not in ok:
                         raise failure(answer, address=line.address, code=ask.code)
-                    answers.append(answer)
+                    answers.append((asking[1], answer))
                 return answers
             except KeroloxError as error:
                 self.close()  # some answers may still be on their way
+                if reads and asking is not None:
+                    self._failed(*asking, error)
                 time.sleep(retries.pause_after(error))
                 for topic in {queue.topic for queue, _ in asked}:
                     self.refresh(topic)
 
     # --- offsets --------------------------------------------------------------------------------------
 
-    def edges(self, queues: Sequence[Queue]) -> dict[Queue, Edges]:
-        """The first offset and the next one to be written, of many queues at once."""
+    def edges(self, queues: Sequence[Queue], *, of_leaders: bool = False) -> dict[Queue, Edges]:
+        """The first offset and the next one to be written, of many queues at once. ``of_leaders``: by what
+        leaders say, of those that are there."""
         asked = [(queue, ask(*queue)) for queue in queues for ask in (ask_first, ask_end)]
-        found = map(read_edge, self.ask_all(asked))
-        return {queue: Edges(next(found), next(found)) for queue in queues}
+        answers = self.ask_all(asked, reads=not of_leaders)
+        found = {}
+        for queue, (_, first), (replica, end) in zip(queues, answers[::2], answers[1::2], strict=True):
+            follower = "" if replica.leads else replica.address
+            found[queue] = Edges(read_edge(first), read_edge(end), follower)
+        return found
 
     def all_committed(self, queues: Sequence[Queue], group: str) -> dict[Queue, int]:
         """How far a group is; queues in which it has not begun are left out."""
         asked = [(queue, ask_progress(*queue, group)) for queue in queues]
         answers = self.ask_all(asked, ok=PROGRESS_CODES)
-        found = zip(queues, map(read_progress, answers), strict=True)
-        return {queue: offset for queue, offset in found if offset is not None}
+        found = {queue: read_progress(answer) for queue, (_, answer) in zip(queues, answers, strict=True)}
+        return {queue: offset for queue, offset in found.items() if offset is not None}
 
     def commit_all(self, places: Mapping[Queue, int], group: str) -> None:
         """Set how far a group is, in many queues at once."""
@@ -216,16 +277,16 @@ class SocketCluster:
 
     def min_offset(self, queue: Queue) -> int:
         """The first offset still there."""
-        return read_edge(self._ask(queue, ask_first(*queue)))
+        return read_edge(self._ask(queue, ask_first(*queue), reads=True))
 
     def max_offset(self, queue: Queue) -> int:
         """The offset the next message will have."""
-        return read_edge(self._ask(queue, ask_end(*queue)))
+        return read_edge(self._ask(queue, ask_end(*queue), reads=True))
 
     def offset_at(self, queue: Queue, time_ms: int) -> int:
         """The first offset stored at this time or later."""
         search = time_search(*queue, time_ms, TOOLS_GROUP)
-        return in_turn(search, lambda asked: self._ask(queue, asked, ok=PULL_CODES))
+        return in_turn(search, lambda asked: self._ask(queue, asked, ok=PULL_CODES, reads=True))
 
     def committed(self, queue: Queue, group: str) -> int | None:
         """How far a group is; None when it has not begun."""
@@ -235,8 +296,8 @@ class SocketCluster:
         """Set how far a group is."""
         self._ask(queue, tell_progress(*queue, group, offset))
 
-    def _ask(self, queue: Queue, asked: Ask, *, ok: Collection[int] = (0,)) -> Command:
-        return self.ask(queue, asked.code, asked.header, ok=ok)
+    def _ask(self, queue: Queue, asked: Ask, *, ok: Collection[int] = (0,), reads: bool = False) -> Command:
+        return self.ask(queue, asked.code, asked.header, ok=ok, reads=reads)
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -251,13 +312,13 @@ class SocketCluster:
         expression: str = "*",
         kind: str = "TAG",
         ahead: int = 2,
-        broker_id: int = MASTER,
     ) -> Iterator[Pulled]:
         """The records of a queue from ``start`` up to ``end`` (not including it), block by block.
 
         ``count``: so many at most are asked for in one pull; ``ahead``: so many pulls are on their way at
         once. With a filter a block may hold records behind ``end``, and brokers compare tags by their hashes:
-        the caller looks at both again. Raises OffsetGone when the range is not (or no longer) there.
+        the caller looks at both again. Raises OffsetGone when the range is not (or no longer) there; what a
+        follower lacks is asked of others, and waited for when there are none: then it is FollowerLacks.
         """
         requests = PullFrames(self.options, queue, group, expression, kind)
         pace = Pace(count)
@@ -268,8 +329,10 @@ class SocketCluster:
         resets = 0
         try:
             while offset < end:
+                replica: Replica | None = None
                 try:
-                    line = self.line(self.address(queue, broker_id))
+                    replica = self._replica(queue, reads=True)
+                    line = self.line(replica.address)
                     if guesses and (guesses[0].offset != offset or guesses[0].line is not line):
                         _forget(guesses)
                     lanes = ahead if pace.is_known and not is_filtered else 1
@@ -287,10 +350,17 @@ class SocketCluster:
                     pulled = read_pull(answer, queue, offset, line.address)
                 except KeroloxError as error:
                     _forget(guesses)
+                    if replica is not None:
+                        self._failed(queue, replica, error)
+                    if isinstance(error, OffsetGone) and replica is not None and not replica.leads:
+                        if self._replica(queue, reads=True) != replica:
+                            continue
+                        error = FollowerLacks(error, replica.address)
                     retries = retries or self.retries()
                     time.sleep(retries.pause_after(error))
                     self.refresh(queue.topic)
                     continue
+                self._reader(queue).answered(replica)
                 if pulled is None:
                     resets += 1
                     if resets > RESETS_MAX:

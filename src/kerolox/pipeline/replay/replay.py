@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kerolox.client.calls.readers import LEADER_ALONE
 from kerolox.client.errors import NoPermission
 from kerolox.client.messages import Queue
 from kerolox.client.names import check_topic_for_sending, is_system
@@ -92,7 +93,7 @@ def replay(
     table = found.table(spark, choice)
     if dry_run:
         messages = chosen(table, choice)
-        with SocketCluster(options) as plain:
+        with SocketCluster(options, read_from=LEADER_ALONE) as plain:
             plan = make_plan(id, where, choice, messages, plain, clock.wall_ms())
         on_plan(plan)
         return _told(plan, {}, dry_run=True)
@@ -100,7 +101,7 @@ def replay(
         plan_before = file.read()
         if plan_before is None:
             messages = chosen(table, choice)
-            with SocketCluster(options) as plain:
+            with SocketCluster(options, read_from=LEADER_ALONE) as plain:
                 plan = make_plan(id, where, choice, messages, plain, clock.wall_ms())
             file.write(plan)
         else:

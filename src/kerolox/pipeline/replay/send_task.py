@@ -16,6 +16,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from kerolox.client.admin.dead_letters import OF_THE_WAY
+from kerolox.client.calls.readers import LEADER_ALONE
 from kerolox.client.errors import failure
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
@@ -144,7 +145,7 @@ class SendTasks:
         share = self.rate * sum(source.count for source in mine.values()) / max(1, total)
         lifeline = TaskEnd(self.host, self.port, self.token, number)
         try:
-            with SocketCluster(self.options) as cluster:
+            with SocketCluster(self.options, read_from=LEADER_ALONE) as cluster:
                 unsure = self.resumed or task.attemptNumber() > 0
                 done = SendTask(cluster, self.id, mine, lifeline, share, unsure=unsure).run(batches)
         finally:

@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from kerolox.client.calls.readers import LEADER_ALONE
 from kerolox.client.names import with_namespace
 from kerolox.client.sockets.sending import SocketSender
 from kerolox.client.sockets.socket_cluster import SocketCluster
@@ -251,7 +252,7 @@ def _sender(settings: SinkSettings) -> SocketSender:
 
 def _open(settings: SinkSettings) -> SocketSender:
     return SocketSender(
-        SocketCluster(settings.cluster, patience_s=settings.patience_s),
+        SocketCluster(settings.cluster, patience_s=settings.patience_s, read_from=LEADER_ALONE),
         settings.group,
         in_flight=settings.in_flight,
         retries=settings.retries,

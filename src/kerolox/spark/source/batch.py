@@ -8,7 +8,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.spark.short_errors import tells_shortly
 from kerolox.spark.source.options import read_wanted
 from kerolox.spark.source.queues import ClusterQueues
@@ -26,7 +25,7 @@ class BatchSource(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         wanted = self._wanted
-        with SocketCluster(wanted.cluster, patience_s=wanted.patience_s) as cluster:
+        with wanted.open_cluster() as cluster:
             queues = ClusterQueues(cluster, wanted)
             edges = cluster.edges(queues.find())
             starts = queues.places(wanted.start, edges)

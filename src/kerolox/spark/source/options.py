@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kerolox.client.calls.readers import FOLLOWER, LEADER
 from kerolox.client.names import check_group, with_namespace
 from kerolox.client.options import ClientOptions
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import InvalidRequest, OptionError
 from kerolox.protocol.filters.lexer import FilterError
 from kerolox.protocol.filters.sql import compile_filter
@@ -88,7 +90,9 @@ SOURCE: Final = OptionTable(
            "who reads: rights, lag and progress go by it. A streaming query without one tells its progress "
            f"under a group of its own, {GROUP}- and eight letters, which is kept in the checkpoint",
            default=GROUP),
-    Option("readFromSlave", flag, YES_NO, "read from replicas where there are some", default=False),
+    Option("readFrom", one_of(LEADER, FOLLOWER), "leader or follower",
+           "follower: read from followers where there are some, to spare the leader. When the leader is gone "
+           "its followers are read in either case", default=LEADER),
     Option("pullBatchSize", number(1, 1 << 20), "a number of messages",
            "asked for in one pull; brokers give 32 at most unless told otherwise", default=1024),
     Option("pullsAhead", number(1, 256), "a number", "pulls on their way at once, per task", default=8),
@@ -134,7 +138,7 @@ class Wanted:
     piece_rows_max: int | None
     group: str
     has_own_group: bool  # none was given: each query tells its progress under another
-    from_slave: bool
+    read_from: str
     pull_count: int
     pulls_ahead: int
     discovery_s: float
@@ -143,6 +147,9 @@ class Wanted:
     @property
     def nameserver(self) -> str:
         return ";".join(self.cluster.addresses())
+
+    def open_cluster(self) -> SocketCluster:
+        return SocketCluster(self.cluster, patience_s=self.patience_s, read_from=self.read_from)
 
 
 def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
@@ -201,7 +208,7 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
         piece_rows_max=values["maxRowsPerPartition"],
         group=with_namespace(cluster.namespace, group),
         has_own_group=not values.has("group"),
-        from_slave=values["readFromSlave"],
+        read_from=values["readFrom"],
         pull_count=values["pullBatchSize"],
         pulls_ahead=values["pullsAhead"],
         discovery_s=values["discoveryIntervalMs"] / 1000,

@@ -36,6 +36,12 @@ class DataLoss(KeroloxError):
 
     @classmethod
     def outside(cls, queue: Queue, asked: int, edges: Edges) -> DataLoss:
+        if edges.follower:
+            return _AtTheLeader(
+                queue,
+                asked,
+                f"follower {edges.follower} has {edges.first} to {edges.end}, and its leader is gone",
+            )
         if asked < edges.first:
             return cls(queue, asked, f"the first there is is {edges.first}")
         return cls(queue, asked, f"it ends at {edges.end}: was the topic deleted and made again?")
@@ -43,6 +49,16 @@ class DataLoss(KeroloxError):
     @classmethod
     def gone(cls, queue: Queue, asked: int, patience_s: float) -> DataLoss:
         return cls(queue, asked, f"its broker is gone or does not answer (for {patience_s:g} s)")
+
+
+class _AtTheLeader(DataLoss):
+    """Only a leader that is gone has the messages."""
+
+    next_step = (
+        "start the leader of this broker, then the query: it goes on where it was. If the leader is lost for "
+        "good, so is what no follower has: set failOnDataLoss to false to go on without. retryForMs says how "
+        "long a query waits for a leader"
+    )
 
 
 class ClusterQueues:
@@ -147,13 +163,14 @@ class ClusterQueues:
     def _given(self, given: QueueOffsets, edges: Mapping[Queue, Edges], *, ending: bool) -> QueueOffsets:
         option = "endingOffsets" if ending else "startingOffsets"
         self._refuse_strange(option, [queue_text(queue) for queue in given if queue not in edges], edges)
-        words = {EARLIEST: 0, LATEST: 1}
         # A queue that is not named is read completely.
         found = {queue: edge.end if ending else edge.first for queue, edge in edges.items()}
         exact = {}
         for queue, at in given.items():
-            if at in words:
-                found[queue] = edges[queue][words[at]]
+            if at == EARLIEST:
+                found[queue] = edges[queue].first
+            elif at == LATEST:
+                found[queue] = edges[queue].end
             else:
                 exact[queue] = at
         return found | self._checked(exact, edges)
@@ -170,7 +187,7 @@ class ClusterQueues:
             raise loss
         if (queue, at) not in self._warned:  # a place is asked about again until it is left
             self._warned.add((queue, at))
-            log.warning("data_lost queue=%s asked=%d first=%d end=%d", queue_text(queue), at, *edges)
+            log.warning("data_lost queue=%s asked=%d has=%s", queue_text(queue), at, edges)
         return edges.first
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 from collections.abc import Iterator
 from typing import Final
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import MapType, StructType
 
-from kerolox.client.calls.routes import MASTER
+from kerolox.client.errors import FollowerLacks
 from kerolox.client.messages import Queue
 from kerolox.client.names import without_namespace
 from kerolox.client.options import ClientOptions
@@ -21,28 +22,31 @@ from kerolox.client.sockets.socket_cluster import Edges, OffsetGone, SocketClust
 from kerolox.errors import OptionError
 from kerolox.protocol.subscription import ALL
 from kerolox.spark.columns import COLUMNS, SPARK_TYPES, arrow_schema
+from kerolox.spark.offsets import queue_text
 from kerolox.spark.records import Positions, decode, positions_of
 from kerolox.spark.source.options import Wanted
 from kerolox.spark.source.queues import DataLoss
 from kerolox.spark.source.ranges import Range
 
+log = logging.getLogger(__name__)
+
 # A piece handed to Spark: small enough for the processor's cache, and for its memory when messages are large.
 BATCH_BYTES: Final = 2 << 20
 BATCH_ROWS_MAX: Final = 16_384
-SLAVE: Final = 1
 SAMPLE: Final = 32  # messages, to guess the size of others
 QUEUE_OFFSET_AT: Final = 20  # in a record
 
 # Workers live on from task to task, and so do their connections.
-_clusters: dict[tuple[int, ClientOptions, float], SocketCluster] = {}
+_clusters: dict[tuple[int, ClientOptions, float, str], SocketCluster] = {}
 
 
 def cluster_of(wanted: Wanted) -> SocketCluster:
     """The cluster, as this process knows it already."""
-    key = (os.getpid(), wanted.cluster, wanted.patience_s)  # a forked process must not share connections
+    # A forked process must not share connections.
+    key = (os.getpid(), wanted.cluster, wanted.patience_s, wanted.read_from)
     found = _clusters.get(key)
     if found is None:
-        found = _clusters[key] = SocketCluster(wanted.cluster, patience_s=wanted.patience_s)
+        found = _clusters[key] = wanted.open_cluster()
     return found
 
 
@@ -84,21 +88,18 @@ def read_range(wanted: Wanted, columns: pa.Schema, task: Range) -> Iterator[pa.R
     if wanted.tags and "tags" not in columns.names:
         needed = columns.append(pa.field("tags", COLUMNS["tags"]))
     start = task.start
-    broker_id = SLAVE if wanted.from_slave else MASTER
     while start < task.end:
         try:
-            for block, positions in _gathered(cluster, wanted, task, start, broker_id):
+            for block, positions in _gathered(cluster, wanted, task, start):
                 batch = decode(block, positions, needed, queue.broker)
                 batch = _without_namespace(_tagged(batch, wanted.tags), wanted.cluster.namespace)
                 yield batch if needed is columns else batch.select(columns.names)
             return
         except OffsetGone as gone:
-            edges = Edges(gone.first, gone.end)
-            if broker_id != MASTER:  # a replica that is behind, or was not asked to keep as much
-                start, broker_id = gone.asked, MASTER
-                continue
+            edges = Edges(gone.first, gone.end, gone.follower if isinstance(gone, FollowerLacks) else "")
             if wanted.fail_on_data_loss:
                 raise DataLoss.outside(queue, gone.asked, edges) from None
+            log.warning("data_lost queue=%s asked=%d has=%s", queue_text(queue), gone.asked, edges)
             if gone.asked >= gone.first:
                 return  # the queue ends before the range does
             start = gone.first
@@ -122,7 +123,7 @@ def _without_namespace(batch: pa.RecordBatch, namespace: str) -> pa.RecordBatch:
 
 
 def _gathered(
-    cluster: SocketCluster, wanted: Wanted, task: Range, start: int, broker_id: int
+    cluster: SocketCluster, wanted: Wanted, task: Range, start: int
 ) -> Iterator[tuple[bytes, Positions]]:
     """Several pulls in one piece: columns are made for thousands of rows at once, or they cost too much."""
     blocks: list[bytes] = []
@@ -137,7 +138,6 @@ def _gathered(
         expression=wanted.expression,
         kind=wanted.expression_kind,
         ahead=wanted.pulls_ahead,
-        broker_id=broker_id,
     )
     while gone is None:
         try:

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from kerolox.client.errors import TopicNotFound
 from kerolox.client.messages import Queue
-from kerolox.client.sockets.socket_cluster import Edges, SocketCluster
+from kerolox.client.sockets.socket_cluster import Edges
 from kerolox.errors import KeroloxError
 from kerolox.spark.offsets import QueueOffsets, StreamOffset
 from kerolox.spark.short_errors import tells_shortly
@@ -104,6 +104,19 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._offsets.cluster.close()
 
 
+def _has(edge: Edges, at: int | None, target: int) -> bool:
+    """Whether a follower has the place a query goes on from, and more, if more is to be read."""
+    if at is None:
+        return True
+    return edge.first <= at <= edge.end and (at < edge.end or at >= target)
+
+
+def _standing(edge: Edges, at: int, late: bool) -> Edges:
+    """The edges of a queue that a query does not go on in, for now; when it is ``late``, with the first
+    message there is, if that is further."""
+    return edge._replace(end=max(edge.end, at)) if late else Edges(at, at)
+
+
 def between(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
     """What a batch reads. Looks at nothing but the two: a batch done again is the same batch."""
     if start == end:
@@ -117,7 +130,7 @@ class QueryOffsets:
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        self.cluster = SocketCluster(wanted.cluster, patience_s=wanted.patience_s)
+        self.cluster = wanted.open_cluster()
         self._queues = ClusterQueues(self.cluster, wanted)
         self._known: list[Queue] = []
         self._looked_s = -1e9  # when queues were looked for
@@ -129,6 +142,7 @@ class QueryOffsets:
         self._read_before: set[str] = set()  # topics of the checkpoint
         self._initial: dict[str, Any] | None = None
         self._missing: dict[Queue, float] = {}  # since when
+        self._lacking: dict[Queue, float] = {}  # since when followers have less than the query has read
         self._batch_s = time.monotonic()  # when there was something to read last
         self._turn = 0
         self._pause_s = IDLE_PAUSE_S
@@ -227,6 +241,7 @@ class QueryOffsets:
 
     def _next(self, mark: StreamOffset, *, unlimited: bool) -> dict[str, Any] | None:
         edges = self._look_for_missing(mark.places, self._look())
+        edges = self._look_at_leaders(mark.places, edges)
         begins = dict(mark.places) if mark.first else {}
         starts = dict(mark.places)
         for queue, edge in edges.items():
@@ -300,6 +315,44 @@ class QueryOffsets:
             time.sleep(GONE_PAUSE_S)
             edges = self._look()
             self._target |= {queue: edges[queue].end for queue in gone if queue in edges}
+
+    def _look_at_leaders(self, places: QueueOffsets, edges: Mapping[Queue, Edges]) -> Mapping[Queue, Edges]:
+        """Of queues whose followers do not have the place to go on from, or not all a query of
+        Trigger.AvailableNow is to read: the leader's edges. A leader that is gone is waited for, as long as a
+        broker that does not answer; a query that runs on reads other queues meanwhile."""
+        wanted = self._wanted
+        while True:
+            now_s = time.monotonic()
+            target = self._target or {}
+            lacking = [
+                queue
+                for queue, edge in edges.items()
+                if edge.follower and not _has(edge, places.get(queue), target.get(queue, 0))
+            ]
+            if lacking:
+                edges = {**edges, **self._leaders_edges(lacking)}
+                lacking = [queue for queue in lacking if edges[queue].follower]
+            self._lacking = {queue: self._lacking.get(queue, now_s) for queue in lacking}
+            if not lacking:
+                return edges
+            late = {queue for queue in lacking if now_s - self._lacking[queue] >= wanted.patience_s}
+            if late and wanted.fail_on_data_loss:
+                queue = min(late)
+                raise DataLoss.outside(queue, places[queue], edges[queue])
+            if self._target is None or len(late) == len(lacking):
+                return {**edges, **{q: _standing(edges[q], places[q], q in late) for q in lacking}}
+            time.sleep(GONE_PAUSE_S)
+            edges = self._look()
+
+    def _leaders_edges(self, queues: Sequence[Queue]) -> dict[Queue, Edges]:
+        try:
+            with self.cluster.once():
+                return self.cluster.edges(queues, of_leaders=True)
+        except KeroloxError as error:
+            if not error.retriable:
+                raise
+            log.info("leader_away queues=%d error=%r", len(queues), str(error))
+            return {}
 
     def _is_wanted(self, queue: Queue) -> bool:
         """A query may be started anew with fewer topics or queues."""
