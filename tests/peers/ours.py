@@ -16,7 +16,7 @@ from typing import IO, Protocol
 from .processes import free_ports
 from .wire import GET_BROKER_CLUSTER_INFO, request
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 
 
 class Process(Protocol):
