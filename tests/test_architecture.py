@@ -16,6 +16,7 @@ ALLOWED = {
     "front": {"front", "protocol", "base"},
     "net": {"net", "front", "protocol", "base"},
     "nameserver": {"nameserver", "net", "front", "protocol", "base"},
+    "controller": {"controller", "net", "front", "protocol", "base"},
     "store": {"store", "protocol", "base"},
     # A broker that may not write its own log sends as a client does (broker/write/escape.py).
     "broker": {"broker", "store", "replication", "client", "net", "front", "protocol", "base"},
@@ -57,6 +58,17 @@ ROOMS = {
         "admin",
         "remoting",
         "exporter broker",
+    ),
+    "controller": (
+        "options state requests",
+        "apply election",
+        "decide",
+        "live",
+        "carriers",
+        "notices",
+        "term",
+        "handlers",
+        "controller",
     ),
     "client": (
         "errors messages message_types names ids addresses options",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 from typing import Any
+
+_SOMEWHERE = ("192.0.2.1", 9)  # reserved for documentation: nothing is sent, only the way there looked up
 
 
 def address_text(name: Any) -> str:
@@ -15,3 +19,19 @@ def address_text(name: Any) -> str:
             return f"{host[7:]}:{port}"  # an IPv4 client on a dual-stack listener
         return f"[{host}]:{port}"
     return f"{host}:{port}"
+
+
+def reachable_host(bind_address: str) -> str:
+    """The host that others can be told: the address that is listened on, or, when that is any, the one of the
+    interface we go out with; the loopback when there is none."""
+    try:
+        if not ipaddress.ip_address(bind_address).is_unspecified:
+            return bind_address
+    except ValueError:
+        return bind_address
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(_SOMEWHERE)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"

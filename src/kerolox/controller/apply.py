@@ -1,0 +1,80 @@
+"""``apply(state, event)``: the only writer of a controller's state. Pure.
+
+Events carry no epochs: applying one counts them up. So none may be applied twice, and whoever keeps the state
+compares its revision with each commit.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from kerolox.controller.state import (
+    AddressChanged,
+    ControllerState,
+    IdGiven,
+    InSyncChanged,
+    MasterChosen,
+    RegisteredReplica,
+    ReplicaGroup,
+    ReplicasForgotten,
+    StateEvent,
+)
+
+
+def apply(state: ControllerState, event: StateEvent) -> ControllerState:
+    """The state after the event."""
+    group = state.groups.get(event.group)
+    if group is None:
+        if not isinstance(event, IdGiven):
+            return state
+        group = ReplicaGroup(cluster=event.cluster, name=event.group)
+    changed = _applied(group, event)
+    groups = {name: kept for name, kept in state.groups.items() if name != event.group}
+    if changed is not None:
+        groups[event.group] = changed
+    return ControllerState(groups)
+
+
+def _applied(group: ReplicaGroup, event: StateEvent) -> ReplicaGroup | None:
+    """The group after the event; None: it is gone."""
+    match event:
+        case IdGiven(id=id, address=address, check_code=check_code):
+            if id in group.replicas:
+                return group
+            replicas = {**group.replicas, id: RegisteredReplica(address, check_code)}
+            return replace(group, replicas=replicas, next_id=max(group.next_id, id + 1))
+        case AddressChanged(id=id, address=address):
+            if id not in group.replicas:
+                return group
+            moved = replace(group.replicas[id], address=address)
+            return replace(group, replicas={**group.replicas, id: moved})
+        case MasterChosen(id=None):
+            return replace(group, master=None, master_epoch=group.master_epoch + 1)
+        case MasterChosen(id=id):
+            return replace(
+                group,
+                master=id,
+                master_epoch=group.master_epoch + 1,
+                in_sync=frozenset({id}),
+                in_sync_epoch=group.in_sync_epoch + 1,
+            )
+        case InSyncChanged(in_sync=in_sync):
+            return replace(group, in_sync=in_sync, in_sync_epoch=group.in_sync_epoch + 1)
+        case ReplicasForgotten(ids=ids):
+            return None if ids is None else _without(group, ids)
+
+
+def _without(group: ReplicaGroup, ids: frozenset[int]) -> ReplicaGroup | None:
+    """The group without these replicas. Its epochs stay: RocketMQ begins them anew when nobody in sync is
+    left, and its brokers then refuse what they are told, since they know higher ones."""
+    replicas = {id: replica for id, replica in group.replicas.items() if id not in ids}
+    if not replicas:
+        return None
+    in_sync = group.in_sync - ids
+    return replace(
+        group,
+        replicas=replicas,
+        master=None if group.master in ids else group.master,
+        in_sync=in_sync,
+        in_sync_epoch=group.in_sync_epoch + (in_sync != group.in_sync),
+    )

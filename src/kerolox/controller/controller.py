@@ -1,0 +1,283 @@
+"""The controller: its parts, the order they start and stop in, and when it elects by itself.
+
+It is never in the way of a message. While no controller runs, masters go on; but nobody is elected, nobody
+new joins, and no in-sync set changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from kerolox.config_file import ConfigFile
+from kerolox.controller.carriers.carrier import Carrier, Deposed, LeadingController
+from kerolox.controller.carriers.embedded import EmbeddedCarrier
+from kerolox.controller.decide import Decision
+from kerolox.controller.handlers import ControllerHandlers, GroupHandlers
+from kerolox.controller.live import LiveTable
+from kerolox.controller.notices import RoleNotices
+from kerolox.controller.options import ControllerOptions
+from kerolox.controller.requests import ControllerRequest, Elect
+from kerolox.controller.state import MasterChosen, ReplicaGroup
+from kerolox.controller.term import Term
+from kerolox.errors import KeroloxError
+from kerolox.front.caller import Caller, CallerEvents
+from kerolox.front.lanes import BODY_BYTES_MAX, Lane
+from kerolox.front.requests import Answer
+from kerolox.net.address import reachable_host
+from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import RemotingHandlers
+from kerolox.net.peer import PeerLimits
+from kerolox.net.server import Server
+from kerolox.protocol.codes import ResponseCode
+
+log = logging.getLogger(__name__)
+
+FIRST_SCAN_S = 2.0
+CAMPAIGN_PAUSE_S = 1.0  # after a failure, before trying to lead again
+
+_NOT_LEADER = Answer(code=ResponseCode.CONTROLLER_NOT_LEADER, remark="The controller is not in leader state")
+
+
+class Controller(CallerEvents):
+    """Elects the masters of groups of brokers. ``async with`` starts and stops it."""
+
+    def __init__(
+        self,
+        options: ControllerOptions | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        carrier: Carrier | None = None,
+    ) -> None:
+        self.options = options or ControllerOptions()
+        self.live = LiveTable(clock)
+        self.leading: LeadingController | None = None  # of all controllers
+        self.advertised = ""  # where others reach this one
+        self._carrier = carrier or EmbeddedCarrier(self.options.store_path)
+        self._clock = clock
+        self._config_file = ConfigFile(self.options.config_store_path)
+        self._dialer = Dialer(clock=clock, tls=self.options.own_tls)
+        self._notices = RoleNotices(self._dialer)
+        self._server: Server | None = None
+        self._term: Term | None = None  # while this one leads
+        self._deposed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._electing: set[str] = set()  # groups
+        self._scans: dict[str, TimerHandle] = {}
+        self._closed = False
+
+    async def start(self) -> None:
+        peer = self.options.own_peer
+        await self._config_file.load()
+        self._server = Server(
+            self._handlers(),
+            host=self.options.bind_address,
+            port=self.options.listen_port if peer is None else peer[1],
+            events=self,
+            limits=PeerLimits(idle_s_max=self.options.server_channel_max_idle_time_seconds),
+            tls=self.options.tls,
+            clock=self._clock,
+        )
+        await self._server.bind()
+        host = await asyncio.to_thread(reachable_host, self.options.bind_address) if peer is None else peer[0]
+        self.advertised = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        await self._carrier.open()
+        self._start(self._watch())
+        self._start(self._campaign())
+        await self._server.start()
+        self._scan("quiet", FIRST_SCAN_S, self._forget_quiet)
+        self._scan("masters", self.options.scan_inactive_master_interval / 1000, self._look_for_masters)
+        log.info("controller_started address=%s advertised=%s", self.address, self.advertised)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for scan in self._scans.values():
+            scan.cancel()
+        if self._server is not None:
+            await self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._notices.close()
+        await self._dialer.close()
+        await self._carrier.close()
+        await self._config_file.close()
+        log.info("controller_stopped address=%s", self.address)
+
+    async def __aenter__(self) -> Controller:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as ``ip:port``."""
+        return "" if self._server is None else self._server.address
+
+    @property
+    def port(self) -> int:
+        return 0 if self._server is None else self._server.port
+
+    @property
+    def is_leader(self) -> bool:
+        return self._term is not None
+
+    @property
+    def groups(self) -> dict[str, ReplicaGroup]:
+        """What it knows while it leads."""
+        return {} if self._term is None else dict(self._term.state.groups)
+
+    def _handlers(self) -> RemotingHandlers:
+        # Heartbeats must be heard however many wait for a change: they are plain functions, and never wait.
+        lane = Lane("controller", running_max=1000, body_bytes_max=BODY_BYTES_MAX, clock=self._clock)
+        handlers = RemotingHandlers()
+        for code, handler, header in (
+            *GroupHandlers(self, self.live, self.options).rows(),
+            *ControllerHandlers(self, self.options, self._config_file).rows(),
+        ):
+            handlers.add(code, handler, header, lane)
+        return handlers
+
+    # --- leading ------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Know who leads, and notice when it is another one."""
+        async for leader in self._carrier.watch():
+            self.leading = leader
+            if self._term is not None and (leader is None or leader.token != self._term.token):
+                self._step_down("another one leads")
+
+    async def _campaign(self) -> None:
+        """Lead, whenever that is possible."""
+        while True:
+            try:
+                token = await self._carrier.lead(self.options.self_id, self.advertised)
+                stored = await self._carrier.load()
+            except KeroloxError as error:
+                log.warning("not_leading error=%r next='tried again in a moment'", str(error))
+                await self._clock.sleep(CAMPAIGN_PAUSE_S)
+                continue
+            self._deposed.clear()
+            self._term = Term(self._carrier, token, stored, self.live)
+            log.info("controller_leads token=%d groups=%d", token, len(stored.state.groups))
+            await self._deposed.wait()
+
+    def _step_down(self, why: str) -> None:
+        log.warning("controller_deposed why=%r next='brokers find the one that leads'", why)
+        self._term = None
+        self._deposed.set()
+
+    # --- deciding -----------------------------------------------------------------------------
+
+    def look(self, request: ControllerRequest) -> Answer:
+        return _NOT_LEADER if self._term is None else self._term.look(request).answer
+
+    async def change(self, request: ControllerRequest) -> Answer:
+        term = self._term
+        if term is None:
+            return _NOT_LEADER
+        try:
+            decision = await term.change(request)
+        except Deposed as error:
+            if self._term is term:
+                self._step_down(str(error))
+            return _NOT_LEADER
+        self._tell(term, decision)
+        return decision.answer
+
+    def knows(self, group: str, id: int) -> bool:
+        known = self.groups.get(group)
+        return known is not None and id in known.replicas
+
+    def _tell(self, term: Term, decision: Decision) -> None:
+        """Log who was elected, and tell the brokers."""
+        for event in decision.events:
+            group = term.state.groups.get(event.group)
+            if not isinstance(event, MasterChosen) or group is None:
+                continue
+            if event.id is None:
+                log.warning(
+                    "no_master group=%r epoch=%d in_sync=%s next='start one that is in sync'",
+                    group.name,
+                    group.master_epoch,
+                    sorted(group.in_sync),
+                )
+                continue
+            log.info(
+                "master_elected group=%r id=%d address=%r epoch=%d",
+                group.name,
+                event.id,
+                group.address(event.id),
+                group.master_epoch,
+            )
+            if self.options.notify_broker_role_changed:
+                alive = self.live.view([group.name]).of(group.name)
+                self._notices.send(group, [id for id in alive if id in group.replicas])
+
+    # --- masters that go ----------------------------------------------------------------------
+
+    def closed(self, caller: Caller, reason: str, /) -> None:
+        if self._closed:
+            return
+        for group, id in self.live.lose(caller):
+            self._lost(group, id, reason)
+
+    def _forget_quiet(self) -> None:
+        for (group, id), caller in self.live.expire():
+            caller.close("its broker gave no sign of life in time")
+            self._lost(group, id, "no sign of life within its time")
+        self._scan("quiet", self.options.scan_not_active_broker_interval / 1000, self._forget_quiet)
+
+    def _lost(self, group: str, id: int, reason: str) -> None:
+        log.info("broker_lost group=%r id=%d reason=%r", group, id, reason)
+        known = self.groups.get(group)
+        if known is not None and known.master == id:
+            self._elect(group)
+
+    def _look_for_masters(self) -> None:
+        """Groups without a living master, though somebody lives who may be one."""
+        groups = self.groups
+        live = self.live.view(groups)
+        for name, group in groups.items():
+            alive = live.of(name)
+            if group.master_epoch > 0 and group.master not in alive and alive.keys() & group.replicas.keys():
+                self._elect(name)
+        self._scan("masters", self.options.scan_inactive_master_interval / 1000, self._look_for_masters)
+
+    def _elect(self, group: str) -> None:
+        if group not in self._electing:
+            self._electing.add(group)
+            self._start(self._elect_now(group))
+
+    async def _elect_now(self, group: str) -> None:
+        try:
+            unclean = self.options.enable_elect_unclean_master
+            answer = await self.change(Elect(group=group, allow_unclean=unclean))
+            log.debug("election group=%r code=%d remark=%r", group, answer.code, answer.remark)
+        except KeroloxError as error:
+            log.warning("election_failed group=%r error=%r next='tried again soon'", group, str(error))
+        finally:
+            self._electing.discard(group)
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    def _scan(self, name: str, delay_s: float, look: Any) -> None:
+        if not self._closed:
+            self._scans[name] = self._clock.beat(delay_s, look)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,239 @@
+"""Answers to the requests a controller gets, one method per request code: frames to requests, and back."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from kerolox.config_file import ConfigFile
+from kerolox.controller.carriers.carrier import LeadingController
+from kerolox.controller.live import LiveTable
+from kerolox.controller.options import ControllerOptions
+from kerolox.controller.requests import (
+    PRIORITY_LOWEST,
+    ChangeInSync,
+    ControllerRequest,
+    DescribeGroups,
+    Elect,
+    Forget,
+    LastSign,
+    NextId,
+    Register,
+    TakeId,
+    WhoIsMaster,
+)
+from kerolox.errors import Refused
+from kerolox.front.caller import Caller
+from kerolox.front.requests import Answer, Request, Row
+from kerolox.options import to_properties
+from kerolox.protocol.bodies.controller import SyncStateSet, decode_broker_names
+from kerolox.protocol.bodies.properties_text import read_properties
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.headers import controller as headers
+from kerolox.protocol.headers.registration import BrokerHeartbeatRequest
+
+log = logging.getLogger(__name__)
+
+
+class Decider(Protocol):
+    """The controller, as far as requests see it."""
+
+    def look(self, request: ControllerRequest) -> Answer:
+        """Answer what changes nothing."""
+
+    async def change(self, request: ControllerRequest) -> Answer:
+        """Answer when the change is durable."""
+
+    def knows(self, group: str, id: int) -> bool:
+        """Whether it is a replica that has got its id here."""
+
+
+class GroupHandlers:
+    """Requests about groups of brokers: ids, registration, elections, in-sync sets."""
+
+    def __init__(self, decider: Decider, live: LiveTable, options: ControllerOptions) -> None:
+        self._decider = decider
+        self._live = live
+        self._options = options
+
+    def rows(self) -> list[Row]:
+        return [
+            (
+                RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+                self.change_in_sync,
+                headers.AlterSyncStateSetRequest,
+            ),
+            (RequestCode.CONTROLLER_ELECT_MASTER, self.elect, headers.ElectMasterRequest),
+            (RequestCode.CONTROLLER_REGISTER_BROKER, self.register, headers.RegisterToControllerRequest),
+            (RequestCode.CONTROLLER_GET_REPLICA_INFO, self.who_is_master, headers.ReplicaInfoRequest),
+            (RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, self.describe, None),
+            (RequestCode.CLEAN_BROKER_DATA, self.forget, headers.CleanBrokerDataRequest),
+            (RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, self.next_id, headers.NextBrokerIdRequest),
+            (RequestCode.CONTROLLER_APPLY_BROKER_ID, self.take_id, headers.ApplyBrokerIdRequest),
+            (RequestCode.BROKER_HEARTBEAT, self.heartbeat, BrokerHeartbeatRequest),
+        ]
+
+    def next_id(self, request: Request[headers.NextBrokerIdRequest]) -> Answer:
+        asked = request.header
+        group = _given(asked.broker_name, "brokerName")
+        return self._decider.look(NextId(_given(asked.cluster_name, "clusterName"), group))
+
+    async def take_id(self, request: Request[headers.ApplyBrokerIdRequest]) -> Answer:
+        asked = request.header
+        taken = TakeId(
+            _given(asked.cluster_name, "clusterName"),
+            _given(asked.broker_name, "brokerName"),
+            _number(asked.applied_broker_id, "appliedBrokerId"),
+            _given(asked.register_check_code, "registerCheckCode"),
+        )
+        return await self._decider.change(taken)
+
+    async def register(self, request: Request[headers.RegisterToControllerRequest]) -> Answer:
+        asked = request.header
+        group, id = _given(asked.broker_name, "brokerName"), _number(asked.broker_id, "brokerId")
+        address = _given(asked.broker_address, "brokerAddress")
+        self._note(request.caller, group, id)
+        return await self._decider.change(Register(asked.cluster_name or "", group, id, address))
+
+    async def elect(self, request: Request[headers.ElectMasterRequest]) -> Answer:
+        asked = request.header
+        group = _given(asked.broker_name, "brokerName")
+        if not asked.designate_elect:
+            self._note(request.caller, group, asked.broker_id)
+        return await self._decider.change(
+            Elect(
+                group=group,
+                id=asked.broker_id,
+                is_wanted=asked.designate_elect,
+                allow_unclean=self._options.enable_elect_unclean_master,
+            )
+        )
+
+    async def change_in_sync(self, request: Request[headers.AlterSyncStateSetRequest]) -> Answer:
+        asked, body = request.header, SyncStateSet.decode(request.body)
+        return await self._decider.change(
+            ChangeInSync(
+                group=_given(asked.broker_name, "brokerName"),
+                master=_number(asked.master_broker_id, "masterBrokerId"),
+                master_epoch=_number(asked.master_epoch, "masterEpoch"),
+                in_sync=body.sync_state_set,
+                in_sync_epoch=body.sync_state_set_epoch,
+            )
+        )
+
+    def who_is_master(self, request: Request[headers.ReplicaInfoRequest]) -> Answer:
+        return self._decider.look(WhoIsMaster(_given(request.header.broker_name, "brokerName")))
+
+    def describe(self, request: Request[None]) -> Answer:
+        names = decode_broker_names(request.body) if request.body else ()
+        if not names:
+            return Answer(
+                code=ResponseCode.SYSTEM_ERROR, remark="no broker names: the body is an array of them"
+            )
+        return self._decider.look(DescribeGroups(names))
+
+    async def forget(self, request: Request[headers.CleanBrokerDataRequest]) -> Answer:
+        asked = request.header
+        answer = await self._decider.change(
+            Forget(
+                group=asked.broker_name,
+                ids=asked.broker_controller_ids_to_clean,
+                even_living=asked.is_clean_living_broker,
+            )
+        )
+        if answer.code == ResponseCode.SUCCESS:
+            log.info(
+                "brokers_forgotten group=%r ids=%r by=%s",
+                asked.broker_name,
+                asked.broker_controller_ids_to_clean,
+                request.caller.address,
+            )
+        return answer
+
+    def heartbeat(self, request: Request[BrokerHeartbeatRequest]) -> Answer:
+        """Heard by every controller, whether it leads or not: it may have to lead next."""
+        told = request.header
+        if told.broker_id is None:
+            return Answer(code=ResponseCode.CONTROLLER_INVALID_REQUEST, remark="a heartbeat without brokerId")
+        sign = LastSign(
+            -1 if told.epoch is None else told.epoch,
+            -1 if told.max_offset is None else told.max_offset,
+            -1 if told.confirm_offset is None else told.confirm_offset,
+            PRIORITY_LOWEST if told.election_priority is None else told.election_priority,
+        )
+        timeout_ms = told.heartbeat_timeout_mills
+        timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        self._live.hear((told.broker_name, told.broker_id), request.caller, sign, timeout_s)
+        return Answer(remark="Heart beat success")
+
+    def _note(self, caller: Caller, group: str, id: int) -> None:
+        if self._decider.knows(group, id):
+            self._live.note((group, id), caller)
+
+
+class Membership(Protocol):
+    """What a controller says of itself and of the one that leads."""
+
+    @property
+    def leading(self) -> LeadingController | None: ...
+
+    @property
+    def is_leader(self) -> bool: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def advertised(self) -> str: ...
+
+
+class ControllerHandlers:
+    """Requests about the controller itself, which every one answers: who leads (1005), and its options (1009
+    and 1010)."""
+
+    def __init__(self, membership: Membership, options: ControllerOptions, file: ConfigFile) -> None:
+        self._membership = membership
+        self._options = options
+        self._file = file
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.CONTROLLER_GET_METADATA_INFO, self.metadata, None),
+            (RequestCode.UPDATE_CONTROLLER_CONFIG, self.update, None),
+            (RequestCode.GET_CONTROLLER_CONFIG, self.show, None),
+        ]
+
+    def metadata(self, request: Request[None]) -> Answer:
+        leader = self._membership.leading
+        header = headers.ControllerMetadataAnswer(
+            group=self._options.group,
+            controller_leader_id=None if leader is None else leader.id,
+            controller_leader_address=None if leader is None else leader.address,
+            is_leader=self._membership.is_leader,
+            peers=f"{self._options.self_id}:{self._membership.advertised};",
+        )
+        return Answer(header=header)
+
+    async def update(self, request: Request[None]) -> Answer:
+        wanted = read_properties(request.body)
+        if any(self._options.black_listed(key) for key in wanted):
+            return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
+        changed = await self._file.change(self._options, wanted)
+        if changed:
+            log.info("options_changed keys=%s by=%s", ",".join(changed), request.caller.address)
+        return Answer()
+
+    def show(self, request: Request[None]) -> Answer:
+        return Answer(body=to_properties(self._options, {"listen_port": self._membership.port}).encode())
+
+
+def _given(text: str | None, field: str) -> str:
+    if not text:
+        raise Refused(ResponseCode.CONTROLLER_INVALID_REQUEST, f"the request has no {field}")
+    return text
+
+
+def _number(number: int | None, field: str) -> int:
+    if number is None:
+        raise Refused(ResponseCode.CONTROLLER_INVALID_REQUEST, f"the request has no {field}")
+    return number

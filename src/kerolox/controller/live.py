@@ -1,0 +1,114 @@
+"""Which brokers gave a sign of life in time, and over which connection. In memory only.
+
+Time is monotonic here: a clock that is set does not kill brokers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from kerolox.clock import Clock
+from kerolox.controller.requests import LastSign, LiveBrokers
+from kerolox.front.caller import Caller
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_TIMEOUT_S = 10.0  # of a broker that does not say; RocketMQ's brokers say the same
+TIMEOUT_S_MIN, TIMEOUT_S_MAX = 0.1, 600.0  # that a broker may ask for
+LIVE_MAX = 10_000  # brokers; others are not heard
+
+ReplicaKey = tuple[str, int]  # group and id
+
+
+class LiveBroker:
+    """A broker that lives."""
+
+    __slots__ = ("caller", "heard_s", "sign", "timeout_s")
+
+    def __init__(self, caller: Caller, sign: LastSign, heard_s: float, timeout_s: float) -> None:
+        self.caller = caller
+        self.sign = sign
+        self.heard_s = heard_s
+        self.timeout_s = timeout_s
+
+
+class LiveTable:
+    """The brokers that live. It begins empty, and is settled when everybody had time to be heard."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_s = clock.monotonic_s()
+        self._brokers: dict[ReplicaKey, LiveBroker] = {}
+        self._is_full = False
+        self._gone: set[ReplicaKey] = set()  # heard and lost before it was settled
+
+    def __len__(self) -> int:
+        return len(self._brokers)
+
+    @property
+    def is_settled(self) -> bool:
+        return self._clock.monotonic_s() - self._began_s >= HEARTBEAT_TIMEOUT_S
+
+    def hear(self, key: ReplicaKey, caller: Caller, sign: LastSign, timeout_s: float | None = None) -> None:
+        """A heartbeat: what it says now counts, and the connection it came over."""
+        if key not in self._brokers and len(self._brokers) >= LIVE_MAX:
+            if not self._is_full:
+                log.warning(
+                    "broker_not_heard group=%r id=%d limit=%d next='a controller keeps no more brokers'",
+                    *key,
+                    LIVE_MAX,
+                )
+            self._is_full = True
+            return
+        if timeout_s is None or timeout_s <= 0:
+            timeout_s = HEARTBEAT_TIMEOUT_S
+        timeout_s = min(max(timeout_s, TIMEOUT_S_MIN), TIMEOUT_S_MAX)
+        self._gone.discard(key)
+        self._brokers[key] = LiveBroker(caller, sign, self._clock.monotonic_s(), timeout_s)
+
+    def note(self, key: ReplicaKey, caller: Caller) -> None:
+        """A request of a broker about itself is a sign of life, too: it may come before the heartbeats."""
+        known = self._brokers.get(key)
+        if known is None:
+            self.hear(key, caller, LastSign())
+        else:
+            known.heard_s = self._clock.monotonic_s()
+            known.caller = caller
+
+    def lose(self, caller: Caller) -> list[ReplicaKey]:
+        """A connection has closed: its brokers are gone, unless they have spoken over another one since."""
+        return self._drop(key for key, broker in self._brokers.items() if broker.caller is caller)
+
+    def expire(self) -> list[tuple[ReplicaKey, Caller]]:
+        """Those that were silent for too long are gone. Who, and the connections they had."""
+        now_s = self._clock.monotonic_s()
+        quiet = [(key, one.caller) for key, one in self._brokers.items() if not _lives(one, now_s)]
+        self._drop(key for key, _ in quiet)
+        return quiet
+
+    def view(self, groups: Iterable[str]) -> LiveBrokers:
+        """Who lives now, of these groups."""
+        now_s = self._clock.monotonic_s()
+        wanted = set(groups)
+        signs: dict[str, dict[int, LastSign]] = {}
+        for (group, id), broker in self._brokers.items():
+            if group in wanted and _lives(broker, now_s):
+                signs.setdefault(group, {})[id] = broker.sign
+        return LiveBrokers(signs, self.is_settled, frozenset(self._gone))
+
+    def _drop(self, keys: Iterable[ReplicaKey]) -> list[ReplicaKey]:
+        gone = list(keys)
+        for key in gone:
+            del self._brokers[key]
+        if gone:
+            self._is_full = False
+        if self.is_settled:
+            self._gone.clear()
+        else:
+            self._gone.update(gone[: LIVE_MAX - len(self._gone)])
+        return gone
+
+
+def _lives(broker: LiveBroker, now_s: float) -> bool:
+    return now_s - broker.heard_s <= broker.timeout_s

@@ -1,0 +1,185 @@
+"""The controller's options, with RocketMQ's keys and defaults.
+
+They may stand in a file of their own, or in that of a name server that has a controller in it. Keys of
+RocketMQ's ``controller.conf`` that are not here tune thread pools and logs this controller does not have;
+they are read and reported as having no effect.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kerolox.errors import OptionError
+from kerolox.net.self_signed import NAME as SELF_SIGNED
+from kerolox.net.tls import ClientAuth, ClientTls, ServerTls, TlsMode
+from kerolox.options import Absent, Options, option
+
+_HOME = os.path.join(os.path.expanduser("~"), "controller")
+
+# Never changed by a request, whatever configBlackList says.
+ALWAYS_BLACK_LISTED = frozenset({"configBlackList", "configStorePath", "rocketmqHome"})
+
+_OFF = ("", "false")
+_ACCESS = (
+    "access control is not there yet, and everybody who reaches the port would be let in. Let a firewall or "
+    "mutual TLS (tls.server.mode=enforcing, tls.server.need.client.auth=require) decide who does"
+)
+_ABSENT: Mapping[str, Absent] = {
+    "aclEnable": Absent(_OFF, _ACCESS),
+    "authenticationEnabled": Absent(_OFF, _ACCESS),
+    "authorizationEnabled": Absent(_OFF, _ACCESS),
+    "controllerType": Absent(
+        ("", "DLedger"), "one controller keeps its state in a file; there is no raft log of jRaft's"
+    ),
+    "metricsExporterType": Absent(("", "0", "DISABLE"), "the controller has no figures to export yet"),
+}
+
+
+@dataclass
+class ControllerOptions(Options):
+    """Options of ``kerolox controller``."""
+
+    ROLE: ClassVar[str] = "controller"
+    ABSENT: ClassVar[Mapping[str, Absent]] = _ABSENT
+
+    # --- where it listens
+    bind_address: str = option("0.0.0.0", "address to listen on; a loopback address shuts others out")
+    listen_port: int = option(
+        9878,
+        "port to listen on, unless controllerDLegerPeers says one; 0 takes a free one",
+        key="controllerListenPort",
+        low=0,
+        high=65535,
+    )
+    group: str = option("group1", "name of the controllers, for tools", key="controllerDLegerGroup")
+    peers: str = option(
+        "",
+        "this controller as id-host:port, as in n0-10.0.0.5:9878: brokers are told that address",
+        key="controllerDLegerPeers",
+    )
+    self_id: str = option("n0", "which of the peers this one is", key="controllerDLegerSelfId")
+    server_channel_max_idle_time_seconds: int = option(
+        120, "a connection without traffic for so long is closed, and its broker gone", low=1, high=86_400
+    )
+
+    # --- what it keeps on disk
+    store_path: str = option(
+        _HOME, "directory of its state; written at each change", key="controllerStorePath"
+    )
+    config_store_path: str = option(
+        os.path.join(_HOME, "controller.properties"),
+        "file that options changed while running are written to; the file given with -c, if one is",
+    )
+
+    # --- elections
+    enable_elect_unclean_master: bool = option(
+        False,
+        "elect a broker that is not in sync when no other is left: what only others had is lost",
+        changeable=True,
+    )
+    scan_not_active_broker_interval: int = option(
+        5000,
+        "milliseconds between two looks for brokers that have gone quiet",
+        low=10,
+        high=3_600_000,
+        changeable=True,
+    )
+    scan_inactive_master_interval: int = option(
+        5000,
+        "milliseconds between two looks for groups whose master is gone",
+        low=10,
+        high=3_600_000,
+        changeable=True,
+    )
+    notify_broker_role_changed: bool = option(
+        True, "tell brokers at once who is elected; else they ask, every few seconds", changeable=True
+    )
+    config_black_list: str = option(
+        "configBlackList;configStorePath", "keys, joined by semicolons, that no request may change"
+    )
+
+    # --- TLS
+    tls_server_mode: TlsMode = option(
+        TlsMode.PERMISSIVE,
+        "disabled: plain only; permissive: both; enforcing: TLS only",
+        key="tls.server.mode",
+    )
+    tls_test_mode_enable: bool = option(
+        True,
+        "without a certificate: make one when the first TLS client comes, kept in controllerStorePath",
+        key="tls.test.mode.enable",
+    )
+    tls_server_cert_path: str | None = option(
+        None, "PEM file with the certificate chain", key="tls.server.certPath"
+    )
+    tls_server_key_path: str | None = option(None, "PEM file with the private key", key="tls.server.keyPath")
+    tls_server_key_password: str | None = option(
+        None, "password of the private key", key="tls.server.keyPassword", secret=True
+    )
+    tls_server_trust_cert_path: str | None = option(
+        None, "PEM file with the authorities that sign client certificates", key="tls.server.trustCertPath"
+    )
+    tls_server_need_client_auth: ClientAuth = option(
+        ClientAuth.NONE,
+        "none; optional: who shows a certificate must show a good one; require: everybody must",
+        key="tls.server.need.client.auth",
+    )
+    use_tls: bool | None = option(
+        None, "speak TLS to brokers; unset: if tls.server.mode is enforcing", key="useTLS"
+    )
+    tls_client_trust_cert_path: str | None = option(
+        None, "PEM file with the authorities of brokers", key="tls.client.trustCertPath"
+    )
+
+    @property
+    def own_peer(self) -> tuple[str, int] | None:
+        """Host and port of this controller as ``controllerDLegerPeers`` has them. Raises OptionError."""
+        entries = [entry for entry in self.peers.split(";") if entry.strip()]
+        if not entries:
+            return None
+        if len(entries) > 1:
+            raise OptionError(
+                "controllerDLegerPeers",
+                self.peers,
+                "one controller: several would share their state through a consensus engine",
+            )
+        id, _, address = entries[0].strip().partition("-")
+        host, _, port = address.rpartition(":")
+        if id != self.self_id or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise OptionError(
+                "controllerDLegerPeers",
+                self.peers,
+                f"{self.self_id}-host:port, as controllerDLegerSelfId says",
+            )
+        return host, int(port)
+
+    @property
+    def tls(self) -> ServerTls:
+        return ServerTls(
+            mode=self.tls_server_mode,
+            certificate=self.tls_server_cert_path,
+            key=self.tls_server_key_path,
+            key_password=self.tls_server_key_password,
+            client_ca=self.tls_server_trust_cert_path,
+            client_auth=self.tls_server_need_client_auth,
+            self_signed=self._self_signed if self.tls_test_mode_enable else None,
+        )
+
+    @property
+    def own_tls(self) -> ClientTls | None:
+        """How it speaks to brokers; None: plainly."""
+        if self.use_tls is False or (self.use_tls is None and self.tls_server_mode is not TlsMode.ENFORCING):
+            return None
+        return ClientTls(
+            ca=self.tls_client_trust_cert_path, verify=self.tls_client_trust_cert_path is not None
+        )
+
+    @property
+    def _self_signed(self) -> str:
+        return os.path.join(self.store_path, SELF_SIGNED)
+
+    def black_listed(self, key: str) -> bool:
+        return key in ALWAYS_BLACK_LISTED or key in self.config_black_list.split(";")

@@ -1,0 +1,77 @@
+"""The time in which this controller leads: the state it decides on, and the commits that change it.
+
+One change after the other: decide, commit, and only then know it and answer. Whoever leads by mistake,
+stalled or cut off, finds out at the commit, which then changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from kerolox.controller.apply import apply
+from kerolox.controller.carriers.carrier import NEW, Carrier, Deposed, StoredState
+from kerolox.controller.decide import Decision, decide
+from kerolox.controller.live import LiveTable
+from kerolox.controller.requests import ControllerRequest, DescribeGroups
+from kerolox.controller.state import ControllerState
+from kerolox.errors import KeroloxError
+
+log = logging.getLogger(__name__)
+
+
+class Term:
+    """From when a controller began to lead until another one does."""
+
+    def __init__(self, carrier: Carrier, token: int, stored: StoredState, live: LiveTable) -> None:
+        self.token = token
+        self._carrier = carrier
+        self._live = live
+        self._stored = stored
+        self._in_doubt = False  # whether the last commit was carried out
+        self._turn = asyncio.Lock()
+
+    @property
+    def state(self) -> ControllerState:
+        """What is committed."""
+        return self._stored.state
+
+    def look(self, request: ControllerRequest) -> Decision:
+        """What would be decided now; nothing is changed."""
+        groups = request.names if isinstance(request, DescribeGroups) else (request.group,)
+        return decide(self.state, self._live.view(groups), request)
+
+    async def change(self, request: ControllerRequest) -> Decision:
+        """Decide, and make it so. Raises Deposed, and other KeroloxErrors when it could not be kept."""
+        async with self._turn:
+            if self._in_doubt:
+                self._stored = await self._carrier.load()
+                self._in_doubt = False
+            decision = self.look(request)
+            if decision.events:
+                await self._commit(decision)
+            return decision
+
+    async def _commit(self, decision: Decision) -> None:
+        state = self.state
+        for event in decision.events:
+            state = apply(state, event)
+        (name,) = {event.group for event in decision.events}
+        group = state.groups.get(name)
+        revisions = dict(self._stored.revisions)
+        self._in_doubt = True
+        try:
+            revision = await self._carrier.commit(self.token, name, revisions.pop(name, NEW), group)
+        except Deposed:
+            raise
+        except KeroloxError as error:
+            log.warning(
+                "not_committed group=%r error=%r next='the broker asks again; look at the disk'",
+                name,
+                str(error),
+            )
+            raise
+        if group is not None:
+            revisions[name] = revision
+        self._stored = StoredState(state, revisions)
+        self._in_doubt = False
