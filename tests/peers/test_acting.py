@@ -86,7 +86,7 @@ async def test_our_follower_acts_under_apaches_name_server_and_sends_to_apaches_
         payer, producer = Producer(leader), Producer(There(other))  # type: ignore[arg-type]
         await payer.come()
         for number in numbers:
-            key = {"UNIQ_KEY": "7F000001162E18B4AAC28E2F6D2A%04d" % int(number)}
+            key = {"UNIQ_KEY": f"7F000001162E18B4AAC28E2F6D2A{int(number):04d}"}
             assert (await payer.send(delayed, number, {**key, "DELAY": "1"})).code == 0
             assert (await payer.send(timed, number, {**key, "TIMER_DELAY_MS": "5000"})).code == 0
             await payer.prepare(number, key, topic=paid, born_timestamp=SYSTEM_CLOCK.wall_ms())
@@ -160,7 +160,7 @@ async def test_apaches_follower_acts_for_our_leader(
             await asyncio.sleep(0.2)
         assert await has_tables(), follower.tail()
         for number in numbers:
-            key = {"UNIQ_KEY": "7F000001162E18B4AAC28E2F6D2A%04d" % int(number)}
+            key = {"UNIQ_KEY": f"7F000001162E18B4AAC28E2F6D2A{int(number):04d}"}
             assert (await Talk(dialer, leader).send(topic, number, {**key, "DELAY": "1"})).code == 0
         await until(lambda: any(one.acked == store.log.max_offset for one in connections))
         ports = await stopped(leader)

@@ -1,7 +1,7 @@
 """What a leader delivered of its delay levels, as its follower finds it in the copy of the log.
 
 A follower copies the table of delays every second, and the log at once. So the log knows better: a message
-with a delay level that lies in its own topic was delivered, with all that were parked before it at that level.
+with a delay level that lies in its own topic was delivered, with all that were parked before it at its level.
 (No client gets such a message in there: whatever asks for a delay is parked.)
 """
 
