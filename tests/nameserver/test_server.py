@@ -415,6 +415,41 @@ async def test_a_quiet_broker_is_forgotten_and_its_connection_closed() -> None:
         assert not nameserver.routes.groups
 
 
+async def test_a_leader_that_goes_quiet_is_acted_for_until_it_is_back() -> None:
+    clock = ManualClock()
+    options = {"support_acting_master": True, "server_channel_max_idle_time_seconds": 100_000}
+    member_topic = "rmq_sys_SYNC_BROKER_MEMBER_broker-a"
+    async with (
+        running_nameserver(clock=clock, **options) as nameserver,
+        Dialer() as leader,
+        Dialer() as follower,
+    ):
+        told = {"enable_acting_master": True, "heartbeat_timeout_millis": 10_000}
+        topics = ("t1", member_topic)
+
+        async def shown(topic: str) -> tuple[dict[int, str], int]:
+            route = TopicRoute.decode((await route_of(follower, nameserver, topic)).body)
+            return route.broker_datas[0].broker_addrs, route.queue_datas[0].perm
+
+        await register(leader, nameserver, *topics, **told)
+        await register(follower, nameserver, *topics, id=1, address=B, **told)
+        alive = registration.BrokerHeartbeatRequest(cluster_name="c1", broker_addr=B, broker_name="broker-a")
+        for _ in range(4):
+            assert await shown("t1") == ({0: A, 1: B}, 6)
+            await clock.advance(2.5)
+            assert (await ask(follower, nameserver, RequestCode.BROKER_HEARTBEAT, alive)).code == 0
+        await clock.advance(8)
+        assert await shown("t1") == ({0: B}, 4)
+        assert await shown(member_topic) == ({1: B}, 4)
+        group = registration.BrokerMemberGroupRequest(cluster_name="c1", broker_name="broker-a")
+        answer = await ask(follower, nameserver, RequestCode.GET_BROKER_MEMBER_GROUP, group)
+        members = BrokerMemberGroupAnswer.decode(answer.body).broker_member_group
+        assert members is not None
+        assert members.broker_addrs == {1: B}
+        await register(leader, nameserver, *topics, **told)
+        assert await shown("t1") == ({0: A, 1: B}, 6)
+
+
 async def test_an_idle_connection_is_closed_and_its_broker_with_it() -> None:
     clock = ManualClock()
     async with running_nameserver(clock=clock) as nameserver, Dialer() as broker:

@@ -31,7 +31,8 @@ from kerolox.protocol.flags import (
 )
 from kerolox.protocol.reserved import TEMPLATE_TOPIC
 
-PUT_S = 2.0  # a leader that returns waits three seconds for the end of what is under way
+BEGIN_S = 1.0  # so long new sends are begun: a leader that returns waits for the end of what is under way
+SEND_S = 2.0  # for an answer. One that was not waited for would mean that the message is sent twice
 WINDOW = 64  # messages on their way at once
 TRIES = 3  # each at another broker, if there is one
 ROUTE_S = 5.0  # a route is not older
@@ -77,11 +78,11 @@ class Escape:
             await self._sender.client.close()
 
     async def put(self, messages: Sequence[PendingMessage]) -> int:
-        deadline_s = self._clock.monotonic_s() + PUT_S
+        until_s = self._clock.monotonic_s() + BEGIN_S
         done = 0
-        while done < len(messages):
+        while done < len(messages) and (not done or self._clock.monotonic_s() < until_s):
             some = messages[done : done + WINDOW]
-            failed = await self._put_some(some, deadline_s)
+            failed = await self._put_some(some, until_s)
             first = min(failed, default=len(some))
             for message in some[:first]:
                 self._stored.discard(message.parked_at)
@@ -92,24 +93,24 @@ class Escape:
                 break
         return done
 
-    async def _put_some(
-        self, messages: Sequence[PendingMessage], deadline_s: float
-    ) -> dict[int, KeroloxError]:
+    async def _put_some(self, messages: Sequence[PendingMessage], until_s: float) -> dict[int, KeroloxError]:
         """What failed, by its number."""
         results = await asyncio.gather(
-            *[self._put_one(message, deadline_s) for message in messages], return_exceptions=True
+            *[self._put_one(message, until_s) for message in messages], return_exceptions=True
         )
         failed: dict[int, KeroloxError] = {}
         for number, (message, result) in enumerate(zip(messages, results, strict=True)):
-            if isinstance(result, KeroloxError):
-                failed[number] = result
-            elif isinstance(result, BaseException):
-                raise result
-            else:
+            if result is None:
                 self._stored.add(message.parked_at)
+            elif isinstance(result, KeroloxError):
+                failed[number] = result
+            else:
+                failed[number] = NoOtherBroker(
+                    f"a message to {message.topic!r} could not be sent: {result!r}"
+                )
         return failed
 
-    async def _put_one(self, message: PendingMessage, deadline_s: float) -> None:
+    async def _put_one(self, message: PendingMessage, until_s: float) -> None:
         if message.parked_at in self._stored:
             return
         sender = await self._open()
@@ -118,18 +119,15 @@ class Escape:
         group = self._group if own is None else own.decode("utf-8", "replace")
         tried: set[str] = set()
         while True:
-            left_s = deadline_s - self._clock.monotonic_s()
-            route = await self._route(sender.client, message.topic, max(0.001, left_s))
+            route = await self._route(sender.client, message.topic)
             target = self._target(route, tried, group)
             tried.add(target.queue.broker)
-            left_s = deadline_s - self._clock.monotonic_s()
             try:
-                await sender.deliver(outgoing, max(0.001, left_s), pinned=target)
+                await sender.deliver(outgoing, SEND_S, pinned=target)
             except KeroloxError:
                 self._asked_s.pop(message.topic, None)
-                if len(tried) >= TRIES or deadline_s - self._clock.monotonic_s() < PUT_S / 4:
-                    raise
-                if not any(broker not in tried for broker in self._brokers(route)):
+                is_over = len(tried) >= TRIES or self._clock.monotonic_s() >= until_s
+                if is_over or not self._brokers(route) - tried:
                     raise
                 continue
             self.sent += 1
@@ -143,12 +141,12 @@ class Escape:
                 clock=self._clock,
             )
             self._sender = Sender(
-                client, self._group, ProducerOptions(timeout_s=PUT_S, retries=0, compression="")
+                client, self._group, ProducerOptions(timeout_s=SEND_S, retries=0, compression="")
             )
             await client.open()
         return self._sender
 
-    async def _route(self, client: Client, topic: str, timeout_s: float) -> Route:
+    async def _route(self, client: Client, topic: str) -> Route:
         routes, now_s = client.routes, self._clock.monotonic_s()
         if now_s - self._asked_s.get(topic, -ROUTE_S) >= ROUTE_S:
             if len(self._asked_s) >= ROUTES_MAX:
@@ -156,7 +154,7 @@ class Escape:
             self._asked_s[topic] = now_s
             await routes.refresh_all([topic])
         return await routes.patiently(
-            topic, lambda: routes.find_for_sending(topic, TEMPLATE_TOPIC, TEMPLATE_QUEUES), timeout_s
+            topic, lambda: routes.find_for_sending(topic, TEMPLATE_TOPIC, TEMPLATE_QUEUES), BEGIN_S
         )
 
     def _brokers(self, route: Route) -> set[str]:

@@ -69,10 +69,12 @@ class ConsumerOffsets(Table):
 
     def keep(self, topic: str, group: str, queue_id: int) -> None:
         """What was just committed came to a follower: the leader's table does not undo it before the leader
-        has as much. The first makes a new version, by which a leader that returns sees that there is some."""
+        has as much. The first makes a version ahead of the leader's, by which one that returns sees that
+        there is some: ours by its time, RocketMQ's by its number of changes."""
         key = f"{topic}@{group}"
         if not self._kept:
-            self.bump()
+            self.version = self.version.ahead(self._clock.wall_ms())
+            self.changed = True
         self._kept.setdefault(key, {})[queue_id] = self.offsets[key][queue_id]
 
     def offset(self, topic: str, group: str, queue_id: int) -> int:
