@@ -76,7 +76,8 @@ class Replication:
         """Of a follower: how it stands with its leader, in words, and whether it acts for it."""
         if self._leadership.leads:
             return {}
-        return {"followerState": self.follower.text, "brokerActive": self._leadership.acts}
+        told: dict[str, object] = {"followerState": self.follower.text}
+        return told | {"brokerActive": True} if self._leadership.acts else told
 
     def metrics(self, out: MetricText) -> None:
         joined = [one for one in self.leader.followers if one.joined]
