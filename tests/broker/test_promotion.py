@@ -19,6 +19,7 @@ from kerolox.protocol.bodies.stats import HaStatus
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.headers.admin import UpdateBrokerConfigRequest
+from kerolox.protocol.headers.registration import UnregisterBrokerRequest
 from kerolox.replication.leaders_end import LeaderNote
 from kerolox.testing.broker import RunningBroker, running_broker
 from kerolox.testing.nameserver import running_nameserver
@@ -276,6 +277,42 @@ async def test_what_cannot_be_kept_or_known_is_refused(tmp_path: Path) -> None:
         await g.nameserver.close()
         text = (await g.change(alone, accept_loss=True)).remark or ""
         assert "so it is not known whether another broker leads" in text
+
+
+async def test_a_leader_that_was_cut_off_gives_way_to_the_one_that_was_promoted(tmp_path: Path) -> None:
+    async with group(tmp_path) as g:
+        old, new = await g.broker(0), await g.broker(1)
+        await send(g.nameserver.address, 5)
+        await has_all(new, old)
+        # The name server forgets the old one, and the new one cannot reach it.
+        await g.dialer.call(
+            g.nameserver.address,
+            RequestCode.UNREGISTER_BROKER,
+            UnregisterBrokerRequest(
+                broker_name="broker-a", broker_addr=old.address, cluster_name="DefaultCluster", broker_id=0
+            ),
+        )
+        follower = new.broker.replication.follower
+        await follower.stop()
+        await follower.leaders_end.keep(LeaderNote("127.0.0.1:1", follower.leaders_end.note.end))
+        assert (await g.change(new)).code == 0
+        assert old.broker.leadership.leads
+        old.broker.registrations.register_all()  # the network is whole again
+        await until(lambda: not old.broker.leadership.leads)
+        assert g.registered == {0: new.address}
+        line = old.broker.registrations.lines[0]
+        await until(lambda: f"{new.address} leads under this name" in line.last_error)
+        assert "kerolox store resync" in line.last_error
+        async with Producer(g.nameserver.address, group="p") as producer:
+            await producer.send(Message("T", b"taken by the new one"))
+        # The new one stays when it registers again.
+        new.broker.registrations.register_all()
+        await new.broker.registrations.settled()
+        assert g.registered == {0: new.address}
+        # With a follower's number the old one registers as such, and copies.
+        assert (await g.change(old, b"brokerRole=SLAVE\nbrokerId=1\n")).code == 0
+        await until(lambda: g.registered == {0: new.address, 1: old.address}, timeout_s=20)
+        await until(lambda: raw(old.broker.store) == raw(new.broker.store), timeout_s=20)
 
 
 async def test_a_leader_whose_name_is_taken_does_not_start(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from kerolox.broker.cluster.hand_back import HandBack, waits_for_followers
 from kerolox.broker.cluster.leader_notices import LeaderNotices
 from kerolox.broker.cluster.registration import Registrations, split_nameservers
 from kerolox.broker.cluster.role_changes import RoleChanges
+from kerolox.broker.cluster.second_leader import SecondLeader
 from kerolox.broker.cluster.strict_locks import StrictLocks
 from kerolox.broker.cluster.table_copy import TableCopy
 from kerolox.broker.consume.room import Consuming
@@ -240,6 +241,9 @@ class Broker(CallerEvents):
             copy_from=replication.follower.lead_by,
         )
         nameservers = split_nameservers(self.options.nameservers)
+        fellows = Fellows(replication.dialer, nameservers, self.options, self.address)
+        second_leader = SecondLeader(fellows, self.leadership, replication.leader, str(self.store.root))
+        self.registrations.before_whole = second_leader.check
         self.admin = Admin(
             base,
             tables,
@@ -253,7 +257,7 @@ class Broker(CallerEvents):
                 self.store,
                 self.leadership,
                 replication.follower,
-                Fellows(replication.dialer, nameservers, self.options, self.address),
+                fellows,
                 self._followers_progress,
                 self._register_role,
             ),

@@ -60,6 +60,7 @@ class Leader:
         self.ranges = HotRanges(store)
         self.followers: set[FollowerConnection] = set()
         self.refused: Counter[Why] = Counter()
+        self.since_ms = 0  # it leads
         self._turned_away: OrderedDict[tuple[str, Why], TurnedAwayPeer] = OrderedDict()  # by host
         self._leads = False
         self._woken = False
@@ -74,6 +75,7 @@ class Leader:
 
     async def lead(self) -> None:
         self._leads = True
+        self.since_ms = self.clock.wall_ms()
         self.ranges.forget()
         if self._look is None:
             self._look_soon()

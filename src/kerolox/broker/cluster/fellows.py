@@ -55,16 +55,31 @@ class Fellows:
         except (KeroloxError, KeyError, ValueError):
             return None
 
+    async def leaders_at(self, nameserver: str) -> list[str]:
+        """Who else is registered there as the leader."""
+        members = await self._members.ask(nameserver, ASK_S) or {}
+        return [address for id, address in members.items() if id == 0 and address != self._own_address]
+
+    async def leads_since_ms(self, address: str) -> int | None:
+        """Since when the broker there leads; None if it does not, or does not say."""
+        try:
+            answer = await self.dialer.call(address, RequestCode.GET_BROKER_HA_STATUS, timeout_s=ASK_S)
+            status = HaStatus.decode(answer.body) if answer.code == 0 else HaStatus()
+        except KeroloxError:
+            return None
+        return status.leads_since if status.master else None
+
     async def refuse_second_leader(self, store: str) -> None:
         """Raises AnotherLeads if this broker, which is about to lead, is not the only one."""
         for id, address in sorted(await self.registered() or ()):
             if id == 0 and await self.leads(address):
-                name = self._options.broker_name
-                raise AnotherLeads(
-                    f"broker {name} does not lead: {address} leads under this name. With two leaders each "
-                    "would take messages the other never gets. If that one was promoted while this one was "
-                    f"away, let this one follow: kerolox store resync {store} --leader {address}, then set "
-                    "brokerRole=SLAVE and a brokerId above 0 that is free, and start it. If this one is to "
-                    "lead, stop the other one first; if the two have nothing in common, give one of them "
-                    "another brokerName"
-                )
+                raise self.another_leads(address, store)
+
+    def another_leads(self, address: str, store: str) -> AnotherLeads:
+        return AnotherLeads(
+            f"broker {self._options.broker_name} does not lead: {address} leads under this name. With two "
+            "leaders each would take messages the other never gets. If that one was promoted while this one "
+            f"was away, let this one follow: kerolox store resync {store} --leader {address}, then set "
+            "brokerRole=SLAVE and a brokerId above 0 that is free, and start it. If this one is to lead, "
+            "stop the other one first; if the two have nothing in common, give one of them another brokerName"
+        )

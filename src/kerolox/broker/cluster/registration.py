@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -45,6 +45,10 @@ def split_nameservers(text: str) -> list[str]:
     """``a:1;b:2`` → the addresses, each once. A scheme, as some environments have it, is dropped."""
     parts = (part.strip().removeprefix("http://").rstrip("/") for part in text.replace(",", ";").split(";"))
     return list(dict.fromkeys(part for part in parts if part))
+
+
+async def _nothing(nameserver: str) -> None:
+    pass
 
 
 class NameServerLine:
@@ -84,6 +88,7 @@ class Registrations(CallerEvents):
         self._ha_address = ha_address
         self._clock = clock
         self._dialer = Dialer(events=self, clock=clock, tls=options.own_tls)
+        self.before_whole: Callable[[str], Awaitable[None]] = _nothing  # raises what forbids to register
         self._closed = False
 
     async def start(self) -> None:
@@ -196,6 +201,8 @@ class Registrations(CallerEvents):
         if not whole and not pending:
             return
         try:
+            if whole:
+                await self.before_whole(line.address)
             line.leader = await self._register(line.address, told)
         except BaseException:
             line.knows_us = False

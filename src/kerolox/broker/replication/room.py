@@ -61,6 +61,7 @@ class Replication:
             ha_client_runtime_info=HaClient() if self._leadership.leads else self._as_follower(),
             ha_connection_info=followers,
             in_sync_slave_nums=sum(one.in_sync for one in followers),
+            leads_since=self.leader.since_ms if self._leadership.leads else None,
             master=self._leadership.leads,
             master_commit_log_max_offset=self._store.log.max_offset,
             turned_away=tuple(

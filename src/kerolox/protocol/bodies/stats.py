@@ -147,6 +147,7 @@ class HaStatus(Body, frozen=True, kw_only=True):
     ha_client_runtime_info: HaClient = HaClient()
     ha_connection_info: tuple[HaConnection, ...] = ()
     in_sync_slave_nums: int = 0
+    leads_since: int | None = None  # RocketMQ does not say
     master: bool = False
     master_commit_log_max_offset: int = 0
     turned_away: tuple[TurnedAway, ...] | None = None  # RocketMQ does not say
