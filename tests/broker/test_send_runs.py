@@ -14,15 +14,16 @@ from typing import Any
 
 import pytest
 
+from kerolox.broker.remoting.send_runs import with_code
 from kerolox.client.cluster.signing import Signing
 from kerolox.client.options import ClientOptions
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.command import Command
+from kerolox.protocol.command import Command, encode_answer
 from kerolox.protocol.frame import BINARY, JSON
-from kerolox.protocol.headers.send import SendRequestV2
+from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.reserved import SCHEDULE_TOPIC, TIMER_TOPIC
 from kerolox.protocol.send_runs import Signed
 from kerolox.store.errors import disk_error
@@ -340,3 +341,15 @@ async def test_a_broker_whose_every_message_needs_more_takes_none_in_runs(
         assert (await talk.send("T")).code == 0
         assert talk.taken == 0
         assert len(await talk.messages("T")) == 1
+
+
+@pytest.mark.parametrize("code", [10, 11, 12])
+def test_answers_get_another_code(code: int) -> None:
+    """The same bytes as those of answers that were made with it."""
+    header = SendAnswer(msg_id="7F" * 16, queue_id=3, queue_offset=1 << 40, transaction_id="AC" * 16)
+    made = [(JSON, 5), (BINARY, 6), (BINARY, -1), (JSON, 1 << 30)]
+    success = b"".join(encode_answer(encoding, opaque, 0, header) for encoding, opaque in made)
+    assert with_code(success, code) == b"".join(
+        encode_answer(encoding, opaque, code, header) for encoding, opaque in made
+    )
+    assert with_code(b"", code) == b""

@@ -25,11 +25,10 @@ from kerolox.front.requests import Answer, Request
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer
 from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.command import Command, decode_command, encode_answer
-from kerolox.protocol.frame import Frame, split_frames
-from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
+from kerolox.protocol.command import decode_command
+from kerolox.protocol.frame import BINARY, JSON, Frame, pack_prefix
+from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.hosts import host_bytes
-from kerolox.protocol.limits import FRAME_BYTES_MAX
 from kerolox.protocol.record_scan import TOPIC
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.protocol.send_runs import PLAIN_STARTS, ParkedSend, send_setting
@@ -37,6 +36,8 @@ from kerolox.store.log.acks import Acks
 from kerolox.store.log.safe import Safe
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
+_JSON_SUCCESS = b'{"code":0'
+_PREFIX_BYTES = 8  # of a frame: its length, and that of its header
 
 
 class TakenRun(NamedTuple):
@@ -205,8 +206,18 @@ def code_of(header: bytes) -> int:
 
 
 def with_code(answers: bytes, code: int) -> bytes:
-    """These answers with another response code."""
-    commands: list[Command] = [decode_command(*frame) for frame in split_frames(answers, FRAME_BYTES_MAX)[0]]
-    return b"".join(
-        [encode_answer(one.encoding, one.opaque, code, one.header(SendAnswer)) for one in commands]
-    )
+    """These answers of success, which have no bodies, with another response code. Their headers begin with
+    it, so nothing of them is read: a leader without followers answers all its sends so."""
+    json_start, binary_start = b'{"code":%d' % code, code.to_bytes(2)
+    parts: list[bytes] = []
+    at = 0
+    while at < len(answers):
+        head = at + _PREFIX_BYTES
+        end = at + 4 + int.from_bytes(answers[at : at + 4])
+        if answers[at + 4] == BINARY:
+            parts += (answers[at:head], binary_start, answers[head + 2 : end])
+        else:
+            rest = answers[head + len(_JSON_SUCCESS) : end]
+            parts += (pack_prefix(JSON, len(json_start) + len(rest), 0), json_start, rest)
+        at = end
+    return b"".join(parts)
