@@ -57,6 +57,7 @@ LEFT_OUT = {
     "test_we_go_back_to_what_apaches_leader_has",
     "test_apaches_follower_acts_for_our_leader",  # which copies tables after a minute
     "test_our_follower_acts_under_apaches_name_server_and_sends_to_apaches_broker",
+    "test_readers_go_on_at_apaches_follower",
 }  # fmt: skip
 
 
