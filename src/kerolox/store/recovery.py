@@ -51,6 +51,7 @@ _ZERO_PAGE = bytes(4096)
 _CRC_MARK = b"__CRC32#\x01"
 _CRC_MARK_LEFT = 6  # bytes of it that are not there by chance
 FILLER_TOPIC = b"kerolox_repaired"  # the topic of filler records, which a repair writes over damage
+_ZEROS = bytes(PIECE_BYTES)
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 
@@ -358,7 +359,8 @@ def _find_record(segments: Segments, low: int, high: int, file_end: int) -> tupl
     while position < high:
         data = segments.read(position, min(PIECE_BYTES, high - position))
         at = -1
-        while True:
+        written = data != _ZEROS[: len(data)]  # mostly not, and a look takes a tenth of a search
+        while written:
             at = min((i for i in (data.find(magic, at + 1) for magic in _MAGICS) if i >= 0), default=-1)
             if at < 0:
                 break
