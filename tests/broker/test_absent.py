@@ -59,9 +59,7 @@ def test_a_setting_that_asks_for_nothing_is_taken(key: str) -> None:
     change(BrokerOptions(), {key: value})
 
 
-@pytest.mark.parametrize(
-    "line", ["authenticationEnabled=true", "aclEnable=true", "enableControllerInNamesrv=true"]
-)
+@pytest.mark.parametrize("line", ["authenticationEnabled=true", "aclEnable=true"])
 def test_the_name_server_refuses_too(line: str) -> None:
     with pytest.raises(NotThere, match=line.partition("=")[0]):
         load(NamesrvOptions, file_text=line)

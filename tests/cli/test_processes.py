@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.peers import wire
+
 KEROLOX = [sys.executable, "-m", "kerolox"]
 
 
@@ -82,7 +84,7 @@ def test_a_taken_port_is_one_line_and_exit_code_1(config: Path) -> None:
     assert f"cannot listen on 127.0.0.1:{port}" in line
 
 
-@pytest.mark.parametrize("command", ["broker", "nameserver"])
+@pytest.mark.parametrize("command", ["broker", "nameserver", "controller"])
 def test_a_missing_config_file_is_one_line_and_says_what_to_do(command: str, tmp_path: Path) -> None:
     done = kerolox(command, "-c", str(tmp_path / "missing.conf"))
     assert done.returncode == 1
@@ -111,8 +113,79 @@ def test_starting_a_command_imports_no_server() -> None:
     for heavy in (
         "kerolox.net",
         "kerolox.nameserver",
+        "kerolox.controller",
         "kerolox.store",
         "kerolox.protocol.codes",
         "kerolox.broker",
     ):
         assert f"'{heavy}" not in done.stdout
+
+
+CONTROLLER = """\
+bindAddress=127.0.0.1
+controllerListenPort=0
+controllerStorePath={folder}/controller
+controllerDLegerGroup=group7
+"""
+
+
+def controller_of(address: str) -> dict[str, str]:
+    """What the controller there says of itself."""
+    answer = wire.request(address, 1005)
+    assert answer.code == 0
+    return answer.ext_fields
+
+
+def running(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([*KEROLOX, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_controller_starts_and_stops(tmp_path: Path) -> None:
+    file = tmp_path / "controller.conf"
+    file.write_text(CONTROLLER.format(folder=tmp_path) + "controllerThreadPoolNums=16\n")
+    process = running("controller", "-c", str(file))
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("kerolox controller ready on 127.0.0.1:")
+        told = controller_of(line.split()[-1])
+        assert (told["group"], told["controllerLeaderAddress"]) == ("group7", line.split()[-1])
+        second = kerolox("controller", "-c", str(file), "--log-level", "error")
+        assert second.returncode == 1
+        (error,) = second.stderr.splitlines()
+        assert "is locked: another controller uses this directory" in error
+        process.send_signal(signal.SIGTERM)
+        out, log = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, out) == (0, "")
+    assert "controller_leads" in log
+    assert "controller_stopped" in log
+    assert "option_unknown key='controllerThreadPoolNums'" in log
+    assert "Traceback" not in log
+
+
+def test_a_name_server_with_a_controller_in_it(config: Path, tmp_path: Path) -> None:
+    with config.open("a") as file:
+        file.write(CONTROLLER.format(folder=tmp_path) + "enableControllerInNamesrv=true\n")
+    process = running("nameserver", "-c", str(config))
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("kerolox nameserver ready on 127.0.0.1:")
+        log = ""
+        while "controller_started" not in log:
+            log += process.stderr.readline()
+        told = controller_of(log.rpartition("address=")[2].split()[0])
+        assert told["group"] == "group7"
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0
+    assert "controller_stopped" in rest
+    assert "nameserver_stopped" in rest
+    assert "option_unknown key='controllerStorePath'" not in log + rest
+    assert "option_unknown key='serverWorkerThreads'" in log + rest

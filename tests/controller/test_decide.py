@@ -202,7 +202,7 @@ def test_the_first_to_ask_is_the_first_master() -> None:
     assert (answer.code, header.master_broker_id, header.master_address) == (0, 2, "10.0.0.2:10911")
     assert (header.master_epoch, header.sync_state_set_epoch) == (1, 1)
     assert answer.whole_body == (
-        b'{"brokerMemberGroup":{"brokerAddrs":{1:"10.0.0.1:10911",2:"10.0.0.2:10911"},'
+        b'{"brokerMemberGroup":{"brokerAddrs":{"1":"10.0.0.1:10911","2":"10.0.0.2:10911"},'
         b'"brokerName":"broker-a","cluster":"DefaultCluster"},"syncStateSet":[2]}'
     )
     answer = run.elect(1)  # the next one hears who it is

@@ -19,6 +19,7 @@ import typer.main
 
 from kerolox.broker.options import BrokerOptions
 from kerolox.cli.main import app
+from kerolox.controller.options import ControllerOptions
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.options import specs
 from tests.docs import cli_reference
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "OPERATIONS.md"
 TEXT = PAGE.read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("src/**/*.md")])
-READY = re.compile("kerolox (broker|nameserver|) ?ready")  # what servers print
+READY = re.compile("kerolox (broker|nameserver|controller|) ?ready")  # what servers print
 APACHE_METRICS = ROOT / "tests" / "broker" / "apache_metrics.json"
 
 
@@ -75,7 +76,9 @@ def test_a_command_that_is_not_there_is_noticed(line: str) -> None:
 
 
 def test_settings_are_there() -> None:
-    keys = {spec.key for options in (BrokerOptions, NamesrvOptions) for spec in specs(options)}
+    keys = {
+        spec.key for options in (BrokerOptions, NamesrvOptions, ControllerOptions) for spec in specs(options)
+    }
     text = TEXT.replace("`resumeCheckHalfMessage`", "")  # a request
     named = set(re.findall(r"`([a-z]+[A-Z]\w+|tls\.[a-z.]+)(?:=\w*)?`", text))
     section = TEXT[TEXT.index("## Settings that matter") : TEXT.index("## Watch")]

@@ -58,6 +58,7 @@ LEFT_OUT = {
     "test_apaches_follower_acts_for_our_leader",  # which copies tables after a minute
     "test_our_follower_acts_under_apaches_name_server_and_sends_to_apaches_broker",
     "test_readers_go_on_at_apaches_follower",
+    "test_two_brokers_under_our_controller",
 }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,11 @@ from kerolox.cli.serving import (
     print_options,
     serve_until_told,
 )
+
+if TYPE_CHECKING:
+    from kerolox.controller.controller import Controller
+    from kerolox.nameserver.options import NamesrvOptions
+    from kerolox.options import Loaded
 
 EXAMPLE = "Example: kerolox nameserver -c namesrv.conf --listen 0.0.0.0:9876"
 
@@ -43,14 +48,28 @@ def serve(
     host, port = (None, None) if listen is None else listen_address(listen)
     # Options changed while running go to the file they came from, as in RocketMQ.
     store_path = None if config_file is None else str(config_file)
-    loaded = load_options(
-        NamesrvOptions,
-        config_file,
-        {"bind_address": host, "listen_port": port, "config_store_path": store_path},
-    )
+    flags: dict[str, Any] = {"bind_address": host, "listen_port": port, "config_store_path": store_path}
+    loaded = load_options(NamesrvOptions, config_file, flags)
+    controller = None
+    if loaded.options.enable_controller_in_namesrv:
+        controller = _controller(loaded, config_file, {k: v for k, v in flags.items() if k != "listen_port"})
     if print_config:
         print_options(loaded, json)
         return
     log_to_stderr(log_level)
     loaded.warn_unknown()
-    run(serve_until_told("nameserver", NameServer(loaded.options), parent=parent))
+    run(serve_until_told("nameserver", NameServer(loaded.options, controller=controller), parent=parent))
+
+
+def _controller(
+    nameserver: Loaded[NamesrvOptions], config_file: Path | None, flags: dict[str, Any]
+) -> Controller:
+    """The controller whose settings stand in the name server's file. What is an option of either is known."""
+    from kerolox.controller.controller import Controller
+    from kerolox.controller.options import ControllerOptions
+    from kerolox.options import specs
+
+    loaded = load_options(ControllerOptions, config_file, flags)
+    for spec in specs(ControllerOptions):
+        nameserver.unknown.pop(spec.key, None)
+    return Controller(loaded.options)

@@ -20,7 +20,7 @@ from kerolox.controller.handlers import ControllerHandlers, GroupHandlers
 from kerolox.controller.live import LiveTable
 from kerolox.controller.notices import RoleNotices
 from kerolox.controller.options import ControllerOptions
-from kerolox.controller.requests import ControllerRequest, Elect
+from kerolox.controller.requests import NOBODY, ControllerRequest, Elect
 from kerolox.controller.state import MasterChosen, ReplicaGroup
 from kerolox.controller.term import Term
 from kerolox.errors import KeroloxError
@@ -194,15 +194,17 @@ class Controller(CallerEvents):
             if self._term is term:
                 self._step_down(str(error))
             return _NOT_LEADER
-        self._tell(term, decision)
+        # Who asks for itself hears it in the answer; a broker does so before it listens.
+        by = request.id if isinstance(request, Elect) and not request.is_wanted else NOBODY
+        self._tell(term, decision, by)
         return decision.answer
 
     def knows(self, group: str, id: int) -> bool:
         known = self.groups.get(group)
         return known is not None and id in known.replicas
 
-    def _tell(self, term: Term, decision: Decision) -> None:
-        """Log who was elected, and tell the brokers."""
+    def _tell(self, term: Term, decision: Decision, by: int) -> None:
+        """Log who was elected, and tell the brokers, but for the one that asked."""
         for event in decision.events:
             group = term.state.groups.get(event.group)
             if not isinstance(event, MasterChosen) or group is None:
@@ -224,7 +226,7 @@ class Controller(CallerEvents):
             )
             if self.options.notify_broker_role_changed:
                 alive = self.live.view([group.name]).of(group.name)
-                self._notices.send(group, [id for id in alive if id in group.replicas])
+                self._notices.send(group, [id for id in alive if id in group.replicas and id != by])
 
     # --- masters that go ----------------------------------------------------------------------
 

@@ -31,7 +31,6 @@ _ABSENT: Mapping[str, Absent] = {
     "aclEnable": Absent(_OFF, _ACCESS),
     "authenticationEnabled": Absent(_OFF, _ACCESS),
     "authorizationEnabled": Absent(_OFF, _ACCESS),
-    "enableControllerInNamesrv": Absent(_OFF, "the controller, which elects leaders, is not there yet"),
     "clusterTest": Absent(_OFF, "routes of another environment (productEnvName) are not looked up"),
     "tls.config.file": Absent(("",), "TLS settings are lines of this file: copy those of the other into it"),
 }
@@ -52,6 +51,11 @@ class NamesrvOptions(Options):
         "a connection without traffic for so long is closed, and its broker forgotten",
         low=1,
         high=86_400,
+    )
+
+    # --- what else runs in its process
+    enable_controller_in_namesrv: bool = option(
+        False, "run a controller beside it; the same file has the controller's settings"
     )
 
     # --- what it keeps on disk

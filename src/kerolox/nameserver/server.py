@@ -10,11 +10,12 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.config_file import ConfigFile
-from kerolox.errors import KeroloxError
+from kerolox.errors import KeroloxError, OptionError
 from kerolox.front.caller import Caller, CallerEvents
 from kerolox.front.lanes import BODY_BYTES_MAX, Lane
 from kerolox.nameserver.brokers import BrokerKey, MinIdNotice
@@ -56,7 +57,7 @@ class NameServer(CallerEvents):
     """Keeps who serves which topic. ``async with`` starts and stops it.
 
     Whoever starts it together with its brokers says how many there are, as ``brokers_awaited``: before they
-    have registered it tells nobody that a topic is not there.
+    have registered it tells nobody that a topic is not there. A ``controller`` starts and stops with it.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class NameServer(CallerEvents):
         *,
         clock: Clock = SYSTEM_CLOCK,
         brokers_awaited: int = 0,
+        controller: AbstractAsyncContextManager[object] | None = None,
     ) -> None:
         self.options = options or NamesrvOptions()
+        self._controller = controller
         self.kv = KvConfig(self.options.kv_config_path)
         self.routes = Routes(self.options, lambda topic: self.kv.value(ORDER_TOPIC_CONFIG, topic))
         self.changes = Changes()
@@ -81,6 +84,10 @@ class NameServer(CallerEvents):
         self._closed = False
 
     async def start(self) -> None:
+        if self.options.enable_controller_in_namesrv and self._controller is None:
+            raise OptionError(
+                "enableControllerInNamesrv", True, "kerolox nameserver, which starts a controller beside it"
+            )
         await self.kv.load()
         await self._config_file.load()
         self._server = Server(
@@ -93,6 +100,8 @@ class NameServer(CallerEvents):
             clock=self._clock,
         )
         await self._server.start()
+        if self._controller is not None:
+            await self._controller.__aenter__()
         self._scan = self._clock.beat(FIRST_SCAN_S, self._forget_quiet)
         log.info("nameserver_started address=%s", self.address)
 
@@ -101,6 +110,8 @@ class NameServer(CallerEvents):
         if self._closed:
             return
         self._closed = True
+        if self._controller is not None:
+            await self._controller.__aexit__(None, None, None)
         if self._scan is not None:
             self._scan.cancel()
         if self._server is not None:

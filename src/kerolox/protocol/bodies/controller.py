@@ -16,14 +16,14 @@ class SyncStateSet(Body, frozen=True, kw_only=True):
 
 
 class ElectedMaster(Body, frozen=True, kw_only=True):
-    """Answer to CONTROLLER_ELECT_MASTER; without the addresses when the master stays."""
+    """Answer to CONTROLLER_ELECT_MASTER; without the addresses when the master stays.
+
+    Apache's controller writes ids that are keys bare. We do not: mqadmin 5.5.0 fails at those that it has no
+    use for ("not support unquoted name").
+    """
 
     broker_member_group: BrokerMemberGroup | None = None
     sync_state_set: frozenset[Int64] = frozenset()
-
-    def encode(self, *, quote_integer_keys: bool = False, ascii_only: bool = False) -> bytes:
-        """Integer keys are bare: so Apache's controller writes them, whoever asks."""
-        return super().encode(quote_integer_keys=quote_integer_keys, ascii_only=ascii_only)
 
 
 class ReplicaIdentity(Body, frozen=True, kw_only=True):

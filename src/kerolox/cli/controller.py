@@ -1,0 +1,59 @@
+"""``kerolox controller``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kerolox.cli.output import JsonFlag, one_line_errors
+from kerolox.cli.serving import (
+    LogLevel,
+    listen_address,
+    load_options,
+    log_to_stderr,
+    print_options,
+    serve_until_told,
+)
+
+EXAMPLE = "Example: kerolox controller --listen 0.0.0.0:9878 --store /var/lib/kerolox-controller"
+
+
+@one_line_errors
+def serve(
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config-file", "-c", help="RocketMQ's controller.conf, a properties file."),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Where to listen; port 0 takes a free one.", metavar="HOST:PORT")
+    ] = None,
+    store: Annotated[Path | None, typer.Option(help="Directory of its state.", metavar="DIR")] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show every option and its source, and exit.")
+    ] = False,
+    json: JsonFlag = False,
+    log_level: Annotated[LogLevel, typer.Option(help="What to log, on stderr.")] = LogLevel.INFO,
+    parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")] = None,
+) -> None:
+    """Run a controller, which elects the masters of groups of brokers, until SIGTERM or SIGINT."""
+    from kerolox.controller.controller import Controller
+    from kerolox.controller.options import ControllerOptions
+    from kerolox.net.loop import run
+
+    host, port = (None, None) if listen is None else listen_address(listen)
+    flags = {
+        "bind_address": host,
+        "listen_port": port,
+        "store_path": None if store is None else str(store),
+        # Options changed while running go to the file they came from, as in RocketMQ.
+        "config_store_path": None if config_file is None else str(config_file),
+    }
+    loaded = load_options(ControllerOptions, config_file, flags)
+    if print_config:
+        print_options(loaded, json)
+        return
+    log_to_stderr(log_level)
+    loaded.warn_unknown()
+    run(serve_until_told("controller", Controller(loaded.options), parent=parent))
