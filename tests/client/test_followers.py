@@ -189,6 +189,30 @@ async def test_a_leader_dies_and_returns_under_a_consumer(read_from: str, tmp_pa
         assert seen == Counter(dict.fromkeys(range(sent), 1))
 
 
+async def test_a_leader_that_is_registered_and_cannot_be_reached(tmp_path: Path) -> None:
+    """Name servers hear from it still; clients do not, and need not wait until it is forgotten."""
+    async with running_cluster(1, followers=1, directory=tmp_path, sync=True) as cluster:
+        await cluster.create_topic("T", queues=1)
+        await send(cluster, 0, 100)
+        await cluster.caught_up()
+        leader, follower = cluster.leaders["broker-a"], cluster.followers("broker-a")[1]
+        options = PullOptions(start="first", pull_count=8, queue_messages_max=8, error_pause_s=0.1)
+        async with PullConsumer(
+            cluster.nameserver_address, group="g", topics=["T"], options=options
+        ) as consumer:
+            got: list[int] = []
+            by_follower = count_served(follower)
+            while len(got) < 100:
+                batch = await consumer.poll(20)
+                assert batch is not None
+                if not got:
+                    await asyncio.gather(*(server.close() for server in leader.broker.ports.servers))
+                got += [int(message.body) for message in batch]
+            assert cluster.nameserver.routes.groups["broker-a"].addresses[0] == leader.address
+        assert got == list(range(100))
+        assert by_follower["g"] > 0
+
+
 async def test_a_group_goes_on_at_the_follower_where_it_was(tmp_path: Path) -> None:
     """Members come and go while the leader is away; it takes over their progress when it returns."""
     async with running_cluster(1, followers=1, directory=tmp_path, sync=True) as cluster:
