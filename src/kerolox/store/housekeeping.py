@@ -143,11 +143,13 @@ class Housekeeper:
         queues_ms = self.queues_ms()
         written = store.queues.write()
         index_written = store.index.write()
+        gone = store.queues.gone
         grown = noted.dispatched - self._summed >= STEP_BYTES
         summing = self._summing(noted.dispatched, without) if grown or sums else None
 
         def in_thread() -> None:
             flush(written)
+            store.queues.remove_gone(gone)
             store.index.sync(index_written)
             if summing is not None:
                 summing()

@@ -19,7 +19,7 @@ import logging
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from itertools import pairwise
 
@@ -491,8 +491,10 @@ class Segments:
             self.flushed = max(self.flushed, self._segments[0].start)  # nothing before it is left to flush
         return count
 
-    def delete_all(self) -> None:
-        """Remove every file, as when a topic is deleted. The directories stay."""
+    def delete_all(self, aside: Callable[[], str] | None = None) -> None:
+        """Remove every file, as when a topic is deleted. The directories stay. ``aside`` names places on the
+        same disk: the files only move there, which frees nothing and so hardly waits; whoever named the
+        places removes them."""
         with self._flushing, self._committing:
             self.discard_next()
             with self._change:
@@ -500,7 +502,12 @@ class Segments:
             self._pending.clear()
             self._set_positions(0)
             for segment in reversed(removed):
-                remove_segment(self.open_files, segment)
+                if aside is None:
+                    remove_segment(self.open_files, segment)
+                else:
+                    segment.gone = True
+                    self.files.rename(segment.path, aside())
+                    self.open_files.forget(segment)
 
     def close(self) -> None:
         """Give back the descriptors and remove the prepared file. Commits, but does not flush."""

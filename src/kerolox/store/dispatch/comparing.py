@@ -88,6 +88,10 @@ class Comparison(ConsumeQueues):
             shadow = self._shadows[topic, queue_id] = _Compared(real, self._begins(real))
         return shadow
 
+    def begin_anew(self, queue: ConsumeQueue) -> None:
+        """The shadow does; the files are those of the real queue."""
+        queue.next_offset, queue.max_physical = 0, -1
+
     @property
     def unlike(self) -> list[tuple[ConsumeQueue, int, int]]:
         """The queues the log contradicts: from which offset on, and where its message lies."""

@@ -140,7 +140,7 @@ class QueueFiller:
             if topic == _SCHEDULE:
                 code = self._due(properties, stored_ms, code)
             if begins_anew(queue, queue_offset, physical):
-                queue.delete()
+                self._queues.begin_anew(queue)
             if sys_flag & _INNER_BATCH or queue.next_offset < queue_offset:
                 self._append_with_care(queue, physical, size, code, queue_offset, sys_flag, properties)
             else:

@@ -534,9 +534,10 @@ class ConsumeQueue:
         """These sums were found to be right, and nothing they cover was cut since."""
         self.sums = known.files
 
-    def delete(self) -> None:
-        """Remove all entries and files, as when the topic is deleted or the commit log is lost."""
-        self._segments.delete_all()
+    def delete(self, aside: Callable[[], str] | None = None) -> None:
+        """Remove all entries and files, as when the topic is deleted or the commit log is lost. ``aside``: as
+        for :meth:`Segments.delete_all`."""
+        self._segments.delete_all(aside)
         self._set_end(0)
         self.max_physical = -1
 

@@ -54,6 +54,8 @@ class ConsumeQueues:
         self._waiting: list[ConsumeQueue] = []  # have something to write
         self._warm: list[ConsumeQueue] = []  # had in the last round
         self._unflushed: list[Segments] = []  # written in a round that failed half-way
+        self._gone = self.directory + ".gone"  # files of queues that began anew, until a thread removes them
+        self._gone_count = 0
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         for queues in list(self.by_topic.values()):
@@ -117,6 +119,7 @@ class ConsumeQueues:
 
     def load(self) -> None:
         """Find the queues and their files; :meth:`recover` then finds out what is in them."""
+        self._files.remove_tree(self._gone)  # left by a kill
         for topic in self._files.list_dir(self.directory):
             path = os.path.join(self.directory, topic)
             if not self._files.is_dir(path):
@@ -227,6 +230,27 @@ class ConsumeQueues:
         if self._extensions is not None:
             self._files.remove_tree(os.path.join(self._extensions, topic))
         return True
+
+    def begin_anew(self, queue: ConsumeQueue) -> None:
+        """Let a queue begin at 0 again. On the loop: its files are removed by :meth:`remove_gone`."""
+        if not self._gone_count:
+            self._files.make_dirs(self._gone)
+        queue.delete(self._next_gone)
+
+    def _next_gone(self) -> str:
+        self._gone_count += 1
+        return os.path.join(self._gone, str(self._gone_count))
+
+    @property
+    def gone(self) -> int:
+        """How many files wait to be removed."""
+        return self._gone_count
+
+    def remove_gone(self, count: int) -> None:
+        """Remove the first so many files of queues that began anew. Waits for the disk: for a thread."""
+        for name in self._files.list_dir(self._gone) if count else ():
+            if name.isdigit() and int(name) <= count:
+                self._files.remove(os.path.join(self._gone, name))
 
     def drop(self, queue: ConsumeQueue) -> None:
         """Forget a queue without entries, as if it had never been. Its files stay until

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.disk.segments import Segments
@@ -223,9 +224,9 @@ class ExtendedQueue(ConsumeQueue):
             self.extension.delete_before(entry[2])
         return count
 
-    def delete(self) -> None:
-        super().delete()
-        self.extension.delete_all()
+    def delete(self, aside: Callable[[], str] | None = None) -> None:
+        super().delete(aside)
+        self.extension.delete_all(aside)
         self.unit_sums = []
 
     def close(self) -> None:

@@ -209,8 +209,8 @@ class QueueExtension:
         """Remove files all of whose units lie before this address, never the last; how many."""
         return self.segments.delete_before(address - _ADDRESS_OF_0) if is_address(address) else 0
 
-    def delete_all(self) -> None:
-        self.segments.delete_all()
+    def delete_all(self, aside: Callable[[], str] | None = None) -> None:
+        self.segments.delete_all(aside)
         self._pending = []
         self.end = 0
 
