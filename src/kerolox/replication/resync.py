@@ -39,8 +39,8 @@ TABLE_BYTES_MAX = 64 << 20  # of a table that is copied
 _COPY_BYTES = 8 << 20
 
 LET_IT_LEAD = (
-    "let this broker lead instead: start it with brokerRole=ASYNC_MASTER and brokerId=0, and the other one, "
-    "with an empty store directory, as its follower"
+    "let this broker lead instead: stop the other one, start this one and run `kerolox broker promote`; then "
+    "start the other one, with an empty store directory, as its follower"
 )
 
 
