@@ -355,3 +355,15 @@ async def test_the_address_of_the_peers_is_told(tmp_path: Path) -> None:
         answer = await dialer.call(controller.address, Code.CONTROLLER_GET_METADATA_INFO)
         told = answer.header(headers.ControllerMetadataAnswer)
         assert told.controller_leader_address == f"localhost:{port}"
+
+
+async def test_names_that_nobody_gave_take_no_room(
+    controller: Controller, one: FakeBroker, two: FakeBroker
+) -> None:
+    await pair(one, two)
+    for number in range(20):
+        async with FakeBroker(controller, name=f"invented-{number}") as invented:
+            invented.id = 1
+            answer = await invented.heartbeat()
+            assert answer.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+    assert len(controller.live) == 2

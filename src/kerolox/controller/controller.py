@@ -200,7 +200,9 @@ class Controller(CallerEvents):
         return decision.answer
 
     def knows(self, group: str, id: int) -> bool:
-        known = self.groups.get(group)
+        if self._term is None:
+            return True
+        known = self._term.state.groups.get(group)
         return known is not None and id in known.replicas
 
     def _tell(self, term: Term, decision: Decision, by: int) -> None:

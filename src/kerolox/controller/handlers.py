@@ -45,7 +45,7 @@ class Decider(Protocol):
         """Answer when the change is durable."""
 
     def knows(self, group: str, id: int) -> bool:
-        """Whether it is a replica that has got its id here."""
+        """Whether the replica has got its id here. One that does not lead cannot tell, and says yes."""
 
 
 class GroupHandlers:
@@ -161,6 +161,12 @@ class GroupHandlers:
             -1 if told.confirm_offset is None else told.confirm_offset,
             PRIORITY_LOWEST if told.election_priority is None else told.election_priority,
         )
+        if not self._decider.knows(told.broker_name, told.broker_id):
+            # Not kept: whoever invents names would take the room of brokers that are there.
+            return Answer(
+                code=ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+                remark=f"broker {told.broker_name!r} with id {told.broker_id} has not got its id here",
+            )
         timeout_ms = told.heartbeat_timeout_mills
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         self._live.hear((told.broker_name, told.broker_id), request.caller, sign, timeout_s)
@@ -171,7 +177,7 @@ class GroupHandlers:
             self._live.note((group, id), caller)
 
 
-class Membership(Protocol):
+class OwnPlace(Protocol):
     """What a controller says of itself and of the one that leads."""
 
     @property
@@ -191,8 +197,8 @@ class ControllerHandlers:
     """Requests about the controller itself, which every one answers: who leads (1005), and its options (1009
     and 1010)."""
 
-    def __init__(self, membership: Membership, options: ControllerOptions, file: ConfigFile) -> None:
-        self._membership = membership
+    def __init__(self, place: OwnPlace, options: ControllerOptions, file: ConfigFile) -> None:
+        self._place = place
         self._options = options
         self._file = file
 
@@ -204,13 +210,13 @@ class ControllerHandlers:
         ]
 
     def metadata(self, request: Request[None]) -> Answer:
-        leader = self._membership.leading
+        leader = self._place.leading
         header = headers.ControllerMetadataAnswer(
             group=self._options.group,
             controller_leader_id=None if leader is None else leader.id,
             controller_leader_address=None if leader is None else leader.address,
-            is_leader=self._membership.is_leader,
-            peers=f"{self._options.self_id}:{self._membership.advertised};",
+            is_leader=self._place.is_leader,
+            peers=f"{self._options.self_id}:{self._place.advertised};",
         )
         return Answer(header=header)
 
@@ -224,7 +230,7 @@ class ControllerHandlers:
         return Answer()
 
     def show(self, request: Request[None]) -> Answer:
-        return Answer(body=to_properties(self._options, {"listen_port": self._membership.port}).encode())
+        return Answer(body=to_properties(self._options, {"listen_port": self._place.port}).encode())
 
 
 def _given(text: str | None, field: str) -> str:

@@ -6,7 +6,7 @@ Time is monotonic here: a clock that is set does not kill brokers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from kerolox.clock import Clock
 from kerolox.controller.requests import LastSign, LiveBrokers
@@ -39,12 +39,13 @@ class LiveTable:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began_s = clock.monotonic_s()
-        self._brokers: dict[ReplicaKey, LiveBroker] = {}
+        self._groups: dict[str, dict[int, LiveBroker]] = {}
+        self._count = 0
         self._is_full = False
         self._gone: set[ReplicaKey] = set()  # heard and lost before it was settled
 
     def __len__(self) -> int:
-        return len(self._brokers)
+        return self._count
 
     @property
     def is_settled(self) -> bool:
@@ -52,11 +53,14 @@ class LiveTable:
 
     def hear(self, key: ReplicaKey, caller: Caller, sign: LastSign, timeout_s: float | None = None) -> None:
         """A heartbeat: what it says now counts, and the connection it came over."""
-        if key not in self._brokers and len(self._brokers) >= LIVE_MAX:
+        group, id = key
+        brokers = self._groups.get(group, {})
+        if id not in brokers and self._count >= LIVE_MAX:
             if not self._is_full:
                 log.warning(
                     "broker_not_heard group=%r id=%d limit=%d next='a controller keeps no more brokers'",
-                    *key,
+                    group,
+                    id,
                     LIVE_MAX,
                 )
             self._is_full = True
@@ -65,11 +69,13 @@ class LiveTable:
             timeout_s = HEARTBEAT_TIMEOUT_S
         timeout_s = min(max(timeout_s, TIMEOUT_S_MIN), TIMEOUT_S_MAX)
         self._gone.discard(key)
-        self._brokers[key] = LiveBroker(caller, sign, self._clock.monotonic_s(), timeout_s)
+        self._count += id not in brokers
+        self._groups[group] = brokers
+        brokers[id] = LiveBroker(caller, sign, self._clock.monotonic_s(), timeout_s)
 
     def note(self, key: ReplicaKey, caller: Caller) -> None:
         """A request of a broker about itself is a sign of life, too: it may come before the heartbeats."""
-        known = self._brokers.get(key)
+        known = self._groups.get(key[0], {}).get(key[1])
         if known is None:
             self.hear(key, caller, LastSign())
         else:
@@ -78,29 +84,35 @@ class LiveTable:
 
     def lose(self, caller: Caller) -> list[ReplicaKey]:
         """A connection has closed: its brokers are gone, unless they have spoken over another one since."""
-        return self._drop(key for key, broker in self._brokers.items() if broker.caller is caller)
+        return self._drop([key for key, broker in self._all() if broker.caller is caller])
 
     def expire(self) -> list[tuple[ReplicaKey, Caller]]:
         """Those that were silent for too long are gone. Who, and the connections they had."""
         now_s = self._clock.monotonic_s()
-        quiet = [(key, one.caller) for key, one in self._brokers.items() if not _lives(one, now_s)]
-        self._drop(key for key, _ in quiet)
+        quiet = [(key, one.caller) for key, one in self._all() if not _lives(one, now_s)]
+        self._drop([key for key, _ in quiet])
         return quiet
 
     def view(self, groups: Iterable[str]) -> LiveBrokers:
         """Who lives now, of these groups."""
         now_s = self._clock.monotonic_s()
-        wanted = set(groups)
-        signs: dict[str, dict[int, LastSign]] = {}
-        for (group, id), broker in self._brokers.items():
-            if group in wanted and _lives(broker, now_s):
-                signs.setdefault(group, {})[id] = broker.sign
+        signs = {
+            group: {id: one.sign for id, one in self._groups.get(group, {}).items() if _lives(one, now_s)}
+            for group in groups
+        }
         return LiveBrokers(signs, self.is_settled, frozenset(self._gone))
 
-    def _drop(self, keys: Iterable[ReplicaKey]) -> list[ReplicaKey]:
-        gone = list(keys)
-        for key in gone:
-            del self._brokers[key]
+    def _all(self) -> Iterator[tuple[ReplicaKey, LiveBroker]]:
+        for group, brokers in self._groups.items():
+            for id, broker in brokers.items():
+                yield (group, id), broker
+
+    def _drop(self, gone: list[ReplicaKey]) -> list[ReplicaKey]:
+        for group, id in gone:
+            del self._groups[group][id]
+            self._count -= 1
+            if not self._groups[group]:
+                del self._groups[group]
         if gone:
             self._is_full = False
         if self.is_settled:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kerolox.testing.cluster import NotCaughtUp as NotCaughtUp
     from kerolox.testing.cluster import RunningCluster as RunningCluster
     from kerolox.testing.cluster import running_cluster as running_cluster
+    from kerolox.testing.controller import running_controller as running_controller
     from kerolox.testing.nameserver import running_nameserver as running_nameserver
     from kerolox.testing.network import Network as Network
     from kerolox.testing.network import unreliable_network as unreliable_network
@@ -49,6 +50,7 @@ _PLACES = {
     "broker_process": "kerolox.testing.process",
     "running_broker": "kerolox.testing.broker",
     "running_cluster": "kerolox.testing.cluster",
+    "running_controller": "kerolox.testing.controller",
     "running_nameserver": "kerolox.testing.nameserver",
     "unreliable_network": "kerolox.testing.network",
 }
