@@ -15,7 +15,7 @@ from kerolox.broker.bounds import OFFSETS_MAX
 from kerolox.broker.cluster.remote_tables import RemoteTables
 from kerolox.broker.later.timers import Timers
 from kerolox.broker.tables.room import Tables
-from kerolox.errors import KeroloxError
+from kerolox.errors import KeroloxError, ProtocolError
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
@@ -50,8 +50,8 @@ class FollowersProgress:
                 self._take_offsets(offsets)
             if delays is not None:
                 self._take_delays(delays, log_range)
-            if timer and self._timers is not None and await self._timers.take_back(timer):
-                log.info("timer_taken_back read=%d", self._timers.read_ms)
+            if timer and self._timers is not None:
+                self._take_timer(timer)
 
     async def _ask_all(
         self, address: str
@@ -76,6 +76,13 @@ class FollowersProgress:
                 address, str(error),
             )  # fmt: skip
             return None
+
+    def _take_timer(self, found: bytes) -> None:
+        assert self._timers is not None  # or it would not have been asked for
+        try:
+            self._timers.take_back(found)
+        except ProtocolError as error:
+            log.warning("timer_not_taken error=%r next='what fell due may come again'", str(error))
 
     def _take_offsets(self, found: ConsumerOffsetTable) -> None:
         offsets, topics = self._tables.offsets, self._tables.topics

@@ -30,6 +30,7 @@ from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.outlet import Outlet
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import ProtocolError
+from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.record_scan import Entry
@@ -99,6 +100,7 @@ class Timers:
         self._again = (0, 0)
         # Messages before this offset are entered: those due between these times were passed over.
         self._missed = (0, 0, 0)
+        self._told_back: list[tuple[DataVersion, int, int]] = []  # by followers: version, read time, offset
         self._unwritten: list[Change] = []  # slots that could not be written
         self._moments = 0  # delivered since the start
         self._noted = (0, 0, 0)  # queue offset, log end and moments of the last checkpoint
@@ -209,6 +211,8 @@ class Timers:
         """Enter whatever comes, and deliver."""
         await self._pause()
         self.delivery.outlet = None
+        if self._opened:
+            self._take_back()
         self._go_on(leads=True)
 
     async def act(self) -> None:
@@ -301,29 +305,32 @@ class Timers:
         self.files.wheel.pass_to(self.files.moment(read_ms))
         self._wake.set()
 
-    async def take_back(self, data: bytes) -> bool:
-        """The checkpoint of a follower, before this broker leads; whether that had acted, and delivered what
-        this one does not any more. Nothing is at work from here until it leads."""
+    def take_back(self, data: bytes) -> None:
+        """The checkpoint of a follower, which may have acted for this broker: heeded when it leads."""
         read_ms, offset, version = decode_leader(data)
-        checkpoint = self.files.checkpoint
-        if not self._opened or version is None or not version.newer_than(checkpoint.version):
-            return False
-        await self._pause()
-        checkpoint.version = version
-        if read_ms <= self._read_ms:
-            return False
-        own_offset, own_ms, _ = self._missed  # of an earlier call: another follower acted before this one
-        if not own_offset:
-            own_offset, own_ms = self.arrivals.offset, self._read_ms
-        self._read_ms = read_ms
-        self.files.wheel.pass_to(self.files.moment(read_ms))
-        if offset < own_offset:
-            # What the follower had not got yet it cannot have delivered, though its time has passed.
-            self._missed = (own_offset, own_ms, read_ms)
-            self.arrivals.offset = offset
-        else:
-            self._again = (offset, read_ms)
-        return True
+        if version is not None:
+            self._told_back.append((version, read_ms, offset))
+
+    def _take_back(self) -> None:
+        """Pass over what followers delivered that acted since this one was at work."""
+        told, self._told_back = self._told_back, []
+        self._missed = (0, 0, 0)
+        checkpoint, own_offset, own_ms = self.files.checkpoint, self.arrivals.offset, self._read_ms
+        for version, read_ms, offset in told:
+            if not version.newer_than(checkpoint.version):
+                continue  # nobody acted since
+            checkpoint.version = version
+            if read_ms <= self._read_ms:
+                continue
+            log.info("timer_taken_back read=%d offset=%d of %d", read_ms, offset, own_offset)
+            self._read_ms = read_ms
+            self.files.wheel.pass_to(self.files.moment(read_ms))
+            if offset < own_offset:
+                # What the follower had not got yet it cannot have delivered, though its time has passed.
+                self._missed = (own_offset, own_ms, read_ms)
+                self.arrivals.offset = offset
+            else:
+                self._again = (offset, read_ms)
 
     @property
     def read_ms(self) -> int:
@@ -403,7 +410,7 @@ class Timers:
                 continue
             if arrival.queue_offset < self._missed[0]:
                 # In the wheel, or delivered; or passed over when the time of another broker was taken.
-                if self._missed[1] <= due_ms < self._missed[2]:
+                if leads and self._missed[1] <= due_ms < self._missed[2]:
                     late.append(arrival)
                 continue
             if arrival.physical in self._seen:
