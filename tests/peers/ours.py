@@ -239,4 +239,8 @@ class OurBroker(OurServer):
     def registered(self) -> bool:
         """Whether every name server lists this broker."""
         shown = f'"{self.address}"'.encode()
-        return all(shown in request(server, GET_BROKER_CLUSTER_INFO).body for server in self.nameservers)
+        try:
+            answers = [request(server, GET_BROKER_CLUSTER_INFO) for server in self.nameservers]
+        except OSError:  # busy for longer than a request waits: it is asked again
+            return False
+        return all(shown in answer.body for answer in answers)

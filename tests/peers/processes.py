@@ -380,7 +380,7 @@ class JavaBroker(JavaProcess):
             # A 5.x broker that starts quicker than it connects to the name server skips its first
             # registration and tries again ten seconds later.  Setting its permission to what it is
             # makes it register at once.
-            request(self.address, UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")
+            request(self.address, UPDATE_BROKER_CONFIG, body=b"brokerPermission=6", timeout=timeout)
             self.wait_for(self.registered, timeout)
 
     def registered(self) -> bool:
