@@ -66,11 +66,17 @@ LOOKUPS = [
     (("store", "inspect", "nowhere"), "nowhere is not there"),
     (("store", "verify", "nowhere"), "nowhere is no directory"),
     (("store", "repair", "nowhere", "--yes"), "nowhere is no directory"),
+    (("store", "resync", "nowhere", "--leader", "127.0.0.1:1", "--yes"), "nowhere is no directory"),
+    (("broker", "followers", "--broker", "broker-x"), "no broker 'broker-x' is registered"),
+    (("broker", "promote", "--broker", "broker-x"), "no broker 'broker-x' is registered"),
+    (("cluster", "status", "--data", "nowhere"), "there is no cluster in"),
+    (("cluster", "down", "--data", "nowhere"), "no cluster runs in"),
 ]
 IDS = [" ".join(words) for words, _ in LOOKUPS]
 # Those that make, serve, or list whatever there is: they look nothing up by a name.
 NO_LOOKUP = {
     *("up", "nameserver", "broker", "demo", "version", "send", "cluster list", "dlq list"),
+    *("cluster up", "controller"),
     *("topic create", "group create", "kv put", "bench send", "bench consume"),
 }
 OTHERS = {"pipeline archive", "pipeline replay", "pipeline audit"}  # tests/pipeline

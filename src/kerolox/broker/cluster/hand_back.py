@@ -78,7 +78,7 @@ class HandBack:
         else:
             log.error(
                 "leads_without_followers followers=%r next='see why they do not follow: kerolox broker "
-                "status; one that acts for this broker may deliver what it delivers too'", followers,
+                "followers; one that acts for this broker may deliver what it delivers too'", followers,
             )  # fmt: skip
         return followers
 
