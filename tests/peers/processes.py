@@ -31,6 +31,7 @@ LOGBACK = """\
 """
 
 _given: set[int] = set()
+_giving = threading.Lock()
 _alive: weakref.WeakSet[JavaProcess] = weakref.WeakSet()
 
 
@@ -42,8 +43,13 @@ def free_ports(count: int, *, offsets: Sequence[int] = (0,)) -> list[int]:
     """Return ``count`` ports P for which every P + offset is free just now.
 
     They are below the range the kernel hands out for outgoing connections, so that a client
-    connecting in the meantime does not take one, and none is given out twice.
+    connecting in the meantime does not take one, and none is given out twice, whatever thread asks.
     """
+    with _giving:
+        return _free_ports(count, offsets)
+
+
+def _free_ports(count: int, offsets: Sequence[int]) -> list[int]:
     found: list[int] = []
     start = 12000 + (os.getpid() * 37 + int(time.monotonic() * 1000)) % 18000
     for step in range(0, 18000, 7):
