@@ -56,6 +56,17 @@ async def test_what_is_written_arrives_without_anybody_polling(tmp_path: Path) -
         assert sorted(took)[10] < 0.05  # RocketMQ: up to a tenth of a second
 
 
+@pytest.mark.parametrize("count", [0, 20])
+async def test_a_follower_that_lacks_nothing_hears_so_at_once(tmp_path: Path, count: int) -> None:
+    never = Settings(ha_heartbeat_ms=3600_000, ha_silence_ms=3600_000)
+    async with pair(tmp_path, lambda store: put(store, count), never) as (leading, following):
+        for _ in range(2):
+            await following.becomes(LinkState.COPYING)
+            await following.has(leading.store)
+            await following.follower.stop()
+            await following.follower.start()
+
+
 async def test_what_nobody_waits_for_is_gathered(tmp_path: Path) -> None:
     clock = ManualClock()  # stands still
     async with (

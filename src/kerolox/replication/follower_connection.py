@@ -136,6 +136,8 @@ class FollowerConnection(asyncio.Protocol):
             self._look_at_mark(end)
             leader.joined(self)
             leader.store.replicas.acked(self.address, offset)
+            if self.next == end:
+                self._beat()  # it waits to hear that it has all there is
             self.pump()
 
     def _look_at_mark(self, end: int) -> None:
@@ -202,8 +204,13 @@ class FollowerConnection(asyncio.Protocol):
             and not transport.get_write_buffer_size()
             and self._reading is None
         ):
-            self._said_s = now_s
-            transport.write(pack_head(self.next, 0))
+            self._beat()
+
+    def _beat(self) -> None:
+        """Say that there is nothing more at the moment."""
+        if self._transport is not None:
+            self._said_s = self._leader.clock.monotonic_s()
+            self._transport.write(pack_head(self.next, 0))
 
     async def _send_cold(self, size: int) -> None:
         try:
