@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.replication.leader import GATHER_S
 from kerolox.replication.link_state import LinkState
 from kerolox.store.options import FlushMode
-from kerolox.testing.clock import ManualClock
 
 from .kit import FILE, Following, Leading, Settings, pair, put, store_at, until
 
@@ -45,15 +43,9 @@ async def test_what_is_written_arrives_without_anybody_polling(tmp_path: Path) -
         following,
     ):
         await following.has(leading.store)
-        loop = asyncio.get_running_loop()
-        took = []
         for _ in range(20):
-            begun = loop.time()
             put(leading.store)
-            while following.store.log.max_offset < leading.store.log.max_offset:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            took.append(loop.time() - begun)
-        assert sorted(took)[10] < 0.05  # RocketMQ: up to a tenth of a second
+            await following.has(leading.store)  # no heartbeat comes that would take it along
 
 
 @pytest.mark.parametrize("count", [0, 20])
@@ -65,32 +57,6 @@ async def test_a_follower_that_lacks_nothing_hears_so_at_once(tmp_path: Path, co
             await following.has(leading.store)
             await following.follower.stop()
             await following.follower.start()
-
-
-async def test_what_nobody_waits_for_is_gathered(tmp_path: Path) -> None:
-    clock = ManualClock()  # stands still
-    async with (
-        store_at(tmp_path / "a") as ours,
-        store_at(tmp_path / "b") as theirs,
-        Leading(ours, watched=False, clock=clock) as leading,
-        Following(theirs, leading.address),
-    ):
-        await until(lambda: ours.replicas.in_sync(0) == 2)
-        (follower,) = leading.leader.followers
-        put(ours)
-        await until(lambda: theirs.log.max_offset == ours.log.max_offset)  # at once
-        sent = follower.next
-        for _ in range(10):
-            put(ours)
-            await asyncio.sleep(0)
-        assert follower.next == sent < ours.log.max_offset
-        await clock.advance(GATHER_S)
-        assert follower.next == ours.log.max_offset
-        await until(lambda: theirs.log.max_offset == ours.log.max_offset)
-        put(ours)
-        ours.acks.wait_for_replicas = True
-        await asyncio.wait_for(ours.put("T", 0, b"waited for"), 10)
-        assert theirs.log.max_offset == ours.log.max_offset  # with what was gathered before
 
 
 async def test_from_behind_after_a_restart(tmp_path: Path) -> None:

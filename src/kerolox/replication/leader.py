@@ -1,8 +1,6 @@
 """The leader's end: all followers that copy this broker's log.
 
-A follower says where its log ends, and gets what comes then: at once where a sender waits for that or nothing
-was sent lately, else with all that is written within a millisecond. Nobody polls.
-
+A follower says where its log ends, and gets what comes then, as soon as it is written here: nobody polls.
 Each connection takes what its socket takes and no more, so one that is slow holds up nobody. What a follower
 reports is believed only where it can be true: not beyond the end of this log, nor beyond what it was sent.
 """
@@ -26,9 +24,6 @@ log = logging.getLogger(__name__)
 
 FOLLOWERS_MAX = 64
 LOOK_S = 1.0  # how often heartbeats and silence are looked at
-GATHER_S = (
-    0.001  # what nobody waits for is sent at most so often: each time costs as much as some ten messages
-)
 TELL_AGAIN_S = 60.0  # of one peer that is turned away again and again
 PEERS_KNOWN_MAX = 1000
 LATELY_S = 600.0  # so long it is told to people who ask
@@ -64,8 +59,6 @@ class Leader:
         self._turned_away: OrderedDict[tuple[str, Why], TurnedAwayPeer] = OrderedDict()  # by host
         self._leads = False
         self._woken = False
-        self._pushed_s = 0.0  # when followers were last sent what was new
-        self._later: TimerHandle | None = None  # when they are sent what is gathered
         self._look: TimerHandle | None = None
         self._told_s: dict[str, float] = {}  # address of a peer → when it was last told of
         self._gone = asyncio.Event()
@@ -88,9 +81,6 @@ class Leader:
         if self._look is not None:
             self._look.cancel()
             self._look = None
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
         for follower in list(self.followers):
             follower.close()
         while self.followers:
@@ -155,25 +145,13 @@ class Leader:
     # --- what they are sent ---------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """More was written. All get it in the next turn of the loop at the earliest, when the senders have
-        their answers, or it is known that they wait."""
+        """More was written. All get it in the next turn of the loop, when the senders have their answers."""
         if self.followers and not self._woken:
             self._woken = True
             asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
         self._woken = False
-        early_s = self._pushed_s + GATHER_S - self.clock.monotonic_s()
-        if early_s <= 0 or self.store.acks.copies_awaited:
-            self._push()
-        elif self._later is None:
-            self._later = self.clock.call_later(early_s, self._push)
-
-    def _push(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
-        self._pushed_s = self.clock.monotonic_s()
         for follower in list(self.followers):
             follower.pump()
 

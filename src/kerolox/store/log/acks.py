@@ -110,11 +110,6 @@ class Acks:
         else:
             told(Safe.YES)
 
-    @property
-    def copies_awaited(self) -> bool:
-        """Whether anybody waits for replicas now."""
-        return bool(self._copies)
-
     # --- what a follower reports -----------------------------------------------------------------------
 
     def own_end(self, progress: Progress) -> int:
