@@ -66,7 +66,10 @@ class Line:
 
     def answer(self) -> tuple[dict[str, object], bytes]:
         while not self._ready:
-            self._ready = list(self._splitter.feed(self._socket.recv(1 << 18)))
+            data = self._socket.recv(1 << 18)
+            if not data:
+                raise ConnectionResetError("the broker closed the connection")
+            self._ready = list(self._splitter.feed(data))
         _, header, body = self._ready.pop(0)
         return json.loads(header), body
 

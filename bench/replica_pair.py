@@ -56,7 +56,13 @@ class Pair:
     def ends(self) -> tuple[int, int | None]:
         """Where the leader's log ends, and what its follower said last: -1 while it has said nothing, None
         while it is not connected."""
-        _, body = self._line.ask(frame(RequestCode.GET_BROKER_HA_STATUS, {}))
+        asked = frame(RequestCode.GET_BROKER_HA_STATUS, {})
+        try:
+            _, body = self._line.ask(asked)
+        except ConnectionError:  # nobody asked for two minutes, while others were measured
+            self._line.close()
+            self._line = Line(self.leader.port)
+            _, body = self._line.ask(asked)
         status = HaStatus.decode(body)
         acked = [one.slave_ack_offset for one in status.ha_connection_info]
         return status.master_commit_log_max_offset, max(acked, default=None)
