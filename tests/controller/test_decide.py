@@ -168,6 +168,23 @@ def test_a_broker_registers_and_hears_of_the_master() -> None:
     assert run.ask(Register(C, A, 1, "x" * 300)).code == 2005
 
 
+def test_a_master_that_starts_anew_does_not_go_on_in_its_epoch() -> None:
+    run = Run(3)
+    run.elect(1)
+    assert run.mastership == (1, 1, {1}, 1)
+    header: Any = run.ask(Register(C, A, 1, "10.0.0.1:10911")).header
+    assert (header.master_broker_id, header.master_epoch) == (1, 2)  # nobody else is in sync
+    assert run.mastership == (1, 2, {1}, 2)
+    assert run.alter(1, 2, 3).code == 0
+    run.alive[2], run.alive[3] = LastSign(2, 100), LastSign(2, 200)
+    run.alive[1] = LastSign(2, 300)
+    header = run.ask(Register(C, A, 1, "10.0.0.1:10911")).header
+    assert (header.master_broker_id, header.master_epoch) == (3, 3)  # the best of the others
+    assert run.mastership == (3, 3, {3}, 4)
+    run.ask(Register(C, A, 1, "10.0.0.1:10911"))  # no master: as ever
+    assert run.mastership == (3, 3, {3}, 4)
+
+
 def test_one_name_is_one_group_in_all_clusters() -> None:
     run = Run(1)
     refused = run.ask(TakeId("Other", A, 2, run.code(2)))

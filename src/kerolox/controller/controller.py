@@ -20,7 +20,7 @@ from kerolox.controller.handlers import ControllerHandlers, GroupHandlers
 from kerolox.controller.live import LiveTable
 from kerolox.controller.notices import RoleNotices
 from kerolox.controller.options import ControllerOptions
-from kerolox.controller.requests import NOBODY, ControllerRequest, Elect
+from kerolox.controller.requests import NOBODY, ControllerRequest, Elect, Register
 from kerolox.controller.state import MasterChosen, ReplicaGroup
 from kerolox.controller.term import Term
 from kerolox.errors import KeroloxError
@@ -195,7 +195,9 @@ class Controller(CallerEvents):
                 self._step_down(str(error))
             return _NOT_LEADER
         # Who asks for itself hears it in the answer; a broker does so before it listens.
-        by = request.id if isinstance(request, Elect) and not request.is_wanted else NOBODY
+        by = NOBODY
+        if isinstance(request, Register) or (isinstance(request, Elect) and not request.is_wanted):
+            by = request.id
         self._tell(term, decision, by)
         return decision.answer
 

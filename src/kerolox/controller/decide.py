@@ -6,11 +6,11 @@ Where we are stricter it says so.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from kerolox.controller.apply import apply
-from kerolox.controller.election import choose
+from kerolox.controller.election import best_of, choose
 from kerolox.controller.requests import (
     NOBODY,
     ChangeInSync,
@@ -18,6 +18,7 @@ from kerolox.controller.requests import (
     DescribeGroups,
     Elect,
     Forget,
+    LastSign,
     LiveBrokers,
     NextId,
     Register,
@@ -160,8 +161,12 @@ def _register(state: ControllerState, live: LiveBrokers, asked: Register) -> Dec
         )
     moves = group.replicas[asked.id].address != asked.address
     events: tuple[StateEvent, ...] = (AddressChanged(asked.group, asked.id, asked.address),) if moves else ()
-    if events:
-        group = apply(state, events[0]).groups[asked.group]
+    anew = _elected_after_restart(group, live.of(asked.group), asked)
+    if anew is not None:
+        events = (*events, MasterChosen(asked.group, anew))
+    for event in events:
+        state = apply(state, event)
+    group = state.groups[asked.group]
     header = headers.RegisterToControllerAnswer(cluster_name=asked.cluster, broker_name=asked.group)
     if group.master is not None and group.master in live.of(asked.group):
         header = headers.RegisterToControllerAnswer(
@@ -173,6 +178,15 @@ def _register(state: ControllerState, live: LiveBrokers, asked: Register) -> Dec
             sync_state_set_epoch=group.in_sync_epoch,
         )
     return Decision(Answer(header=header, body=_set_body(group)), events)
+
+
+def _elected_after_restart(group: ReplicaGroup, alive: Mapping[int, LastSign], asked: Register) -> int | None:
+    """Brokers register when they start. If it is the master that does, its process began anew, and what its
+    log had behind the last flush may be gone: no epoch is led by two processes. So there is an election, and
+    the others in sync come first. RocketMQ lets it go on in its epoch."""
+    if asked.id != group.master or asked.id not in alive:
+        return None
+    return best_of(group.in_sync - {asked.id}, None, alive, None) or asked.id
 
 
 # --- masters ----------------------------------------------------------------------------------

@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 class Decider(Protocol):
     """The controller, as far as requests see it."""
 
+    @property
+    def is_leader(self) -> bool: ...
+
     def look(self, request: ControllerRequest) -> Answer:
         """Answer what changes nothing."""
 
@@ -151,7 +154,8 @@ class GroupHandlers:
         return answer
 
     def heartbeat(self, request: Request[BrokerHeartbeatRequest]) -> Answer:
-        """Heard by every controller, whether it leads or not: it may have to lead next."""
+        """Heard by every controller, whether it leads or not: it may have to lead next. It says which of the
+        two it does, as RocketMQ's do not: a master counts on the one that leads."""
         told = request.header
         if told.broker_id is None:
             return Answer(code=ResponseCode.CONTROLLER_INVALID_REQUEST, remark="a heartbeat without brokerId")
@@ -170,7 +174,8 @@ class GroupHandlers:
         timeout_ms = told.heartbeat_timeout_mills
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         self._live.hear((told.broker_name, told.broker_id), request.caller, sign, timeout_s)
-        return Answer(remark="Heart beat success")
+        header = headers.ControllerHeartbeatAnswer(is_leader=self._decider.is_leader)
+        return Answer(header=header, remark="Heart beat success")
 
     def _note(self, caller: Caller, group: str, id: int) -> None:
         if self._decider.knows(group, id):

@@ -93,6 +93,12 @@ class BrokerRoleChanged(Header, frozen=True, kw_only=True):
     master_broker_id: Int64 | None = None
 
 
+class ControllerHeartbeatAnswer(Header, frozen=True, kw_only=True, rename=wire(is_leader="isLeader")):
+    """Whether the controller that heard a heartbeat leads. RocketMQ's do not say."""
+
+    is_leader: bool | None = None
+
+
 class CleanBrokerDataRequest(
     Header, frozen=True, kw_only=True, rename=wire(is_clean_living_broker="isCleanLivingBroker")
 ):
