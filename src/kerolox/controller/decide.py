@@ -6,11 +6,11 @@ Where we are stricter it says so.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import NamedTuple
 
 from kerolox.controller.apply import apply
-from kerolox.controller.election import best_of, choose
+from kerolox.controller.election import choose
 from kerolox.controller.requests import (
     NOBODY,
     ChangeInSync,
@@ -18,7 +18,6 @@ from kerolox.controller.requests import (
     DescribeGroups,
     Elect,
     Forget,
-    LastSign,
     LiveBrokers,
     NextId,
     Register,
@@ -161,9 +160,11 @@ def _register(state: ControllerState, live: LiveBrokers, asked: Register) -> Dec
         )
     moves = group.replicas[asked.id].address != asked.address
     events: tuple[StateEvent, ...] = (AddressChanged(asked.group, asked.id, asked.address),) if moves else ()
-    anew = _elected_after_restart(group, live.of(asked.group), asked)
-    if anew is not None:
-        events = (*events, MasterChosen(asked.group, anew))
+    if asked.id == group.master:
+        # Brokers register when they start, so its process began anew, and what its log had behind the last
+        # flush may be gone: no epoch is led by two processes. Whoever has most of those in sync is elected
+        # when it has said in a heartbeat how much it has. RocketMQ lets it go on in its epoch.
+        events = (*events, MasterChosen(asked.group, None))
     for event in events:
         state = apply(state, event)
     group = state.groups[asked.group]
@@ -180,15 +181,6 @@ def _register(state: ControllerState, live: LiveBrokers, asked: Register) -> Dec
     return Decision(Answer(header=header, body=_set_body(group)), events)
 
 
-def _elected_after_restart(group: ReplicaGroup, alive: Mapping[int, LastSign], asked: Register) -> int | None:
-    """Brokers register when they start. If it is the master that does, its process began anew, and what its
-    log had behind the last flush may be gone: no epoch is led by two processes. So there is an election, and
-    the others in sync come first. RocketMQ lets it go on in its epoch."""
-    if asked.id != group.master or asked.id not in alive:
-        return None
-    return best_of(group.in_sync - {asked.id}, None, alive, None) or asked.id
-
-
 # --- masters ----------------------------------------------------------------------------------
 
 
@@ -198,11 +190,12 @@ def _elect(state: ControllerState, live: LiveBrokers, asked: Elect) -> Decision:
     if group is None or (asked.id != NOBODY and asked.id not in group.replicas):
         return _refused(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, _unknown(asked.group, asked.id))
     alive = live.of(asked.group)
-    if _may_live_unheard(group, live) and not asked.is_wanted:
+    unheard = _unheard(group, live)
+    if unheard and not asked.is_wanted:
         return _nobody(
             asked,
-            f"the controller has just begun to listen, and master {group.master} of {asked.group!r} may be "
-            "there: ask again in a few seconds",
+            f"the controller has just begun to listen, and {unheard} of {asked.group!r}, which are in sync, "
+            "have not said yet how much they have: ask again in a few seconds",
         )
     if group.master_epoch == 0 and asked.id != NOBODY:
         chosen = asked.id if asked.id in alive else None
@@ -231,12 +224,17 @@ def _elect(state: ControllerState, live: LiveBrokers, asked: Elect) -> Decision:
     return Decision(answer, (elected,))
 
 
-def _may_live_unheard(group: ReplicaGroup, live: LiveBrokers) -> bool:
-    """Whether the master may be there though nothing was heard of it: this controller has begun to listen a
-    moment ago."""
-    if live.is_settled or group.master is None:
-        return False
-    return group.master not in live.of(group.name) and (group.name, group.master) not in live.gone
+def _unheard(group: ReplicaGroup, live: LiveBrokers) -> list[int]:
+    """Who of those in sync may be there though it has not said how much it has: this controller has begun to
+    listen a moment ago. The master may be one of them, and after a power failure the one that has most."""
+    alive = live.of(group.name)
+    if live.is_settled or not group.master_epoch or group.master in alive:
+        return []
+    return [
+        id
+        for id in sorted(group.in_sync)
+        if (id not in alive or alive[id].epoch < 0) and (group.name, id) not in live.gone
+    ]
 
 
 def _nobody(asked: Elect, why: str, events: tuple[StateEvent, ...] = ()) -> Decision:

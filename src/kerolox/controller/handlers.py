@@ -160,7 +160,7 @@ class GroupHandlers:
         if told.broker_id is None:
             return Answer(code=ResponseCode.CONTROLLER_INVALID_REQUEST, remark="a heartbeat without brokerId")
         sign = LastSign(
-            -1 if told.epoch is None else told.epoch,
+            max(0, told.epoch or 0),
             -1 if told.max_offset is None else told.max_offset,
             -1 if told.confirm_offset is None else told.confirm_offset,
             PRIORITY_LOWEST if told.election_priority is None else told.election_priority,

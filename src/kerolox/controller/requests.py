@@ -13,7 +13,7 @@ PRIORITY_LOWEST = 2**31 - 1
 class LastSign(msgspec.Struct, frozen=True):
     """What a broker said of itself in its last heartbeat."""
 
-    epoch: int = -1
+    epoch: int = -1  # until it has sent one
     max_offset: int = -1
     confirm_offset: int = -1
     priority: int = PRIORITY_LOWEST  # the lowest number wins
