@@ -16,6 +16,7 @@ import msgspec
 from kerolox.clock import Clock
 from kerolox.errors import ConnectFailed, KeroloxError, sentences
 from kerolox.net.dialer import Dialer
+from kerolox.replication.epoch_mode import EpochMode
 from kerolox.replication.leader_link import LeaderLink
 from kerolox.replication.leader_questions import LeaderQuestions, LogRange
 from kerolox.replication.leaders_end import LeaderNote, LeadersEnd
@@ -48,7 +49,10 @@ class Follower:
         dialer: Dialer,
         *,
         ha_address: str = "",
+        mode: EpochMode | None = None,
     ) -> None:
+        """``mode``: of a broker under a controller; its ``own_id`` has to be known before this starts."""
+        self.mode = mode
         self.state = LinkState.OFF
         self.text = LinkState.OFF.value  # the same with all that is known about it
         self.leader = ""  # the address the log is copied from

@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 from kerolox.clock import Clock, TimerHandle
+from kerolox.replication.epoch_mode import EpochMode
 from kerolox.replication.follower_connection import FollowerConnection
 from kerolox.replication.hot_ranges import HotRanges
 from kerolox.replication.link_state import resync_command
@@ -46,9 +47,18 @@ class Leader:
     """Serves followers while this broker leads. Part of its leadership."""
 
     def __init__(
-        self, store: MessageStore, settings: HaSettings, clock: Clock, *, broker_address: str = ""
+        self,
+        store: MessageStore,
+        settings: HaSettings,
+        clock: Clock,
+        *,
+        broker_address: str = "",
+        mode: EpochMode | None = None,
     ) -> None:
+        """``mode``: of a broker under a controller. Its epoch has begun, and the in-sync set is known, before
+        it leads."""
         self.store = store
+        self.mode = mode
         self.resync = resync_command("STORE", broker_address)  # for a follower whose log does not fit
         self.settings = settings
         self.clock = clock

@@ -13,3 +13,10 @@ class HaSettings(Protocol):
     ha_batch_bytes: int  # of the log, behind one head
     ha_limited: bool  # whether the next one holds
     ha_bytes_per_s: int  # to one follower
+
+
+class InSyncSettings(Protocol):
+    """What a leader under a controller goes by. They may change at any time."""
+
+    ha_catch_up_ms: int  # haMaxTimeSlaveNotCatchup: who has lacked something for longer is not in sync
+    all_ack: bool  # allAckInSyncStateSet: a message is acknowledged when all of the in-sync set have it

@@ -12,10 +12,12 @@ from typing import TypeVar, Unpack
 import msgspec
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.protocol.epoch_file import EPOCH_FILE
 from kerolox.protocol.hosts import host_bytes
 from kerolox.store.delay_table import parse_levels
 from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.cut_note import Cut, CutNoteFile
+from kerolox.store.disk.epoch_file import EpochFile
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
 from kerolox.store.disk.progress_notes import ProgressNotesFile, boot_identity
@@ -34,6 +36,8 @@ from kerolox.store.log.commit_log import CommitLog, Place
 from kerolox.store.log.flush import LogFlusher
 from kerolox.store.log.progress import Progress
 from kerolox.store.log.replicas import Replicas
+from kerolox.store.log.set_acks import SetAcks
+from kerolox.store.log.set_copies import SetCopies
 from kerolox.store.opening import Opening
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
@@ -61,8 +65,13 @@ class MessageStore:
         clock: Clock = SYSTEM_CLOCK,
         store_host: bytes = LOCAL_HOST,
         boot: str | None = None,
+        controlled: bool = False,
+        epoch_path: str = "",
     ) -> None:
+        """``controlled``: a controller says who leads. Then readers see what is confirmed, from the start on,
+        and the log has epochs: in ``epoch_path``, or beside it."""
         self.options = options
+        self.controlled = controlled
         self.root = os.path.abspath(options.store_path)
         self.files = files or Files()
         self.clock = clock
@@ -114,9 +123,15 @@ class MessageStore:
         self.sums = SumsFile(self.files, self.root)
         self.deleted = DeletedTopics(self.files, self.root)
         self.cut_note = CutNoteFile(self.files, self.root)
+        self.epochs = EpochFile(self.files, epoch_path or self.path(EPOCH_FILE))
         self.flusher = LogFlusher(self.log, options, self.state, clock=clock)
         self.replicas = Replicas(self.progress, options)
-        self.acks = Acks(self.flusher, self.replicas, options, self.state, clock=clock)
+        self.copies = SetCopies(self.progress)
+        self.acks = (
+            SetAcks(self.flusher, self.replicas, options, self.state, clock=clock, copies=self.copies)
+            if controlled
+            else Acks(self.flusher, self.replicas, options, self.state, clock=clock)
+        )
         self.reader = QueueReader(self.log, options, _memory_bytes())
         self.log.next_offset_of = self._next_offset_of
 

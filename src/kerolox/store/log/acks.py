@@ -102,7 +102,7 @@ class Acks:
         needed = self.needed
         if needed > 1:
             if self._wait_for_flush:
-                told = _Both(told)
+                told = Both(told)
                 self._flusher.wait_safe(end, told)
             self._copies.wait(end, needed, told)
         elif self._wait_for_flush:
@@ -173,7 +173,7 @@ class Acks:
         self._copies.close()
 
 
-class _Both:
+class Both:
     """Told by the flush and by the replicas: passes on the worse when both are known, and at once that the
     message is not stored."""
 

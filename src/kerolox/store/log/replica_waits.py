@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from typing import Protocol
 
 from kerolox.clock import Clock, TimerHandle
-from kerolox.store.log.replicas import Replicas
 from kerolox.store.log.safe import Safe, Told
 from kerolox.store.options import StoreOptions
 
 Waiting = tuple[int, float, Told]  # end offset, deadline, who is told
+
+
+class Copies(Protocol):
+    """Who has what of the log: all followers, or those that may lead next."""
+
+    on_acked: list[Callable[[], None]]  # hear that there is more of it somewhere
+    on_left: list[Callable[[], None]]  # hear that there are fewer
+
+    def having(self, offset: int) -> int: ...
+    def in_sync(self, end: int) -> int: ...
+    def reached(self, count: int) -> int: ...
 
 
 class ReplicaWaits:
@@ -21,7 +33,7 @@ class ReplicaWaits:
     ``haMaxGapNotInSync`` bytes of the log.
     """
 
-    def __init__(self, replicas: Replicas, options: StoreOptions, clock: Clock) -> None:
+    def __init__(self, replicas: Copies, options: StoreOptions, clock: Clock) -> None:
         self._replicas = replicas
         self._options = options
         self._clock = clock
