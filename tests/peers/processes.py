@@ -262,7 +262,7 @@ def kill_all() -> None:
         process.kill()
 
 
-def _write_properties(path: Path, properties: Mapping[str, object]) -> None:
+def write_properties(path: Path, properties: Mapping[str, object]) -> None:
     def text(value: object) -> str:
         shown = str(value).lower() if isinstance(value, bool) else str(value)
         return shown.replace("\\", "\\\\")
@@ -302,7 +302,7 @@ class JavaNameServer(JavaProcess):
 
     def main(self) -> list[str]:
         config = self.home / "namesrv.conf"
-        _write_properties(config, self.properties)
+        write_properties(config, self.properties)
         return [GUARD, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config)]
 
     def settings(self) -> dict[str, str]:
@@ -400,7 +400,7 @@ class JavaBroker(JavaProcess):
 
     def main(self) -> list[str]:
         config = self.home / "broker.conf"
-        _write_properties(config, self.properties)
+        write_properties(config, self.properties)
         return [GUARD, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(config)]
 
     def settings(self) -> dict[str, str]:

@@ -1,0 +1,115 @@
+"""Brokers of one name under a controller, ours and Apache's in every mixture: the master is killed, and
+nothing that was acknowledged is lost.
+
+The same story is told to every mixture. The master is killed with SIGKILL while our client and Apache's send;
+the controller elects another one; both clients go on by themselves; the killed one comes back, gives up what
+nobody else has, and follows. That is done once more, so that each broker has led and has followed. At the end
+all logs have the same bytes, and hold each acknowledged message at the place that was told, each lane in its
+order.
+
+Stories are told a few at a time: most of it everybody waits for somebody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.partition.history import History
+
+from .controlled import APACHE, OURS, ControlledSet, fail_over
+from .controllers import DLEDGER, JRAFT, make_controllers
+from .driver import JavaDriver
+from .jars import Jars
+from .lanes import JavaLanes, OurLanes
+from .ours import OurNameServer
+from .replicas import Replica, eventually
+
+pytestmark = pytest.mark.timeout(600)
+
+TOPIC = "orders"
+AT_ONCE = 2
+
+
+class Row(NamedTuple):
+    controller: str
+    brokers: tuple[str, ...]
+    members: int = 1
+
+    def __str__(self) -> str:
+        several = f"{self.members}-" if self.members > 1 else ""
+        return f"{several}{self.controller}-over-{'-'.join(self.brokers)}"
+
+
+ROWS = [
+    Row(OURS, (APACHE, APACHE)),
+    Row(DLEDGER, (APACHE, APACHE)),
+    Row(DLEDGER, (APACHE, APACHE), 3),
+    Row(JRAFT, (APACHE, APACHE)),
+]
+GATE: list[Row] = []
+
+
+def story(row: Row, home: Path, jars: Jars, driver: JavaDriver, nameserver: str) -> None:
+    controllers = make_controllers(jars, row.controller, home, count=row.members)
+    group = ControlledSet(controllers, nameserver, f"set-{row}", home, jars, row.brokers)
+    try:
+        controllers.start()
+        group.start()
+        topic = f"{TOPIC}-{row}"
+        Replica(group.master).create_topic(topic, "")
+        eventually(lambda: group.has_route(topic), group.tails)
+        history = History()
+        loads = [OurLanes(nameserver, topic, history), JavaLanes(driver, nameserver, topic, history)]
+        led = {group.master.address}
+        for _ in range(len(row.brokers)):
+            led.add(fail_over(group, loads, history).address)
+        for load in loads:
+            load.close()
+        assert len(led) == len(row.brokers), "each of them led"
+        records = group.check(history, topic)
+        assert len(records) > 300
+    finally:
+        group.finish()
+        controllers.finish()
+
+
+@pytest.fixture(scope="module")
+def our_nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurNameServer]:
+    made = OurNameServer(tmp_path_factory.mktemp("nameserver"))
+    made.start()
+    yield made
+    made.finish()
+
+
+@pytest.fixture(scope="module")
+def stories(
+    request: pytest.FixtureRequest,
+    peers: Jars,
+    java_driver: JavaDriver,
+    our_nameserver: OurNameServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[Row, Future[None]]]:
+    """The stories of this run, begun a few at a time: each has JVMs that want a core."""
+    if peers.is_4x:
+        pytest.skip("RocketMQ 4 has no controller")
+    wanted = {item.callspec.params.get("row") for item in request.session.items if hasattr(item, "callspec")}
+    home = tmp_path_factory.mktemp("failover")
+    rows = [row for row in ROWS if row in wanted]
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as threads:
+        yield {
+            row: threads.submit(story, row, home / str(row), peers, java_driver, our_nameserver.address)
+            for row in rows
+        }
+        threads.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=str(row), marks=[] if row in GATE else pytest.mark.full) for row in ROWS]
+)
+def test_the_master_is_killed(row: Row, stories: dict[Row, Future[None]]) -> None:
+    stories[row].result()
