@@ -195,7 +195,7 @@ def test_pauses_double_until_it_is_over() -> None:
     clock.now_s += 1000  # only the first failure starts the clock
     assert pauses(patient, clock, LOST) == [0.1, 0.2, 0.4, 0.8, 1.6, 1.9]
     until = Retries(NAMESERVERS, clock.monotonic_s, deadline_s=clock.now_s + 0.25)
-    assert pauses(until, clock, BACK_SOON) == [0.1, 0.15]
+    assert pauses(until, clock, BACK_SOON) == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.1])
     assert pauses(Retries(QUEUES, clock.monotonic_s, tries=9), clock, DENIED) == []
 
 
@@ -205,11 +205,20 @@ def test_a_topic_nobody_has_seen_is_asked_about_for_some_seconds_over_sockets_on
     assert pauses(Retries(NAMESERVERS, clock.monotonic_s, patience_s=60.0), clock, ABSENT) == []
 
 
-def test_a_route_is_refreshed_once_a_second() -> None:
+def test_a_route_is_refreshed_at_once_then_less_often_and_after_quiet_times_at_once_again() -> None:
     clock = Time()
     gap = RefreshGap(clock.monotonic_s)
     assert [gap.is_over("a"), gap.is_over("a"), gap.is_over("b")] == [True, False, True]
-    clock.now_s += 1
+    began_s = clock.now_s
+    asked = []
+    while clock.now_s < began_s + 4.9:  # somebody fails every millisecond
+        clock.now_s += 0.001
+        if gap.is_over("a"):
+            asked.append(clock.now_s - began_s)
+    assert asked == pytest.approx([0.01, 0.03, 0.07, 0.15, 0.31, 0.63, 1.27, 2.27, 3.27, 4.27], abs=0.02)
+    clock.now_s += 5
+    assert gap.is_over("a")
+    clock.now_s += 0.011
     assert gap.is_over("a")
 
 

@@ -46,6 +46,10 @@ class BrokerHealth:
         """Whether no broker has to be avoided: the usual case, cheap to ask."""
         return not self._until_s
 
+    def forget(self, broker: str) -> None:
+        """Another process has its name now."""
+        self._until_s.pop(broker, None)
+
     def forget_all_but(self, brokers: Iterable[str]) -> None:
         known = set(brokers)
         self._until_s = {broker: until_s for broker, until_s in self._until_s.items() if broker in known}

@@ -3,7 +3,7 @@
 ===========  =========================  ================================  ============  ===================
 policy       who uses it                what is tried again               pauses        until
 ===========  =========================  ================================  ============  ===================
-NAMESERVERS  asyncio clients and        what a name server may know in a  0.1 to 1 s    the caller's time
+NAMESERVERS  asyncio clients and        what a name server may know in a  0.01 to 1 s   the caller's time
              tools, for routes          moment: it has just started, or                 is over
                                         a broker is yet to register
 QUEUES       socket clients, for        all that may succeed later; and   0.1 to 2 s    so many ``tries``,
@@ -26,7 +26,8 @@ SENDS_TIED. Pulls of consumers are no calls: they go on while the consumer is op
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 from kerolox.client.errors import (
@@ -47,7 +48,11 @@ from kerolox.errors import (
 )
 from kerolox.protocol.codes import RETRIABLE_CODES, ResponseCode
 
-REFRESH_GAP_S = 1.0  # failing brokers make a client ask for a route no more often than this
+# Failing brokers make a client ask for a route at once, for another one may lead in a moment; then less and
+# less often, down to once in the longest gap; and after a while without failures at once again.
+REFRESH_GAP_FIRST_S = 0.01
+REFRESH_GAP_LONGEST_S = 1.0
+REFRESH_QUIET_S = 5.0
 
 
 class RetryPolicy(NamedTuple):
@@ -86,7 +91,7 @@ def _was_not_taken(error: Exception) -> bool:
     return isinstance(error, RequestFailed) and error.response_code in busy
 
 
-NAMESERVERS = RetryPolicy(_passes, 0.1, 1.0)
+NAMESERVERS = RetryPolicy(_passes, 0.01, 1.0)
 QUEUES = RetryPolicy(_may_succeed_later, 0.1, 2.0, unknown_topic_s=3.0)
 SENDS = RetryPolicy(_may_be_sent_again, 0.05, 1.0)
 SENDS_TIED = RetryPolicy(_was_not_taken, 0.05, 1.0)
@@ -139,12 +144,15 @@ class RefreshGap:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._asked_s: dict[str, float] = {}
+        self._asked: dict[Hashable, tuple[float, float]] = {}  # when, and how long not again
 
-    def is_over(self, topic: str) -> bool:
+    def is_over(self, what: Hashable) -> bool:
         """Whether its route may be asked for; then it counts as asked for now."""
         now_s = self._now_s()
-        if now_s - self._asked_s.get(topic, -REFRESH_GAP_S) < REFRESH_GAP_S:
+        asked_s, gap_s = self._asked.get(what, (-math.inf, 0.0))
+        if now_s - asked_s < gap_s:
             return False
-        self._asked_s[topic] = now_s
+        quiet = now_s - asked_s >= REFRESH_QUIET_S
+        gap_s = REFRESH_GAP_FIRST_S if quiet else min(REFRESH_GAP_LONGEST_S, gap_s * 2)
+        self._asked[what] = now_s, gap_s
         return True

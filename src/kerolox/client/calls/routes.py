@@ -108,6 +108,10 @@ class Route:
                 for number in range(data.read_queue_nums):
                     yield Queue(self.topic, data.broker_name, number)
 
+    def leader(self, broker: str) -> str | None:
+        """Where the one is that leads a broker name."""
+        return self.brokers.get(broker, {}).get(MASTER)
+
     def same_as(self, other: Route) -> bool:
         return self.assumed == other.assumed and _sorted(self.data) == _sorted(other.data)
 

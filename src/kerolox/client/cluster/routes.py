@@ -2,6 +2,8 @@
 
 A route is asked for when it is first needed, and again every 30 seconds. A name server that was started again
 learns of its brokers one by one: what it cannot know yet is asked for again, as long as the caller has time.
+When a leader fails another broker of its name may lead a moment later: that is looked for, and who waits to
+send or to read hears of it at once.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from kerolox.client.calls.retries import NAMESERVERS, Retries
+from kerolox.client.calls.retries import NAMESERVERS, RefreshGap, Retries
 from kerolox.client.calls.routes import Route, RouteTable
 from kerolox.client.calls.steps import Steps
 from kerolox.client.errors import NameServerUnreachable, NoRoute, RoutesNotKnownYet, TopicNotFound
@@ -20,6 +22,8 @@ from kerolox.errors import KeroloxError, RequestTimeout
 
 log = logging.getLogger(__name__)
 
+LOOKS_MAX = 15  # for another leader, in about ten seconds; who fails after that begins anew
+
 
 class Routes:
     """The routes of all topics a client has to do with."""
@@ -27,10 +31,14 @@ class Routes:
     def __init__(
         self, nameservers: NameServers, on_change: Callable[[Route], None], clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        self.known = RouteTable(nameservers.order, on_change)
+        self.known = RouteTable(nameservers.order, self._changed)
         self._nameservers = nameservers
+        self._on_change = on_change
         self._clock = clock
         self._asking: dict[tuple[object, ...], asyncio.Task[Route]] = {}
+        self._looking: dict[tuple[str, str], asyncio.Task[None]] = {}  # by topic and broker name
+        self._gap = RefreshGap(clock.monotonic_s)
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}  # by topic: until its route changes
         self._in_vain = 0  # how often no name server answered, in a row
 
     async def find(self, topic: str) -> Route:
@@ -86,8 +94,47 @@ class Routes:
             except KeroloxError as error:
                 log.warning("route_not_refreshed topic=%s error=%r", topic, str(error))
 
+    # --- another leader -------------------------------------------------------------------------------
+
+    def look_for_leader(self, topic: str, broker: str, failed: str | None) -> None:
+        """Who leads a broker name failed, at this address, or nobody does: ask until another one leads."""
+        key = (topic, broker)
+        if key not in self._looking and self._gap.is_over(key):
+            task = asyncio.get_running_loop().create_task(self._look_for_leader(topic, broker, failed))
+            task.add_done_callback(lambda _: self._looking.pop(key, None))
+            self._looking[key] = task
+
+    async def _look_for_leader(self, topic: str, broker: str, failed: str | None) -> None:
+        for times in range(1, LOOKS_MAX + 1):
+            await self.refresh_all([topic])
+            route = self.known.get(topic)
+            if route is None or route.leader(broker) not in (None, failed):
+                return
+            await self._clock.sleep(NAMESERVERS.pause_s(times))
+
+    async def pause(self, topic: str, pause_s: float) -> None:
+        """Wait so long, or until the route of the topic changes."""
+        waiter = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(topic, set())
+        waiting.add(waiter)
+        timer = self._clock.call_later(pause_s, lambda: _wake(waiter))
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            waiting.discard(waiter)
+            if not waiting and self._waiting.get(topic) is waiting:
+                del self._waiting[topic]
+
+    def _changed(self, route: Route) -> None:
+        self._on_change(route)
+        for waiter in self._waiting.pop(route.topic, ()):
+            _wake(waiter)
+
+    # --- inside ---------------------------------------------------------------------------------------
+
     async def close(self) -> None:
-        asking = list(self._asking.values())
+        asking = [*self._asking.values(), *self._looking.values()]
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
@@ -107,3 +154,8 @@ class Routes:
         # Every caller may have given up waiting; then nobody else would look at the error.
         if not task.cancelled():
             task.exception()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

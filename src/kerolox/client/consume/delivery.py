@@ -15,6 +15,7 @@ from kerolox.client.messages import Queue, Received
 from kerolox.protocol.reserved import RETRY_PREFIX
 
 if TYPE_CHECKING:
+    from kerolox.client.calls.routes import Route
     from kerolox.client.consume.push_consumer import PushConsumer
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,9 @@ class Delivery:
 
     def held(self, held: HeldQueue) -> None:
         """A queue is ours from now on."""
+
+    def route_changed(self, route: Route) -> None:
+        """A route of ours changed: perhaps other brokers lead."""
 
     def is_full(self, held: HeldQueue) -> bool:
         """Whether nothing more should be pulled."""

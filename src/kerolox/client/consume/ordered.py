@@ -1,4 +1,8 @@
-"""Ordered consumption: one handler per queue, in order, while the broker keeps the queue locked for us."""
+"""Ordered consumption: one handler per queue, in order, while the broker keeps the queue locked for us.
+
+A lock is in the memory of the broker that leads. When another one leads, it has given nobody a lock: no
+handler is called before it has given us ours, for another member may have got it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
+from kerolox.client.calls.routes import MASTER, Route
 from kerolox.client.consume.delivery import Delivery, log_failure
 from kerolox.client.consume.held_queue import HeldQueue
 from kerolox.client.consume.outcomes import DeadLetter, Suspend, reason_of
@@ -21,6 +26,7 @@ log = logging.getLogger(__name__)
 
 LOCK_S = 30.0  # a lock counts for so long here; at the broker for a minute
 RELOCK_S = 20.0
+RELOCK_SOON_S = 1.0  # while a lock is missing
 LOCK_LOOK_S = 0.1
 
 
@@ -32,6 +38,8 @@ class OrderedDelivery(Delivery):
         self._calls = consumer.calls
         self._slots = asyncio.Semaphore(self.options.workers)
         self._locked: set[Queue] = set()  # at the brokers, by us
+        self._locked_at: dict[str, str] = {}  # by broker name: the address of who gave the locks
+        self._lock_now = asyncio.Event()
         self._late: dict[Queue, HeldQueue] = {}  # let go of, but a handler is still at work
 
     def start(self) -> None:
@@ -54,10 +62,7 @@ class OrderedDelivery(Delivery):
         free = [queue for queue in queues if queue not in self._late]
         locked: set[Queue] = set()
         for broker, own in _by_broker(free).items():
-            try:
-                locked |= await self._calls.lock(broker, own)
-            except KeroloxError as error:
-                log.warning("not_locked group=%s broker=%s error=%r", self.consumer.group, broker, str(error))
+            locked |= await self._lock(broker, own) or set()
             self._locked |= locked
         return [queue for queue in free if queue in locked]
 
@@ -73,25 +78,61 @@ class OrderedDelivery(Delivery):
         held.locked_at_ms = self.clock.wall_ms()
         held.room.set()
 
+    async def _lock(self, broker: str, queues: Sequence[Queue]) -> set[Queue] | None:
+        """Those of the queues of a broker that are locked for us; None when nobody knows."""
+        client = self.consumer.client
+        try:
+            address = client.address(broker, exact=True)
+            locked = await self._calls.lock(broker, queues)
+            if client.address(broker, exact=True) != address:
+                return None  # it does not lead any more
+        except KeroloxError as error:
+            log.warning("not_locked group=%s broker=%s error=%r", self.consumer.group, broker, str(error))
+            return None
+        self._locked_at[broker] = address
+        return locked
+
+    def route_changed(self, route: Route) -> None:
+        moved = {
+            broker
+            for broker, addresses in route.brokers.items()
+            if self._locked_at.get(broker, addresses.get(MASTER)) != addresses.get(MASTER)
+        }
+        for held in (*self.consumer.held.values(), *self._late.values()):
+            if held.queue.broker in moved and held.locked_until_s:
+                held.locked_until_s = 0.0
+                self._lock_now.set()
+
     async def _keep_locked(self) -> None:
+        pause_s = RELOCK_S
         while True:
-            await self.clock.sleep(RELOCK_S)
-            mine = {**self.consumer.held, **self._late}
-            for broker, queues in _by_broker(mine).items():
-                try:
-                    locked = await self._calls.lock(broker, queues)
-                except KeroloxError as error:
-                    log.warning(
-                        "not_locked group=%s broker=%s error=%r", self.consumer.group, broker, str(error)
-                    )
-                    continue
-                for queue in queues:
-                    held = mine[queue]
-                    if queue in locked:
-                        self._note_lock(held)
-                    elif not held.dropped:
-                        held.locked_until_s = 0.0
+            timer = self.clock.call_later(pause_s, self._lock_now.set)
+            try:
+                await self._lock_now.wait()
+            finally:
+                timer.cancel()
+            self._lock_now.clear()
+            pause_s = RELOCK_S if await self._relock() else RELOCK_SOON_S
+
+    async def _relock(self) -> bool:
+        """Lock all queues we have for some time more; whether that went well."""
+        mine = {**self.consumer.held, **self._late}
+        complete = True
+        for broker, queues in _by_broker(mine).items():
+            locked = await self._lock(broker, queues)
+            if locked is None:
+                complete = False
+                continue
+            for queue in queues:
+                held = mine[queue]
+                if queue in locked:
+                    self._note_lock(held)
+                elif not held.dropped:
+                    complete = False
+                    if held.locked_until_s:
                         log.warning("lock_lost group=%s queue=%s", self.consumer.group, queue)
+                    held.locked_until_s = 0.0
+        return complete
 
     async def released(self, queues: Sequence[HeldQueue]) -> None:
         at_work = {call.held for call in self._at_work} if self.consumer.is_open else set()

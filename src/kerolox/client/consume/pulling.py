@@ -194,9 +194,12 @@ class Pulling:
                 )  # fmt: skip
         if code == ResponseCode.FILTER_DATA_NOT_EXIST:
             self._introduce()  # it cannot use our condition; or it has forgotten us
+        queue, routes = held.queue, self._client.routes
+        if code is None and held.asked is not None and held.asked.leads:
+            routes.look_for_leader(queue.topic, queue.broker, held.asked.address)
         if code is None or code == ResponseCode.TOPIC_NOT_EXIST:
-            await self._consumer.look_for(held.queue.topic)
-        await self._clock.sleep(self._consumer.options.error_pause_s)
+            await self._consumer.look_for(queue.topic)
+        await routes.pause(queue.topic, self._consumer.options.error_pause_s)
 
     def _introduce(self) -> asyncio.Task[int]:
         if self._introducing is None or self._introducing.done():

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, overload
 
+from kerolox.client.calls.routes import Route
 from kerolox.client.cluster.client import Client
 from kerolox.client.consume.consume_stats import ConsumeRates
 from kerolox.client.consume.consumer import Consumer
@@ -170,6 +171,10 @@ class PushConsumer(Consumer):
             for message in held.waiting:
                 self._restore_topic(message, own_retries)
         self._delivery.arrived(held)
+
+    def route_changed(self, route: Route) -> None:
+        super().route_changed(route)
+        self._delivery.route_changed(route)
 
     def _held(self, held: HeldQueue) -> None:
         self._delivery.held(held)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from kerolox.client.calls.health import BrokerHealth
 from kerolox.client.calls.outgoing import Outgoing, Target, check_properties, shrink
-from kerolox.client.calls.retries import SENDS, SENDS_TIED, RefreshGap
-from kerolox.client.calls.routes import Route
+from kerolox.client.calls.retries import SENDS, SENDS_TIED
+from kerolox.client.calls.routes import MASTER, Route
 from kerolox.client.calls.sends import (
     COULD_NOT_HELP,
     Publishing,
@@ -66,7 +66,6 @@ class Sender:
         self.options = options
         self.health = BrokerHealth(client.clock)
         self._publishing: dict[str, Publishing] = {}
-        self._refresh_gap = RefreshGap(client.clock.monotonic_s)
         self._keys = unique_keys()
         self._monotonic_s = client.clock.monotonic_s
         self._wall_ms = client.clock.wall_ms
@@ -184,6 +183,9 @@ class Sender:
         known = self._publishing.get(route.topic)
         if known is None or known.route is route:
             return
+        for broker, addresses in route.brokers.items():
+            if addresses.get(MASTER) != known.route.leader(broker):
+                self.health.forget(broker)  # what failed does not lead any more
         if route.writable:
             self._publish(route)
         else:
@@ -208,11 +210,6 @@ class Sender:
         publishing = Publishing(route, make, random.randrange(1 << 20))
         self._publishing[route.topic] = publishing
         return publishing
-
-    def refresh_soon(self, topic: str) -> None:
-        """A broker failed: perhaps the route has changed."""
-        if self._refresh_gap.is_over(topic):
-            self.client.spawn(self.client.routes.refresh_all([topic]))
 
     # --- connections --------------------------------------------------------------------------
 
@@ -273,9 +270,10 @@ class Sender:
                     publishing = await self.publishing(outgoing.topic, left_s)
                 target = publishing.next([broker for broker, _ in tried] if tried else (), self.health)
             else:
-                target = pinned
+                target = self._led_by_now(pinned) if tried else pinned
             if tried and (pause_s := pause_before(tried, target.queue.broker)):
-                await self.client.clock.sleep(min(pause_s, left_s))
+                await self.client.routes.pause(outgoing.topic, min(pause_s, left_s))
+                target = self._led_by_now(target)
             try:
                 # All at hand, as nearly always: no further coroutine for the one try there will be.
                 peer = self.ready_peer(target.address)
@@ -298,6 +296,24 @@ class Sender:
                         raise SendFailed(outgoing.topic, tried, clock() - began_s, COULD_NOT_HELP) from error
                     raise
                 tried.append((target.queue.broker, error))
+
+    def _look_for_leader(self, topic: str, target: Target, known: Publishing | None) -> None:
+        broker = target.queue.broker
+        if known is None:  # nobody leads any of the topic's brokers
+            self.client.routes.look_for_leader(topic, broker, None)
+        elif known.by_queue.get(target.queue) is target:  # else it is known by now who does
+            self.client.routes.look_for_leader(topic, broker, known.route.leader(broker))
+
+    def _led_by_now(self, target: Target) -> Target:
+        """The same queue at whoever leads its broker name by now."""
+        topic = target.queue.topic
+        known = self._publishing.get(topic)
+        if known is None:
+            route = self.client.routes.known.get(topic)
+            if route is None or not route.writable:
+                return target
+            known = self._publish(route)
+        return known.by_queue.get(target.queue, target)
 
     async def _try(
         self, outgoing: Outgoing, target: Target, deadline_s: float, *, went_away: bool = False
@@ -358,7 +374,7 @@ class Sender:
             self.client.routes.known.forget(topic)
             self._publishing.pop(topic, None)
         elif verdict.refresh_route:
-            self.refresh_soon(topic)
+            self._look_for_leader(topic, target, known)
         return mistaken or (SENDS if pinned is None else SENDS_TIED).helps(error)
 
     async def tell(self, outgoing: Outgoing, timeout_s: float, *, pinned: Target | None = None) -> None:
