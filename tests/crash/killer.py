@@ -84,7 +84,7 @@ class Killer:
                 plan["blocks"] = chance.randrange(1, 12)
         delay_s = chance.uniform(0, {"opening": 0.01, "writing": 0.08, "closing": 0.015}.get(when, 0.0))
         self.story.append(f"round {self.round}: {when} {delay_s * 1000:.1f} ms {plan}")
-        with self.nursery.start(plan) as child:
+        with self.nursery.write(plan) as child:
             lines = self._listen(child, None if when == "operation" else when, delay_s)
             status = child.wait()
         if status not in (0, -9):

@@ -239,7 +239,7 @@ class Killer:
         data = b""
         kill_at: float | None = None
         deadline = time.monotonic() + LIFE_S
-        with self.nursery.start(plan) as child:
+        with self.nursery.write(plan) as child:
             while True:
                 now = time.monotonic()
                 if kill_at is not None and now >= kill_at:

@@ -1,24 +1,16 @@
-"""Starts writers by forking a process that has imported everything: a start takes milliseconds.
-
-One socket. Each request is a plan with the writing end of a pipe; the answers are the writer's process
-id and, once it has ended, how. It stays a zombie, and so keeps its process id, until that is confirmed:
-whoever kills by id kills no one else.
-"""
+"""Writers, as processes a nursery starts, one at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import socket
-import subprocess
-import sys
-import traceback
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.rig import nursery
+
+LIVES = {name: f"tests.crash.{name}" for name in ("delays", "timers", "transactions")}
+LIFE_S = 60.0  # to end, once it is killed or done
 
 
 class Child:
@@ -37,8 +29,9 @@ class Child:
     def wait(self) -> int:
         """How it ended: negative the signal, else the exit code."""
         if self.status is None:
-            self.status = self._nursery.receive()
-            self._nursery.confirm()
+            self.status = self._nursery.ended(self.pid, LIFE_S)
+            if self.status is None:
+                raise AssertionError(f"writer {self.pid} goes on for ever")
             os.close(self.pipe)
         return self.status
 
@@ -50,77 +43,26 @@ class Child:
         self.wait()
 
 
-class Nursery:
-    """The process that forks writers, one at a time."""
+class Nursery(nursery.Nursery):
+    """The process that forks writers."""
 
     def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.nursery", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            cwd=ROOT,
-        )
-        theirs.close()
+        super().__init__(["tests.crash.writer", *LIVES.values()])
 
-    def start(self, plan: dict[str, Any]) -> Child:
+    def write(self, plan: dict[str, Any]) -> Child:
         reading, writing = os.pipe()
-        socket.send_fds(self._socket, [json.dumps(plan).encode()], [writing])
+        pid = self.fork(f"{__name__}:written", plan, [writing])
         os.close(writing)
-        return Child(self, self.receive(), reading)
-
-    def receive(self) -> int:
-        data = self._socket.recv(64)
-        if not data:
-            raise RuntimeError(f"the nursery ended: {self._process.wait(10)}")
-        return int(data)
-
-    def confirm(self) -> None:
-        self._socket.send(b"seen")
-
-    def close(self) -> None:
-        self._socket.close()
-        self._process.wait(30)
-
-    def __enter__(self) -> Nursery:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return Child(self, pid, reading)
 
 
-def serve(connection: socket.socket) -> None:
-    from . import delays, timers, transactions, writer
+def written(plan: dict[str, Any], fds: list[int]) -> None:
+    """In the writer's process: live as planned."""
+    import importlib
 
-    lives = {"delays": delays.Life, "timers": timers.Life, "transactions": transactions.Life}
+    from . import writer
 
-    while True:
-        data, fds, _, _ = socket.recv_fds(connection, 65536, 1)
-        if not data:
-            return
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                connection.close()
-                plan = json.loads(data)
-                if "around" in plan:
-                    asyncio.run(lives[plan["around"]](plan, fds[0]).run())
-                else:
-                    writer.run(plan, fds[0])
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        os.close(fds[0])
-        connection.send(b"%d" % pid)
-        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        assert ended is not None
-        code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-        connection.send(b"%d" % code)
-        connection.recv(64)
-        os.waitpid(pid, 0)
-
-
-if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    if "around" in plan:
+        asyncio.run(importlib.import_module(LIVES[plan["around"]]).Life(plan, fds[0]).run())
+    else:
+        writer.run(plan, fds[0])

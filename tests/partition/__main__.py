@@ -16,15 +16,16 @@ from pathlib import Path
 
 from tests.peers.driver import JavaDriver
 from tests.peers.jars import get_jars
+from tests.rig.history import History
+from tests.rig.loads import JavaLoad, Load, OurLoad
+from tests.rig.nursery import Nursery
+from tests.rig.servers import BROKER
 
 from .faults import FAULTS
-from .history import History
 from .hub import Hub
-from .loads import JavaLoad, Load, OurLoad
-from .netns import Wires
-from .nursery import Nursery
 from .pair import Violation
 from .story import Stage, Tally, live, plan
+from .wires import Wires
 
 
 def main() -> None:
@@ -49,7 +50,7 @@ def main() -> None:
     with ExitStack() as stack:
         wires = stack.enter_context(Wires())
         hub = stack.enter_context(Hub(wires.hub_ip, folder / "nameserver"))
-        nursery = stack.enter_context(Nursery())
+        nursery = stack.enter_context(Nursery(BROKER))
         driver: JavaDriver | None = None
         if "java" in clients:
             driver = JavaDriver(get_jars(), folder / "driver")
@@ -59,7 +60,7 @@ def main() -> None:
         def make_loads(topic: str, history: History) -> Sequence[Load]:
             loads: list[Load] = []
             if "ours" in clients:
-                loads.append(OurLoad(hub, topic, history, args.seed))
+                loads.append(OurLoad(hub, hub.nameserver, topic, history, args.seed))
             if driver is not None:
                 loads.append(JavaLoad(driver, hub.nameserver, topic, history))
             return loads

@@ -8,40 +8,25 @@ import os
 import re
 import shutil
 import signal
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from kerolox.replication.link_state import LinkState
 from tests.peers.jars import Jars
-from tests.peers.ours import OurServer
 from tests.peers.processes import JavaBroker
 from tests.peers.wire import request
+from tests.rig.logs import Log, read_log
+from tests.rig.nursery import Nursery
+from tests.rig.servers import COMMAND, NurseryServer
+from tests.rig.waiting import wait_until
 
-from .logs import Log, read_log
-from .netns import Wires
-from .nursery import Child, Nursery
+from .wires import Wires
 
 PORT = 10911
 HA_PORT = 10912
 GET_BROKER_RUNTIME_INFO = 28
-POLL_S = 0.02
 RESYNC_S = 30.0
 REFUSED = re.compile(r"""cannot_follow .*? state=(?P<quote>['"])(?P<state>.*?)(?P=quote) reason=""")
-
-
-class TooLate(AssertionError):
-    """Something that has to happen did not, for so long that it never will."""
-
-
-def wait_until(reached: Callable[[], bool], what: Callable[[], str], for_s: float) -> float:
-    """How long it took. Raises TooLate."""
-    began_s = time.monotonic()
-    while not reached():
-        if time.monotonic() - began_s > for_s:
-            raise TooLate(f"not within {for_s:g} s: {what()}")
-        time.sleep(POLL_S)
-    return time.monotonic() - began_s
 
 
 class Node:
@@ -152,7 +137,8 @@ class OurNode(Node):
     ) -> None:
         super().__init__(home, number, wires)
         self._settings = settings
-        self._server = _Server(home, nursery, self._network.fd)
+        command = ["broker", "-c", str(home / "broker.conf")]
+        self._server = NurseryServer(home, nursery, self._network.fd, command)
 
     def begin(self, role: Mapping[str, object]) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -172,9 +158,7 @@ class OurNode(Node):
 
     def resync(self, leader: str) -> None:
         command = ["store", "resync", str(self.store), "--leader", leader, "--yes"]
-        process = self._server.nursery.start(
-            [*command, "-c", str(self.home / "broker.conf")], self.home, self._network.fd
-        )
+        process = self._server.run(COMMAND, [*command, "-c", str(self.home / "broker.conf")])
         with process.stdout as out:
             said = out.read()
         if code := process.wait(RESYNC_S):
@@ -184,18 +168,6 @@ class OurNode(Node):
 
     def last_words(self) -> str:
         return self._server.tail() if self.mark else ""
-
-
-class _Server(OurServer):
-    """Started by the nursery."""
-
-    def __init__(self, home: Path, nursery: Nursery, network: int) -> None:
-        super().__init__(home, ["broker", "-c", str(home / "broker.conf")], r"ready on \S+")
-        self.nursery = nursery
-        self._network = network
-
-    def launch(self) -> Child:
-        return self.nursery.start(self.command, self.home, self._network)
 
 
 class ApacheNode(Node):

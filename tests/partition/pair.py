@@ -14,14 +14,17 @@ from kerolox.client.nameservers import NameServers
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.topics import TopicConfig
 from tests.peers.wire import request
+from tests.rig import checker as promises
+from tests.rig.history import History
+from tests.rig.loads import Load
+from tests.rig.logs import read_log, read_queue, records_of
+from tests.rig.waiting import wait_until
 
 from . import checker
-from .history import Alone, History
+from .history import Alone, PairHistory
 from .hub import Hub
-from .loads import Load
-from .logs import read_log, read_queue, records_of
-from .netns import Wires
-from .node import HA_PORT, Node, wait_until
+from .node import HA_PORT, Node
+from .wires import Wires
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ class Pair:
         self.hub = hub
         self.chance = chance
         self.relayed = relayed
-        self.history = History()
+        self.history = PairHistory()
         self.steps: list[str] = []  # what was done, for whoever has to find out
         self.loads: Sequence[Load] = ()
         self.divergences: list[str] = []  # by their names
@@ -215,12 +218,12 @@ class Pair:
         one, other = read_log(self.leader.store, end), read_log(self.follower.store, end)
         records = records_of(one)
         wrong = [
-            *checker.not_equal(one, other),
+            *promises.not_equal(one, other),
             *checker.lost(self.history, records, self.topic),
-            *checker.acknowledged_twice(self.history),
+            *promises.acknowledged_twice(self.history.sends),
             *checker.acknowledged_alone(self.history),
-            *checker.invented(self.history, records, self.topic),
-            *checker.gaps(records, self.topic),
+            *promises.invented(self.history.sends, records, self.topic),
+            *promises.gaps(records, self.topic),
             *checker.refused_without_reason(self.follower.refusals(self._refused_mark)),
         ]
         self.judge(wrong)
@@ -240,7 +243,7 @@ class Pair:
                 for queue in range(QUEUES)
             }
             whose = "leader" if node is self.leader else "follower"
-            wrong += checker.queues_not_equal(records, self.topic, queues, whose)
+            wrong += promises.queues_not_equal(records, self.topic, queues, whose)
         self.judge(wrong)
 
     def judge(self, wrong: list[str]) -> None:
@@ -277,7 +280,7 @@ class Pair:
         state = "COPYING" if follower.copies else follower.refusals(mark)[-1]
         leaders, own = self.leader.log(), follower.log()
         actual = checker.relation(leaders, own)
-        self.step(f"{actual.value} (at {checker.first_difference(leaders, own)}), and it says {state}")
+        self.step(f"{actual.value} (at {promises.first_difference(leaders, own)}), and it says {state}")
         # What comes late makes the leader's log longer.
         self.judge(checker.misnamed(leaders, own, state) and checker.misnamed(before, own, state))
         if state != "COPYING":

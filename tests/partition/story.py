@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.peers.jars import Jars
+from tests.rig.nursery import Nursery
 
 from .faults import FAULTS, Fault
-from .history import History
+from .history import PairHistory
 from .hub import Hub
-from .netns import Wires
 from .node import ApacheNode, Node, OurNode
-from .nursery import Nursery
 from .pair import MakeLoads, Pair, Violation
+from .wires import Wires
 
 FAULTS_PER_LIFE = 12
 MIXED_FAULTS_PER_LIFE = 13
@@ -192,7 +192,7 @@ def _told(life: Life, fault: str, pair: Pair, error: Exception) -> str:
     )
 
 
-def _keep(path: Path, history: History) -> None:
+def _keep(path: Path, history: PairHistory) -> None:
     with suppress(OSError), open(path, "w", encoding="utf-8") as file:
         for send in sorted(history.sends, key=lambda one: one.began_s):
             file.write(

@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.rig.history import History
+from tests.rig.loads import Load, OurLoad
+from tests.rig.netns import NoNamespaces
+from tests.rig.nursery import Nursery
+from tests.rig.servers import BROKER
+
 from .faults import FAULTS, Fault
-from .history import History
 from .hub import Hub
-from .loads import Load, OurLoad
-from .netns import NoNamespaces, Wires
-from .nursery import Nursery
 from .pair import Violation
 from .story import Life, Stage, Tally, live, plan
+from .wires import Wires
 
 GATE = ("link-down", "kill-leader", "swap-leaders")
 SEED = 7
@@ -41,10 +44,10 @@ def run(life: Life, wires: Wires, folder: Path) -> Tally:
     tally = Tally()
     with ExitStack() as stack:
         hub = stack.enter_context(Hub(wires.hub_ip, folder / "nameserver"))
-        nursery = stack.enter_context(Nursery())
+        nursery = stack.enter_context(Nursery(BROKER))
 
         def make_loads(topic: str, history: History) -> Sequence[Load]:
-            return [OurLoad(hub, topic, history, SEED)]
+            return [OurLoad(hub, hub.nameserver, topic, history, SEED)]
 
         live(life, folder / "pair", Stage(wires, hub, nursery, None, make_loads), tally)
     return tally

@@ -13,8 +13,8 @@ from kerolox.client.send.producer import Producer
 from kerolox.errors import KeroloxError
 from tests.peers.driver import JavaDriver
 
-from .history import OK, History, Send, place_of
-from .hub import Hub
+from .history import OK, History, Send, host_of, place_of
+from .loop_thread import LoopThread
 
 GROUP = "partition"
 LANES = 3
@@ -44,12 +44,13 @@ class Load(Protocol):
 
 
 class OurLoad:
-    """Our client, on the hub's loop."""
+    """Our client."""
 
     client = "ours"
 
-    def __init__(self, hub: Hub, topic: str, history: History, seed: int) -> None:
-        self._hub = hub
+    def __init__(self, beside: LoopThread, nameserver: str, topic: str, history: History, seed: int) -> None:
+        self._beside = beside
+        self._nameserver = nameserver
         self._topic = topic
         self._history = history
         self._chance = random.Random(seed)
@@ -58,10 +59,10 @@ class OurLoad:
         self._running = asyncio.Event()
         self._idle = asyncio.Event()
         self._ended = False
-        self._end = hub.begin(self._run())
+        self._end = beside.begin(self._run())
 
     def resume(self) -> None:
-        self._hub.call(self._running.set)
+        self._beside.call(self._running.set)
 
     def pause(self) -> None:
         async def paused() -> None:
@@ -70,7 +71,7 @@ class OurLoad:
                 self._idle.clear()
                 await self._idle.wait()
 
-        self._hub.run(paused())
+        self._beside.run(paused())
 
     def collect(self) -> None:
         pass
@@ -80,12 +81,12 @@ class OurLoad:
             self._ended = True
             self._running.set()
 
-        self._hub.call(end)
+        self._beside.call(end)
         self._end()
 
     async def _run(self) -> None:
         options = ClientOptions(
-            nameservers=self._hub.nameserver, route_refresh_s=0.3, heartbeat_s=5.0, connect_timeout_s=0.5,
+            nameservers=self._nameserver, route_refresh_s=0.3, heartbeat_s=5.0, connect_timeout_s=0.5,
             request_timeout_s=1.0,
         )  # fmt: skip
         sending = ProducerOptions(timeout_s=TIMEOUT_S, retries=0, compression="")
@@ -124,6 +125,7 @@ class OurLoad:
             receipt.queue.queue_id,
             receipt.queue_offset,
             place_of(receipt.offset_msg_id),
+            host_of(receipt.offset_msg_id),
         )
 
 
@@ -160,5 +162,5 @@ class JavaLoad:
 
     def _sent(self, text: str, began: int, ended: int, status: str, queue: int, offset: int, at: str) -> Send:
         body = text.encode().ljust(JAVA_BYTES, b".")
-        place = place_of(at) if at else -1
-        return Send(self.client, body, began / 1000, ended / 1000, status, queue, offset, place)
+        place, host = (place_of(at), host_of(at)) if at else (-1, "")
+        return Send(self.client, body, began / 1000, ended / 1000, status, queue, offset, place, host)

@@ -1,14 +1,15 @@
-"""Starts brokers by forking a process that has imported everything: it takes a tenth of the work, and 300
-faults start hundreds. What runs is ``kerolox broker``, in a process of its own.
+"""Starts processes by forking one that has imported everything: it takes a tenth of the work, and hundreds
+of faults start hundreds.
 
-One socket. A request is the command, where it runs and where its output goes, with the descriptors of its
-network, its output and its errors; the answer is its process id. A process that ended stays a zombie, and so
-keeps its id, until it was asked for: whoever kills by id kills no one else.
+One socket. A request names a function and what it is given, with descriptors; the answer is the process id of
+a fork that calls it. A process that ended stays a zombie, and so keeps its id, until it was asked for:
+whoever kills by id kills no one else. All of them end when the nursery does.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import select
@@ -17,12 +18,16 @@ import socket
 import subprocess
 import sys
 import traceback
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from .netns import enter
 
 PR_SET_PDEATHSIG = 1
 ROOT = Path(__file__).parents[2]
 REQUEST_BYTES = 1 << 16
+FDS_MAX = 3
 
 
 class Child:
@@ -52,33 +57,43 @@ class Child:
 
     def _ended(self, timeout_s: float) -> int | None:
         if self.returncode is None:
-            self.returncode = self._nursery.ask({"wait": self.pid, "for_s": timeout_s})
+            self.returncode = self._nursery.ended(self.pid, timeout_s)
         return self.returncode
 
 
 class Nursery:
-    """The process that forks brokers; they end when it does."""
+    """The process that forks others. ``imports``: what it has ready for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, imports: Iterable[str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.partition.nursery", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.rig.nursery", str(theirs.fileno()), *imports],
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
         )
         theirs.close()
 
-    def start(self, command: list[str], home: Path, network: int) -> Child:
+    def start(self, function: str, given: Any, home: Path, network: int) -> Child:
+        """A process in a network, with its own folder and output: ``function`` is ``package.module:name``."""
         reading, writing = os.pipe()
         with open(home / "stderr.log", "ab") as errors:
             fds = [network, writing, errors.fileno()]
-            pid = self.ask({"command": command, "home": str(home)}, fds)
+            pid = self.fork(__name__ + ":in_network", [function, given, str(home)], fds)
         os.close(writing)
-        assert pid is not None
         return Child(self, pid, reading)
 
-    def ask(self, request: dict[str, Any], fds: list[int] | None = None) -> int | None:
-        socket.send_fds(self._socket, [json.dumps(request).encode()], fds or [])
+    def fork(self, function: str, given: Any, fds: Sequence[int]) -> int:
+        """The id of a process that calls ``function(given, fds)``."""
+        pid = self._ask({"call": function, "given": given}, fds)
+        assert pid is not None
+        return pid
+
+    def ended(self, pid: int, for_s: float) -> int | None:
+        """How it ended, negative the signal, else the exit code; None if it still runs then."""
+        return self._ask({"wait": pid, "for_s": for_s})
+
+    def _ask(self, request: dict[str, Any], fds: Sequence[int] = ()) -> int | None:
+        socket.send_fds(self._socket, [json.dumps(request).encode()], list(fds))
         data = self._socket.recv(64)
         if not data:
             raise RuntimeError(f"the nursery ended: {self._process.wait(10)}")
@@ -100,26 +115,21 @@ class Nursery:
 
 
 def serve(connection: socket.socket) -> None:
-    import kerolox.broker.broker
-    import kerolox.cli.broker
-    import kerolox.net.loop  # noqa: F401
-
     while True:
-        data, fds, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 3)
+        data, fds, _, _ = socket.recv_fds(connection, REQUEST_BYTES, FDS_MAX)
         if not data:
             return
         request = json.loads(data)
         if "wait" in request:
             answer = _wait(request["wait"], request["for_s"])
         else:
-            answer = _start(connection, request, fds)
+            answer = _fork(connection, request["call"], request["given"], fds)
         for fd in fds:
             os.close(fd)
         connection.send(json.dumps(answer).encode())
 
 
 def _wait(pid: int, for_s: float) -> int | None:
-    """How it ended: negative the signal, else the exit code; None if it still runs."""
     fd = os.pidfd_open(pid)
     try:
         if not select.select([fd], [], [], for_s)[0]:
@@ -129,29 +139,17 @@ def _wait(pid: int, for_s: float) -> int | None:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _start(connection: socket.socket, request: dict[str, Any], fds: list[int]) -> int:
+def _fork(connection: socket.socket, function: str, given: Any, fds: list[int]) -> int:
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        from kerolox.cli.main import app
-
-        from .netns import enter
-
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # frozen or not, it ends with the nursery
         connection.close()
-        network, output, errors = fds
-        enter(network)
-        os.setsid()
-        for fd, standard in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (errors, 2)):
-            os.dup2(fd, standard)
-            os.close(fd)
-        os.close(network)
-        os.chdir(request["home"])
-        os.environ.pop("NAMESRV_ADDR", None)
         try:
-            app(request["command"], prog_name="kerolox")
+            _named(function)(given, fds)
+            code = 0
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
         sys.stdout.flush()
@@ -161,5 +159,34 @@ def _start(connection: socket.socket, request: dict[str, Any], fds: list[int]) -
         os._exit(code)
 
 
+def in_network(given: list[Any], fds: list[int]) -> None:
+    """Call a function inside a network, with standard files of its own."""
+    function, its, home = given
+    network, output, errors = fds
+    enter(network)
+    os.setsid()
+    for fd, standard in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (errors, 2)):
+        os.dup2(fd, standard)
+        os.close(fd)
+    os.close(network)
+    os.chdir(home)
+    os.environ.pop("NAMESRV_ADDR", None)
+    _named(function)(its)
+
+
+def command(words: list[str]) -> None:
+    """``kerolox`` with these words."""
+    from kerolox.cli.main import app
+
+    app(words, prog_name="kerolox")
+
+
+def _named(function: str) -> Any:
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 if __name__ == "__main__":
+    for one in sys.argv[2:]:
+        importlib.import_module(one)
     serve(socket.socket(fileno=int(sys.argv[1])))
