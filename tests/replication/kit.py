@@ -69,12 +69,16 @@ async def until(
 
 
 @asynccontextmanager
-async def store_at(path: Path, files: Files | None = None, **options: Any) -> AsyncIterator[MessageStore]:
+async def store_at(
+    path: Path, files: Files | None = None, *, controlled: bool = False, **options: Any
+) -> AsyncIterator[MessageStore]:
     given: dict[str, Any] = {
         "commit_log_file_bytes": FILE, "queue_file_bytes": 600 * 20, "disk_free_enough": 1,
         "index_slots": 500, "index_entries": 2000,
     }  # fmt: skip
-    store = MessageStore(StoreOptions(store_path=str(path), **(given | options)), files=files)
+    store = MessageStore(
+        StoreOptions(store_path=str(path), **(given | options)), files=files, controlled=controlled
+    )
     async with store:
         yield store
 

@@ -16,6 +16,9 @@ import msgspec
 from kerolox.clock import Clock
 from kerolox.errors import ConnectFailed, KeroloxError, sentences
 from kerolox.net.dialer import Dialer
+from kerolox.protocol.ha_epochs import Welcome
+from kerolox.replication.epoch_agreement import agreement
+from kerolox.replication.epoch_link import EpochLink
 from kerolox.replication.epoch_mode import EpochMode
 from kerolox.replication.leader_link import LeaderLink
 from kerolox.replication.leader_questions import LeaderQuestions, LogRange
@@ -25,6 +28,7 @@ from kerolox.replication.overlap import Overlap, overlap_of, when_stored
 from kerolox.replication.settings import HaSettings
 from kerolox.store.message_store import MessageStore
 from kerolox.store.state import NotWritable, Obstacle
+from kerolox.store.truncate import CannotTruncate
 
 log = logging.getLogger(__name__)
 
@@ -190,9 +194,12 @@ class Follower:
         except NotWritable as error:
             raise not_writable(store, error) from error
         self._set(LinkState.CONNECTING)
+        there = await self._leaders_range()
+        if self.mode is not None:
+            await self._follow_by_epochs(self.mode, address, there)
+            return
         overlap: Overlap | None = None
         begin: int | None = None
-        there = await self._leaders_range()
         if store.log.min_offset == store.log.max_offset:
             begin = await self._begin_with_nothing(there)
         else:
@@ -207,25 +214,75 @@ class Follower:
             begin=begin,
             on_copying=lambda: self._copying(address),
         )
-        host, _, port = address.rpartition(":")
-        loop = asyncio.get_running_loop()
         if overlap is not None:
             self._set(LinkState.COMPARING)
+        await self._connect(link, address)
+        await self._until_it_ends(link)
+
+    async def _connect(self, link: LeaderLink, address: str) -> None:
+        host, _, port = address.rpartition(":")
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await loop.create_connection(
+                await asyncio.get_running_loop().create_connection(
                     lambda: link, host.strip("[]"), int(port) if port.isdigit() else 0
                 )
         except (OSError, TimeoutError) as error:
             link.close()
             raise ConnectFailed(address, error or f"no answer in {CONNECT_TIMEOUT_S:.0f} s") from error
         self.link = link
+
+    async def _until_it_ends(self, link: LeaderLink) -> None:
         try:
             await asyncio.shield(link.ended)  # who stops this must not take the end of the link for its own
         except BeginAt as begin:
             await self._begin_at(begin.offset)
         finally:
             link.close()
+
+    # --- under a controller -----------------------------------------------------------------------------
+
+    async def _follow_by_epochs(self, mode: EpochMode, address: str, there: LogRange | None) -> None:
+        """The same; the leader says first which epochs its log has."""
+        link = EpochLink(
+            self._store,
+            self._settings,
+            self._clock,
+            address,
+            mode,
+            on_copying=lambda: self._copying(address),
+        )
+        await self._connect(link, address)
+        try:
+            await self._agree(mode, link, await asyncio.shield(link.welcome), there)
+        except BaseException:
+            link.close()
+            raise
+        await self._until_it_ends(link)
+
+    async def _agree(self, mode: EpochMode, link: EpochLink, leader: Welcome, there: LogRange | None) -> None:
+        """Cut the log back to what the leader has, too, and go on from there. Raises CannotFollow."""
+        store, history = self._store, mode.history
+        found = agreement(store, history.entries, leader)
+        if found.end < store.log.max_offset:
+            self._set(LinkState.COMPARING)
+            try:
+                await store.truncate(found.end)
+            except CannotTruncate as error:
+                raise CannotFollow(LinkState.DIVERGED, str(error), resync=True) from error
+        if store.log.min_offset == store.log.max_offset:
+            await history.take(())
+            link.copy(None, store.log.max_offset or None, None)
+            return
+        await history.cut(found.end)  # one that began at the end, without a byte
+        low = 0 if there is None else there.low
+        if found.end < low:
+            self._check_range(there)
+        if leader.epochs and leader.epochs[0].start < found.end:
+            low = max(low, leader.epochs[0].start)  # Apache's leader sends nothing from before
+        takes = tuple(epoch for epoch in leader.epochs if epoch.start < found.end)
+        link.copy(await overlap_of(store, low), None, takes if found.takes_epochs else None)
+
+    # --- the beginning ----------------------------------------------------------------------------------
 
     async def _leaders_range(self) -> LogRange | None:
         """Where the leader's log begins and ends; None when that cannot be asked, and need not be known."""
@@ -237,7 +294,7 @@ class Follower:
             await self._note_end(address, found.end)
             return found
         except KeroloxError as error:
-            if self._store.log.min_offset == self._store.log.max_offset:
+            if self.mode is None and self._store.log.min_offset == self._store.log.max_offset:
                 raise  # where to begin has to be known, or history would be missing
             log.info("leader_not_asked address=%s error=%r", self._broker_address, str(error))
             return None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from kerolox.errors import ProtocolError
 from kerolox.net.address import address_text
-from kerolox.protocol.ha import ReportReader, pack_head
+from kerolox.protocol.ha import RANGE_BYTES_MAX, ReportReader, pack_head
 from kerolox.replication.rate import Rate
 from kerolox.replication.turned_away import Why
 from kerolox.store.errors import StoreError
@@ -22,7 +23,14 @@ UNSENT_BYTES_MAX = 1 << 20  # more is not given to a socket that does not take i
 
 
 class FollowerConnection(asyncio.Protocol):
-    """Sends the log from where the follower's ends; hears how far it has come."""
+    """Sends the log from where the follower's ends; hears how far it has come.
+
+    These are the frames of brokers without a controller; :class:`kerolox.replication.epoch_connection` has
+    the others.
+    """
+
+    follower_id: int | None = None  # of a follower under a controller
+    batch_bytes_max = RANGE_BYTES_MAX
 
     def __init__(self, leader: Leader) -> None:
         self.address = ""
@@ -31,6 +39,7 @@ class FollowerConnection(asyncio.Protocol):
         self.rate = Rate(leader.clock)
         self._leader = leader
         self._reports = ReportReader()
+        self._head: Callable[[int, int], bytes] = pack_head  # what goes before so many bytes of the log
         self._transport: asyncio.Transport | None = None
         self._paused = False  # the socket takes no more
         self._reading: asyncio.Task[None] | None = None  # from the disk
@@ -94,10 +103,13 @@ class FollowerConnection(asyncio.Protocol):
             return
         self._heard_s = self._leader.clock.monotonic_s()
         try:
-            offset = self._reports.feed(data)
+            self._hear(data)
         except ProtocolError as error:
             self._leader.turn_away(self, Why.NOT_A_REPORT, str(error))
-            return
+
+    def _hear(self, data: bytes) -> None:
+        """Take what it says. Raises ProtocolError."""
+        offset = self._reports.feed(data)
         if offset is not None:
             self._reported(offset)
 
@@ -121,7 +133,9 @@ class FollowerConnection(asyncio.Protocol):
             elif offset > self.acked:
                 self.acked = offset
                 self._look_at_mark(end)
-                leader.store.replicas.acked(self.address, offset)
+                leader.acked(self, offset)
+            else:
+                self._heard_again()
         elif 0 < offset < low:
             leader.turn_away(
                 self,
@@ -130,15 +144,21 @@ class FollowerConnection(asyncio.Protocol):
                 f"was deleted. Stop the follower and run there `{leader.resync}`",
             )
         else:
-            # 0 is said by who has nothing: it gets all there is. (RocketMQ sends its last file only.)
-            self.next = self.acked = offset or low
+            self.next = self.acked = offset or self._first(low, end)
             self._was_there_s = self._heard_s
             self._look_at_mark(end)
             leader.joined(self)
-            leader.store.replicas.acked(self.address, offset)
+            leader.acked(self, offset)
             if self.next == end:
                 self._beat()  # it waits to hear that it has all there is
             self.pump()
+
+    def _first(self, low: int, end: int) -> int:
+        """What is sent first to who has nothing: all there is. (RocketMQ sends its last file only.)"""
+        return low
+
+    def _heard_again(self) -> None:
+        """It is as far as it was."""
 
     def _look_at_mark(self, end: int) -> None:
         if self.acked >= self._mark:
@@ -156,7 +176,7 @@ class FollowerConnection(asyncio.Protocol):
             return
         if self._reading is not None or self._later is not None:
             return
-        there = leader.ranges.available(self.next)
+        there = self._available()
         if not there:
             if self.next < leader.store.progress.committed:
                 leader.turn_away(
@@ -184,6 +204,10 @@ class FollowerConnection(asyncio.Protocol):
         if self.next < leader.store.progress.committed:
             asyncio.get_running_loop().call_soon(self.pump)
 
+    def _available(self) -> int:
+        """How many bytes can be sent together."""
+        return self._leader.ranges.available(self.next)
+
     def look(self) -> None:
         """Is it time for a heartbeat? Is anybody there?"""
         leader, transport = self._leader, self._transport
@@ -200,17 +224,21 @@ class FollowerConnection(asyncio.Protocol):
             )
         elif (
             self.joined
-            and (now_s - self._said_s) * 1000 >= leader.settings.ha_heartbeat_ms
+            and ((now_s - self._said_s) * 1000 >= leader.settings.ha_heartbeat_ms or self._has_news())
             and not transport.get_write_buffer_size()
             and self._reading is None
         ):
             self._beat()
 
+    def _has_news(self) -> bool:
+        """Whether there is something to say without any more of the log."""
+        return False
+
     def _beat(self) -> None:
         """Say that there is nothing more at the moment."""
         if self._transport is not None:
             self._said_s = self._leader.clock.monotonic_s()
-            self._transport.write(pack_head(self.next, 0))
+            self._transport.write(self._head(self.next, 0))
 
     async def _send_cold(self, size: int) -> None:
         try:
@@ -225,15 +253,15 @@ class FollowerConnection(asyncio.Protocol):
             self.pump()
 
     def _send(self, transport: asyncio.Transport, data: bytes) -> None:
-        batch = self._leader.settings.ha_batch_bytes
+        batch = min(self._leader.settings.ha_batch_bytes, self.batch_bytes_max)
         if len(data) <= batch:
-            transport.writelines([pack_head(self.next, len(data)), data])
+            transport.writelines([self._head(self.next, len(data)), data])
         else:
             view = memoryview(data)
             parts: list[bytes | memoryview] = []
             for at in range(0, len(data), batch):
                 piece = view[at : at + batch]
-                parts += (pack_head(self.next + at, len(piece)), piece)
+                parts += (self._head(self.next + at, len(piece)), piece)
             transport.writelines(parts)
         self.next += len(data)
         self.rate.count(len(data))

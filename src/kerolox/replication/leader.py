@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 from kerolox.clock import Clock, TimerHandle
+from kerolox.replication.epoch_connection import EpochConnection
 from kerolox.replication.epoch_mode import EpochMode
 from kerolox.replication.follower_connection import FollowerConnection
 from kerolox.replication.hot_ranges import HotRanges
@@ -71,6 +72,7 @@ class Leader:
         self._woken = False
         self._look: TimerHandle | None = None
         self._told_s: dict[str, float] = {}  # address of a peer → when it was last told of
+        self._by_id: dict[int, FollowerConnection] = {}  # those who said who they are
         self._gone = asyncio.Event()
         store.progress.on_committed.append(self._wake)
 
@@ -100,7 +102,7 @@ class Leader:
     # --- connections ----------------------------------------------------------------------------------
 
     def accept(self) -> FollowerConnection:
-        return FollowerConnection(self)
+        return FollowerConnection(self) if self.mode is None else EpochConnection(self, self.mode)
 
     def connected(self, follower: FollowerConnection) -> None:
         if not self._leads:
@@ -118,15 +120,37 @@ class Leader:
         self.followers.remove(follower)
         self._gone.set()
         if follower.joined:
-            log.info("follower_left peer=%s acked=%d", follower.address, follower.acked)
+            log.info(
+                "follower_left peer=%s%s acked=%d",
+                follower.address, _id_of(follower), follower.acked,
+            )  # fmt: skip
             self.store.replicas.left(follower.address)
+        id = follower.follower_id
+        if self.mode is not None and id is not None and self._by_id.get(id) is follower:
+            del self._by_id[id]
+            self.mode.in_sync.left(id)
+
+    def greeted(self, follower: EpochConnection, id: int) -> None:
+        """A follower has said who it is. One that came back before its last connection was found to be dead
+        has two: the new one counts."""
+        before, self._by_id[id] = self._by_id.get(id), follower
+        if before is not None:
+            self.turn_away(before, Why.REPLACED, f"follower {id} has connected anew, from {follower.address}")
 
     def joined(self, follower: FollowerConnection) -> None:
         log.info(
-            "follower_joined peer=%s from=%d behind=%d",
-            follower.address, follower.next, self.store.progress.committed - follower.next,
+            "follower_joined peer=%s%s from=%d behind=%d",
+            follower.address, _id_of(follower), follower.next, self.store.progress.committed - follower.next,
         )  # fmt: skip
         self.store.replicas.joined(follower.address)
+        if self.mode is not None and follower.follower_id is not None:
+            is_learner = isinstance(follower, EpochConnection) and follower.is_learner
+            self.mode.in_sync.joined(follower.follower_id, is_learner=is_learner)
+
+    def acked(self, follower: FollowerConnection, offset: int) -> None:
+        self.store.replicas.acked(follower.address, offset)
+        if self.mode is not None and follower.follower_id is not None:
+            self.mode.in_sync.acked(follower.follower_id, offset)
 
     def turn_away(self, follower: FollowerConnection, why: Why, text: str) -> None:
         """Close it, and say so: once a minute for each peer, for it comes again every few seconds."""
@@ -174,3 +198,7 @@ class Leader:
         self._look_soon()
         for follower in list(self.followers):
             follower.look()
+
+
+def _id_of(follower: FollowerConnection) -> str:
+    return "" if follower.follower_id is None else f" id={follower.follower_id}"

@@ -25,7 +25,11 @@ LOOK_S = 1.0  # how often reports and silence are looked at
 
 
 class LeaderLink(asyncio.Protocol):
-    """Ends with an error, always: ``ended`` says which."""
+    """Ends with an error, always: ``ended`` says which.
+
+    These are the frames of brokers without a controller; :mod:`kerolox.replication.epoch_link` has the
+    others.
+    """
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class LeaderLink(asyncio.Protocol):
         self._begin = begin
         self._on_copying = on_copying
         self._reader = RangeReader()
+        self._pack_report: Callable[[int], bytes] = pack_report
         self._next = overlap.equal if overlap is not None else begin  # where the next range has to lie
         self._agreed = False
         self._reported = -1
@@ -80,10 +85,14 @@ class LeaderLink(asyncio.Protocol):
             return
         self._store.progress.on_committed.append(self._committed)
         self._store.flusher.on_flushed.append(self._flushed)
+        self._look_soon()
+        self._open()
+
+    def _open(self) -> None:
+        """Say the first word."""
         if self._overlap is not None and self._overlap.done:
             self._agree()
         self._report(self._next or 0)
-        self._look_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -100,8 +109,12 @@ class LeaderLink(asyncio.Protocol):
         self._heard_s = self._clock.monotonic_s()
         self.heard_ms = self._clock.wall_ms()
         self.rate.count(len(data))
+        self._guard(lambda: self._take(data))
+
+    def _guard(self, take: Callable[[], None]) -> None:
+        """Append what came, or end because of it."""
         try:
-            self._take(data)
+            take()
         except (CannotFollow, BeginAt, ProtocolError) as error:
             self._end(error)
         except OtherFileSize as error:
@@ -213,7 +226,7 @@ class LeaderLink(asyncio.Protocol):
         if self._transport is not None and not self.ended.done():
             self._said_s = self._clock.monotonic_s()
             self.said_ms = self._clock.wall_ms()
-            self._transport.write(pack_report(self._reported))
+            self._transport.write(self._pack_report(self._reported))
 
     def _look_soon(self) -> None:
         settings = self._settings
@@ -226,7 +239,7 @@ class LeaderLink(asyncio.Protocol):
         silent_s = now_s - self._heard_s
         if silent_s * 1000 > self._settings.ha_silence_ms:
             self._end(ConnectionLost(self._address, f"the leader said nothing for {silent_s:.0f} s"))
-        elif (now_s - self._said_s) * 1000 >= self._settings.ha_heartbeat_ms:
+        elif self._reported >= 0 and (now_s - self._said_s) * 1000 >= self._settings.ha_heartbeat_ms:
             self._say()
 
     def _end(self, error: KeroloxError) -> None:

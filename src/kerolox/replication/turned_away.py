@@ -14,5 +14,7 @@ class Why(Enum):
     AHEAD = "ahead"  # its log ends behind the leader's
     TOO_OLD = "too_old"  # the leader has deleted what it needs next
     UNSENT = "unsent"  # it says it has what it was not sent
+    REPLACED = "replaced"  # it has a newer connection
+    OTHER_ID = "other_id"  # it is not who it should be
     NOT_A_REPORT = "not_a_report"
     UNREADABLE = "unreadable"  # the leader cannot read its own log

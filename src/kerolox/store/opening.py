@@ -37,7 +37,7 @@ from kerolox.store.recovery import (
     refuse_early_end,
     refuse_gaps,
 )
-from kerolox.store.truncate import clear_log, clear_timer
+from kerolox.store.truncate import clear_epochs, clear_log, clear_timer
 
 if TYPE_CHECKING:
     from kerolox.store.message_store import MessageStore
@@ -146,6 +146,7 @@ class Opening:
         clear_log(store, cut)
         store.segments.close()
         store.segments.load()  # what is there counts as written until it was read
+        clear_epochs(store, cut)
         clear_timer(store, cut)
         store.checkpoint.cut(cut.end, cut.stored_ms)
         return ProgressNotes(

@@ -10,8 +10,8 @@ follower that led before may have dispatched, indexed and delivered it. In this 
    of a message behind it is told that it is gone. Whoever reads from now on reads what is left; a read that
    is under way in a thread is made again.
 4. In a thread: the files. The log (files behind the end are removed, the rest of the last one is zeroed), the
-   queues and their extensions, the index, the timer's files, the notes. Then sums and progress notes of what
-   is left.
+   queues and their extensions, the index, the epochs, the timer's files, the notes. Then sums and progress
+   notes of what is left.
 5. Those in ``MessageStore.on_truncated``, in the order of the list.
 6. The note is removed, and all goes on. Where they are not there, it stays for the start that has them.
 
@@ -43,7 +43,7 @@ from kerolox.protocol.record_scan import (
     Stop,
 )
 from kerolox.store.disk.cut_note import Cut, QueueEnd
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import CorruptRecord, StoreError
 from kerolox.store.log.readable_log import ReadableLog
 from kerolox.store.queue.consume_queue import QueueCut
 from kerolox.store.recovery import record_starts, records_from
@@ -100,8 +100,9 @@ class Truncation:
                 store.flusher.release()
                 store.dispatcher.run()  # what was flushed meanwhile
         log.warning(
-            "log_truncated offset=%d before=%d queues=%d reason='the leader does not have the rest'",
-            cut.end, end, len(cut.queues),
+            "log_truncated offset=%d before=%d bytes=%d records=%d stored_ms=%d..%d queues=%d "
+            "reason='the leader does not have the rest'",
+            cut.end, end, end - cut.end, cut.records, cut.first_ms, cut.last_ms, len(cut.queues),
         )  # fmt: skip
         return cut
 
@@ -222,6 +223,7 @@ class Truncation:
                 queue_cut.queue.clear_behind()
         store.index.truncate_to(cut.end)
         store.deleted.fit(cut.end)
+        clear_epochs(store, cut)
         clear_timer(store, cut)
 
     async def _in_keeper(self, work: Callable[[], T]) -> T:
@@ -234,6 +236,18 @@ def clear_log(store: MessageStore, cut: Cut) -> None:
     segments.clear_behind()
     if segments.last is None and cut.end % segments.size == 0:
         segments.start_at(cut.end)
+
+
+def clear_epochs(store: MessageStore, cut: Cut) -> None:
+    """Its epochs end with the log, whether there is a controller at the moment or not. In a thread."""
+    try:
+        store.epochs.load()
+    except CorruptRecord as error:
+        if store.controlled:
+            raise
+        log.warning("epochs_not_cut offset=%d error=%r", cut.end, str(error))
+    else:
+        store.epochs.cut(cut.end)
 
 
 def clear_timer(store: MessageStore, cut: Cut) -> None:
@@ -275,7 +289,12 @@ def what_is_taken(readable: ReadableLog, begin: int, end: int) -> Cut:
     timer = False
     due: list[int] = []
     half_ended: list[int] = []
+    records = first_ms = last_ms = 0
     for entries, _ in readable.entries_from(begin, end):
+        if entries:
+            records += len(entries)
+            first_ms = first_ms or entries[0][STORE_TIMESTAMP]
+            last_ms = entries[-1][STORE_TIMESTAMP]
         for entry in entries:
             topic, properties = entry[TOPIC], entry[PROPERTIES]
             level = names.find(properties, names.AT_DELAY)
@@ -290,6 +309,9 @@ def what_is_taken(readable: ReadableLog, begin: int, end: int) -> Cut:
                 half_ended += _offsets_noted(readable, entry)
     return Cut(
         end,
+        records=records,
+        first_ms=first_ms,
+        last_ms=last_ms,
         delayed=delayed,
         timer=timer,
         due_ms=min(due, default=None),

@@ -38,6 +38,9 @@ class Cut(msgspec.Struct, frozen=True):
     end: int
     stored_ms: int = 0  # when the last message before was stored; 0: there is none, or nobody knows
     queues: list[QueueEnd] = []
+    records: int = 0  # how many messages were taken,
+    first_ms: int = 0  # and when the first
+    last_ms: int = 0  # and the last of them was stored
     delayed: dict[int, int] = {}  # by delay level: how many messages had been delivered behind the end
     timer: bool = False  # whether messages of the timer lay there, waiting or delivered
     due_ms: int | None = None  # when the earliest of the delivered ones was due

@@ -1,0 +1,139 @@
+"""One follower under a controller, as its leader sees it: who it is, and which epoch it is sent.
+
+It says hello with its id and is told the epochs of this log. When it has cut its own log back to where both
+agree, it says how far it is, and from then on is sent what comes next; each range with its epoch and with how
+far the log is confirmed. Whoever is behind this end, ours or Apache's, is served alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kerolox.errors import ProtocolError
+from kerolox.protocol.ha_epochs import (
+    EPOCH_RANGE_BYTES_MAX,
+    NO_EPOCH,
+    Epoch,
+    FollowerFrames,
+    Hello,
+    pack_epoch_head,
+    pack_welcome,
+)
+from kerolox.protocol.limits import INT64_MAX
+from kerolox.replication.epoch_history import epoch_at, epoch_end
+from kerolox.replication.epoch_mode import EpochMode
+from kerolox.replication.follower_connection import FollowerConnection
+from kerolox.replication.turned_away import Why
+from kerolox.store.disk.epoch_file import Epochs
+
+if TYPE_CHECKING:
+    from kerolox.replication.leader import Leader
+
+
+class EpochConnection(FollowerConnection):
+    """Tells the in-sync set what the follower has, as well."""
+
+    batch_bytes_max = EPOCH_RANGE_BYTES_MAX
+
+    def __init__(self, leader: Leader, mode: EpochMode) -> None:
+        super().__init__(leader)
+        self._mode = mode
+        self._frames = FollowerFrames()
+        self._hello: Hello | None = None
+        self._entries: Epochs = ()  # of this log, when the next two were found out
+        self._epoch = Epoch(NO_EPOCH, 0)  # of what is sent next,
+        self._epoch_end = -1  # up to here
+        self._confirmed = -1  # what it was told last
+        self._head = self._pack_head
+
+    @property
+    def is_learner(self) -> bool:
+        return self._hello is not None and self._hello.is_learner
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether it may lead next."""
+        return self.follower_id in self._mode.in_sync.members
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of what it is sent; -1 before that."""
+        return self._epoch.number
+
+    # --- what it says ---------------------------------------------------------------------------------
+
+    def _hear(self, data: bytes) -> None:
+        report: int | None = None
+        for said in self._frames.feed(data):
+            if isinstance(said, Hello):
+                self._greet(said)
+            elif self._hello is None:
+                raise ProtocolError(f"a report of {said} before the follower has said who it is")
+            else:
+                report = said  # the last one counts
+        if report is not None and self._transport is not None and not self._transport.is_closing():
+            self._reported(report)
+
+    def _greet(self, hello: Hello) -> None:
+        """Answer, once. Apache's follower says hello again every 5 s until it has read the answer, and takes
+        another answer that comes later for a mistake of its leader's."""
+        if self._hello == hello or self._transport is None:
+            return
+        leader, history = self._leader, self._mode.history
+        if self._hello is not None:
+            leader.turn_away(
+                self,
+                Why.OTHER_ID,
+                f"it says that it is follower {hello.follower_id}, and said {self._hello.follower_id} before",
+            )
+        elif hello.follower_id == self._mode.own_id:
+            leader.turn_away(
+                self,
+                Why.OTHER_ID,
+                f"it says that it is {hello.follower_id}, which is this leader's own id. Two brokers have "
+                "one identity: was a store directory copied? Remove brokerIdentity from the copy",
+            )
+        elif not history.entries:
+            leader.turn_away(self, Why.NOT_LEADING, "this broker has no epoch yet, so it does not lead")
+        else:
+            self._hello, self.follower_id = hello, hello.follower_id
+            leader.greeted(self, hello.follower_id)
+            self._transport.write(pack_welcome(leader.store.progress.committed, history.entries))
+
+    def _first(self, low: int, end: int) -> int:
+        if self._hello is not None and self._hello.from_last_file:
+            return max(low, end - end % self._leader.store.segments.size)
+        return low
+
+    def _heard_again(self) -> None:
+        self._leader.acked(self, self.acked)  # time may have passed until it can be taken into the set
+
+    def _look_at_mark(self, end: int) -> None:
+        reached = 0 <= self._mark <= self.acked
+        super()._look_at_mark(end)
+        if reached and self.follower_id is not None:
+            self._mode.in_sync.caught_up(self.follower_id, self._was_there_s)
+
+    # --- what it is sent ------------------------------------------------------------------------------
+
+    def _available(self) -> int:
+        """Bytes of one epoch."""
+        self._find_epoch()
+        return min(super()._available(), self._epoch_end - self.next)
+
+    def _find_epoch(self) -> None:
+        entries = self._mode.history.entries
+        if entries is not self._entries or self.next >= self._epoch_end:
+            self._entries = entries
+            self._epoch = epoch_at(entries, self.next) if entries else Epoch(NO_EPOCH, 0)
+            self._epoch_end = epoch_end(entries, self.next) if entries else INT64_MAX
+
+    def _pack_head(self, offset: int, length: int) -> bytes:
+        if not length:
+            self._find_epoch()
+        self._confirmed = self._leader.store.progress.confirmed
+        return pack_epoch_head(offset, length, self._epoch, self._confirmed)
+
+    def _has_news(self) -> bool:
+        """Its readers see what is confirmed."""
+        return self._leader.store.progress.confirmed > self._confirmed

@@ -1,0 +1,220 @@
+"""One connection of a follower to its leader in a group with a controller.
+
+The leader tells its epochs first; whoever made this connection compares them, cuts the log, and lets it go on
+by :meth:`EpochLink.copy`. An epoch is on disk before the first byte of it is appended. What the leader has
+confirmed is confirmed here as well, as far as it was copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+
+from kerolox.clock import Clock
+from kerolox.errors import ProtocolError
+from kerolox.protocol.ha_epochs import (
+    Epoch,
+    EpochPiece,
+    Hello,
+    LeaderFrames,
+    Welcome,
+    pack_epoch_report,
+    pack_hello,
+)
+from kerolox.replication.epoch_mode import EpochMode
+from kerolox.replication.leader_link import LeaderLink
+from kerolox.replication.link_state import BeginAt, CannotFollow, LinkState, not_writable
+from kerolox.replication.overlap import Overlap
+from kerolox.replication.settings import HaSettings
+from kerolox.store.errors import StoreError
+from kerolox.store.message_store import MessageStore
+
+
+class EpochLink(LeaderLink):
+    """``welcome`` is the leader's answer."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        settings: HaSettings,
+        clock: Clock,
+        address: str,
+        mode: EpochMode,
+        *,
+        on_copying: Callable[[], None],
+    ) -> None:
+        super().__init__(store, settings, clock, address, overlap=None, begin=None, on_copying=on_copying)
+        self.welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+        self.welcome.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.ended.add_done_callback(self._no_welcome)
+        self.confirmed = -1  # by the leader, as it said last
+        self._mode = mode
+        self._frames = LeaderFrames()
+        self._pack_report = pack_epoch_report
+        self._takes: tuple[Epoch, ...] | None = None  # epochs to take over once the bytes are found equal
+        self._is_open = False  # the leader may be told how far this log is
+        self._held: deque[EpochPiece] | None = None  # what came while the disk is waited for
+        self._waiting: asyncio.Task[None] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The last one of this log; 0 when there is none."""
+        return self._mode.history.last
+
+    # --- the beginning --------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        mode = self._mode
+        assert self._transport is not None
+        # In one write, and once: see pack_hello and EpochConnection.
+        self._transport.write(pack_hello(Hello(mode.own_id, mode.from_last_file, mode.is_learner)))
+
+    def _no_welcome(self, ended: asyncio.Future[None]) -> None:
+        if not self.welcome.done():
+            error = None if ended.cancelled() else ended.exception()
+            if error is None:
+                self.welcome.cancel()
+            else:
+                self.welcome.set_exception(error)
+
+    def copy(self, overlap: Overlap | None, begin: int | None, takes: tuple[Epoch, ...] | None) -> None:
+        """The log was cut to what both have: compare the rest, take over these epochs if there are any, and
+        go on. ``begin``: as of :class:`LeaderLink`."""
+        if self.ended.done():
+            return
+        self._is_open = True
+        self._overlap, self._begin, self._takes = overlap, begin, takes
+        self._next = overlap.equal if overlap is not None else begin
+        self._report(self._next or 0)
+        if overlap is not None and overlap.done:
+            self._guard(lambda: self._go_through(deque()))
+
+    def _report(self, offset: int) -> None:
+        if self._is_open:
+            super()._report(offset)
+
+    # --- what comes -----------------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        pieces: deque[EpochPiece] = deque()
+        for said in self._frames.feed(data):
+            if not isinstance(said, Welcome):
+                pieces.append(said)
+            elif not self.welcome.done():
+                self.welcome.set_result(said)
+        if pieces and not self._is_open:
+            raise ProtocolError(f"the leader sent its log from {pieces[0].offset} before it was asked to")
+        if self._held is not None:
+            self._held += _kept(pieces)
+        elif pieces:
+            self._go_through(pieces)
+
+    def _go_through(self, pieces: deque[EpochPiece]) -> None:
+        """Compare, then append by one write, up to the first byte of an epoch that is new here."""
+        if self._overlap is not None and not self._compare(self._overlap, pieces):
+            return
+        parts: list[memoryview] = []
+        confirmed = -1
+        place = self._next
+        while pieces:
+            piece = pieces.popleft()
+            offset, data, epoch, confirmed = piece
+            if place is None:
+                if offset > 0:
+                    raise BeginAt(offset)
+                place = self._next = 0
+            if offset != place and not (offset < 0 and not data):  # -1 is said by who has nothing
+                raise self._other_place(offset, place)
+            if data and self._is_new(epoch, offset):
+                pieces.appendleft(piece)
+                self._hold(pieces, self._mode.history.heard(epoch))
+                break
+            if data:
+                parts.append(data)
+                place += len(data)
+        if not self._agreed:
+            self._agree()
+        if parts and place is not None:
+            self._next = place
+            self._confirm(confirmed)
+            self._append(b"".join(parts))
+        elif confirmed >= 0:
+            self._confirm(confirmed)
+            self._store.progress.advance()
+
+    def _compare(self, overlap: Overlap, pieces: deque[EpochPiece]) -> bool:
+        """What lies before the end of this log has to be the same there; whether all of it was found so, and
+        what comes then may be appended."""
+        while pieces and not overlap.done:
+            offset, data, epoch, confirmed = pieces.popleft()
+            if offset != overlap.equal:
+                raise self._other_place(offset, overlap.equal)
+            if not data:
+                self._heartbeat(offset)
+            rest = overlap.compare(bytes(data))
+            if rest:
+                pieces.appendleft(EpochPiece(overlap.equal, memoryview(rest), epoch, confirmed))
+        self._next = overlap.equal
+        if not overlap.done:
+            self._report(overlap.equal)
+            return False
+        if self._takes is not None:
+            takes, self._takes = self._takes, None
+            self._hold(pieces, self._mode.history.take(takes))
+            return False
+        self._agree()
+        self._report(self.safe_end)
+        return True
+
+    def _is_new(self, epoch: Epoch, offset: int) -> bool:
+        """Whether a byte of the leader's begins an epoch here. Apache's leader tells the last range of an
+        epoch with the number of the next one, whose beginning lies behind it then."""
+        entries = self._mode.history.entries
+        if epoch.start > offset or (entries and epoch == entries[-1]):
+            return False
+        if entries and epoch.number <= entries[-1].number:
+            raise CannotFollow(
+                LinkState.DIVERGED,
+                f"the leader sent its log from {offset} in epoch {epoch.number} from {epoch.start}, and this "
+                f"log is in epoch {entries[-1].number} from {entries[-1].start} there",
+                resync=True,
+            )
+        return True
+
+    def _confirm(self, confirmed: int) -> None:
+        """What the leader has confirmed may be read here, as far as it is here; and what could be can be."""
+        self.confirmed = confirmed
+        progress = self._store.progress
+        if confirmed >= 0 and self._next is not None:
+            progress.replicated = max(progress.replicated or 0, min(confirmed, self._next))
+
+    # --- waiting for the disk ---------------------------------------------------------------------------
+
+    def _hold(self, pieces: Iterable[EpochPiece], work: Awaitable[None]) -> None:
+        """Take nothing more until this is done."""
+        assert self._transport is not None
+        self._transport.pause_reading()
+        self._held = deque(_kept(pieces))
+        self._waiting = asyncio.ensure_future(self._go_on_after(work))
+
+    async def _go_on_after(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except StoreError as error:
+            self._end(not_writable(self._store, error))
+        if self.ended.done() or self._transport is None:
+            return
+        held, self._held = self._held or deque(), None
+        if self._overlap is not None and self._overlap.done:
+            self._agree()
+            self._report(self.safe_end)
+        self._guard(lambda: self._go_through(held))
+        if self._held is None and self._transport is not None and not self._transport.is_closing():
+            self._heard_s = self._clock.monotonic_s()
+            self._transport.resume_reading()
+
+
+def _kept(pieces: Iterable[EpochPiece]) -> list[EpochPiece]:
+    """Without the buffer they came in."""
+    return [piece._replace(data=memoryview(bytes(piece.data))) for piece in pieces]
