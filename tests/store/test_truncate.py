@@ -23,10 +23,12 @@ from tests.store.dispatch.kit import (
     until,
 )
 
+from kerolox.protocol.ha_epochs import Epoch
 from kerolox.protocol.record import decode_record
 from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.cut_note import NAME as CUT_NOTE
 from kerolox.store.disk.cut_note import Cut
+from kerolox.store.disk.epoch_file import EpochFile
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.segment import segment_name
 from kerolox.store.errors import OffsetOutOfRange, StoreError
@@ -518,6 +520,8 @@ async def test_a_crash_at_any_moment(tmp_path: Path, seed: int | None) -> None:
         await store.housekeeper.flush(sums=True)
         follow(store)
         before = {queue: await bodies(store, queue.topic, queue.queue_id) for queue in store.queues}
+        epochs = (Epoch(1, 0), Epoch(2, ends[4]), Epoch(4, ends[9]), Epoch(7, ends[20]))
+        store.epochs.take(epochs)
         disk.left = number
         try:
             await store.truncate(ends[9])
@@ -541,6 +545,9 @@ async def test_a_crash_at_any_moment(tmp_path: Path, seed: int | None) -> None:
             assert store.log.max_offset == ends[9]
         await store.finish_cut()
         assert not (rig.path / CUT_NOTE).exists()
+        kept = EpochFile(disk, store.epochs.path)
+        kept.load()
+        assert kept.entries == (epochs[:2] if end == ends[9] else epochs)
         ended.add("after" if end == ends[9] else "before")
         assert store.recovered is not None
         if end == ends[9]:

@@ -212,6 +212,8 @@ class Housekeeper:
         checkpoint.queues_ms = max(checkpoint.queues_ms, queues_ms)
         # This one may fall: a full file that was cut is no longer full.
         checkpoint.index_ms = store.index.full_files_end_ms
+        if store.controlled:
+            checkpoint.confirmed_offset = store.progress.confirmed
         checkpoint.save()
         store.marks.save(marks)
 
@@ -279,6 +281,8 @@ class Housekeeper:
             log_min = store.log.min_offset
             await loop.run_in_executor(store.keeper, store.queues.delete_before, log_min)
             await loop.run_in_executor(store.keeper, store.index.delete_before, log_min)
+            if store.controlled:
+                await loop.run_in_executor(store.keeper, store.epochs.drop_before, log_min)
             await self.flush(sums=True)  # progress notes and sums tell of the files there are
 
     async def _pause(self, seconds: float) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kerolox.protocol.record_scan import PHYSICAL_OFFSET, QUEUE_ID, TOPIC, Entry
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, QUEUE_ID, SIZE, TOPIC, Entry
 from kerolox.store.delay_table import parse_levels
 from kerolox.store.disk.cut_note import Cut
 from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
@@ -60,6 +60,7 @@ class Opening:
         self._floors: dict[tuple[str, int], int] = {}
         self._counts: dict[tuple[str, int], int] = {}  # the offsets these had reached
         self._vouched: dict[ConsumeQueue, int] = {}  # sums vouch for entries before these offsets only
+        self._given_to = 0  # messages that end behind this wait to be confirmed
 
     def recover(self, progress: Callable[[int], None] | None) -> Recovered:
         store = self._store
@@ -68,6 +69,8 @@ class Opening:
         marks = store.marks.load()
         crashed = store.files.exists(store.path("abort"))
         store.checkpoint.load(store.clock.wall_ms())
+        if store.controlled:
+            store.epochs.load()
         store.segments.load()
         sums = self._sums = store.sums.load()
         cut, untold = self._cut_under_way(crashed)
@@ -98,14 +101,20 @@ class Opening:
             found = self._recover_all(marks, crashed, progress)
         store.queues.correct_min_offsets(store.log.min_offset)
         store.progress.reset(found.end)
-        store.dispatcher.dispatched = found.end
         store.log.begin()
+        waiting = store.log.undispatched
+        given = waiting[0][PHYSICAL_OFFSET] if waiting else found.end
+        store.dispatcher.dispatched = given
+        if store.controlled:
+            store.progress.confirmed = store.progress.replicated = given
+            store.log.renew_cursors()
+            store.epochs.fit(found.end)
         store.log.last_store_timestamp = found.last_store_timestamp
         known_ms = max(found.last_store_timestamp, store.checkpoint.commit_log_ms)
         store.log.store_time.not_before(known_ms)
         store.flusher.flushed_store_timestamp = known_ms
         store.reader.checked_from = found.start
-        store.housekeeper.save_sums(found.end)
+        store.housekeeper.save_sums(given)
         store.marks.save(store.housekeeper.note())
         self._write_abort()
         if cut is not None:
@@ -323,9 +332,42 @@ class Opening:
         store.index.sync(store.index.write())
         return found
 
+    def _confirmed(self, known: Circumstances, found: Recovered) -> int:
+        """Up to where messages are given out. Under a controller: what was confirmed when that was noted
+        last, and what lies in queues, for that was. The rest waits until this broker leads, or its leader
+        says so."""
+        store = self._store
+        if not store.controlled:
+            return found.end
+        return max(
+            store.checkpoint.confirmed_offset, known.queues_end, known.marks.dispatched, store.log.min_offset
+        )
+
+    def _give(self, entries: list[Entry]) -> None:
+        """Give out what is confirmed, and let the rest wait."""
+        store = self._store
+        given = self._bounded(entries)
+        if given:
+            store.dispatcher.give(given)
+        store.log.undispatched.extend(entries[len(given) :])
+
+    def _bounded(self, entries: list[Entry]) -> list[Entry]:
+        last = entries[-1]
+        if last[PHYSICAL_OFFSET] + last[SIZE] <= self._given_to:
+            return entries
+        return [entry for entry in entries if entry[PHYSICAL_OFFSET] + entry[SIZE] <= self._given_to]
+
+    def _with_bound(self, take: Callable[[list[Entry]], None]) -> Callable[[list[Entry]], None]:
+        def bounded(entries: list[Entry]) -> None:
+            if given := self._bounded(entries):
+                take(given)
+
+        return bounded
+
     def _recover_log(self, known: Circumstances, progress: Callable[[int], None] | None) -> Recovered:
         store, sums = self._store, self._sums
         segments = store.segments
+        store.log.undispatched.clear()
         # The queues have all before this, whatever has to be read for the index.
         trusted = choose_start(
             segments, store.checkpoint, msgspec.structs.replace(known, index_vanished=False)
@@ -349,6 +391,7 @@ class Opening:
         )
         noted = max(known.marks.dispatched, UNKNOWN if sums is None else sums.end)
         refuse_early_end(segments, found, noted, store.root)
+        self._given_to = self._confirmed(known, found)
         if (
             self._compares_all
             and not known.rebuild
@@ -377,7 +420,7 @@ class Opening:
         filler.fill_gaps = start <= store.log.min_offset
         filler.wanted = None if known.queues_vanished else self._wanted(trusted)
         try:
-            dispatch_found(segments, found, kept, store.dispatcher.give, start)
+            dispatch_found(segments, found, kept, self._give, start)
         finally:
             filler.fill_gaps = False
             filler.wanted = None
@@ -391,7 +434,7 @@ class Opening:
         levels = parse_levels(store.options.delay_levels)
         filler = comparison.filler(levels, multi_dispatch=store.options.multi_dispatch)
         filler.deleted = store.queue_filler.deleted
-        dispatch_found(store.segments, found, kept, filler.fill, start)
+        dispatch_found(store.segments, found, kept, self._with_bound(filler.fill), start)
         if comparison.unlike:
             self._note_unfinished(start)
         for queue, offset, physical in comparison.unlike:
@@ -415,8 +458,9 @@ class Opening:
         findings: list[Finding] = []
         layout = find_layout(store.root, store.options)
         check = IndexCheck(layout, OnlyReading(), store.log.min_offset, findings, clean=True)
-        dispatch_found(store.segments, found, kept, check.check)
-        check.finish(found.end, crashed=False, dispatched=found.end)
+        dispatch_found(store.segments, found, kept, self._with_bound(check.check))
+        end = min(found.end, self._given_to)
+        check.finish(end, crashed=False, dispatched=end)
         for path, physical, time_ms in store.index.claims():
             said_ms = store.log.store_timestamp_at(physical)
             if physical >= store.log.min_offset and said_ms != time_ms:

@@ -39,8 +39,9 @@ def options_for(path: Path, **changes: object) -> StoreOptions:
 class Rig:
     """One directory, its disk and its clock, and the stores opened there one after the other."""
 
-    def __init__(self, path: Path, **changes: object) -> None:
+    def __init__(self, path: Path, *, controlled: bool = False, **changes: object) -> None:
         self.path = path
+        self.controlled = controlled
         self.disk = FaultyFiles()
         self.clock = ManualClock()
         self.options = options_for(path, **changes)
@@ -50,7 +51,9 @@ class Rig:
 
     def make(self, **changes: object) -> MessageStore:
         options = self.options if not changes else options_for(self.path, **{**vars(self.options), **changes})
-        store = MessageStore(options, files=self.disk, clock=self.clock, boot=self.boot)
+        store = MessageStore(
+            options, files=self.disk, clock=self.clock, boot=self.boot, controlled=self.controlled
+        )
         self.stores.append(store)
         return store
 
@@ -102,8 +105,8 @@ async def bury(store: MessageStore) -> None:
 
 
 @asynccontextmanager
-async def rig_at(path: Path, **changes: object) -> AsyncIterator[Rig]:
-    rig = Rig(path, **changes)
+async def rig_at(path: Path, *, controlled: bool = False, **changes: object) -> AsyncIterator[Rig]:
+    rig = Rig(path, controlled=controlled, **changes)
     try:
         yield rig
     finally:

@@ -90,6 +90,8 @@ class CommitLog(ReadableLog):
         self._state = state
         self._executor = executor
         self._cursors: dict[tuple[str, int], QueueCursor] = {}
+        # Which offset comes next behind what waited to be dispatched when cursors were renewed.
+        self._waiting: dict[tuple[str, int], int] = {}
         self._end = 0  # offset of the next record
         self._file_end = 0  # end of the file being appended to
         self._now_ms = 0  # store time of this pass
@@ -107,7 +109,8 @@ class CommitLog(ReadableLog):
         cursor = self._cursors.get((topic, queue_id))
         if cursor is None:
             check_queue(topic, queue_id)
-            cursor = QueueCursor(topic, queue_id, self.next_offset_of(topic, queue_id))
+            waits = self._waiting.get((topic, queue_id), 0)
+            cursor = QueueCursor(topic, queue_id, max(self.next_offset_of(topic, queue_id), waits))
             self._cursors[topic, queue_id] = cursor
         return cursor
 
@@ -115,9 +118,11 @@ class CommitLog(ReadableLog):
         """Offsets are asked for anew, as when the topic was deleted: by cursors made anew."""
         if topic is None:
             self._cursors.clear()
-        else:
-            for key in [key for key in self._cursors if key[0] == topic]:
-                del self._cursors[key]
+            self._waiting.clear()
+            return
+        for known in (self._cursors, self._waiting):
+            for key in [key for key in known if key[0] == topic]:
+                del known[key]
 
     def renew_cursors(self) -> None:
         """Count on where the queues end, behind what waits to be dispatched: another broker's records were
@@ -125,6 +130,7 @@ class CommitLog(ReadableLog):
         waiting: dict[tuple[str, int], int] = {}
         for entry in self.undispatched:
             waiting.update(next_offsets(entry))
+        self._waiting = waiting
         for key, cursor in self._cursors.items():
             cursor.next_offset = max(self.next_offset_of(*key), waiting.get(key, 0))
 
