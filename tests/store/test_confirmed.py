@@ -1,4 +1,4 @@
-"""Under a controller readers see what is confirmed, after a start as well; queues count on behind the rest."""
+"""Under a controller readers see what is confirmed, after a start as well; queues count behind the rest."""
 
 from __future__ import annotations
 

@@ -159,11 +159,10 @@ class InSyncSet:
                 self._look()
         elif self._may_join(follower):
             self._joining[id] = self._clock.monotonic_s() + JOIN_S
+            self._set_timer(JOIN_S)
             self._count()
             if offset >= self._progress.confirmed:
                 self._look()
-            else:
-                self._set_timer(JOIN_S)
 
     def caught_up(self, id: int, at_s: float) -> None:
         """It has all that there was at that time."""
@@ -283,11 +282,12 @@ class InSyncSet:
             self._timer = self._clock.call_later(delay_s, self._give_up)
 
     def _give_up(self) -> None:
-        """Wait no longer for who is still behind: what all others have is confirmed."""
+        """Wait no longer for who is still behind, or whom nobody asks for: what all others have is
+        confirmed."""
         self._timer = None
         now_s = self._clock.monotonic_s()
         for id, until_s in list(self._joining.items()):
-            if until_s <= now_s and self._followers[id].acked < self._progress.confirmed:
+            if until_s <= now_s:
                 del self._joining[id]
                 self._followers[id].not_before_s = now_s + JOIN_AGAIN_S
         if self._joining:
