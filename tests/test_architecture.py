@@ -55,6 +55,7 @@ ROOMS = {
         "produce",
         "replication",
         "cluster",
+        "controlled",
         "admin",
         "remoting",
         "exporter broker",

@@ -30,7 +30,10 @@ DUPLICATION = (
     "it switches RocketMQ's copies off, for brokers that get theirs by other means: here whoever wants no "
     "followers starts none, and messages wait for none with brokerRole=ASYNC_MASTER"
 )
-CONTROLLER = "brokers that elect their leader (controller, DLedger) are not there yet"
+DLEDGER = (
+    "brokers that elect their leader among themselves (DLedger) are not there yet; those under a controller "
+    "are: enableControllerMode"
+)
 ROCKSDB = "queues, offsets, timers and settings are files in this broker's store, not in RocksDB"
 POP = "messages are pulled here; POP, where the broker hands out single messages, is not there yet"
 LITE = "lite topics are not there yet"
@@ -44,11 +47,9 @@ SETTINGS: Mapping[str, Absent] = {
     "authorizationEnabled": Absent(OFF, ACCESS),
     "migrateAuthFromV1Enabled": Absent(OFF, ACCESS),
     "tls.config.file": Absent(("",), TLS_FILE),
-    "allAckInSyncStateSet": Absent(OFF, CONTROLLER),
     "duplicationEnable": Absent(OFF, DUPLICATION),
-    "enableControllerMode": Absent(OFF, CONTROLLER),
-    "enableDLegerCommitLog": Absent(OFF, CONTROLLER),  # as RocketMQ spells it
-    "enableDLedgerCommitLog": Absent(OFF, CONTROLLER),
+    "enableDLegerCommitLog": Absent(OFF, DLEDGER),  # as RocketMQ spells it
+    "enableDLedgerCommitLog": Absent(OFF, DLEDGER),
     "storeType": Absent(("", "default"), ROCKSDB),
     "configManagerVersion": Absent(("", "v1"), ROCKSDB),
     "rocksdbCQDoubleWriteEnable": Absent(OFF, ROCKSDB),

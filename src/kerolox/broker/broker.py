@@ -24,11 +24,12 @@ from kerolox.broker.cluster.second_leader import SecondLeader
 from kerolox.broker.cluster.strict_locks import StrictLocks
 from kerolox.broker.cluster.table_copy import TableCopy
 from kerolox.broker.consume.room import Consuming
+from kerolox.broker.controlled.room import Controlled
 from kerolox.broker.endpoints import Endpoints, join
 from kerolox.broker.exporter import exporter_of
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.later.room import Scheduling
-from kerolox.broker.leadership import Leadership, check_role
+from kerolox.broker.leadership import check_role, leadership_of
 from kerolox.broker.members.room import Membership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.room import Producing
@@ -91,6 +92,8 @@ class Broker(CallerEvents):
         await self._refuse_second_leader()
         await self._build()
         await self.store.finish_cut()
+        if self.replication.epochs is not None:
+            await self.replication.epochs.history.load()
         for part in (
             self.membership.members, self.consuming.slow_groups, self.figures.stats, self.figures.metrics,
             self.consuming.filters,
@@ -119,7 +122,11 @@ class Broker(CallerEvents):
         push(self.table_copy.close)
         self.table_copy.start()
         push(self.group_watch.close)
-        await self.registrations.start()
+        if self.controlled is None:
+            await self.registrations.start()
+        else:
+            push(self.controlled.close)
+            self.controlled.start()  # which lets it register when it has a role
         self.group_watch.start()
         self.started = True
         log.info(
@@ -162,8 +169,15 @@ class Broker(CallerEvents):
         options, endpoints = self.options, self.endpoints
         ip = await resolve(endpoints.host, "brokerIP1")
         host = host_bytes(join(ip, endpoints.port))
-        store = MessageStore(options, files=self._files, clock=self.clock, store_host=host)
-        self.leadership = Leadership(store, options.role, options.broker_id)
+        store = MessageStore(
+            options,
+            files=self._files,
+            clock=self.clock,
+            store_host=host,
+            controlled=options.controlled,
+            epoch_path=options.epoch_path or "",
+        )
+        self.leadership = leadership_of(store, options)
         await store.open()
         self.store = store
         self.unique_keys = UniqueKeys(host[:-4], os.getpid(), random.getrandbits(32), self.clock.wall_ms)
@@ -204,8 +218,20 @@ class Broker(CallerEvents):
             clock=self.clock,
         )
         tables.topics.on_saved.append(self.registrations.topic_changed)
+        self.controlled: Controlled | None = None
+        ask_who_leads = self.registrations.register_all
+        if replication.epochs is not None:
+            self.controlled = Controlled(
+                base,
+                tables,
+                figures,
+                replication.epochs,
+                replication.dialer,
+                took_role=self.registrations.begin,
+            )
+            ask_who_leads = self.controlled.doubt
         # Name servers see a dead leader's connection break, too: they know of another one, or of none.
-        replication.follower.on_doubt.append(self.registrations.register_all)
+        replication.follower.on_doubt.append(ask_who_leads)
         self.table_copy = TableCopy(
             self.store,
             self.leadership,
@@ -242,8 +268,9 @@ class Broker(CallerEvents):
         )
         nameservers = split_nameservers(self.options.nameservers)
         fellows = Fellows(replication.dialer, nameservers, self.options, self.address)
-        second_leader = SecondLeader(fellows, self.leadership, replication.leader, str(self.store.root))
-        self.registrations.before_whole = second_leader.check
+        if self.controlled is None:
+            second_leader = SecondLeader(fellows, self.leadership, replication.leader, str(self.store.root))
+            self.registrations.before_whole = second_leader.check
         self.admin = Admin(
             base,
             tables,
@@ -263,6 +290,8 @@ class Broker(CallerEvents):
             ),
         )
         self.admin.runtime_info.more.append(replication.runtime_info)
+        if self.controlled is not None:
+            self.admin.runtime_info.more.append(self.controlled.runtime_info)
         doors = (self.ports.handlers, self.ports.vip_handlers)
         self.exporter = exporter_of(
             base, tables, figures, later, self.transactions, self.producing, self.remoting, doors
@@ -271,10 +300,13 @@ class Broker(CallerEvents):
 
     def _route(self) -> None:
         """Which request goes where, in which lane."""
+        # Of a broker under a controller: what others do not do, as their answers say.
+        own = {} if self.controlled is None else {row[0]: row for row in self.controlled.rows()}
         rows: list[tuple[str, Iterable[Row]]] = [
             *self.membership.rows(), *self.consuming.rows(), *self.producing.rows(),
             ("transaction", self.transactions.end_rows()), ("admin", self.transactions.admin_rows()),
-            ("admin", self.admin.rows()), ("admin", self.replication.rows()),
+            ("admin", [row for row in self.admin.rows() if row[0] not in own]), ("admin", own.values()),
+            ("admin", self.replication.rows()),
             ("admin", self.leader_notices.rows()),
         ]  # fmt: skip
         for lane, served in rows:

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from kerolox.broker.options import BrokerOptions, BrokerRole
-from kerolox.errors import OptionError
+from kerolox.errors import OptionError, Refused
 from kerolox.options import specs
+from kerolox.protocol.codes import ResponseCode
 from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 
@@ -62,6 +63,9 @@ class Link(Protocol):
     async def stop(self) -> None:
         """Return when nothing more will be appended."""
 
+    def part(self) -> None:
+        """Forget whom it copied from; it is stopped."""
+
 
 class LeaderAddress(NamedTuple):
     """Where a follower finds the broker that leads."""
@@ -86,9 +90,14 @@ class RoleChange(NamedTuple):
 
 
 class Leadership:
-    """Leads or follows. Follows until it is started. ``follower_id`` is its id while it follows."""
+    """Leads or follows. Follows until it is started. ``follower_id`` is its id while it follows.
+
+    Under a controller it has no role before that has said which: until then clients are told what it waits
+    for.
+    """
 
     def __init__(self, store: MessageStore, role: BrokerRole, follower_id: int = 0) -> None:
+        self.waits_for = ""  # to have a role; empty: it has one
         self.leads = False  # whether messages are taken from clients
         self.acts = False  # whether it does a leader's other work, while there is none
         self.leader: LeaderAddress | None = None  # who does, if not this one; None: nobody that is known
@@ -120,8 +129,20 @@ class Leadership:
         """Whether consumers are at home here: it leads, or acts for a leader."""
         return self.leads or self.acts
 
+    def wait(self, why: str) -> None:
+        """It has no role yet, for this reason."""
+        self.waits_for = why
+        self._store.state.set(Obstacle.FOLLOWER, why)
+        self._store.state.reword(Obstacle.FOLLOWER, why)
+
+    def follow_as(self, id: int, why: str) -> None:
+        """It follows under this id, and clients are told this reason."""
+        self._follower_id = id
+        self.waits_for = ""
+        self._store.state.reword(Obstacle.FOLLOWER, why)
+
     def led_by(self, leader: LeaderAddress | None) -> None:
-        """What a name server says: this one leads, or nobody does."""
+        """What a name server says, or who asked the controller: this one leads, or nobody does."""
         if leader == self.leader or self.leads:
             return
         log.info("leader_%s leader=%r", "gone" if leader is None else "found", leader or self.leader)
@@ -154,7 +175,9 @@ class Leadership:
         elif self._link is not None:
             await self._link.start()
 
-    async def lead(self) -> None:
+    async def lead(self, begin: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Take messages. ``begin`` is called when nothing more is copied and the log is whole: what it
+        writes down is before the first message. Raises what it raises."""
         async with self._turn:
             if self.leads:
                 return
@@ -167,9 +190,11 @@ class Leadership:
                 await store.truncate(store.log.whole_end)
             if store.progress.flushed < store.progress.appended:
                 await store.flusher.flush_all()  # which lets all of it into its queues
-            store.log.renew_cursors()
-            store.state.clear(Obstacle.FOLLOWER)
             try:
+                if begin is not None:
+                    await begin()
+                store.log.renew_cursors()
+                store.state.clear(Obstacle.FOLLOWER)
                 for part in self._parts:
                     self._at_work.append(part)
                     await part.lead()
@@ -180,6 +205,7 @@ class Leadership:
                     await self._link.start()
                 raise
             self.leads = True
+            self.waits_for = ""
             self.leader = None
             log.info("broker_leads")
 
@@ -194,6 +220,17 @@ class Leadership:
             self._store.state.set(Obstacle.FOLLOWER, why)
             await self._end_parts()
             if self._link is not None:
+                await self._link.start()
+
+    async def part(self) -> None:
+        """Another one leads from now on, that is not found yet: copy nothing more from the one before."""
+        async with self._turn:
+            if self.leads:
+                return
+            self.leader = None
+            if self._link is not None:
+                await self._link.stop()
+                self._link.part()
                 await self._link.start()
 
     async def act(self) -> None:
@@ -253,6 +290,15 @@ class Leadership:
             await self._at_work.pop().follow()
 
 
+def leadership_of(store: MessageStore, options: BrokerOptions) -> Leadership:
+    """As the options say. Under a controller it follows nobody until it is told whom, or that it leads."""
+    if not options.controlled:
+        return Leadership(store, options.role, options.broker_id)
+    leadership = Leadership(store, BrokerRole.SLAVE)
+    store.acks.wait_for_replicas = True
+    return leadership
+
+
 def role_of(options: BrokerOptions) -> RoleChange:
     """The one it has."""
     return RoleChange(options.role, options.broker_id)
@@ -262,6 +308,12 @@ def role_asked(options: BrokerOptions, wanted: Mapping[str, str]) -> RoleChange 
     """The role that changed settings ask for; None if it is the one there is. Raises OptionError."""
     if not ROLE_KEYS & wanted.keys():
         return None
+    if options.controlled:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            "the role is not changed: a controller says who leads (enableControllerMode). Ask it for another "
+            "leader: kerolox controller elect",
+        )
     known = {spec.key: spec for spec in specs(BrokerOptions)}
     role = known["brokerRole"].parse(wanted.get("brokerRole", options.role.value), "update")
     follower_id = known["brokerId"].parse(wanted.get("brokerId", str(options.broker_id)), "update")
@@ -272,6 +324,18 @@ def role_asked(options: BrokerOptions, wanted: Mapping[str, str]) -> RoleChange 
 
 
 def check_role(options: BrokerOptions) -> None:
-    """Raises OptionError for a follower that calls itself the leader's number."""
+    """Raises OptionError for a follower that calls itself the leader's number, and for what does not go
+    together with a controller."""
+    if options.controlled:
+        if options.acting:
+            raise OptionError(
+                "enableSlaveActingMaster", True, "false with enableControllerMode: the controller elects a "
+                "broker that leads, so nobody acts for one",
+            )  # fmt: skip
+        if not options.controllers:
+            raise OptionError("controllerAddr", "", "the controllers, with enableControllerMode: host:port")
+        return
+    if options.broker_id < 0:
+        raise OptionError("brokerId", options.broker_id, "0 or more without enableControllerMode")
     if options.role is BrokerRole.SLAVE and not options.broker_id:
         raise OptionError("brokerId", 0, "1 or more with brokerRole=SLAVE: Slave's brokerId must be > 0")

@@ -48,8 +48,9 @@ class BrokerOptions(StoreOptions):
     )
     cluster: str = option("DefaultCluster", "Name of the cluster.", key="brokerClusterName")
     broker_id: int = option(
-        0, "Which of its followers a broker with brokerRole=SLAVE is, from 1 on; leaders are 0.",
-        low=0, high=INT64_MAX, changeable=True,
+        0, "Which of its followers a broker with brokerRole=SLAVE is, from 1 on; leaders are 0. Not used "
+        "with enableControllerMode, where files have -1.",
+        low=-1, high=INT64_MAX, changeable=True,
     )  # fmt: skip
     role: BrokerRole = option(
         BrokerRole.ASYNC_MASTER, "What the broker does with its log.", key="brokerRole", changeable=True
@@ -210,7 +211,8 @@ class BrokerOptions(StoreOptions):
         key="lockInStrictMode", changeable=True,
     )  # fmt: skip
     alive_ms: int = option(
-        1000, "With enableSlaveActingMaster: so often name servers hear that this broker lives.",
+        1000, "So often name servers (with enableSlaveActingMaster) or controllers (with "
+        "enableControllerMode) hear that this broker lives.",
         key="brokerHeartbeatInterval", low=10, high=60_000, changeable=True,
     )  # fmt: skip
     alive_timeout_ms: int = option(
@@ -235,6 +237,70 @@ class BrokerOptions(StoreOptions):
         "where they are and ask the leader.",
         key="offsetCheckInSlave", changeable=True,
     )  # fmt: skip
+
+    # --- brokers under a controller ----------------------------------------------------------------------
+    controlled: bool = option(
+        False, "A controller says who leads: another broker that has everything takes over when the leader "
+        "goes. brokerRole and brokerId are not used then.",
+        key="enableControllerMode",
+    )  # fmt: skip
+    controllers: str = option("", "The controllers, joined by semicolons.", key="controllerAddr")
+    controllers_by_name: bool = option(
+        False, "controllerAddr is one name with a port: every address of it is a controller.",
+        key="fetchControllerAddrByDnsLookup",
+    )  # fmt: skip
+    who_leads_ms: int = option(
+        5000, "So often the controller is asked who leads; it also tells by itself.",
+        key="syncBrokerMetadataPeriod", low=100, high=600_000, changeable=True,
+    )  # fmt: skip
+    in_sync_check_ms: int = option(
+        5000, "So often a leader looks for replicas that have fallen behind.",
+        key="checkSyncStateSetPeriod", low=100, high=600_000, changeable=True,
+    )  # fmt: skip
+    controllers_check_ms: int = option(
+        10_000, "So often the controllers are asked which of them leads; at once when that one is lost.",
+        key="syncControllerMetadataPeriod", low=100, high=600_000, changeable=True,
+    )  # fmt: skip
+    controller_silence_ms: int = option(
+        10_000, "A broker that the controller hears nothing of for so long is replaced, and one that leads "
+        "takes no messages when the controller has not answered for so long.",
+        key="controllerHeartBeatTimeoutMills", low=1000, high=600_000,
+    )  # fmt: skip
+    controller_lease: bool = option(
+        True, "Whether a leader takes no messages while no controller answers. false: it goes on, as "
+        "RocketMQ's do, also when another one was elected meanwhile that it has not heard of.",
+        key="controllerLeaseEnable", changeable=True,
+    )  # fmt: skip
+    election_priority: int = option(
+        INT32_MAX, "Of brokers that have equally much, the one with the lowest number is elected.",
+        key="brokerElectionPriority", low=0, high=INT32_MAX,
+    )  # fmt: skip
+    all_ack: bool = option(
+        True, "A message is acknowledged when every replica of the in-sync set has it. false, as RocketMQ "
+        "has it: inSyncReplicas counts, and the next leader may lack what was acknowledged.",
+        key="allAckInSyncStateSet", changeable=True,
+    )  # fmt: skip
+    ha_catch_up_ms: int = option(
+        15_000, "A replica that has lacked something for longer is not in sync any more.",
+        key="haMaxTimeSlaveNotCatchup", low=100, high=HOUR_MS, changeable=True,
+    )  # fmt: skip
+    learner: bool = option(
+        False, "This broker copies, and is never in sync: it is not waited for, nor elected.",
+        key="asyncLearner",
+    )  # fmt: skip
+    from_last_file: bool = option(
+        False, "A replica with an empty store copies the leader's last file alone, not its whole log.",
+        key="syncFromLastFile",
+    )  # fmt: skip
+    epoch_path: str | None = option(
+        None, "The file that says which leader wrote which part of the log; in the store if unset.",
+        key="storePathEpochFile",
+    )  # fmt: skip
+    identity_path: str | None = option(
+        None, "The file with the id that the controller gave; in the store if unset.",
+        key="storePathBrokerIdentity",
+    )  # fmt: skip
+
     accept_sends_from_ms: int = option(
         0,
         "Refuse messages before this wall time.",

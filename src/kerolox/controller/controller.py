@@ -207,6 +207,12 @@ class Controller(CallerEvents):
         known = self._term.state.groups.get(group)
         return known is not None and id in known.replicas
 
+    def epoch(self, group: str) -> int | None:
+        if self._term is None:
+            return None
+        known = self._term.state.groups.get(group)
+        return 0 if known is None else known.master_epoch
+
     def _tell(self, term: Term, decision: Decision, by: int) -> None:
         """Log who was elected, and tell the brokers, but for the one that asked."""
         for event in decision.events:

@@ -38,9 +38,6 @@ log = logging.getLogger(__name__)
 class Decider(Protocol):
     """The controller, as far as requests see it."""
 
-    @property
-    def is_leader(self) -> bool: ...
-
     def look(self, request: ControllerRequest) -> Answer:
         """Answer what changes nothing."""
 
@@ -49,6 +46,9 @@ class Decider(Protocol):
 
     def knows(self, group: str, id: int) -> bool:
         """Whether the replica has got its id here. One that does not lead cannot tell, and says yes."""
+
+    def epoch(self, group: str) -> int | None:
+        """The master epoch of a group; None while this controller does not lead."""
 
 
 class GroupHandlers:
@@ -154,8 +154,8 @@ class GroupHandlers:
         return answer
 
     def heartbeat(self, request: Request[BrokerHeartbeatRequest]) -> Answer:
-        """Heard by every controller, whether it leads or not: it may have to lead next. It says which of the
-        two it does, as RocketMQ's do not: a master counts on the one that leads."""
+        """Heard by every controller, whether it leads or not: it may have to lead next. The answer says
+        whether it does, and the epoch, as RocketMQ's do not: a master that missed a notice hears of it so."""
         told = request.header
         if told.broker_id is None:
             return Answer(code=ResponseCode.CONTROLLER_INVALID_REQUEST, remark="a heartbeat without brokerId")
@@ -174,7 +174,8 @@ class GroupHandlers:
         timeout_ms = told.heartbeat_timeout_mills
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         self._live.hear((told.broker_name, told.broker_id), request.caller, sign, timeout_s)
-        header = headers.ControllerHeartbeatAnswer(is_leader=self._decider.is_leader)
+        epoch = self._decider.epoch(told.broker_name)
+        header = headers.ControllerHeartbeatAnswer(is_leader=epoch is not None, master_epoch=epoch)
         return Answer(header=header, remark="Heart beat success")
 
     def _note(self, caller: Caller, group: str, id: int) -> None:

@@ -92,6 +92,11 @@ class Follower:
                     self.link.close()
             self._changed.set()
 
+    def part(self) -> None:
+        """Another broker leads, and it is not known yet where: do not copy from the one before."""
+        self._ha_address = self._fixed
+        self._broker_address = ""
+
     @property
     def copying(self) -> bool:
         return self.state is LinkState.COPYING

@@ -17,11 +17,12 @@ class Obstacle(Enum):
     FENCED = "fenced"  # a write or flush failed: for good, until a restart has looked at the disk
     DISK_FULL = "disk full"  # goes away when space returns
     FOLLOWER = "follower"  # another broker leads
+    NO_LEASE = "no lease"  # another broker may lead: the controller has not answered for too long
     CUTTING = "cutting"  # the log is being cut back; for a moment
     CLOSED = "closed"
 
 
-_PLANNED = (Obstacle.CUTTING, Obstacle.CLOSED, Obstacle.FOLLOWER)  # somebody asked for it
+_PLANNED = (Obstacle.CUTTING, Obstacle.CLOSED, Obstacle.FOLLOWER, Obstacle.NO_LEASE)  # somebody asked for it
 
 
 class NotWritable(StoreError):
@@ -61,6 +62,11 @@ class StoreState:
             log.error("store_not_writable obstacle=%r reason=%r", obstacle.value, why)
         for callback in self.on_change:
             callback()
+
+    def reword(self, obstacle: Obstacle, why: str) -> None:
+        """Another reason for an obstacle that is there, of those that have one after the other."""
+        if obstacle in self.obstacles:
+            self.obstacles[obstacle] = why
 
     def clear(self, obstacle: Obstacle) -> None:
         if obstacle is Obstacle.FENCED:

@@ -8,6 +8,7 @@
     with broker_in_thread() as broker: ...              # for code without await
     with broker_process() as broker: broker.kill()      # a process of its own, that can be killed
     async with running_cluster(brokers=2, followers=1) as cluster: await cluster.kill("broker-a")
+    async with running_controlled(brokers=3) as group: await group.kill(1)  # another one leads
     async with unreliable_network(broker.nameserver_address) as network: network.cut()
 
 With pytest there is a fixture: a test that takes ``kerolox_broker`` gets a broker. See
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from kerolox.testing.cluster import NotCaughtUp as NotCaughtUp
     from kerolox.testing.cluster import RunningCluster as RunningCluster
     from kerolox.testing.cluster import running_cluster as running_cluster
+    from kerolox.testing.controlled import RunningControlled as RunningControlled
+    from kerolox.testing.controlled import running_controlled as running_controlled
     from kerolox.testing.controller import running_controller as running_controller
     from kerolox.testing.nameserver import running_nameserver as running_nameserver
     from kerolox.testing.network import Network as Network
@@ -46,10 +49,12 @@ _PLACES = {
     "NotCaughtUp": "kerolox.testing.cluster",
     "RunningBroker": "kerolox.testing.broker",
     "RunningCluster": "kerolox.testing.cluster",
+    "RunningControlled": "kerolox.testing.controlled",
     "broker_in_thread": "kerolox.testing.threads",
     "broker_process": "kerolox.testing.process",
     "running_broker": "kerolox.testing.broker",
     "running_cluster": "kerolox.testing.cluster",
+    "running_controlled": "kerolox.testing.controlled",
     "running_controller": "kerolox.testing.controller",
     "running_nameserver": "kerolox.testing.nameserver",
     "unreliable_network": "kerolox.testing.network",

@@ -27,7 +27,9 @@ REASONS = {
     RequestCode.SWITCH_TIMER_ENGINE: _ROCKSDB,
     RequestCode.ADD_BROKER: _CONTAINER,
     RequestCode.REMOVE_BROKER: _CONTAINER,
-    RequestCode.GET_BROKER_EPOCH_CACHE: absent.CONTROLLER,
+    RequestCode.GET_BROKER_EPOCH_CACHE: (
+        "no controller elects the leaders of this broker's log, so it has no epochs (enableControllerMode)"
+    ),
     **{code: absent.ACCESS for code in RequestCode if code.name.startswith("AUTH_") or 50 <= code <= 54},
     **{code: absent.LITE for code in RequestCode if "LITE" in code.name and code.value > 200_000},
     **dict.fromkeys(

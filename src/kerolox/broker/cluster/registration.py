@@ -89,10 +89,15 @@ class Registrations(CallerEvents):
         self._clock = clock
         self._dialer = Dialer(events=self, clock=clock, tls=options.own_tls)
         self.before_whole: Callable[[str], Awaitable[None]] = _nothing  # raises what forbids to register
+        self._began = False
         self._closed = False
 
-    async def start(self) -> None:
-        """Register everywhere at once; goes on when all have answered or had their time."""
+    def begin(self) -> None:
+        """Register everywhere from now on, in the background."""
+        if self._began:
+            self.register_all()
+            return
+        self._began = True
         if not self.lines:
             log.warning("no_nameserver next='clients find this broker only by its address; set namesrvAddr'")
             return
@@ -105,6 +110,13 @@ class Registrations(CallerEvents):
         loop = asyncio.get_running_loop()
         for line in self.lines:
             line.task = loop.create_task(self._run(line))
+
+    async def start(self) -> None:
+        """The same; goes on when all have answered or had their time."""
+        self.begin()
+        if not self.lines:
+            return
+        loop = asyncio.get_running_loop()
         waiting = [loop.create_task(line.tried.wait()) for line in self.lines]
         _, late = await asyncio.wait(waiting, timeout=READY_TIMEOUT_S)
         for task in late:
@@ -131,7 +143,7 @@ class Registrations(CallerEvents):
 
     async def settled(self) -> None:
         """Wait until the name servers that answer know of all changes so far."""
-        waiting = [asyncio.ensure_future(line.settled.wait()) for line in self.lines]
+        waiting = [asyncio.ensure_future(line.settled.wait()) for line in self.lines if line.task is not None]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=READY_TIMEOUT_S)
             for task in late:
@@ -217,6 +229,8 @@ class Registrations(CallerEvents):
             line.last_error = ""
             # The connection may have closed between the answer and now.
             line.knows_us = self._dialer.connected_peer(line.address) is not None
+        if self._options.controlled:
+            return  # the controller says who leads
         # One that has just started may not know the leader yet, while others do.
         self._leadership.led_by(next((one.leader for one in self.lines if one.knows_us and one.leader), None))
 

@@ -10,7 +10,10 @@ from kerolox.front.requests import Answer, Request, Row
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.stats import HaClient, HaConnection, HaStatus, TurnedAway
 from kerolox.protocol.codes import RequestCode
+from kerolox.replication.epoch_history import EpochHistory
+from kerolox.replication.epoch_mode import EpochMode
 from kerolox.replication.follower import Follower
+from kerolox.replication.in_sync_set import InSyncSet
 from kerolox.replication.leader import Leader
 from kerolox.replication.link_state import LinkState
 
@@ -23,13 +26,27 @@ class Replication:
         self._store = base.store
         self._leadership = base.leadership
         self.dialer = Dialer(clock=base.clock, tls=options.own_tls)  # for questions to the leader
-        self.leader = Leader(base.store, options, base.clock, broker_address=base.endpoints.address)
+        self.epochs = self._epochs(base) if options.controlled else None
+        self.leader = Leader(
+            base.store, options, base.clock, broker_address=base.endpoints.address, mode=self.epochs
+        )
+        # Under a controller nobody copies from where a file says.
+        ha_address = "" if options.controlled else options.ha_master_address
         self.follower = Follower(
-            base.store, options, base.clock, self.dialer, ha_address=options.ha_master_address
+            base.store, options, base.clock, self.dialer, ha_address=ha_address, mode=self.epochs
         )
         base.leadership.follow_by(self.follower)
         base.leadership.on_leader.append(self._leader_changed)
         figures.metrics.more.append(self.metrics)
+
+    @staticmethod
+    def _epochs(base: Base) -> EpochMode:
+        return EpochMode(
+            EpochHistory(base.store),
+            InSyncSet(base.store, base.options, base.clock),
+            is_learner=base.options.learner,
+            from_last_file=base.options.from_last_file,
+        )
 
     def _leader_changed(self, found: LeaderAddress | None) -> None:
         """Name servers tell of another leader, or of none."""

@@ -93,6 +93,12 @@ class Admission:
 
     def _not_taking(self) -> KeroloxError | None:
         if not self._leadership.leads:
+            if self._leadership.waits_for:
+                return Refused(
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    f"this broker has not been told yet whether it leads: {self._leadership.waits_for}. Send "
+                    "to another one, or again in a moment",
+                )
             if self._options.acting:
                 return Refused(
                     ResponseCode.SERVICE_NOT_AVAILABLE,

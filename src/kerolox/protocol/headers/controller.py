@@ -94,9 +94,11 @@ class BrokerRoleChanged(Header, frozen=True, kw_only=True):
 
 
 class ControllerHeartbeatAnswer(Header, frozen=True, kw_only=True, rename=wire(is_leader="isLeader")):
-    """Whether the controller that heard a heartbeat leads. RocketMQ's do not say."""
+    """Whether the controller that heard a heartbeat leads, and which epoch the broker's group is in.
+    RocketMQ's say neither."""
 
     is_leader: bool | None = None
+    master_epoch: Int32 | None = None
 
 
 class CleanBrokerDataRequest(

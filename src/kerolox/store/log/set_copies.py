@@ -19,6 +19,7 @@ class SetCopies:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self.leads = False
+        self.doubted = False  # whether it leads
         self.alone = False  # nobody else is in the set: what is written here is safe
         self.size = 0  # how many there are, this broker counted
         self.all_ack = True  # whether all of them have a message when it is acknowledged
@@ -34,6 +35,19 @@ class SetCopies:
         self.size = size
         self._progress.replicated = end
         self._progress.advance()
+        if not self.doubted:
+            for told in self.on_acked:
+                told()
+
+    def doubt(self) -> None:
+        """It is not known any more whether this broker leads: nobody is told that anything is safe."""
+        self.doubted = True
+        for told in self.on_left:
+            told()
+
+    def trust(self) -> None:
+        """It is known again."""
+        self.doubted = False
         for told in self.on_acked:
             told()
 
@@ -49,10 +63,10 @@ class SetCopies:
     # --- asked by those who wait -----------------------------------------------------------------------
 
     def having(self, offset: int) -> int:
-        return ALL if self.leads and offset <= self.reached(ALL) else 0
+        return ALL if self.leads and not self.doubted and offset <= self.reached(ALL) else 0
 
     def in_sync(self, end: int) -> int:
-        return ALL if self.leads else 0
+        return ALL if self.leads and not self.doubted else 0
 
     def reached(self, count: int) -> int:
         """Up to where the set has the log."""

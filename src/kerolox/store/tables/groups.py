@@ -25,6 +25,7 @@ class GroupTable(Table):
         self.groups: dict[str, GroupConfig] = {}
         self.forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion()
+        self.state_version = 0  # of a leader under a controller: its epoch
         self._unknown: dict[str, dict[str, Any]] = {}
 
     def create_system_groups(self) -> None:
@@ -34,23 +35,23 @@ class GroupTable(Table):
                 self.groups[name] = GroupConfig(group_name=name)
                 self.changed = True
 
-    def put(self, config: GroupConfig, *, state_version: int = 0) -> bool:
+    def put(self, config: GroupConfig) -> bool:
         """Create or change a group; False when it is so already."""
         if self.groups.get(config.group_name) == config:
             return False
         self.groups[config.group_name] = config
-        self.bump(state_version)
+        self.bump()
         return True
 
-    def remove(self, name: str, *, state_version: int = 0) -> GroupConfig | None:
+    def remove(self, name: str) -> GroupConfig | None:
         config = self.groups.pop(name, None)
         self._unknown.pop(name, None)
         forbidden = self.forbidden.pop(name, None)
         if config is not None or forbidden is not None:
-            self.bump(state_version)
+            self.bump()
         return config
 
-    def forbid(self, group: str, topic: str, bits: int, *, state_version: int = 0) -> None:
+    def forbid(self, group: str, topic: str, bits: int) -> None:
         """Set what the group may not do with the topic; 0 allows everything again."""
         topics = self.forbidden.setdefault(group, {})
         topics[topic] = bits
@@ -58,7 +59,7 @@ class GroupTable(Table):
             del topics[topic]
         if not topics:
             del self.forbidden[group]
-        self.bump(state_version)
+        self.bump()
 
     def replace(
         self,
@@ -73,8 +74,8 @@ class GroupTable(Table):
             self.forbidden = {group: dict(topics) for group, topics in forbidden.items()}
         self.changed = True
 
-    def bump(self, state_version: int = 0) -> None:
-        self.version = self.version.next(self._clock.wall_ms(), state_version)
+    def bump(self) -> None:
+        self.version = self.version.next(self._clock.wall_ms(), self.state_version)
         self.changed = True
 
     def _read(self, tree: Mapping[Any, Any]) -> None:

@@ -39,21 +39,22 @@ class TopicTable(Table):
         super().__init__(files, directory, clock=clock)
         self.topics: dict[str, TopicConfig] = {}
         self.version = DataVersion()
+        self.state_version = 0  # of a leader under a controller: its epoch
         self._unknown: dict[str, dict[str, Any]] = {}
 
-    def put(self, config: TopicConfig, *, state_version: int = 0) -> bool:
+    def put(self, config: TopicConfig) -> bool:
         """Create or change a topic; False when it is so already."""
         if self.topics.get(config.topic_name) == config:
             return False
         self.topics[config.topic_name] = config
-        self.bump(state_version)
+        self.bump()
         return True
 
-    def remove(self, name: str, *, state_version: int = 0) -> TopicConfig | None:
+    def remove(self, name: str) -> TopicConfig | None:
         config = self.topics.pop(name, None)
         self._unknown.pop(name, None)
         if config is not None:
-            self.bump(state_version)
+            self.bump()
         return config
 
     def replace(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
@@ -64,8 +65,8 @@ class TopicTable(Table):
         self.version = version
         self.changed = True
 
-    def bump(self, state_version: int = 0) -> None:
-        self.version = self.version.next(self._clock.wall_ms(), state_version)
+    def bump(self) -> None:
+        self.version = self.version.next(self._clock.wall_ms(), self.state_version)
         self.changed = True
 
     def _says_nothing(self, tree: Mapping[Any, Any]) -> bool:

@@ -1,0 +1,200 @@
+"""Keeps this broker's place under the controller: gets its id, registers, asks who leads, and asks for an
+election when nobody does.
+
+All of it goes on in the background, and is tried again until it works: a broker whose controller is away
+starts, listens, and tells everybody what it waits for. What the controller says goes to the role's queue
+(:mod:`kerolox.broker.controlled.role_turns`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from kerolox.broker.controlled.controllers import Controllers
+from kerolox.broker.controlled.heartbeats import Heartbeats
+from kerolox.broker.controlled.identity import Identity
+from kerolox.broker.controlled.lease_watch import LeaseWatch
+from kerolox.broker.controlled.mastership import (
+    Mastership,
+    News,
+    from_election,
+    from_notice,
+    from_registration,
+    from_replica_info,
+)
+from kerolox.broker.controlled.role_turns import RoleTurns
+from kerolox.broker.leadership import Leadership
+from kerolox.broker.options import BrokerOptions
+from kerolox.clock import Clock
+from kerolox.errors import KeroloxError, RequestFailed
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.headers import controller as headers
+
+log = logging.getLogger(__name__)
+
+AGAIN_FIRST_S = 0.2  # after a step of the start that failed, then twice as long
+AGAIN_MAX_S = 5.0
+NO_ROLE_S = 1.0  # so often who leads is asked while nobody does
+
+
+class Agent:
+    """Runs from :meth:`start` to :meth:`close`."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        clock: Clock,
+        leadership: Leadership,
+        controllers: Controllers,
+        identity: Identity,
+        heartbeats: Heartbeats,
+        watch: LeaseWatch,
+        turns: RoleTurns,
+        *,
+        address: str,
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._leadership = leadership
+        self._controllers = controllers
+        self._identity = identity
+        self._heartbeats = heartbeats
+        self._watch = watch
+        self._turns = turns
+        self._address = address
+        self._wake = asyncio.Event()
+        self._told = ""  # the last error
+        self._is_registered = False
+        self._task: asyncio.Task[None] | None = None
+        controllers.on_lost.append(self.look_now)
+        heartbeats.on_unknown.append(self._unknown)
+        heartbeats.on_epoch.append(self._heard_epoch)
+        turns.on_role.append(self.look_now)
+        leadership.wait("no controller has been asked yet")
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def look_now(self) -> None:
+        """Ask who leads without waiting for the next time."""
+        self._wake.set()
+
+    def notice(self, told: headers.BrokerRoleChanged, body: bytes, by: str) -> None:
+        """The controller says who leads. Raises ProtocolError."""
+        self._turns.offer(from_notice(told, body), f"a notice of {by}")
+
+    def _unknown(self) -> None:
+        self._is_registered = False
+        self.look_now()
+
+    def _heard_epoch(self, epoch: int) -> None:
+        if epoch > self._turns.heeded.epoch:
+            self.look_now()
+
+    # --- again and again --------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            self._wake.clear()
+            try:
+                await self._round()
+                self._went_well()
+                failures = 0
+                wait_s = self._pause_s
+            except KeroloxError as error:
+                self._failed(error)
+                wait_s = min(AGAIN_MAX_S, self._pause_s, AGAIN_FIRST_S * 2 ** min(failures, 10))
+                failures += 1
+            except Exception:
+                log.exception("controller_not_asked next='tried again'")
+                wait_s = AGAIN_MAX_S
+            timer = self._clock.call_later(wait_s, self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
+
+    @property
+    def _pause_s(self) -> float:
+        pause_s = self._options.who_leads_ms / 1000
+        return pause_s if self._turns.heeded.epoch else min(NO_ROLE_S, pause_s)
+
+    async def _round(self) -> None:
+        """Join, if that is not done; then ask who leads; if nobody does, for an election."""
+        if not self._identity.id:
+            id = await self._identity.obtain(self._controllers)
+            self._turns.start(id)
+        asked_s = self._clock.monotonic_s()
+        if not self._is_registered:
+            told = await self._register()
+            self._is_registered = True
+            self._heartbeats.start(self._identity.id)
+        else:
+            told = await self._who_leads()
+        found = self._turns.offer(told, "asked who leads")
+        if found in (News.NONE, News.IN_SYNC) and told.is_there and told.id == self._identity.id:
+            self._watch.confirmed(asked_s)
+        if not told.is_there and found in (News.EPOCH, News.NONE) and told.epoch >= self._turns.heeded.epoch:
+            told = await self._elect()
+            self._turns.offer(told, "an election that was asked for")
+
+    async def _register(self) -> Mastership:
+        options = self._options
+        answer = await self._controllers.ask(
+            RequestCode.CONTROLLER_REGISTER_BROKER,
+            headers.RegisterToControllerRequest(
+                cluster_name=options.cluster,
+                broker_name=options.broker_name,
+                broker_id=self._identity.id,
+                broker_address=self._address,
+                invoke_time=self._clock.wall_ms(),
+            ),
+        )
+        log.info("registered_at_controller id=%d controller=%r", self._identity.id, self._controllers.leader)
+        return from_registration(answer)
+
+    async def _who_leads(self) -> Mastership:
+        try:
+            answer = await self._controllers.ask(
+                RequestCode.CONTROLLER_GET_REPLICA_INFO,
+                headers.ReplicaInfoRequest(broker_name=self._options.broker_name),
+            )
+        except RequestFailed as error:
+            if error.response_code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
+                self._is_registered = False
+            raise
+        return from_replica_info(answer)
+
+    async def _elect(self) -> Mastership:
+        options = self._options
+        answer = await self._controllers.ask(
+            RequestCode.CONTROLLER_ELECT_MASTER,
+            headers.ElectMasterRequest(
+                cluster_name=options.cluster,
+                broker_name=options.broker_name,
+                broker_id=self._identity.id,
+                invoke_time=self._clock.wall_ms(),
+            ),
+            also=(ResponseCode.CONTROLLER_MASTER_STILL_EXIST,),
+        )
+        return from_election(answer)
+
+    # --- words ------------------------------------------------------------------------------------------
+
+    def _went_well(self) -> None:
+        if self._told:
+            log.info("controller_answers controller=%r", self._controllers.leader)
+            self._told = ""
+
+    def _failed(self, error: KeroloxError) -> None:
+        reason = str(error).partition("; failed ")[0]
+        if reason != self._told:
+            self._told = reason
+            log.warning("controller_not_asked error=%r next='tried again'", reason)
+        if self._leadership.waits_for:
+            self._leadership.wait(reason)

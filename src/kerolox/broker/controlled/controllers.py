@@ -1,0 +1,165 @@
+"""The controllers, and which of them leads: that one alone answers what brokers ask.
+
+Every controller says who leads. The one that says it of itself is asked at the address by which it was
+reached: what controllers tell of each other may be an address that is good for them alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kerolox.broker.options import BrokerOptions
+from kerolox.clock import Clock
+from kerolox.errors import KeroloxError, OptionError, RequestFailed
+from kerolox.front.caller import Caller, CallerEvents
+from kerolox.net.dialer import Dialer, split_address
+from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
+from kerolox.protocol.command import Command
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers.controller import ControllerMetadataAnswer
+
+log = logging.getLogger(__name__)
+
+ASK_S = 3.0
+LOOK_UP_S = 120.0  # between two look-ups of a name
+CONTROLLERS_MAX = 32
+
+
+class NoController(KeroloxError):
+    """No controller leads that could be asked."""
+
+    retriable = True
+
+
+def split_controllers(text: str) -> list[str]:
+    """``a:1;b:2`` → the addresses, each once. Raises OptionError."""
+    found = list(dict.fromkeys(part.strip() for part in text.replace(",", ";").split(";") if part.strip()))
+    if not 0 < len(found) <= CONTROLLERS_MAX:
+        raise OptionError("controllerAddr", text, f"1 to {CONTROLLERS_MAX} addresses, joined by semicolons")
+    for address in found:
+        try:
+            split_address(address)
+        except KeroloxError:
+            raise OptionError("controllerAddr", address, "host:port, or [ipv6]:port") from None
+    return found
+
+
+class Controllers(CallerEvents):
+    """Asks the one that leads. ``on_lost`` hears that the connection to it is gone, or that it does not lead
+    any more."""
+
+    def __init__(self, options: BrokerOptions, clock: Clock) -> None:
+        self.addresses = split_controllers(options.controllers)
+        self.leader = ""  # the address of the one that leads; empty: nobody is known to
+        self.on_lost: list[Callable[[], None]] = []
+        self.on_addresses: list[Callable[[], None]] = []  # hears that there are other ones
+        self._options = options
+        self._clock = clock
+        self._names = self.addresses if options.controllers_by_name else []
+        self._looked_up_s: float | None = None
+        self._told = ""  # the last error
+        self.dialer = Dialer(events=self, clock=clock, tls=options.own_tls)
+
+    async def close(self) -> None:
+        await self.dialer.close()
+
+    def closed(self, caller: Caller, reason: str, /) -> None:
+        if self.leader and self.dialer.connected_peer(self.leader) is None:
+            self.lost(self.leader, reason)
+
+    def lost(self, address: str, why: str) -> None:
+        """The controller at this address does not lead, or is not there: another one may lead."""
+        if address == self.leader:
+            log.info("controller_lost address=%r reason=%r", address, why)
+            self.leader = ""
+            for told in self.on_lost:
+                told()
+
+    async def ask(
+        self,
+        code: RequestCode,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        also: tuple[int, ...] = (),
+    ) -> Command:
+        """What the leading controller answers: with code 0, or one of ``also``. Raises RequestFailed for
+        another code, NoController when none leads, or what went wrong on the way."""
+        for last in (False, True):
+            address = self.leader or await self.find()
+            try:
+                answer = await self.dialer.call(address, code, header, body, timeout_s=ASK_S)
+            except KeroloxError as error:
+                self.lost(address, str(error))
+                raise
+            if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+                self.lost(address, "it says that it does not lead")
+                if not last:
+                    continue
+            if answer.code in (ResponseCode.SUCCESS, *also):
+                return answer
+            raise RequestFailed(answer.code, answer.remark, address=address, request=request_name(code))
+        raise AssertionError("not reached")
+
+    async def find(self) -> str:
+        """The address of the one that leads. Raises NoController."""
+        await self._look_up()
+        answers = await asyncio.gather(*[self._who_leads(address) for address in self.addresses])
+        leaders = [found for found in answers if isinstance(found, str) and found]
+        own = [found for found, address in zip(answers, self.addresses, strict=True) if found == address]
+        found = next(iter(own or leaders), "")
+        if not found:
+            texts = "; ".join(f"{one}" for one in answers if isinstance(one, KeroloxError))
+            raise NoController(
+                f"none of the controllers {', '.join(self.addresses)} leads: "
+                f"{texts or 'they have not elected a leader of their own'}"
+            )
+        if found != self.leader:
+            log.info("controller_found address=%r", found)
+        self.leader = found
+        return found
+
+    async def _who_leads(self, address: str) -> str | KeroloxError:
+        """Its own address if it leads itself; whom it names; empty if it knows of nobody."""
+        try:
+            answer = await self.dialer.call(
+                address, RequestCode.CONTROLLER_GET_METADATA_INFO, timeout_s=ASK_S
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                request = RequestCode.CONTROLLER_GET_METADATA_INFO.name
+                raise RequestFailed(answer.code, answer.remark, address=address, request=request)
+            told = answer.header(ControllerMetadataAnswer)
+        except KeroloxError as error:
+            return error
+        return address if told.is_leader else told.controller_leader_address or ""
+
+    async def _look_up(self) -> None:
+        """The addresses of a name, now and then."""
+        now_s = self._clock.monotonic_s()
+        if not self._names or (self._looked_up_s is not None and now_s - self._looked_up_s < LOOK_UP_S):
+            return
+        loop = asyncio.get_running_loop()
+        found: list[str] = []
+        for name in self._names:
+            host, port = split_address(name)
+            try:
+                for *_, place in await loop.getaddrinfo(host, port, type=1):
+                    ip = str(place[0])
+                    found.append(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}")
+            except OSError as error:
+                if str(error) != self._told:
+                    self._told = str(error)
+                    log.warning(
+                        "controllers_not_looked_up name=%r error=%r next='tried again'", name, self._told
+                    )
+        found = list(dict.fromkeys(found))[:CONTROLLERS_MAX]
+        if not found:
+            return
+        self._looked_up_s, self._told = now_s, ""
+        if set(found) != set(self.addresses):
+            log.info("controllers_looked_up names=%r addresses=%r", self._names, found)
+            self.addresses = found
+            for told in self.on_addresses:
+                told()

@@ -1,0 +1,127 @@
+"""Tells every controller that this broker lives, and how much of the log it has: any of them may lead next.
+
+All are asked for an answer. That of the one that leads renews the lease, from the moment the heartbeat was
+sent. RocketMQ's brokers send theirs one way, and its controllers answer whoever asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kerolox.broker.controlled.controllers import Controllers
+from kerolox.broker.controlled.lease import Lease
+from kerolox.broker.options import BrokerOptions
+from kerolox.clock import Clock
+from kerolox.errors import KeroloxError
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.command import Command
+from kerolox.protocol.headers.controller import ControllerHeartbeatAnswer
+from kerolox.protocol.headers.registration import BrokerHeartbeatRequest
+
+log = logging.getLogger(__name__)
+
+
+class LogState(NamedTuple):
+    """How much of the log a broker has: by this the controller elects."""
+
+    epoch: int
+    max_offset: int
+    confirmed: int
+
+
+class Heartbeats:
+    """From :meth:`start` on. ``on_unknown`` hears that the leading controller does not know this broker,
+    ``on_epoch`` the epoch it is in, if it says so."""
+
+    def __init__(
+        self,
+        controllers: Controllers,
+        lease: Lease,
+        options: BrokerOptions,
+        clock: Clock,
+        *,
+        address: str,
+        state: Callable[[], LogState],
+    ) -> None:
+        self.on_unknown: list[Callable[[], None]] = []
+        self.on_epoch: list[Callable[[int], None]] = []
+        self._controllers = controllers
+        self._lease = lease
+        self._options = options
+        self._clock = clock
+        self._address = address
+        self._state = state
+        self._id = 0
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        controllers.on_addresses.append(self._to_all)
+
+    def start(self, id: int) -> None:
+        self._id = id
+        self._to_all()
+
+    async def close(self) -> None:
+        tasks, self._tasks = list(self._tasks.values()), {}
+        self._id = 0
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _to_all(self) -> None:
+        """One task for each controller: none waits for another. The one that leads is among them, also where
+        only the others know its address."""
+        if not self._id:
+            return
+        wanted = {*self._controllers.addresses, *filter(None, (self._controllers.leader,))}
+        for address in self._tasks.keys() - wanted:
+            self._tasks.pop(address).cancel()
+        for address in sorted(wanted - self._tasks.keys()):
+            self._tasks[address] = asyncio.get_running_loop().create_task(self._run(address))
+
+    async def _run(self, address: str) -> None:
+        while True:
+            sent_s = self._clock.monotonic_s()
+            try:
+                self._heard(address, await self._send(address), sent_s)
+            except KeroloxError as error:
+                self._controllers.lost(address, str(error))
+            if self._controllers.leader not in self._tasks:
+                self._to_all()
+            took_s = self._clock.monotonic_s() - sent_s
+            await self._clock.sleep(max(0.0, self._options.alive_ms / 1000 - took_s))
+
+    async def _send(self, address: str) -> Command:
+        options, state = self._options, self._state()
+        header = BrokerHeartbeatRequest(
+            cluster_name=options.cluster,
+            broker_addr=self._address,
+            broker_name=options.broker_name,
+            broker_id=self._id,
+            epoch=state.epoch,
+            max_offset=state.max_offset,
+            confirm_offset=state.confirmed,
+            heartbeat_timeout_mills=options.controller_silence_ms,
+            election_priority=options.election_priority,
+        )
+        return await self._controllers.dialer.call(
+            address, RequestCode.BROKER_HEARTBEAT, header, timeout_s=options.alive_timeout_ms / 1000
+        )
+
+    def _heard(self, address: str, answer: Command, sent_s: float) -> None:
+        controllers = self._controllers
+        told = answer.header(ControllerHeartbeatAnswer)
+        leads = told.is_leader
+        if leads is None:
+            leads = address == controllers.leader
+        if answer.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED and leads:
+            for hears in self.on_unknown:
+                hears()
+        elif answer.code == ResponseCode.SUCCESS and leads:
+            self._lease.renew(sent_s)
+            if told.master_epoch is not None:
+                for listens in self.on_epoch:
+                    listens(told.master_epoch)
+        elif address == controllers.leader:
+            controllers.lost(address, f"its answer to a heartbeat: {answer.code} {answer.remark}")

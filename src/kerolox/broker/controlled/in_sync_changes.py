@@ -1,0 +1,142 @@
+"""Asks the controller to change the in-sync set, whenever the leader sees that others are in sync.
+
+One question at a time, until it is answered for good: a set that was asked for counts until it is known that
+it was refused, for the controller may have taken it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kerolox.broker.controlled.controllers import Controllers
+from kerolox.broker.controlled.role_turns import RoleTurns
+from kerolox.broker.leadership import Leadership
+from kerolox.broker.options import BrokerOptions
+from kerolox.clock import Clock
+from kerolox.errors import KeroloxError, RequestFailed
+from kerolox.protocol.bodies.controller import SyncStateSet
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.headers.controller import AlterSyncStateSetRequest
+from kerolox.replication.in_sync_set import InSyncSet
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 0.5  # after a question without an answer, or one that was refused
+
+# It was refused because somebody knows better: who leads, or which set there is, is asked first.
+_STALE = (
+    ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+    ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+    ResponseCode.CONTROLLER_INVALID_MASTER,
+    ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+)
+
+
+class InSyncChanges:
+    """``look_now`` asks the controller who leads, and with which set."""
+
+    def __init__(
+        self,
+        in_sync: InSyncSet,
+        controllers: Controllers,
+        turns: RoleTurns,
+        leadership: Leadership,
+        options: BrokerOptions,
+        clock: Clock,
+        *,
+        look_now: Callable[[], None],
+    ) -> None:
+        self._in_sync = in_sync
+        self._controllers = controllers
+        self._turns = turns
+        self._leadership = leadership
+        self._options = options
+        self._clock = clock
+        self._look_now = look_now
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._told = ""  # the last error
+        in_sync.on_wanted.append(self._wake.set)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            wanted = self._in_sync.wanted() if self._leadership.leads else None
+            if wanted is None:
+                self._wake.clear()
+                timer = self._clock.call_later(self._options.in_sync_check_ms / 1000, self._wake.set)
+                await self._wake.wait()
+                timer.cancel()
+                continue
+            try:
+                await self._ask(wanted)
+            except Exception:
+                log.exception("in_sync_not_changed wanted=%s next='tried again'", sorted(wanted))
+                await self._clock.sleep(AGAIN_S)
+
+    async def _ask(self, wanted: frozenset[int]) -> None:
+        """Ask until there is an answer."""
+        epoch = self._turns.heeded.epoch
+        set_epoch = self._in_sync.set_epoch
+        before = self._in_sync.members
+        self._in_sync.asked(wanted)
+        while self._leadership.leads and self._turns.heeded.epoch == epoch:
+            if self._in_sync.set_epoch != set_epoch:
+                return  # the answer came another way
+            try:
+                answer = await self._controllers.ask(
+                    RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+                    AlterSyncStateSetRequest(
+                        broker_name=self._options.broker_name,
+                        master_broker_id=self._turns.id,
+                        master_epoch=epoch,
+                        invoke_time=self._clock.wall_ms(),
+                    ),
+                    SyncStateSet(sync_state_set=wanted, sync_state_set_epoch=set_epoch).encode(),
+                )
+            except RequestFailed as error:
+                await self._refused(wanted, error, set_epoch)
+                return
+            except KeroloxError as error:
+                # It may have been carried out: the set that was asked for counts, and is asked for again.
+                self._tell(wanted, error)
+                await self._clock.sleep(AGAIN_S)
+                continue
+            told = SyncStateSet.decode(answer.body)
+            if self._turns.heeded.epoch == epoch and self._leadership.leads:
+                self._in_sync.adopt(told.sync_state_set, told.sync_state_set_epoch)
+                self._told = ""
+                log.info(
+                    "in_sync_changed from=%s to=%s epoch=%d set_epoch=%d confirmed=%d",
+                    sorted(before), sorted(told.sync_state_set), epoch, told.sync_state_set_epoch,
+                    self._in_sync.confirmed_end(),
+                )  # fmt: skip
+            return
+
+    async def _refused(self, wanted: frozenset[int], error: RequestFailed, set_epoch: int) -> None:
+        self._tell(wanted, error)
+        if error.response_code in _STALE:
+            # The controller has another set, this one perhaps: asked once before, and the answer lost.
+            self._look_now()
+        await self._clock.sleep(AGAIN_S)
+        if self._in_sync.set_epoch == set_epoch:
+            self._in_sync.refused()
+
+    def _tell(self, wanted: frozenset[int], error: KeroloxError) -> None:
+        reason = str(error).partition("; failed ")[0]
+        if reason != self._told:
+            self._told = reason
+            log.warning(
+                "in_sync_not_changed wanted=%s error=%r next='asked again; what is sent meanwhile waits for "
+                "all of both sets'",
+                sorted(wanted), reason,
+            )  # fmt: skip

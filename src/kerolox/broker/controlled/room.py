@@ -1,0 +1,165 @@
+"""A broker under a controller: its place in its group, and whether it leads.
+
+The parts are made and connected here. Requests: NOTIFY_BROKER_ROLE_CHANGED, by which the controller says who
+leads, and GET_BROKER_EPOCH_CACHE, by which tools ask which leader wrote which part of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kerolox.broker.base import Base
+from kerolox.broker.controlled.agent import Agent
+from kerolox.broker.controlled.controllers import Controllers
+from kerolox.broker.controlled.heartbeats import Heartbeats, LogState
+from kerolox.broker.controlled.identity import Identity
+from kerolox.broker.controlled.in_sync_changes import InSyncChanges
+from kerolox.broker.controlled.leader_search import LeaderSearch
+from kerolox.broker.controlled.lease import Lease
+from kerolox.broker.controlled.lease_watch import LeaseWatch
+from kerolox.broker.controlled.role_turns import RoleTurns
+from kerolox.broker.figures.metrics import MetricText
+from kerolox.broker.figures.room import Figures
+from kerolox.broker.tables.room import Tables
+from kerolox.front.requests import Answer, Request, Row
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.controller import EpochRanges
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.headers.controller import BrokerRoleChanged
+from kerolox.replication.epoch_mode import EpochMode
+
+log = logging.getLogger(__name__)
+
+
+class Controlled:
+    """``took_role`` hears when this broker has taken a role: name servers are told then."""
+
+    def __init__(
+        self,
+        base: Base,
+        tables: Tables,
+        figures: Figures,
+        mode: EpochMode,
+        dialer: Dialer,
+        *,
+        took_role: Callable[[], None],
+    ) -> None:
+        options, clock = base.options, base.clock
+        self._options = options
+        self._clock = clock
+        self._store = base.store
+        self._leadership = base.leadership
+        self._mode = mode
+        address = base.endpoints.address
+        self.controllers = Controllers(options, clock)
+        self.identity = Identity(options, address, clock)
+        self.lease = Lease(clock, options.controller_silence_ms / 1000)
+        self.heartbeats = Heartbeats(
+            self.controllers, self.lease, options, clock, address=address, state=self._log_state
+        )
+        self.search = LeaderSearch(base.leadership, dialer, clock)
+        self.turns = RoleTurns(
+            base.store, base.leadership, tables, mode.history, mode.in_sync, self.search, clock
+        )
+        self.watch = LeaseWatch(self.lease, base.store, base.leadership, options, clock)
+        self.agent = Agent(
+            options, clock, base.leadership, self.controllers, self.identity, self.heartbeats, self.watch,
+            self.turns, address=address,
+        )  # fmt: skip
+        self.in_sync_changes = InSyncChanges(
+            mode.in_sync, self.controllers, self.turns, base.leadership, options, clock,
+            look_now=self.agent.look_now,
+        )  # fmt: skip
+        self.identity.on_known.append(self._known_as)
+        self.turns.on_role += [self.watch.look, took_role]
+        self.lease.on_renewed.append(self.agent.look_now)
+        figures.metrics.more.append(self.metrics)
+
+    def start(self) -> None:
+        self.agent.start()
+        self.in_sync_changes.start()
+
+    async def close(self) -> None:
+        """Ask nothing more. The connections to the controllers are closed last: then another is elected."""
+        await self.in_sync_changes.close()
+        await self.agent.close()
+        await self.search.close()
+        await self.turns.close()
+        await self.heartbeats.close()
+        self.lease.close()
+        await self.controllers.close()
+
+    def doubt(self) -> None:
+        """The leader is lost, or cannot be copied from: who leads?"""
+        self.agent.look_now()
+        heeded = self.turns.heeded
+        if heeded.is_there and heeded.id != self.identity.id:
+            self.search.look_for(heeded.address)
+
+    def _known_as(self, id: int) -> None:
+        self._mode.own_id = id
+
+    def _log_state(self) -> LogState:
+        return LogState(self._mode.history.last, self._store.log.max_offset, self._store.progress.confirmed)
+
+    # --- for controllers and tools ----------------------------------------------------------------------
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.NOTIFY_BROKER_ROLE_CHANGED, self.role_changed, BrokerRoleChanged),
+            (RequestCode.GET_BROKER_EPOCH_CACHE, self.epochs, None),
+        ]
+
+    def role_changed(self, request: Request[BrokerRoleChanged]) -> Answer:
+        self.agent.notice(request.header, request.body, request.caller.address)
+        return Answer()
+
+    def epochs(self, request: Request[None]) -> Answer:
+        body = EpochRanges(
+            broker_id=self._leadership.id,
+            broker_name=self._options.broker_name,
+            cluster_name=self._options.cluster,
+            epoch_list=self._mode.history.ranges(),
+            max_offset=self._store.log.max_offset,
+        )
+        return Answer(body=body.encode())
+
+    def runtime_info(self) -> dict[str, object]:
+        """How this broker stands with the controller, in words."""
+        heeded = self.turns.heeded
+        told: dict[str, object] = {
+            "controllerId": self.identity.id,
+            "controllerLeader": self.controllers.leader,
+            "masterEpoch": heeded.epoch,
+            "masterBrokerId": heeded.id,
+            "confirmedOffset": self._store.progress.confirmed,
+        }
+        if self._leadership.waits_for:
+            told["waitsFor"] = self._leadership.waits_for
+        if self._leadership.leads:
+            told["inSyncSet"] = ";".join(map(str, sorted(self._mode.in_sync.members)))
+            told["leaseRemainingMs"] = int(self.lease.remaining_s * 1000)
+        return told
+
+    def metrics(self, out: MetricText) -> None:
+        heeded, leads = self.turns.heeded, self._leadership.leads
+        out.metric("kerolox_leads", "gauge", "Whether this broker leads its group.", [({}, leads)])
+        out.metric(
+            "kerolox_master_epoch", "gauge", "How many elections this broker's group has had, as it knows.",
+            [({}, heeded.epoch)],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_in_sync_replicas", "gauge",
+            "Of a leader: replicas that have all that is acknowledged, itself counted.",
+            [({}, len(self._mode.in_sync.members))] if leads else [],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_confirmed_offset", "gauge", "Up to where the log may be read.",
+            [({}, self._store.progress.confirmed)],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_controller_lease_seconds", "gauge",
+            "Of a leader: how long it takes messages unless a controller answers.",
+            [({}, self.lease.remaining_s)] if leads else [],
+        )  # fmt: skip
