@@ -243,6 +243,7 @@ class Broker(CallerEvents):
             self.clock,
             tls=self.options.own_tls,
             acting=self.options.acting,
+            electable=self.options.controlled,
         )
         replication.follower.on_copying.append(self.table_copy.copy_now)
         self.group_watch = GroupWatch(

@@ -129,6 +129,8 @@ async def bury(broker: Broker) -> None:
     """Close what is left of a broker whose files are dead. First, and at once, its connections: nobody hears
     from it any more."""
     servers, replication = broker.ports.servers, broker.replication
+    if broker.controlled is not None:
+        await broker.controlled.controllers.close()
     for peer in [peer for server in servers for peer in server.peers]:
         peer.close("the broker was killed", at_once=True)
     for follower in list(replication.leader.followers):

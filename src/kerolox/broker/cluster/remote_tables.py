@@ -58,6 +58,17 @@ class RemoteTables:
             found |= table.topic_config_table
         return TopicConfigTable(data_version=pages[0].data_version, topic_config_table=found)
 
+    async def topics_version(self) -> DataVersion:
+        """The version alone, with one topic. A broker that knows no pages gives all of them."""
+        asked = AllTopicConfigRequest(topic_seq=0, max_topic_num=1)
+        answer = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, asked)
+        return (await asyncio.to_thread(TopicConfigTable.decode, answer.body)).data_version
+
+    async def groups_version(self) -> DataVersion:
+        asked = AllGroupConfigRequest(group_seq=0, max_group_num=1)
+        answer = await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, asked)
+        return (await asyncio.to_thread(GroupConfigTable.decode, answer.body)).data_version
+
     async def groups(self) -> GroupConfigTable:
         async def page(first: int, version: str | None) -> tuple[GroupConfigTable, int, int | None]:
             asked = AllGroupConfigRequest(group_seq=first, max_group_num=PAGE, data_version=version)

@@ -28,7 +28,7 @@ from kerolox.net.tls import ClientTls
 from kerolox.protocol.bodies.groups import GroupConfigTable, RequestModeTable
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from kerolox.protocol.bodies.stats import TimerMetrics
-from kerolox.protocol.bodies.topics import TopicConfigTable
+from kerolox.protocol.bodies.topics import DataVersion, TopicConfigTable
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.table import Table
 
@@ -39,6 +39,11 @@ T = TypeVar("T")
 COPY_S = 10.0
 TIMER_S = 3.0  # the timer's checkpoint: so late a follower that leads knows what was delivered
 ACTING_S = 1.0  # the same of delays too, for a follower that may act for its leader
+SOON_S = 0.25  # so often a follower that may be elected asks whether topics and groups are other ones,
+PROGRESS_S = (
+    1.0  # and so often how far groups and delays are: but at most a twentieth of the time is spent so
+)
+PROGRESS_SHARE = 20
 
 
 class TableCopy:
@@ -46,6 +51,7 @@ class TableCopy:
     servers anew who leads, and tells them of topics that are other ones now. Without a timer there is nothing
     of it to copy.
     ``acting``: this broker may act for its leader, and has to know soon what that has delivered.
+    ``electable``: it may have to lead at any moment, with all the topics there are.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class TableCopy:
         *,
         tls: ClientTls | None = None,
         acting: bool = False,
+        electable: bool = False,
     ) -> None:
         self.passes = 0  # in which every table was copied
         self._store = store
@@ -73,6 +80,8 @@ class TableCopy:
         self._clock = clock
         self._dialer = Dialer(clock=clock, tls=tls)
         self._acting = acting
+        self._electable = electable
+        self._progress_s = 0.0  # when the next look at progress is due
         self._failed: dict[str, str] = {}  # by table, the error that was told last
         self._ends: dict[str, dict[int, int]] = {}  # of all queues, when topics were asked for
         self._asked = False
@@ -109,6 +118,8 @@ class TableCopy:
                 if is_asked or now_s >= next_s:
                     await self._copy(leader, remote)
                     next_s = self._clock.monotonic_s() + COPY_S
+                elif self._electable:
+                    await self._copy_changes(leader, remote)
                 if self._acting:
                     await self._take(leader, "delay offsets", remote.delay_offsets, self._delay_offsets)
                 if self._timers is not None:
@@ -120,7 +131,8 @@ class TableCopy:
     async def _pause(self) -> None:
         """Until it is time for the timer, or somebody asks."""
         self._wake.clear()
-        timer = self._clock.call_later(ACTING_S if self._acting else TIMER_S, self._wake.set)
+        pause_s = SOON_S if self._electable else ACTING_S if self._acting else TIMER_S
+        timer = self._clock.call_later(pause_s, self._wake.set)
         if not self._asked:
             await self._wake.wait()
         timer.cancel()
@@ -140,6 +152,27 @@ class TableCopy:
         if self._timers is not None:
             done.append(await take(leader, "timer metrics", remote.timer_metrics, self._timer_metrics))
         self.passes += all(done)
+
+    async def _copy_changes(self, leader: LeaderAddress, remote: RemoteTables) -> None:
+        """What a new leader must not lack: topics and groups when they are other ones, and progress."""
+        take = self._take
+        self._ends = {topic: self._ends_of(topic) for topic in self._store.queues.by_topic}
+        if await self._differs(leader, "topics", remote.topics_version, self._tables.topics.table.version):
+            await take(leader, "topics", remote.topics, self._topics)
+        if await self._differs(leader, "groups", remote.groups_version, self._groups.table.version):
+            await take(leader, "groups", remote.groups, self._group_settings)
+        began_s = self._clock.monotonic_s()
+        if began_s >= self._progress_s:
+            await take(leader, "consumer offsets", remote.offsets, self._offsets)
+            await take(leader, "delay offsets", remote.delay_offsets, self._delay_offsets)
+            ended_s = self._clock.monotonic_s()
+            self._progress_s = ended_s + max(PROGRESS_S, PROGRESS_SHARE * (ended_s - began_s))
+
+    async def _differs(
+        self, leader: LeaderAddress, what: str, ask: Callable[[], Awaitable[DataVersion]], own: DataVersion
+    ) -> bool:
+        found: list[DataVersion] = []
+        return await self._take(leader, what, ask, found.append) and found != [own]
 
     async def _take(
         self,
