@@ -61,7 +61,7 @@ ROOMS = {
         "exporter broker",
     ),
     "controller": (
-        "options state requests",
+        "etcd_access options state requests",
         "apply election",
         "decide",
         "live",

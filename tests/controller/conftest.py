@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from kerolox.protocol.headers import controller as headers
 from kerolox.protocol.headers.registration import BrokerHeartbeatRequest
 from kerolox.testing.clock import ManualClock
 from kerolox.testing.controller import running_controller
+
+from .etcd_kit import EtcdMembers, etcd_or_skip
 
 A, C = "broker-a", "DefaultCluster"
 
@@ -124,6 +126,13 @@ async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> Non
             return
         await asyncio.sleep(0.01)
     raise AssertionError("it did not come to pass in time")
+
+
+@pytest.fixture(scope="session")
+def etcd_members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
+    """Three members that nobody disturbs; each test takes keys of its own."""
+    with etcd_or_skip(tmp_path_factory.mktemp("etcd")) as members:
+        yield members
 
 
 @pytest.fixture

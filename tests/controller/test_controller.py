@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kerolox.controller.carriers.carrier import LeadingController
-from kerolox.controller.carriers.embedded import EmbeddedCarrier, StateUnusable
+from kerolox.controller.carriers.document import StateUnusable
+from kerolox.controller.carriers.embedded import EmbeddedCarrier
 from kerolox.controller.controller import Controller
 from kerolox.controller.options import ControllerOptions
 from kerolox.errors import OptionError
@@ -284,7 +285,12 @@ async def test_one_that_does_not_lead_says_so(
     for answer in (await one.elect(), await one.register(), await one.alter(1, epoch=1, set_epoch=2)):
         assert answer.code == ResponseCode.CONTROLLER_NOT_LEADER
         assert answer.remark == "The controller is not in leader state"
-    assert (await one.heartbeat()).code == 0  # heard all the same
+    # Heard all the same; but a master must not believe that nobody else is elected.
+    before = len(controller.live)
+    one.id = 77
+    assert (await one.heartbeat()).code == ResponseCode.CONTROLLER_NOT_LEADER
+    assert len(controller.live) == before + 1
+    one.id = 1
     told = (await one.ask(Code.CONTROLLER_GET_METADATA_INFO)).header(headers.ControllerMetadataAnswer)
     assert (told.controller_leader_id, told.controller_leader_address) == ("n9", "elsewhere:1")
     assert told.is_leader is False
@@ -337,7 +343,18 @@ def test_peers_as_rocketmq_has_them() -> None:
 
     assert of("").own_peer is None
     own = of("controllerDLegerPeers=n0-10.0.0.5:9878\ncontrollerDLegerSelfId=n0")
-    assert own.own_peer == ("10.0.0.5", 9878)
+    assert own.own_peer == ("n0", "10.0.0.5", 9878)
+    several = "controllerDLegerPeers=n0-10.0.0.5:1;n1-[::1]:2\ncontrollerDLegerSelfId=n1\n"
+    with pytest.raises(OptionError, match="through etcd"):
+        of(several).own_peer  # noqa: B018
+    own = of(several + "controllerCarrier=etcd\n")
+    assert own.own_peer is not None
+    assert (own.own_peer.address, [peer.id for peer in own.all_peers]) == ("[::1]:2", ["n0", "n1"])
+    for wrong in ("", "10.0.0.1", "ftp://10.0.0.1:1", "http://10.0.0.1:x"):
+        with pytest.raises(OptionError, match="etcdEndpoints"):
+            of(f"controllerCarrier=etcd\netcdEndpoints={wrong}").etcd  # noqa: B018
+    there = of("controllerCarrier=etcd\netcdEndpoints=http://a:1,https://[::1]:2/;c:3").etcd
+    assert there.endpoints == (("a:1", False), ("[::1]:2", True), ("c:3", False))
     for wrong in ("n0-1.2.3.4:1;n1-1.2.3.5:1", "n1-1.2.3.4:1", "n0-1.2.3.4", "n0"):
         with pytest.raises(OptionError, match="controllerDLegerPeers"):
             of(f"controllerDLegerPeers={wrong}").own_peer  # noqa: B018

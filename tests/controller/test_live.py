@@ -86,6 +86,31 @@ async def test_who_was_heard_and_lost_is_known_to_be_gone() -> None:
     assert table.view([A]).is_settled
 
 
+async def test_who_leads_anew_knows_nothing_of_those_it_has_not_heard_since() -> None:
+    """Another controller heard them, and told them so, until a moment ago."""
+    clock = ManualClock()
+    table = LiveTable(clock)
+    table.hear((A, 1), ONE, LastSign())
+    table.hear((A, 2), OTHER, LastSign(), 3.0)
+    table.hear((A, 4), ONE, LastSign())
+    await clock.advance(2)
+    table.lose(ONE)
+    await clock.advance(HEARTBEAT_TIMEOUT_S)
+    assert table.view([A]).is_settled
+    table.hear((A, 3), OTHER, LastSign(), 3.0)
+    table.begin()
+    found = table.view([A])
+    assert not found.is_settled
+    assert found.gone == set()
+    await clock.advance(1)
+    table.hear((A, 4), OTHER, LastSign(), 3.0)
+    await clock.advance(4)
+    assert {key for key, _ in table.expire()} == {(A, 2), (A, 3), (A, 4)}
+    assert table.view([A]).gone == {(A, 4)}  # its whole time has passed under this one
+    await clock.advance(5)
+    assert table.view([A]).is_settled
+
+
 async def test_there_is_room_for_so_many(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.config_file import ConfigFile
 from kerolox.controller.carriers.carrier import Carrier, Deposed, LeadingController
-from kerolox.controller.carriers.embedded import EmbeddedCarrier
+from kerolox.controller.carriers.chosen import chosen_carrier
 from kerolox.controller.decide import Decision
-from kerolox.controller.handlers import ControllerHandlers, GroupHandlers
+from kerolox.controller.handlers import NOT_LEADER, ControllerHandlers, GroupHandlers
 from kerolox.controller.live import LiveTable
 from kerolox.controller.notices import RoleNotices
-from kerolox.controller.options import ControllerOptions
+from kerolox.controller.options import ControllerOptions, ControllerPeer
 from kerolox.controller.requests import NOBODY, ControllerRequest, Elect, Register
 from kerolox.controller.state import MasterChosen, ReplicaGroup
 from kerolox.controller.term import Term
@@ -32,14 +32,11 @@ from kerolox.net.dialer import Dialer
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import PeerLimits
 from kerolox.net.server import Server
-from kerolox.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
 FIRST_SCAN_S = 2.0
 CAMPAIGN_PAUSE_S = 1.0  # after a failure, before trying to lead again
-
-_NOT_LEADER = Answer(code=ResponseCode.CONTROLLER_NOT_LEADER, remark="The controller is not in leader state")
 
 
 class Controller(CallerEvents):
@@ -56,7 +53,7 @@ class Controller(CallerEvents):
         self.live = LiveTable(clock)
         self.leading: LeadingController | None = None  # of all controllers
         self.advertised = ""  # where others reach this one
-        self._carrier = carrier or EmbeddedCarrier(self.options.store_path)
+        self._carrier = carrier or chosen_carrier(self.options, clock)
         self._clock = clock
         self._config_file = ConfigFile(self.options.config_store_path)
         self._dialer = Dialer(clock=clock, tls=self.options.own_tls)
@@ -75,15 +72,17 @@ class Controller(CallerEvents):
         self._server = Server(
             self._handlers(),
             host=self.options.bind_address,
-            port=self.options.listen_port if peer is None else peer[1],
+            port=self.options.listen_port if peer is None else peer.port,
             events=self,
             limits=PeerLimits(idle_s_max=self.options.server_channel_max_idle_time_seconds),
             tls=self.options.tls,
             clock=self._clock,
         )
         await self._server.bind()
-        host = await asyncio.to_thread(reachable_host, self.options.bind_address) if peer is None else peer[0]
-        self.advertised = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        host = (
+            await asyncio.to_thread(reachable_host, self.options.bind_address) if peer is None else peer.host
+        )
+        self.advertised = ControllerPeer(self.options.self_id, host, self.port).address
         await self._carrier.open()
         self._start(self._watch())
         self._start(self._campaign())
@@ -132,12 +131,13 @@ class Controller(CallerEvents):
 
     @property
     def is_leader(self) -> bool:
-        return self._term is not None
+        return self._leading_term() is not None
 
     @property
     def groups(self) -> dict[str, ReplicaGroup]:
         """What it knows while it leads."""
-        return {} if self._term is None else dict(self._term.state.groups)
+        term = self._leading_term()
+        return {} if term is None else dict(term.state.groups)
 
     def _handlers(self) -> RemotingHandlers:
         # Heartbeats must be heard however many wait for a change: they are plain functions, and never wait.
@@ -161,17 +161,22 @@ class Controller(CallerEvents):
 
     async def _campaign(self) -> None:
         """Lead, whenever that is possible."""
+        complaint = ""
         while True:
             try:
                 token = await self._carrier.lead(self.options.self_id, self.advertised)
                 stored = await self._carrier.load()
             except KeroloxError as error:
-                log.warning("not_leading error=%r next='tried again in a moment'", str(error))
+                if complaint != (complaint := str(error)):
+                    log.warning("not_leading error=%r next='tried again and again'", complaint)
                 await self._clock.sleep(CAMPAIGN_PAUSE_S)
                 continue
+            complaint = ""
             self._deposed.clear()
+            self.live.begin()
             self._term = Term(self._carrier, token, stored, self.live)
             log.info("controller_leads token=%d groups=%d", token, len(stored.state.groups))
+            self._look_for_masters()
             await self._deposed.wait()
 
     def _step_down(self, why: str) -> None:
@@ -179,21 +184,27 @@ class Controller(CallerEvents):
         self._term = None
         self._deposed.set()
 
+    def _leading_term(self) -> Term | None:
+        """The term, while nobody else can lead: a lease may end before anybody tells."""
+        term = self._term
+        return term if term is not None and self._carrier.holds(term.token) else None
+
     # --- deciding -----------------------------------------------------------------------------
 
     def look(self, request: ControllerRequest) -> Answer:
-        return _NOT_LEADER if self._term is None else self._term.look(request).answer
+        term = self._leading_term()
+        return NOT_LEADER if term is None else term.look(request).answer
 
     async def change(self, request: ControllerRequest) -> Answer:
-        term = self._term
+        term = self._leading_term()
         if term is None:
-            return _NOT_LEADER
+            return NOT_LEADER
         try:
             decision = await term.change(request)
         except Deposed as error:
             if self._term is term:
                 self._step_down(str(error))
-            return _NOT_LEADER
+            return NOT_LEADER
         # Who asks for itself hears it in the answer; a broker does so before it listens.
         by = NOBODY
         if isinstance(request, Register) or (isinstance(request, Elect) and not request.is_wanted):
@@ -202,15 +213,17 @@ class Controller(CallerEvents):
         return decision.answer
 
     def knows(self, group: str, id: int) -> bool:
-        if self._term is None:
+        term = self._leading_term()
+        if term is None:
             return True
-        known = self._term.state.groups.get(group)
+        known = term.state.groups.get(group)
         return known is not None and id in known.replicas
 
     def epoch(self, group: str) -> int | None:
-        if self._term is None:
+        term = self._leading_term()
+        if term is None:
             return None
-        known = self._term.state.groups.get(group)
+        known = term.state.groups.get(group)
         return 0 if known is None else known.master_epoch
 
     def _tell(self, term: Term, decision: Decision, by: int) -> None:
@@ -286,6 +299,8 @@ class Controller(CallerEvents):
     # --- tasks --------------------------------------------------------------------------------
 
     def _scan(self, name: str, delay_s: float, look: Any) -> None:
+        if name in self._scans:
+            self._scans[name].cancel()
         if not self._closed:
             self._scans[name] = self._clock.beat(delay_s, look)
 

@@ -34,9 +34,14 @@ from kerolox.protocol.headers.registration import BrokerHeartbeatRequest
 
 log = logging.getLogger(__name__)
 
+NOT_LEADER = Answer(code=ResponseCode.CONTROLLER_NOT_LEADER, remark="The controller is not in leader state")
+
 
 class Decider(Protocol):
     """The controller, as far as requests see it."""
+
+    @property
+    def is_leader(self) -> bool: ...
 
     def look(self, request: ControllerRequest) -> Answer:
         """Answer what changes nothing."""
@@ -155,7 +160,8 @@ class GroupHandlers:
 
     def heartbeat(self, request: Request[BrokerHeartbeatRequest]) -> Answer:
         """Heard by every controller, whether it leads or not: it may have to lead next. The answer says
-        whether it does, and the epoch, as RocketMQ's do not: a master that missed a notice hears of it so."""
+        whether it does, and the epoch, as RocketMQ's do not: by that a master knows that nobody else is
+        elected, or that it missed a notice."""
         told = request.header
         if told.broker_id is None:
             return Answer(code=ResponseCode.CONTROLLER_INVALID_REQUEST, remark="a heartbeat without brokerId")
@@ -222,9 +228,13 @@ class ControllerHandlers:
             controller_leader_id=None if leader is None else leader.id,
             controller_leader_address=None if leader is None else leader.address,
             is_leader=self._place.is_leader,
-            peers=f"{self._options.self_id}:{self._place.advertised};",
+            peers="".join(f"{id}:{address};" for id, address in self._peers()),
         )
         return Answer(header=header)
+
+    def _peers(self) -> list[tuple[str, str]]:
+        peers = [(peer.id, peer.address) for peer in self._options.all_peers]
+        return peers or [(self._options.self_id, self._place.advertised)]
 
     async def update(self, request: Request[None]) -> Answer:
         wanted = read_properties(request.body)

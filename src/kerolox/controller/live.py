@@ -34,7 +34,8 @@ class LiveBroker:
 
 
 class LiveTable:
-    """The brokers that live. It begins empty, and is settled when everybody had time to be heard."""
+    """The brokers that live. It is settled when everybody had time to be heard since its controller began to
+    lead: before, another controller may have told a broker that it is heard, which it is not here."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -50,6 +51,11 @@ class LiveTable:
     @property
     def is_settled(self) -> bool:
         return self._clock.monotonic_s() - self._began_s >= HEARTBEAT_TIMEOUT_S
+
+    def begin(self) -> None:
+        """This controller leads from now on. Who was not heard before may be there all the same."""
+        self._began_s = self._clock.monotonic_s()
+        self._gone.clear()
 
     def hear(self, key: ReplicaKey, caller: Caller, sign: LastSign, timeout_s: float | None = None) -> None:
         """A heartbeat: what it says now counts, and the connection it came over."""
@@ -89,9 +95,11 @@ class LiveTable:
     def expire(self) -> list[tuple[ReplicaKey, Caller]]:
         """Those that were silent for too long are gone. Who, and the connections they had."""
         now_s = self._clock.monotonic_s()
-        quiet = [(key, one.caller) for key, one in self._all() if not _lives(one, now_s)]
+        quiet = [(key, one) for key, one in self._all() if not _lives(one, now_s)]
         self._drop([key for key, _ in quiet])
-        return quiet
+        # Another controller may have heard it, and told it so, until this one began.
+        self._gone.difference_update(key for key, one in quiet if one.heard_s < self._began_s)
+        return [(key, one.caller) for key, one in quiet]
 
     def view(self, groups: Iterable[str]) -> LiveBrokers:
         """Who lives now, of these groups."""

@@ -7,11 +7,13 @@ they are read and reported as having no effect.
 
 from __future__ import annotations
 
+import enum
 import os.path
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from kerolox.controller.etcd_access import EtcdAccess, read_endpoints
 from kerolox.errors import OptionError
 from kerolox.net.self_signed import NAME as SELF_SIGNED
 from kerolox.net.tls import ClientAuth, ClientTls, ServerTls, TlsMode
@@ -32,10 +34,30 @@ _ABSENT: Mapping[str, Absent] = {
     "authenticationEnabled": Absent(_OFF, _ACCESS),
     "authorizationEnabled": Absent(_OFF, _ACCESS),
     "controllerType": Absent(
-        ("", "DLedger"), "one controller keeps its state in a file; there is no raft log of jRaft's"
+        ("", "DLedger"),
+        "there is no raft log of jRaft's: one controller keeps its state in a file, several in etcd",
     ),
     "metricsExporterType": Absent(("", "0", "DISABLE"), "the controller has no figures to export yet"),
 }
+
+
+class CarrierKind(enum.Enum):
+    """Where the state of controllers lives."""
+
+    EMBEDDED = "embedded"
+    ETCD = "etcd"
+
+
+class ControllerPeer(NamedTuple):
+    """One controller of a group."""
+
+    id: str
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass
@@ -57,7 +79,8 @@ class ControllerOptions(Options):
     group: str = option("group1", "name of the controllers, for tools", key="controllerDLegerGroup")
     peers: str = option(
         "",
-        "this controller as id-host:port, as in n0-10.0.0.5:9878: brokers are told that address",
+        "this controller as id-host:port, as in n0-10.0.0.5:9878: brokers are told that address; with etcd, "
+        "all of them, joined by semicolons",
         key="controllerDLegerPeers",
     )
     self_id: str = option("n0", "which of the peers this one is", key="controllerDLegerSelfId")
@@ -65,7 +88,26 @@ class ControllerOptions(Options):
         120, "a connection without traffic for so long is closed, and its broker gone", low=1, high=86_400
     )
 
-    # --- what it keeps on disk
+    # --- where its state lives
+    carrier: CarrierKind = option(
+        CarrierKind.EMBEDDED,
+        "embedded: one controller, a file of its own; etcd: several, which share it through an etcd cluster",
+        key="controllerCarrier",
+    )
+    etcd_endpoints: str = option(
+        "", "etcd's members, joined by commas, as in http://10.0.0.1:2379,http://10.0.0.2:2379"
+    )
+    etcd_prefix: str = option("/kerolox", "its keys in etcd begin so, then the name of the controllers")
+    etcd_lease_seconds: int = option(
+        5, "a controller that etcd has not heard for so long leads no more", low=2, high=60
+    )
+    etcd_user: str | None = option(None, "user of etcd")
+    etcd_password: str | None = option(None, "its password", secret=True)
+    etcd_trust_cert_path: str | None = option(
+        None, "PEM file with the authorities of etcd's certificates; unset: the system's"
+    )
+    etcd_cert_path: str | None = option(None, "PEM file with the certificate shown to etcd")
+    etcd_key_path: str | None = option(None, "PEM file with its private key")
     store_path: str = option(
         _HOME, "directory of its state; written at each change", key="controllerStorePath"
     )
@@ -135,26 +177,59 @@ class ControllerOptions(Options):
     )
 
     @property
-    def own_peer(self) -> tuple[str, int] | None:
-        """Host and port of this controller as ``controllerDLegerPeers`` has them. Raises OptionError."""
-        entries = [entry for entry in self.peers.split(";") if entry.strip()]
-        if not entries:
-            return None
-        if len(entries) > 1:
+    def all_peers(self) -> tuple[ControllerPeer, ...]:
+        """The controllers of ``controllerDLegerPeers``. Raises OptionError."""
+        found: dict[str, ControllerPeer] = {}
+        for entry in self.peers.split(";"):
+            if not entry.strip():
+                continue
+            id, _, address = entry.strip().partition("-")
+            host, _, port = address.rpartition(":")
+            is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+            if not id or id in found or not host or not is_port:
+                raise OptionError(
+                    "controllerDLegerPeers", self.peers, "id-host:port, each id once, joined by semicolons"
+                )
+            found[id] = ControllerPeer(id, host.strip("[]"), int(port))
+        if len(found) > 1 and self.carrier is CarrierKind.EMBEDDED:
             raise OptionError(
                 "controllerDLegerPeers",
                 self.peers,
-                "one controller: several would share their state through a consensus engine",
+                "one controller: several share their state through etcd (controllerCarrier=etcd, "
+                "etcdEndpoints=...)",
             )
-        id, _, address = entries[0].strip().partition("-")
-        host, _, port = address.rpartition(":")
-        if id != self.self_id or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        return tuple(found.values())
+
+    @property
+    def own_peer(self) -> ControllerPeer | None:
+        """This controller, as ``controllerDLegerPeers`` has it. Raises OptionError."""
+        peers = self.all_peers
+        own = next((peer for peer in peers if peer.id == self.self_id), None)
+        if peers and own is None:
             raise OptionError(
                 "controllerDLegerPeers",
                 self.peers,
                 f"{self.self_id}-host:port, as controllerDLegerSelfId says",
             )
-        return host, int(port)
+        return own
+
+    @property
+    def etcd(self) -> EtcdAccess:
+        """Raises OptionError."""
+        if "/" in self.group or not self.group:
+            raise OptionError("controllerDLegerGroup", self.group, "a name without slashes: keys have it")
+        if not self.etcd_prefix.startswith("/"):
+            raise OptionError("etcdPrefix", self.etcd_prefix, "a text that begins with a slash")
+        if (self.etcd_cert_path is None) != (self.etcd_key_path is None):
+            raise OptionError("etcdCertPath", self.etcd_cert_path, "etcdCertPath and etcdKeyPath, or neither")
+        return EtcdAccess(
+            read_endpoints(self.etcd_endpoints),
+            ca=self.etcd_trust_cert_path,
+            certificate=self.etcd_cert_path,
+            key=self.etcd_key_path,
+            user=self.etcd_user or None,
+            password=self.etcd_password,
+        )
 
     @property
     def tls(self) -> ServerTls:

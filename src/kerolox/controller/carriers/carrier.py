@@ -73,6 +73,10 @@ class Carrier(Protocol):
     async def lead(self, id: str, address: str) -> int:
         """Wait until this controller leads. Its token."""
 
+    def holds(self, token: int) -> bool:
+        """Whether nobody else can lead yet, by the clock of this process. Asked before each answer: what a
+        controller says as leader must end before another one leads."""
+
     async def leader(self) -> LeadingController | None:
         """Who leads now."""
 

@@ -1,22 +1,13 @@
 """One controller, one file: the carrier for those who have no consensus engine.
 
-The file ``controller.state`` is one line and a JSON document. The line says what it is, which version, the
-CRC of the document and its length in bytes::
-
-    kerolox-controller 1 8d5fe1a4 412
-    {"revision":7,"revisions":{"broker-a":7},"groups":{"broker-a":{...}}}
-
-Each commit writes it anew beside the old one, flushes it, renames it, and flushes the directory: after a
-crash there is the old or the new one. A file that is something else is named and refused, and never written
-over: a controller that forgot its epochs could not move brokers that know higher ones.
+The file ``controller.state`` is a document (document.py) with all groups. Each commit writes it anew beside
+the old one, flushes it, renames it, and flushes the directory: after a crash there is the old or the new one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
-import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -30,29 +21,14 @@ from kerolox.controller.carriers.carrier import (
     RevisionConflict,
     StoredState,
 )
+from kerolox.controller.carriers.document import StateUnusable, decode, encode
 from kerolox.controller.state import ControllerState, ReplicaGroup
-from kerolox.errors import KeroloxError, sentences
+from kerolox.errors import KeroloxError
 from kerolox.unsaved import NotSaved
 
 STATE_FILE = "controller.state"
 LOCK_FILE = "lock"
 STATE_BYTES_MAX = 64 << 20
-
-_VERSION = 1
-_HEAD = re.compile(rb"kerolox-controller (\d{1,9}) ([0-9a-f]{8}) (\d{1,9})\n")
-
-
-class StateUnusable(KeroloxError):
-    """The file of the state is damaged, or of something else."""
-
-    next_step = (
-        "restore a copy of it. Without one: stop the group's brokers, move the file away, and remove "
-        "brokerIdentity and epochFileCheckpoint from the brokers' stores, for they know higher epochs"
-    )
-
-    def __init__(self, path: object, what: str) -> None:
-        self.path = str(path)
-        super().__init__(sentences(f"the controller's state {path} cannot be used: {what}", self.next_step))
 
 
 class ControllerLocked(KeroloxError):
@@ -95,7 +71,8 @@ class EmbeddedCarrier:
                 os.close(lock)
 
     async def load(self) -> StoredState:
-        document = self._document
+        async with self._turn:
+            document = self._document
         return StoredState(ControllerState(dict(document.groups)), dict(document.revisions))
 
     async def commit(self, token: int, name: str, revision: int, group: ReplicaGroup | None) -> int:
@@ -108,6 +85,9 @@ class EmbeddedCarrier:
         self._tokens += 1
         self._set_leader(LeadingController(id, address, self._tokens))
         return self._tokens
+
+    def holds(self, token: int) -> bool:
+        return self._lock is not None
 
     async def leader(self) -> LeadingController | None:
         return self._leader
@@ -146,15 +126,10 @@ class EmbeddedCarrier:
 
     async def _write(self, document: _Document) -> None:
         try:
-            await asyncio.to_thread(write_atomically, self.path, _encode(document))
+            await asyncio.to_thread(write_atomically, self.path, encode(document))
         except OSError as error:
             raise NotSaved(self.path, error) from error
         self._document = document
-
-
-def _encode(document: _Document) -> bytes:
-    body = msgspec.json.encode(document) + b"\n"
-    return b"kerolox-controller %d %08x %d\n%b" % (_VERSION, zlib.crc32(body), len(body), body)
 
 
 def _read(path: Path) -> _Document:
@@ -166,23 +141,7 @@ def _read(path: Path) -> _Document:
         return _Document()
     except OSError as error:
         raise StateUnusable(path, f"it cannot be read ({error})") from error
-    head = _HEAD.match(data)
-    if head is None:
-        raise StateUnusable(path, f"it begins with {data[:40]!r}, not with kerolox-controller")
-    version, crc, length = int(head[1]), int(head[2], 16), int(head[3])
-    if version != _VERSION:
-        raise StateUnusable(path, f"it has version {version}, this program reads {_VERSION}")
-    body = data[head.end() :]
-    if len(body) != length:
-        raise StateUnusable(path, f"its document has {len(body)} bytes, the first line says {length}")
-    if zlib.crc32(body) != crc:
-        raise StateUnusable(
-            path, f"the CRC of its document is {zlib.crc32(body):08x}, the first line says {crc:08x}"
-        )
-    try:
-        return msgspec.json.decode(body, type=_Document)
-    except msgspec.DecodeError as error:
-        raise StateUnusable(path, f"its document is something else ({error})") from error
+    return decode(data, _Document, path)
 
 
 def _take_lock(path: Path) -> int:

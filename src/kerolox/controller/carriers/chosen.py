@@ -1,0 +1,23 @@
+"""The carrier that the options ask for."""
+
+from __future__ import annotations
+
+from kerolox.clock import Clock
+from kerolox.controller.carriers.carrier import Carrier
+from kerolox.controller.carriers.embedded import EmbeddedCarrier
+from kerolox.controller.options import CarrierKind, ControllerOptions
+
+
+def chosen_carrier(options: ControllerOptions, clock: Clock) -> Carrier:
+    """Raises OptionError when something is missing for it."""
+    if options.carrier is CarrierKind.EMBEDDED:
+        return EmbeddedCarrier(options.store_path)
+    from kerolox.controller.carriers.etcd import EtcdCarrier  # its packages are an extra
+
+    return EtcdCarrier(
+        options.etcd,
+        group=options.group,
+        prefix=options.etcd_prefix,
+        lease_s=options.etcd_lease_seconds,
+        clock=clock,
+    )
