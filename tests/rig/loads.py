@@ -48,7 +48,19 @@ class OurLoad:
 
     client = "ours"
 
-    def __init__(self, beside: LoopThread, nameserver: str, topic: str, history: History, seed: int) -> None:
+    def __init__(
+        self,
+        beside: LoopThread,
+        nameserver: str,
+        topic: str,
+        history: History,
+        seed: int,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        pace_s: float = PACE_S,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._pace_s = pace_s
         self._beside = beside
         self._nameserver = nameserver
         self._topic = topic
@@ -89,7 +101,7 @@ class OurLoad:
             nameservers=self._nameserver, route_refresh_s=0.3, heartbeat_s=5.0, connect_timeout_s=0.5,
             request_timeout_s=1.0,
         )  # fmt: skip
-        sending = ProducerOptions(timeout_s=TIMEOUT_S, retries=0, compression="")
+        sending = ProducerOptions(timeout_s=self._timeout_s, retries=0, compression="")
         async with Producer(options, group=GROUP, options=sending) as producer:
             await asyncio.gather(*(self._lane(producer) for _ in range(LANES)))
 
@@ -105,7 +117,7 @@ class OurLoad:
                 self._sending -= 1
                 self._idle.set()
             self._history.add(sent)
-            await asyncio.sleep(PACE_S if sent.stored else FAILED_S)
+            await asyncio.sleep(self._pace_s if sent.stored else FAILED_S)
 
     async def _send(self, producer: Producer) -> Send:
         self._number += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ class Record(NamedTuple):
     place: int
     size: int
     body: bytes
+    host: str = ""  # who stored it first
 
 
 class Entry(NamedTuple):
@@ -94,8 +96,9 @@ def _record(data: bytes, at: int, place: int, size: int, magic: int) -> Record:
     _, _, crc, queue, _, offset, own_place, flag, _ = HEAD.unpack_from(data, at)
     if own_place != place:
         raise BadLog(f"the record at {place} says it lies at {own_place}")
-    where = at + HEAD.size + (20 if flag & BORN_V6 else 8)
-    where += SECOND.size + (20 if flag & STORED_V6 else 8) + 4 + 8
+    where = at + HEAD.size + (20 if flag & BORN_V6 else 8) + SECOND.size
+    host = _host(data[where : where + 20]) if flag & STORED_V6 else _host(data[where : where + 8])
+    where += (20 if flag & STORED_V6 else 8) + 4 + 8
     (length,) = struct.unpack_from(">i", data, where)
     body = data[where + 4 : where + 4 + length]
     if len(body) != length or zlib.crc32(body) & 0x7FFFFFFF != crc & 0x7FFFFFFF:
@@ -104,7 +107,11 @@ def _record(data: bytes, at: int, place: int, size: int, magic: int) -> Record:
     width = 1 if magic == MESSAGE else 2
     named = int.from_bytes(data[where : where + width])
     topic = data[where + width : where + width + named].decode()
-    return Record(topic, queue, offset, place, size, body)
+    return Record(topic, queue, offset, place, size, body, host)
+
+
+def _host(address: bytes) -> str:
+    return f"{ip_address(address[:-4])}:{int.from_bytes(address[-4:])}"
 
 
 def read_queue(store: Path, topic: str, queue: int, count: int) -> dict[int, Entry]:

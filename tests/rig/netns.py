@@ -29,7 +29,7 @@ class Namespace:
         self.fd = -1
         before = os.open(OWN, os.O_RDONLY)
         try:
-            _call("unshare", CLONE_NEWNET)
+            call("unshare", CLONE_NEWNET)
             self.fd = os.open(OWN, os.O_RDONLY)
             enter(before)
         except OSError as error:
@@ -71,10 +71,10 @@ class Namespace:
 
 def enter(network: int) -> None:
     """This thread is in the network of this descriptor from now on."""
-    _call("setns", network, CLONE_NEWNET)
+    call("setns", network, CLONE_NEWNET)
 
 
-def _call(name: str, *numbers: int) -> None:
+def call(name: str, *numbers: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, name)(*numbers):
         number = ctypes.get_errno()

@@ -149,11 +149,12 @@ async def test_bytes_that_are_no_log_are_refused(tmp_path: Path) -> None:
 def test_a_version_2_record_is_read() -> None:
     body, topic = b"hello", b"t" * 200
     rest = struct.pack(">i", len(body)) + body + struct.pack(">H", len(topic)) + topic + struct.pack(">H", 0)
-    middle = bytes(8 + 8 + 8 + 8 + 4 + 8)  # when and where it was born and stored, and two counters
+    # When and where it was born and stored, and two counters.
+    middle = bytes(8 + 8 + 8) + bytes([10, 0, 0, 1]) + (10911).to_bytes(4) + bytes(4 + 8)
     size = 4 * 5 + 8 * 2 + 4 + len(middle) + len(rest)
     head = struct.pack(">IIIiiqqi", size, 0xDAA320AB, zlib.crc32(body) & 0x7FFFFFFF, 2, 0, 7, 0, 0)
     (record,) = records_of(Log(0, head + middle + rest))
-    assert record == Record("t" * 200, 2, 7, 0, size, b"hello")
+    assert record == Record("t" * 200, 2, 7, 0, size, b"hello", "10.0.0.1:10911")
 
 
 def test_the_id_of_a_message_says_where_it_lies_and_who_stored_it() -> None:

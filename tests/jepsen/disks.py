@@ -1,0 +1,80 @@
+"""Small disks in memory, which can be filled.
+
+They are mounted where only this thread and the processes it starts see them, and go with the last of these.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+
+from tests.rig.netns import call
+
+CLONE_NEWNS = 0x20000
+MS_REC, MS_PRIVATE = 0x4000, 1 << 18
+OWN = "/proc/thread-self/ns/mnt"
+FILLER = "filler"
+SLACK_BYTES = 4096
+
+
+class Disks:
+    """One disk of ``size_bytes`` for each name, below a folder. ``with`` it, before anything is started."""
+
+    def __init__(self, folder: Path, size_bytes: int) -> None:
+        self._folder = folder
+        self._size_bytes = size_bytes
+        self._before = -1
+
+    def __enter__(self) -> Disks:
+        self._before = os.open(OWN, os.O_RDONLY)
+        self._where = os.getcwd()
+        call("unshare", CLONE_NEWNS)
+        _mount("none", "/", "", MS_REC | MS_PRIVATE, "")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        call("setns", self._before, CLONE_NEWNS)
+        os.close(self._before)
+        os.chdir(self._where)
+
+    def add(self, name: str) -> Path:
+        """Where it is: empty, if it was there before."""
+        path = self._folder / name
+        if path.is_mount():
+            self.remove(name)
+        path.mkdir(parents=True, exist_ok=True)
+        _mount("none", str(path), "tmpfs", 0, f"size={self._size_bytes}")
+        return path
+
+    def remove(self, name: str) -> None:
+        _unmount(str(self._folder / name))
+
+    def fill(self, name: str, leave_bytes: int = 0) -> None:
+        """Leave only so much."""
+        path = self._folder / name
+        free = shutil.disk_usage(path).free
+        with open(path / FILLER, "ab") as file:
+            os.posix_fallocate(file.fileno(), file.tell(), max(1, free - leave_bytes))
+
+    def make_room(self, name: str) -> None:
+        (self._folder / name / FILLER).unlink(missing_ok=True)
+
+
+def _mount(source: str, target: str, kind: str, flags: int, data: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = (source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), data.encode())
+    if libc.mount(*words):
+        number = ctypes.get_errno()
+        raise OSError(number, f"mount {kind} at {target}: {os.strerror(number)}")
+
+
+def _unmount(target: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(target.encode(), 2):  # detached at once: somebody may still look at it
+        number = ctypes.get_errno()
+        raise OSError(number, f"unmount {target}: {os.strerror(number)}")

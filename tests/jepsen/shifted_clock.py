@@ -1,0 +1,100 @@
+"""A clock that a test moves from outside, while the process it belongs to runs: both see a page of memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from kerolox.clock import Clock, TimerHandle
+
+# How far the wall clock is off in ms; how far the steady clock has leapt, in s; how fast it runs; a seed for
+# whatever the process does by chance. Each is read alone, so none is ever seen half written.
+WALL, LEAP, RATE, SEED = 0, 8, 16, 24
+WHOLE = struct.Struct("=q")
+REAL = struct.Struct("=d")
+PAGE_BYTES = 4096
+
+
+class ClockPage:
+    """The page, as the test has it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._page = _page(path)
+        self.reset()
+
+    def reset(self) -> None:
+        self.wall(0)
+        REAL.pack_into(self._page, LEAP, 0.0)
+        self.rate(1.0)
+
+    def wall(self, off_ms: int) -> None:
+        """The wall clock is so far off from now on."""
+        WHOLE.pack_into(self._page, WALL, off_ms)
+
+    def leap(self, by_s: float) -> None:
+        """The steady clock leaps ahead, as after a machine was suspended by one that counts that."""
+        REAL.pack_into(self._page, LEAP, REAL.unpack_from(self._page, LEAP)[0] + by_s)
+
+    def rate(self, rate: float) -> None:
+        """The steady clock, and all timers set from now on, run so fast."""
+        REAL.pack_into(self._page, RATE, rate)
+
+    def seed(self, number: int) -> None:
+        WHOLE.pack_into(self._page, SEED, number)
+
+    def close(self) -> None:
+        self._page.close()
+
+
+class ShiftedClock(Clock):
+    """The clock, as the process has it."""
+
+    def __init__(self, path: str) -> None:
+        self._page = _page(Path(path))
+        self._lock = threading.Lock()
+        self._run = (super().monotonic_s(), super().monotonic_s(), 1.0)  # since when, from what, how fast
+
+    @property
+    def seed(self) -> int:
+        number: int = WHOLE.unpack_from(self._page, SEED)[0]
+        return number
+
+    def wall_ms(self) -> int:
+        off_ms: int = WHOLE.unpack_from(self._page, WALL)[0]
+        return super().wall_ms() + off_ms
+
+    def monotonic_s(self) -> float:
+        rate: float = REAL.unpack_from(self._page, RATE)[0]
+        leap: float = REAL.unpack_from(self._page, LEAP)[0]
+        now = super().monotonic_s()
+        since, value, running = self._run
+        if rate != running:
+            with self._lock:
+                since, value, running = self._run
+                since, value, running = self._run = now, value + (now - since) * running, rate
+        return value + max(0.0, now - since) * running + leap
+
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
+        return super().call_later(delay_s / self._rate, callback)
+
+    async def sleep(self, delay_s: float) -> None:
+        await super().sleep(delay_s / self._rate)
+
+    @property
+    def _rate(self) -> float:
+        rate: float = REAL.unpack_from(self._page, RATE)[0]
+        return rate
+
+
+def _page(path: Path) -> mmap.mmap:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        os.ftruncate(fd, PAGE_BYTES)
+        return mmap.mmap(fd, PAGE_BYTES)
+    finally:
+        os.close(fd)
