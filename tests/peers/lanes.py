@@ -18,8 +18,8 @@ from kerolox.client.messages import Message, Queue
 from kerolox.client.options import ClientOptions, ProducerOptions
 from kerolox.client.send.producer import Producer
 from kerolox.errors import KeroloxError
-from tests.partition.history import OK, History, Send, place_of
-from tests.partition.logs import Record
+from tests.rig.history import OK, History, Send, place_of
+from tests.rig.logs import Record
 
 from .driver import JavaDriver
 

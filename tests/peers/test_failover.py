@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.partition.history import History
+from tests.rig.history import History
 
 from .controlled import APACHE, OURS, ControlledSet, fail_over
 from .controllers import DLEDGER, JRAFT, make_controllers
@@ -67,7 +67,7 @@ def story(row: Row, home: Path, jars: Jars, driver: JavaDriver, nameserver: str)
         loads = [OurLanes(nameserver, topic, history), JavaLanes(driver, nameserver, topic, history)]
         led = {group.master.address}
         for _ in range(len(row.brokers)):
-            led.add(fail_over(group, loads, history).address)
+            led.add(fail_over(group, loads).address)
         for load in loads:
             load.close()
         assert len(led) == len(row.brokers), "each of them led"
