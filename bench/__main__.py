@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import broker, client, codec, later, nameserver, replication, report, spark, store
+from bench import broker, client, codec, failover, later, nameserver, replication, report, spark, store
 
 BENCHMARKS = {
     "codec": codec,
@@ -16,6 +16,7 @@ BENCHMARKS = {
     "nameserver": nameserver,
     "broker": broker,
     "replication": replication,
+    "failover": failover,
     "later": later,
     "client": client,
     "spark": spark,

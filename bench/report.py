@@ -8,6 +8,7 @@ PAGE = ROOT / "docs" / "PERFORMANCE.md"
 ORDER = (
     "broker",
     "replication",
+    "failover",
     "client",
     "spark",
     "later",
