@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -108,6 +109,16 @@ class EtcdMembers:
             time.sleep(0.05)
         log = (self._folder / f"{name}.log").read_text(errors="replace")
         raise AssertionError(f"etcd member {name} did not start:\n{log[-3000:]}")
+
+    def leader(self) -> str:
+        """The member that leads the others."""
+        for name in self.places:
+            asked = urllib.request.Request(f"{self.url(name)}/v3/maintenance/status", data=b"{}")
+            with urllib.request.urlopen(asked, timeout=5) as answer:
+                told = json.load(answer)
+            if told["leader"] == told["header"]["member_id"]:
+                return name
+        raise AssertionError("no member leads")
 
     def kill(self, name: str) -> None:
         process = self._processes.pop(name)

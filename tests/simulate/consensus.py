@@ -107,6 +107,7 @@ class EngineCarrier:
         self._engine = engine
         self._ip = current().ip
         self._token: int | None = None
+        self._until_s = 0.0  # the lease has not run out before
         self._keeping: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -131,13 +132,17 @@ class EngineCarrier:
         if self._keeping is not None:
             self._keeping.cancel()
         while True:
+            asked_s = asyncio.get_running_loop().time()
             token = await self._call(lambda: self._engine.try_lead(id, address))
             if token is not None:
                 break
             await asyncio.sleep(LOOK_S)
-        self._token = token
+        self._token, self._until_s = token, asked_s + LEASE_S
         self._keeping = asyncio.get_running_loop().create_task(self._keep_alive(token))
         return token
+
+    def holds(self, token: int) -> bool:
+        return token == self._token and asyncio.get_running_loop().time() < self._until_s
 
     async def leader(self) -> LeadingController | None:
         return await self._call(self._engine.who)
@@ -161,9 +166,11 @@ class EngineCarrier:
     async def _keep_alive(self, token: int) -> None:
         while True:
             await asyncio.sleep(LEASE_S / 3)
+            asked_s = asyncio.get_running_loop().time()
             with suppress(EngineUnreachable):
                 if not await self._call(lambda: self._engine.keep_alive(token)):
                     return
+                self._until_s = asked_s + LEASE_S
 
     async def _call(self, ask: Callable[[], T]) -> T:
         network, here, there = self._engine.network, self._ip, self._engine.ip

@@ -181,8 +181,12 @@ class GroupHandlers:
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         self._live.hear((told.broker_name, told.broker_id), request.caller, sign, timeout_s)
         epoch = self._decider.epoch(told.broker_name)
-        header = headers.ControllerHeartbeatAnswer(is_leader=epoch is not None, master_epoch=epoch)
-        return Answer(header=header, remark="Heart beat success")
+        leads = epoch is not None
+        return Answer(
+            code=ResponseCode.SUCCESS if leads else NOT_LEADER.code,
+            header=headers.ControllerHeartbeatAnswer(is_leader=leads, master_epoch=epoch),
+            remark="Heart beat success" if leads else NOT_LEADER.remark,
+        )
 
     def _note(self, caller: Caller, group: str, id: int) -> None:
         if self._decider.knows(group, id):

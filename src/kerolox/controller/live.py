@@ -44,6 +44,7 @@ class LiveTable:
         self._count = 0
         self._is_full = False
         self._gone: set[ReplicaKey] = set()  # heard and lost before it was settled
+        self._before: set[ReplicaKey] = set()  # last heard before its controller began to lead
 
     def __len__(self) -> int:
         return self._count
@@ -56,6 +57,7 @@ class LiveTable:
         """This controller leads from now on. Who was not heard before may be there all the same."""
         self._began_s = self._clock.monotonic_s()
         self._gone.clear()
+        self._before = {key for key, _ in self._all()}
 
     def hear(self, key: ReplicaKey, caller: Caller, sign: LastSign, timeout_s: float | None = None) -> None:
         """A heartbeat: what it says now counts, and the connection it came over."""
@@ -75,6 +77,7 @@ class LiveTable:
             timeout_s = HEARTBEAT_TIMEOUT_S
         timeout_s = min(max(timeout_s, TIMEOUT_S_MIN), TIMEOUT_S_MAX)
         self._gone.discard(key)
+        self._before.discard(key)
         self._count += id not in brokers
         self._groups[group] = brokers
         brokers[id] = LiveBroker(caller, sign, self._clock.monotonic_s(), timeout_s)
@@ -87,19 +90,22 @@ class LiveTable:
         else:
             known.heard_s = self._clock.monotonic_s()
             known.caller = caller
+            self._before.discard(key)
 
     def lose(self, caller: Caller) -> list[ReplicaKey]:
         """A connection has closed: its brokers are gone, unless they have spoken over another one since."""
-        return self._drop([key for key, broker in self._all() if broker.caller is caller])
+        lost = [key for key, broker in self._all() if broker.caller is caller]
+        self._before.difference_update(lost)
+        return self._drop(lost)
 
     def expire(self) -> list[tuple[ReplicaKey, Caller]]:
         """Those that were silent for too long are gone. Who, and the connections they had."""
         now_s = self._clock.monotonic_s()
-        quiet = [(key, one) for key, one in self._all() if not _lives(one, now_s)]
+        quiet = [(key, one.caller) for key, one in self._all() if not _lives(one, now_s)]
         self._drop([key for key, _ in quiet])
-        # Another controller may have heard it, and told it so, until this one began.
-        self._gone.difference_update(key for key, one in quiet if one.heard_s < self._began_s)
-        return [(key, one.caller) for key, one in quiet]
+        # Another controller may have heard those, and told them so, until this one began.
+        self._gone -= self._before
+        return quiet
 
     def view(self, groups: Iterable[str]) -> LiveBrokers:
         """Who lives now, of these groups."""
