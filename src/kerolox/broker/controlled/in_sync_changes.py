@@ -80,7 +80,7 @@ class InSyncChanges:
             try:
                 await self._ask(wanted)
             except Exception:
-                log.exception("in_sync_not_changed wanted=%s next='tried again'", sorted(wanted))
+                log.exception("in_sync_not_changed wanted=%r next='tried again'", sorted(wanted))
                 await self._clock.sleep(AGAIN_S)
 
     async def _ask(self, wanted: frozenset[int]) -> None:
@@ -116,7 +116,7 @@ class InSyncChanges:
                 self._in_sync.adopt(told.sync_state_set, told.sync_state_set_epoch)
                 self._told = ""
                 log.info(
-                    "in_sync_changed from=%s to=%s epoch=%d set_epoch=%d confirmed=%d",
+                    "in_sync_changed from=%r to=%r epoch=%d set_epoch=%d confirmed=%d",
                     sorted(before), sorted(told.sync_state_set), epoch, told.sync_state_set_epoch,
                     self._in_sync.confirmed_end(),
                 )  # fmt: skip
@@ -136,7 +136,7 @@ class InSyncChanges:
         if reason != self._told:
             self._told = reason
             log.warning(
-                "in_sync_not_changed wanted=%s error=%r next='asked again; what is sent meanwhile waits for "
+                "in_sync_not_changed wanted=%r error=%r next='asked again; what is sent meanwhile waits for "
                 "all of both sets'",
                 sorted(wanted), reason,
             )  # fmt: skip
