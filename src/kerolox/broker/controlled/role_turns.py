@@ -154,7 +154,7 @@ class RoleTurns:
             await self._leadership.follow(f"epoch {told.epoch} begins")
         await self._leadership.lead(lambda: self._begin(told))
         log.info(
-            "broker_elected id=%d epoch=%d from=%d in_sync=%s before=%d by=%r took_ms=%.0f",
+            "broker_elected id=%d epoch=%d from=%d in_sync=%r before=%d by=%r took_ms=%.0f",
             self.id, told.epoch, self._store.log.max_offset, sorted(told.in_sync), before.id, self._why,
             (self._clock.monotonic_s() - began_s) * 1000,
         )  # fmt: skip
@@ -180,7 +180,7 @@ class RoleTurns:
             table.state_version = told.epoch
         self._search.look_for(told.address)
         log.info(
-            "broker_follows_elected id=%d epoch=%d leader=%d address=%r led_before=%s end=%d confirmed=%d "
+            "broker_follows_elected id=%d epoch=%d leader=%d address=%r led_before=%r end=%d confirmed=%d "
             "by=%r",
             self.id, told.epoch, told.id, told.address, led, self._store.log.max_offset,
             self._store.progress.confirmed, self._why,
