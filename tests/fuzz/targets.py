@@ -15,7 +15,7 @@ from kerolox.protocol import (
 )
 from kerolox.protocol import properties as packed
 from kerolox.protocol.batch import encode_batch, split_batch
-from kerolox.protocol.bodies import controller, heartbeat, offsets, registration, routes, stats
+from kerolox.protocol.bodies import controller, dledger, heartbeat, offsets, registration, routes, stats
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.broker_identity import decode_identity, encode_identity
 from kerolox.protocol.command import decode_command
@@ -106,6 +106,37 @@ def bodies(data: bytes) -> None:
     except ProtocolError:
         return
     assert kind.decode(body.encode()) == body
+
+
+def ledger_messages(data: bytes) -> None:
+    """What members of a DLedger group say: what was read is read again from what is written of it."""
+    kinds = (
+        dledger.PushRequest,
+        dledger.PushAnswer,
+        dledger.VoteRequest,
+        dledger.VoteAnswer,
+        dledger.BeatRequest,
+        dledger.LedgerAnswer,
+        dledger.MemberRequest,
+        dledger.MetadataAnswer,
+        dledger.AppendRequest,
+        dledger.GetRequest,
+        dledger.GetAnswer,
+        dledger.TransferRequest,
+    )
+    kind = kinds[data[0] % len(kinds)] if data else kinds[0]
+    try:
+        message = kind.decode(data[1:])
+    except ProtocolError:
+        return
+    assert kind.decode(message.encode()) == message
+    if isinstance(message, dledger.PushRequest):
+        try:
+            entries = message.entries
+        except ProtocolError:
+            return
+        again = dledger.encode_push(message, entries, batch=len(entries) != 1)
+        assert dledger.PushRequest.decode(again).entries == entries
 
 
 def registrations(data: bytes) -> None:
@@ -314,6 +345,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         headers,
         json,
         bodies,
+        ledger_messages,
         registrations,
         properties,
         properties_text,

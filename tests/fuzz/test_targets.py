@@ -31,6 +31,8 @@ SEEDS = [
     )
     + b"abcde",
     bytes.fromhex("0000000100000000000000000000000200000002 00000000000003e8"),
+    b'\x00{"commitIndex":9,"entry":{"body":"aGVsbG8=","index":10,"pos":1000,"size":53,"term":3},"group":"g",'
+    b'"leaderId":"n0","remoteId":"n1","term":3,"type":"APPEND"}',
     b"2\n1726488240\n1-0\n3-4567\n",
     b"DefaultCluster#broker-a#2#10.0.0.1:10911;1700000000000",
     b"TAGS\x01TagA\x02KEYS\x01k1 k2\x02",

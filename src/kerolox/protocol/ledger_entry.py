@@ -5,7 +5,7 @@ The channel and both checksums are 0 and the magic is 1 in all that RocketMQ wri
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 ENTRY_HEAD_BYTES = 48
 ENTRY_MAGIC = 1
@@ -13,7 +13,7 @@ ENTRY_BYTES_MAX = 4_194_304  # with its head: the buffer Apache's members encode
 NO_INDEX = -1  # the last index of a log without entries; its term is -1 as well
 
 
-class LedgerEntry(NamedTuple):
+class LedgerEntry(msgspec.Struct, frozen=True, gc=False):
     """An entry. Two are the same when all four agree, which is how members compare their logs."""
 
     index: int  # from 0, without gaps

@@ -7,7 +7,7 @@ Who writes: nobody at first. After :meth:`Ledger.lead` the broker appends what p
 was given, and tells ``on_appended``; :meth:`Ledger.append_follower` and :meth:`Ledger.truncate` raise then.
 After :meth:`Ledger.follow` only those two write.
 
-Who waits for an entry of its own waits in the ledger, too: until :meth:`Ledger.commit` covers it (safe), until
+Who waits for an entry of its own waits in the ledger, too: until :meth:`Ledger.commit` covers it, until
 :meth:`Ledger.follow` (the term changed: nobody knows whether it will be committed; it stays in the log), or
 until its time is over.
 """
@@ -75,13 +75,16 @@ class Ledger(Protocol):
     def follow(self) -> None:
         """It may not any more. Who waits for an entry hears that the term changed."""
 
+    def pause(self, why: str | None) -> None:
+        """It may not for now, because leadership is handed over; or, with None, it may again."""
+
     def append_leader(self, body: bytes, told: Callable[[bool], None]) -> LedgerEntry:
-        """Append bytes that are no message, for a tool (50001). ``told`` once: whether it was committed in
-        time. Raises when the broker may not append."""
+        """Append what a tool sends (50001). ``told`` once: whether it was committed in time. Raises when the
+        broker may not append, or these bytes are nothing that belongs into its log."""
 
     def append_follower(self, entries: Sequence[LedgerEntry]) -> None:
-        """Keep what the leader sent. Raises OutOfLedger, with nothing written, unless index, position and term
-        continue the log."""
+        """Keep what the leader sent. Raises OutOfLedger, with nothing written, unless index, position and
+        term continue the log."""
 
     async def truncate(self, entry: LedgerEntry) -> None:
         """Let this entry be the last: all behind it is dropped, and it takes the place of another one of its
@@ -95,8 +98,8 @@ class Ledger(Protocol):
 class Barrier(Protocol):
     """Lets a leader append one entry that means nothing, in its own term.
 
-    What earlier leaders wrote is committed by counting copies of an entry of the own term that lies behind it,
-    never of itself: else a majority can have it and a later leader may still not (Raft's figure 8). DLedger
+    What earlier leaders wrote is committed by counting copies of an entry of the own term behind it, never
+    its own: else a majority can have it and a later leader may still not (Raft's figure 8). DLedger
     0.3 has no entry without meaning, and Apache's brokers cannot skip an empty one, so the broker writes a
     message into a system topic. It is only needed when entries of unknown fate are there.
     """
