@@ -204,8 +204,8 @@ class LedgerAnswer(LedgerMessage, frozen=True, kw_only=True):
 class PushRequest(LedgerMessage, frozen=True, kw_only=True):
     """The leader's entries, or a question about one, and always how far it has committed.
 
-    ``batch``, ``count``, ``total_size`` and the first and last index follow from the entries: they are written
-    for the record, and not believed.
+    ``batch``, ``count``, ``total_size`` and the first and last index follow from the entries: they are
+    written for the record, and not believed.
     """
 
     batch: bool = False

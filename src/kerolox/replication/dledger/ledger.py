@@ -75,6 +75,15 @@ class Ledger(Protocol):
     def follow(self) -> None:
         """It may not any more. Who waits for an entry hears that the term changed."""
 
+    def append_barrier(self) -> None:
+        """Append one entry that means nothing, as leader.
+
+        What earlier leaders wrote is committed by counting copies of an entry of the own term behind it,
+        never its own: else a majority can have it and a later leader may still not (Raft's figure 8).
+        DLedger 0.3 has no entry without meaning, and Apache's brokers cannot skip an empty one, so the store
+        writes a message into a system topic. Asked for only when entries of unknown fate are there.
+        """
+
     def pause(self, why: str | None) -> None:
         """It may not for now, because leadership is handed over; or, with None, it may again."""
 
@@ -93,15 +102,3 @@ class Ledger(Protocol):
 
     def commit(self, index: int) -> None:
         """Entries up to this index, which are here, are on a majority. Never falls."""
-
-
-class Barrier(Protocol):
-    """Lets a leader append one entry that means nothing, in its own term.
-
-    What earlier leaders wrote is committed by counting copies of an entry of the own term behind it, never
-    its own: else a majority can have it and a later leader may still not (Raft's figure 8). DLedger
-    0.3 has no entry without meaning, and Apache's brokers cannot skip an empty one, so the broker writes a
-    message into a system topic. It is only needed when entries of unknown fate are there.
-    """
-
-    def __call__(self) -> None: ...
