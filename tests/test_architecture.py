@@ -20,7 +20,8 @@ ALLOWED = {
     "store": {"store", "protocol", "base"},
     # A broker that may not write its own log sends as a client does (broker/write/escape.py).
     "broker": {"broker", "store", "replication", "client", "net", "front", "protocol", "base"},
-    "replication": {"replication", "store", "net", "protocol", "base"},
+    # A DLedger member answers requests on a port of its own.
+    "replication": {"replication", "store", "net", "front", "protocol", "base"},
     "client": {"client", "net", "front", "protocol", "base"},
     "spark": {"spark", "client", "store", "protocol", "base"},
     "pipeline": {"pipeline", "spark", "client", "store", "protocol", "base"},

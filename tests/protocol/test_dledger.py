@@ -28,7 +28,10 @@ from kerolox.protocol.bodies.dledger import (
 from kerolox.protocol.ledger_entry import LedgerEntry
 
 ENTRY = LedgerEntry(index=10, term=3, pos=1000, body=b"hello")
-ENTRY_JSON = b'{"body":"aGVsbG8=","bodyCrc":0,"chainCrc":0,"channel":0,"index":10,"magic":1,"pos":1000,"size":53,"term":3}'
+ENTRY_JSON = (
+    b'{"body":"aGVsbG8=","bodyCrc":0,"chainCrc":0,"channel":0,"index":10,"magic":1,"pos":1000,'
+    b'"size":53,"term":3}'
+)
 BETWEEN = {"group": "g", "leader_id": "n0", "local_id": "n0", "remote_id": "n1", "term": 3}
 
 # Written by the jars of 5.5.0 (DLedger 0.3.2, fastjson 1.2.83).

@@ -1,0 +1,87 @@
+"""Who belongs to a DLedger group, and its times. All members are set alike, and the set never changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kerolox.errors import KeroloxError
+
+_SELF_ID = re.compile(r"[A-Za-z](\d+)")
+
+
+class GroupUnusable(KeroloxError):
+    """The settings of a group make no sense."""
+
+
+@dataclass(frozen=True)
+class GroupSettings:
+    """What a member knows from its settings. The times are Apache's; only tests have others."""
+
+    group: str
+    self_id: str
+    peers: Mapping[str, str]  # id → address, this member among them
+    preferred: tuple[str, ...] = ()  # who should lead, if it can
+    batch_push: bool = False  # many entries in one request
+    heartbeat_ms: int = 2000
+    heartbeat_leak_max: int = 3  # so many heartbeats may be missed
+    vote_ms_min: int = 300  # between two rounds, at random
+    vote_ms_max: int = 1000
+    take_vote_ms_min: int = 30  # before the first round of who takes over
+    take_vote_ms_max: int = 100
+    call_ms: int = 3000  # how long an answer is waited for
+    push_again_ms: int = 1000
+    transfer_wait_ms: int = 1000
+    transfer_lag_max: int = 1000  # entries
+    push_window: int = 1000  # requests that are not answered, to one follower
+    throttle_bytes: int = 300 << 20  # a follower that lacks more is sent no more than the next one per second
+    push_bytes_per_s: int = 20 << 20
+
+    def __post_init__(self) -> None:
+        if self.self_id not in self.peers:
+            raise GroupUnusable(
+                f"dLegerSelfId {self.self_id!r} is not among dLegerPeers ({', '.join(self.peers)})"
+            )
+        unknown = [name for name in self.preferred if name not in self.peers]
+        if unknown:
+            raise GroupUnusable(f"preferredLeaderId {unknown[0]!r} is not among dLegerPeers")
+
+    @property
+    def quorum(self) -> int:
+        return len(self.peers) // 2 + 1
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        return tuple(name for name in self.peers if name != self.self_id)
+
+    @property
+    def silence_s(self) -> float:
+        """A leader that is not heard for longer is gone."""
+        return self.heartbeat_ms * self.heartbeat_leak_max / 1000
+
+    @property
+    def follower_id(self) -> int:
+        """The broker's id while it follows: the number in its own id, and one."""
+        match = _SELF_ID.fullmatch(self.self_id)
+        if match is None:
+            raise GroupUnusable(f"dLegerSelfId {self.self_id!r}: one letter and a number, such as n0")
+        return int(match[1]) + 1
+
+
+def parse_peers(text: str) -> dict[str, str]:
+    """``n0-host:port;n1-host:port`` → ids and addresses."""
+    peers: dict[str, str] = {}
+    for part in text.split(";"):
+        if not part.strip():
+            continue
+        name, separator, address = part.strip().partition("-")
+        host, colon, port = address.rpartition(":")
+        if not (name and separator and host and colon and port.isdigit() and 0 < int(port) < 65536):
+            raise GroupUnusable(f"dLegerPeers: {part.strip()!r} is not id-host:port")
+        if name in peers:
+            raise GroupUnusable(f"dLegerPeers: {name!r} is there twice")
+        peers[name] = address
+    if not peers:
+        raise GroupUnusable("dLegerPeers names nobody: expected n0-host:port;n1-host:port;n2-host:port")
+    return peers

@@ -1,0 +1,80 @@
+"""``currterm``: the term this member is in, and whom it has voted for in it.
+
+A member that forgets may vote twice in a term, and then two can lead in it. So this is on the disk before a
+vote or a term is answered. Apache's members write the same file, and do not wait for the disk.
+
+They delete the old file before they rename the new one, and keep a copy of the old: a directory of theirs may
+have only ``currterm.bak`` and ``currterm.tmp``. Whichever says more is believed then: a vote that was never
+answered may be remembered, one that was may not be forgotten.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from kerolox.errors import ProtocolError
+from kerolox.protocol.bodies.properties_text import read_properties, write_properties
+from kerolox.store.disk.files import Files, PathLike
+from kerolox.store.errors import StoreError
+
+FILE = "currterm"
+
+
+class TermFileUnusable(StoreError):
+    """It is there and does not say what this member promised."""
+
+
+class Promise(NamedTuple):
+    """What a member must not forget."""
+
+    term: int = 0
+    voted_for: str | None = None
+
+
+class TermFile:
+    """Keeps the promise in a directory. Its functions wait for the disk."""
+
+    def __init__(self, directory: PathLike, files: Files) -> None:
+        self.path = os.path.join(os.fspath(directory), FILE)
+        self._files = files
+
+    def load(self) -> Promise:
+        """Raises TermFileUnusable when a file is there, but none can be read."""
+        texts = [self._files.read_if_exists(self.path + end) for end in ("", ".tmp", ".bak")]
+        said = [read_promise(text) for text in texts if text is not None]
+        if texts[0] is not None and said[0] is not None:
+            return said[0]
+        known = [promise for promise in said if promise is not None]
+        if known:
+            return max(known, key=lambda promise: (promise.term, promise.voted_for is not None))
+        if said:
+            raise TermFileUnusable(
+                f"{self.path} does not say for whom this member voted, nor do its copies: perhaps the "
+                "machine lost power. If no other member of the group is down, remove currterm, "
+                "currterm.bak and currterm.tmp, and start it again: it learns the term from the others.",
+                path=self.path,
+            )
+        return Promise()
+
+    def save(self, promise: Promise) -> None:
+        """It is on the disk when this returns. Raises StoreError."""
+        self._files.make_dirs(os.path.dirname(self.path))
+        self._files.write_atomic(self.path, write_promise(promise))
+
+
+def read_promise(text: bytes) -> Promise | None:
+    """None for a text that is no promise, or not all of one."""
+    try:
+        said = read_properties(text)
+        term = int(said["currTerm"])
+    except (ProtocolError, KeyError, ValueError):
+        return None
+    if term < 0 or "voteLeader" not in said or not text.endswith((b"\n", b"\r")):
+        return None
+    return Promise(term, said["voteLeader"] or None)
+
+
+def write_promise(promise: Promise) -> bytes:
+    said = {"voteLeader": promise.voted_for or "", "currTerm": promise.term}
+    return write_properties(said).encode("ascii")
