@@ -40,6 +40,8 @@ class Disk(Protocol):
 
     def tear_next_write(self, after: int) -> None: ...
 
+    def tear_no_write(self) -> None: ...
+
     def fail_syncs(self, count: int | None = None) -> None: ...
 
 
@@ -292,8 +294,15 @@ class Faults:
         node = self._storing()
         if node is None:
             return None
-        node.disk.tear_next_write(self.chance.choice((0, 1, 7, 40, 300)))
-        return node.host.name, self._taken(node)
+        disk = node.disk
+        disk.tear_next_write(self.chance.choice((0, 1, 7, 40, 300)))
+        back = self._taken(node)
+
+        def end() -> None:
+            disk.tear_no_write()
+            back()
+
+        return node.host.name, end
 
     def _unflushed(self) -> tuple[str, End] | None:
         """A flush fails: the broker takes nothing more, and is started again."""
@@ -326,4 +335,5 @@ OF_CONTROLLERS = (
     "kill", "kill_controller", "kill_all", "power", "pause", "engine", "clock", "isolate", "split", "one_way",
     "ring", "from_controllers", "reset", "slow",
 )  # fmt: skip
+OF_BROKERS = ("brokers_apart",)
 OF_DISKS = ("wipe", "full", "torn", "unflushed", "slow_disk")

@@ -36,6 +36,7 @@ class Process:
     def __init__(self, name: str, ip: str = "") -> None:
         self.name = name
         self.ip = ip
+        self.boot = ""  # names this run of its host
         self.is_dead = False
         self.is_paused = False
         self.slow_s = 0.0  # what threads do takes so much longer

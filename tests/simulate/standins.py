@@ -83,11 +83,11 @@ class StandIn:
             await self._register(leader)
         if not self.epoch or not self.master:
             await self._elect(leader)
-        answer = await self._dialer.call(
-            leader, RequestCode.CONTROLLER_GET_REPLICA_INFO, headers.ReplicaInfoRequest(broker_name=GROUP)
-        )
-        if answer.code == ResponseCode.SUCCESS:
-            self._hear(answer, headers.ReplicaInfoAnswer)
+        if self._chance.random() < 0.5:  # else it asks for what it wants as one that does not know better
+            asked = headers.ReplicaInfoRequest(broker_name=GROUP)
+            answer = await self._dialer.call(leader, RequestCode.CONTROLLER_GET_REPLICA_INFO, asked)
+            if answer.code == ResponseCode.SUCCESS:
+                self._hear(answer, headers.ReplicaInfoAnswer)
         if self.master == self.known_id:
             await self._alter(leader)
 

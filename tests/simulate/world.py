@@ -30,6 +30,7 @@ PATCHED = {
     "kerolox.net.server": {"socket": Sockets},
     "kerolox.replication.ha_port": {"socket": Sockets},
     "kerolox.store.log.flush": {"FlushThread": FlushSteps},
+    "kerolox.store.message_store": {"boot_identity": lambda: current().boot},
 }
 # Kept in sets that are gone through: in the order they were made, not by where they lie in memory.
 ORDERED = (
@@ -54,6 +55,7 @@ class Host:
         self.directory.mkdir(parents=True)
         self.process: Process | None = None
         self.lives = 0
+        self.boots = 0
 
     @property
     def is_up(self) -> bool:
@@ -64,6 +66,8 @@ class Host:
         assert not self.is_up
         self.lives += 1
         self.process = Process(f"{self.name}.{self.lives}", self.ip)
+        self.process.boot = f"{self.name}, boot {self.boots}"
+        self.world.processes.append(self.process)
         return self.process
 
     def end(self) -> None:
@@ -92,6 +96,7 @@ class World:
         self.loop = SimulatedLoop(seed)
         self.network = Network(self.loop, seed)
         self.hosts: dict[str, Host] = {}
+        self.processes: list[Process] = []
         self.traces = trace
         self.story: list[str] = []  # told by the schedule
         self.network.trace = self.tell
@@ -164,7 +169,12 @@ def _end(made: World) -> None:
     logging.disable(logging.CRITICAL)
     with mock.patch.object(sys, "unraisablehook", _say_nothing):
         made.loop.close()
-        made.hosts.clear()
+        for process in made.processes:
+            for task in process.tasks:
+                try:
+                    task.get_coro().close()
+                except BaseException:
+                    pass
         gc.collect()
 
 
