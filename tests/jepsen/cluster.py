@@ -170,13 +170,14 @@ class Cluster:
 
     def start(self, make_loads: Callable[[str, ClusterHistory], Sequence[Load]]) -> None:
         self.step(f"start, {self.carrier}, {self.flush}, powered={self.powered}")
-        for node in self.nodes:
+        for node in (self.nameserver, *self.etcd):
             node.start()
-            if node is (self.etcd or [None])[-1]:
-                wait_until(
-                    lambda: all(one.is_healthy for one in self.etcd), lambda: "etcd has a leader", STARTED_S
-                )
+        wait_until(lambda: all(one.is_healthy for one in self.etcd), lambda: "etcd has a leader", STARTED_S)
+        for node in (*self.controllers, self.brokers[0]):
+            node.start()
         wait_until(self._make_topic, lambda: f"the topic is made: {self.told()}", STARTED_S)
+        for node in self.brokers[1:]:  # which ask for the leader's topics when they come
+            node.start()
         self.reader = Reader(self.ground.beside, self.nameserver.address, self.topic, self.history)
         self.loads = make_loads(self.topic, self.history)
         self.resume()

@@ -16,6 +16,7 @@ from tests.rig.waiting import TooLate, wait_until
 from . import checker
 from .checker import Election, Epoch
 from .cluster import GROUP_NAME, HEALED_S, QUEUES, Cluster
+from .nodes import BrokerNode
 from .reader import GROUP
 
 QUERY_CONSUMER_OFFSET, GET_MAX_OFFSET = 14, 30
@@ -87,6 +88,13 @@ def check_queues(cluster: Cluster) -> None:
     """All brokers stop. Their queues lead to the messages of their logs."""
     cluster.pause()
     end = _wait_equal(cluster)
+    ends = checker.queue_ends(records_of(cluster.brokers[0].log(end)), cluster.topic)
+    for broker in cluster.brokers:
+        wait_until(
+            lambda one=broker: _queue_ends(cluster, one) == ends,  # type: ignore[misc]
+            lambda one=broker: f"{one.name} gives out all up to {ends}: {_queue_ends(cluster, one)}",  # type: ignore[misc]
+            HEALED_S,
+        )
     for broker in cluster.brokers:
         broker.end()
     wrong = []
@@ -118,6 +126,19 @@ def _wait_read(cluster: Cluster, count: int) -> None:
 
     with suppress(TooLate):  # the checker says which are not
         wait_until(all_read, lambda: "all messages are read", HEALED_S)
+
+
+def _queue_ends(cluster: Cluster, broker: BrokerNode) -> dict[int, int]:
+    """What it says, of queues that have messages."""
+    ends = {}
+    for queue in range(QUEUES):
+        try:
+            told = request(broker.address, GET_MAX_OFFSET, {"topic": cluster.topic, "queueId": str(queue)})
+        except OSError:
+            continue
+        if (end := int(told.ext_fields.get("offset", 0))) > 0:
+            ends[queue] = end
+    return ends
 
 
 def _elections(cluster: Cluster) -> Iterator[Election]:
