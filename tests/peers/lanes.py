@@ -19,7 +19,6 @@ from kerolox.client.options import ClientOptions, ProducerOptions
 from kerolox.client.send.producer import Producer
 from kerolox.errors import KeroloxError
 from tests.rig.history import OK, History, Send, place_of
-from tests.rig.logs import Record
 
 from .driver import JavaDriver
 
@@ -170,16 +169,14 @@ class JavaLanes:
         return Send(self.client, body, began / 1000, ended / 1000, status, queue, offset, place)
 
 
-def out_of_order(records: Iterable[Record], topic: str) -> list[str]:
+def out_of_order(bodies: Iterable[bytes]) -> list[str]:
     """Where a lane's numbers go forward over one that was not there before. A step back is a repetition."""
     highest: dict[bytes, int] = defaultdict(lambda: -1)
     wrong = []
-    for record in records:
-        if record.topic != topic:
-            continue
-        lane, _, number_text = record.body.rstrip(b".").removesuffix(b":").rpartition(b":")
+    for body in bodies:
+        lane, _, number_text = body.rstrip(b".").removesuffix(b":").rpartition(b":")
         number = int(number_text)
         if number > highest[lane] + 1:
-            wrong.append(f"lane {lane!r}: {number} after {highest[lane]}, at {record.place}")
+            wrong.append(f"lane {lane!r}: {number} after {highest[lane]}")
         highest[lane] = max(highest[lane], number)
     return wrong

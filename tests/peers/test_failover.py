@@ -1,11 +1,11 @@
 """Brokers of one name under a controller, ours and Apache's in every mixture: the master is killed, and
 nothing that was acknowledged is lost.
 
-The same story is told to every mixture. The master is killed with SIGKILL while our client and Apache's send;
-the controller elects another one; both clients go on by themselves; the killed one comes back, gives up what
-nobody else has, and follows. That is done once more, so that each broker has led and has followed. At the end
-all logs have the same bytes, and hold each acknowledged message at the place that was told, each lane in its
-order.
+The same story is told to every mixture. The master is killed with SIGKILL while our client and Apache's send,
+and read in order; the controller elects another one; both clients go on by themselves; the killed one comes
+back, gives up what nobody else has, and follows. That is done once more, so that each broker has led and has
+followed. At the end both have read every acknowledged message, each lane in its order, and all logs have the
+same bytes, with each of them at the place that was told.
 
 Stories are told a few at a time: most of it everybody waits for somebody.
 """
@@ -27,6 +27,7 @@ from .driver import JavaDriver
 from .jars import Jars
 from .lanes import JavaLanes, OurLanes
 from .ours import OurNameServer
+from .readers import JavaReader, OurReader, check_read
 from .replicas import Replica, eventually
 
 pytestmark = pytest.mark.timeout(600)
@@ -64,6 +65,7 @@ def story(row: Row, home: Path, jars: Jars, driver: JavaDriver, nameserver: str)
         Replica(group.master).create_topic(topic, "")
         eventually(lambda: group.has_route(topic), group.tails)
         history = History()
+        readers = [OurReader(nameserver, topic), JavaReader(driver, nameserver, topic)]
         loads = [OurLanes(nameserver, topic, history), JavaLanes(driver, nameserver, topic, history)]
         led = {group.master.address}
         for _ in range(len(row.brokers)):
@@ -71,6 +73,9 @@ def story(row: Row, home: Path, jars: Jars, driver: JavaDriver, nameserver: str)
         for load in loads:
             load.close()
         assert len(led) == len(row.brokers), "each of them led"
+        for reader in readers:
+            check_read(reader, history.sends)
+            reader.close()
         records = group.check(history, topic)
         assert len(records) > 300
     finally:
@@ -90,7 +95,6 @@ def our_nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurName
 def stories(
     request: pytest.FixtureRequest,
     peers: Jars,
-    java_driver: JavaDriver,
     our_nameserver: OurNameServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[Row, Future[None]]]:
@@ -100,12 +104,15 @@ def stories(
     wanted = {item.callspec.params.get("row") for item in request.session.items if hasattr(item, "callspec")}
     home = tmp_path_factory.mktemp("failover")
     rows = [row for row in ROWS if row in wanted]
+    driver = JavaDriver(peers, home / "driver")  # the shared one loses its clients at the end of each test
+    driver.start()
     with ThreadPoolExecutor(max_workers=AT_ONCE) as threads:
         yield {
-            row: threads.submit(story, row, home / str(row), peers, java_driver, our_nameserver.address)
+            row: threads.submit(story, row, home / str(row), peers, driver, our_nameserver.address)
             for row in rows
         }
         threads.shutdown(cancel_futures=True)
+    driver.kill()
 
 
 @pytest.mark.parametrize(
