@@ -153,7 +153,7 @@ class EpochLink(LeaderLink):
             if not data:
                 self._heartbeat(offset)
             rest = overlap.compare(bytes(data))
-            if rest:
+            if overlap.equal == overlap.end:  # then the rest may be nothing but how far all is confirmed
                 pieces.appendleft(EpochPiece(overlap.equal, memoryview(rest), epoch, confirmed))
         self._next = overlap.equal
         if not overlap.done:

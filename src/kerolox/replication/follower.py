@@ -117,7 +117,7 @@ class Follower:
             self._asking = asyncio.get_running_loop().create_task(self._ask_end())
 
     async def stop(self) -> None:
-        """Return when nothing more will be appended."""
+        """Return when nothing more will be appended, or cut off."""
         asking, self._asking = self._asking, None
         if asking is not None:
             asking.cancel()
@@ -127,6 +127,7 @@ class Follower:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            await self._store.cuts_over()
         self._set(LinkState.OFF)
 
     # --- what it lacks --------------------------------------------------------------------------------
@@ -279,9 +280,12 @@ class Follower:
             link.copy(None, store.log.max_offset or None, None)
             return
         await history.cut(found.end)  # one that began at the end, without a byte
-        low = 0 if there is None else there.low
-        if found.end < low:
-            self._check_range(there)
+        if there is None:
+            low = (found.end - 1) // store.segments.size * store.segments.size  # its last file it must have
+        else:
+            low = there.low
+            if found.end < low:
+                self._check_range(there)
         if leader.epochs and leader.epochs[0].start < found.end:
             low = max(low, leader.epochs[0].start)  # Apache's leader sends nothing from before
         takes = tuple(epoch for epoch in leader.epochs if epoch.start < found.end)

@@ -189,8 +189,7 @@ class MessageStore:
         if not self._opened:
             return
         self._opened = False
-        if self._truncations:
-            await asyncio.wait(self._truncations)
+        await self.cuts_over()
         try:
             self.log.write()
             if not self.state.fenced:
@@ -373,6 +372,11 @@ class MessageStore:
         self._truncations.add(task)
         task.add_done_callback(self._truncations.discard)
         return await asyncio.shield(task)
+
+    async def cuts_over(self) -> None:
+        """Wait until no cut is under way: those go on when whoever asked for them is stopped."""
+        if self._truncations:
+            await asyncio.wait(self._truncations)
 
     async def tell_truncated(self, cut: Cut) -> None:
         """Tell those who listen."""
