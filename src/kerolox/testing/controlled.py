@@ -19,6 +19,8 @@ Brokers are numbered from 1 on, by the ids the controller gives them.
 from __future__ import annotations
 
 import asyncio
+import random
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -39,6 +41,8 @@ WAIT_S = 20.0
 LOOK_S = 0.005
 BROKERS_MAX = 16
 HEARTBEAT_MS = 200
+LASTING_PORTS = 12_000, 32_000
+PORT_TRIES = 1000
 
 
 class NotThereYet(KeroloxError):
@@ -194,6 +198,24 @@ def _describe(one: RunningBroker) -> str:
     )
 
 
+def _lasting_port() -> int:
+    """A port for a broker that starts again and again: with those beside it, and none of those that outgoing
+    connections get, which may take it meanwhile."""
+    for _ in range(PORT_TRIES):
+        port = random.randrange(*LASTING_PORTS)
+        try:
+            for one in (port, port + 1, port - 2):
+                with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", one))
+        except OSError:
+            continue
+        return port
+    raise KeroloxError(
+        f"no free port in {PORT_TRIES} tries between {LASTING_PORTS[0]} and {LASTING_PORTS[1]}"
+    )
+
+
 @asynccontextmanager
 async def running_controlled(
     brokers: int = 3,
@@ -228,6 +250,7 @@ async def running_controlled(
             relay = Relay()
             stack.push_async_callback(relay.close)
             settings = own | {"controlled": True, "controllers": await relay.proxy(controller.address)}
+            settings.setdefault("listen_port", _lasting_port())
             one = await stack.enter_async_context(
                 running_broker(
                     directory=place / f"broker-{number}", nameserver=nameserver, clock=clock, **settings
