@@ -112,6 +112,9 @@ class Agent:
                 self._failed(error)
                 wait_s = min(AGAIN_MAX_S, self._pause_s, AGAIN_FIRST_S * 2 ** min(failures, 10))
                 failures += 1
+                # It may be this round that found its controller lost. Who leads now nobody knows better yet:
+                # asked at once, it would name the same one.
+                self._wake.clear()
             except Exception:
                 log.exception("controller_not_asked next='tried again'")
                 wait_s = AGAIN_MAX_S

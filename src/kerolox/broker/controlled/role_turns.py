@@ -172,6 +172,8 @@ class RoleTurns:
     async def _follow(self, told: Mastership) -> None:
         why = f"broker {told.id} at {told.address} leads in epoch {told.epoch}"
         led = self._leadership.leads
+        # What it finds while this broker parts would be forgotten, and found again it would be nothing new.
+        self._search.stop()
         if led:
             self._in_sync.rest()
             await self._leadership.follow(why)
