@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from kerolox.cli.main import app
+from kerolox.testing.controller import running_controller
 from tests.cli.serving import Cluster, running_cluster
 from tests.cli.test_commands import EVERY, serving_nameserver
+from tests.replication.kit import until
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with running_cluster() as running:
+    with running_cluster() as running, controller_beside(running):
         running.ok("topic", "create", "orders")
         running.ok("group", "create", "billing")
         running.ok("send", "orders", "one", "--key", "k1")
         running.ok("kv", "put", "SETTINGS", "colour", "red")
         yield running
+
+
+@contextmanager
+def controller_beside(cluster: Cluster) -> Iterator[None]:
+    """A controller that knows no broker; commands find it by the environment."""
+    serving = running_controller()
+    controller = cluster.on_loop(serving.__aenter__)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KEROLOX_CONTROLLER_ADDR", controller.address)
+            cluster.on_loop(lambda: until(lambda: controller.is_leader))
+            yield
+    finally:
+        cluster.on_loop(lambda: serving.__aexit__(None, None, None))
 
 
 UNIQUE = "C0A8000100FF1234567800000000FFFF"
@@ -69,6 +86,9 @@ LOOKUPS = [
     (("store", "resync", "nowhere", "--leader", "127.0.0.1:1", "--yes"), "nowhere is no directory"),
     (("broker", "followers", "--broker", "broker-x"), "no broker 'broker-x' is registered"),
     (("broker", "promote", "--broker", "broker-x"), "no broker 'broker-x' is registered"),
+    (("controller", "status", "--broker", "broker-x"), "knows no broker 'broker-x'"),
+    (("controller", "elect", "--broker", "broker-x", "--id", "1"), "knows no broker 'broker-x'"),
+    (("controller", "clean", "--broker", "broker-x", "--yes"), "knows no broker 'broker-x'"),
     (("cluster", "status", "--data", "nowhere"), "there is no cluster in"),
     (("cluster", "down", "--data", "nowhere"), "no cluster runs in"),
 ]

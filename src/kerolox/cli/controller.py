@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from kerolox.cli import controller_admin
 from kerolox.cli.output import JsonFlag, one_line_errors
 from kerolox.cli.serving import (
     LogLevel,
@@ -19,9 +20,16 @@ from kerolox.cli.serving import (
 
 EXAMPLE = "Example: kerolox controller --listen 0.0.0.0:9878 --store /var/lib/kerolox-controller"
 
+app = typer.Typer(help="Run a controller, or look after brokers that are under one.")
+app.command("status", epilog=controller_admin.STATUS_EXAMPLE)(controller_admin.status)
+app.command("elect", epilog=controller_admin.ELECT_EXAMPLE)(controller_admin.elect)
+app.command("clean", epilog=controller_admin.CLEAN_EXAMPLE)(controller_admin.clean)
 
+
+@app.callback(epilog=EXAMPLE, invoke_without_command=True)
 @one_line_errors
 def serve(
+    context: typer.Context,
     config_file: Annotated[
         Path | None,
         typer.Option("--config-file", "-c", help="RocketMQ's controller.conf, a properties file."),
@@ -37,7 +45,10 @@ def serve(
     log_level: Annotated[LogLevel, typer.Option(help="What to log, on stderr.")] = LogLevel.INFO,
     parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")] = None,
 ) -> None:
-    """Run a controller, which elects the masters of groups of brokers, until SIGTERM or SIGINT."""
+    """Run a controller, which elects the masters of groups of brokers, until SIGTERM or SIGINT; or, with one
+    of the commands below, ask running ones."""
+    if context.invoked_subcommand is not None:
+        return
     from kerolox.controller.controller import Controller
     from kerolox.controller.options import ControllerOptions
     from kerolox.net.loop import run

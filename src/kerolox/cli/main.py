@@ -56,7 +56,7 @@ def main(
 app.command("up", epilog=up.EXAMPLE)(up.serve)
 app.command("nameserver", epilog=nameserver.EXAMPLE)(nameserver.serve)
 app.add_typer(broker.app, name="broker")
-app.command("controller", epilog=controller.EXAMPLE)(controller.serve)
+app.add_typer(controller.app, name="controller")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")

@@ -333,7 +333,8 @@ def _why_not_in_sync(
 
 
 def _describe(state: ControllerState, live: LiveBrokers, asked: DescribeGroups) -> Decision:
-    found = {name: state.groups[name] for name in asked.names if name in state.groups}
+    names = state.groups if asked.names is None else asked.names
+    found = {name: state.groups[name] for name in names if name in state.groups}
     table = {name: _described(group, live) for name, group in found.items()}
     return Decision(Answer(body=BrokerReplicasInfo(replicas_info_table=table).encode()))
 
@@ -342,7 +343,12 @@ def _described(group: ReplicaGroup, live: LiveBrokers) -> ReplicasInfo:
     alive = live.of(group.name)
     replicas = {
         id: ReplicaIdentity(
-            alive=id in alive, broker_address=replica.address, broker_id=id, broker_name=group.name
+            alive=id in alive,
+            broker_address=replica.address,
+            broker_id=id,
+            broker_name=group.name,
+            confirm_offset=_told(alive[id].confirm_offset) if id in alive else None,
+            max_offset=_told(alive[id].max_offset) if id in alive else None,
         )
         for id, replica in sorted(group.replicas.items())
     }
@@ -354,6 +360,10 @@ def _described(group: ReplicaGroup, live: LiveBrokers) -> ReplicasInfo:
         master_epoch=group.master_epoch,
         sync_state_set_epoch=group.in_sync_epoch,
     )
+
+
+def _told(offset: int) -> int | None:
+    return offset if offset >= 0 else None
 
 
 def _forget(state: ControllerState, live: LiveBrokers, asked: Forget) -> Decision:

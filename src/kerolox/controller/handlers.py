@@ -74,7 +74,7 @@ class GroupHandlers:
             (RequestCode.CONTROLLER_ELECT_MASTER, self.elect, headers.ElectMasterRequest),
             (RequestCode.CONTROLLER_REGISTER_BROKER, self.register, headers.RegisterToControllerRequest),
             (RequestCode.CONTROLLER_GET_REPLICA_INFO, self.who_is_master, headers.ReplicaInfoRequest),
-            (RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, self.describe, None),
+            (RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, self.describe, headers.SyncStateDataRequest),
             (RequestCode.CLEAN_BROKER_DATA, self.forget, headers.CleanBrokerDataRequest),
             (RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, self.next_id, headers.NextBrokerIdRequest),
             (RequestCode.CONTROLLER_APPLY_BROKER_ID, self.take_id, headers.ApplyBrokerIdRequest),
@@ -132,7 +132,9 @@ class GroupHandlers:
     def who_is_master(self, request: Request[headers.ReplicaInfoRequest]) -> Answer:
         return self._decider.look(WhoIsMaster(_given(request.header.broker_name, "brokerName")))
 
-    def describe(self, request: Request[None]) -> Answer:
+    def describe(self, request: Request[headers.SyncStateDataRequest]) -> Answer:
+        if request.header.all_groups:
+            return self._decider.look(DescribeGroups(None))
         names = decode_broker_names(request.body) if request.body else ()
         if not names:
             return Answer(

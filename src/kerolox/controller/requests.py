@@ -89,9 +89,9 @@ class WhoIsMaster(msgspec.Struct, frozen=True):
 
 
 class DescribeGroups(msgspec.Struct, frozen=True):
-    """A tool asks for all that is known of these groups."""
+    """A tool asks for all that is known of these groups; None: of all there are."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...] | None
 
 
 class Forget(msgspec.Struct, frozen=True, kw_only=True):

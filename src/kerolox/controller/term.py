@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 from kerolox.controller.apply import apply
 from kerolox.controller.carriers.carrier import NEW, Carrier, Deposed, StoredState
@@ -38,8 +39,12 @@ class Term:
 
     def look(self, request: ControllerRequest) -> Decision:
         """What would be decided now; nothing is changed."""
-        groups = request.names if isinstance(request, DescribeGroups) else (request.group,)
-        return decide(self.state, self._live.view(groups), request)
+        return decide(self.state, self._live.view(self._groups_of(request)), request)
+
+    def _groups_of(self, request: ControllerRequest) -> Iterable[str]:
+        if not isinstance(request, DescribeGroups):
+            return (request.group,)
+        return self.state.groups if request.names is None else request.names
 
     async def change(self, request: ControllerRequest) -> Decision:
         """Decide, and make it so. Raises Deposed, and other KeroloxErrors when it could not be kept."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import msgspec
+
 from kerolox.protocol.bodies.body import Body, from_tree
 from kerolox.protocol.bodies.routes import BrokerMemberGroup
 from kerolox.protocol.header import Int64
@@ -27,12 +31,15 @@ class ElectedMaster(Body, frozen=True, kw_only=True):
 
 
 class ReplicaIdentity(Body, frozen=True, kw_only=True):
-    """One replica, and whether the controller has heard of it in time."""
+    """One replica, and whether the controller has heard of it in time. RocketMQ's does not tell what the last
+    heartbeat said of its log."""
 
     alive: bool = False
     broker_address: str = ""
     broker_id: Int64 = 0
     broker_name: str = ""
+    confirm_offset: Int64 | None = None
+    max_offset: Int64 | None = None
 
 
 class ReplicasInfo(Body, frozen=True, kw_only=True):
@@ -68,6 +75,10 @@ class EpochRanges(Body, frozen=True, kw_only=True):
     cluster_name: str = ""
     epoch_list: tuple[EpochRange, ...] = ()
     max_offset: int = 0
+
+
+def encode_broker_names(names: Iterable[str]) -> bytes:
+    return msgspec.json.encode(list(names))
 
 
 def decode_broker_names(data: bytes) -> tuple[str, ...]:

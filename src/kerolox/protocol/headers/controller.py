@@ -84,6 +84,13 @@ class ControllerMetadataAnswer(Header, frozen=True, kw_only=True, rename=wire(is
     peers: str | None = None
 
 
+class SyncStateDataRequest(Header, frozen=True, kw_only=True):
+    """Asks for the replicas of broker names, which are in the body. Ours tells of all it knows, if asked to;
+    RocketMQ's passes over that."""
+
+    all_groups: bool = False
+
+
 class BrokerRoleChanged(Header, frozen=True, kw_only=True):
     """Tells a broker who is master now."""
 

@@ -1,0 +1,171 @@
+"""Controllers, asked over the wire: who leads, and what it knows of brokers. Works with Apache's, too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from kerolox.client.admin.admin import NotFound
+from kerolox.client.errors import failure
+from kerolox.errors import KeroloxError, RequestFailed, nearest
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo, encode_broker_names
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.command import Command
+from kerolox.protocol.header import Header
+from kerolox.protocol.headers import controller as headers
+
+ASK_S = 3.0
+
+
+class NoLeader(KeroloxError):
+    """No controller leads."""
+
+    retriable = True
+
+
+class SeenController(NamedTuple):
+    """One controller, and what it said."""
+
+    id: str | None
+    address: str
+    leads: bool | None  # None: it does not answer
+    error: str | None
+
+
+class SeenControllers(NamedTuple):
+    """All controllers of a group."""
+
+    group: str | None
+    leader: str | None  # address
+    members: list[SeenController]
+
+
+class Controllers:
+    """Finds the controller that leads, and asks it."""
+
+    def __init__(self, dialer: Dialer, addresses: Sequence[str]) -> None:
+        self._dialer = dialer
+        self._addresses = list(dict.fromkeys(addresses))
+
+    async def survey(self) -> SeenControllers:
+        """All that are known to those that were given, each asked."""
+        told = await self._ask_all(self._addresses)
+        peers = _peers(_answers(told))
+        told |= await self._ask_all([address for address in peers.values() if address not in told])
+        answers = _answers(told)
+        if not answers:
+            raise next(error for error in told.values() if isinstance(error, KeroloxError))
+        ids = {address: id for id, address in peers.items()}
+        # Those that answered are among the peers, maybe by another address.
+        shown = [at for at in told if at in ids or not ids or isinstance(told[at], KeroloxError)]
+        members = [_seen(ids.get(at), at, told[at]) for at in sorted(shown, key=lambda at: ids.get(at, ""))]
+        # The one that says so of itself; else the one that others name.
+        leader = next((at for at, answer in told.items() if _leads(answer)), None)
+        named = (answer.controller_leader_address for answer in answers)
+        return SeenControllers(answers[0].group, leader or next(filter(None, named), None), members)
+
+    async def leader(self) -> str:
+        """The address of the one that leads. Raises NoLeader."""
+        seen = await self.survey()
+        if seen.leader is None:
+            which = ", ".join(member.address for member in seen.members)
+            raise NoLeader(
+                f"no controller leads, of {which}. Several need more than half of them, or of etcd's "
+                "members, to run; ask again in a few seconds"
+            )
+        return seen.leader
+
+    async def groups(self, leader: str, names: Collection[str] | None) -> dict[str, ReplicasInfo]:
+        """What the leading controller knows of brokers of these names; None: of all, which Apache's does not
+        tell. Names that it does not know are left out."""
+        answer = await self._ask(
+            leader,
+            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+            headers.SyncStateDataRequest(all_groups=True) if names is None else None,
+            encode_broker_names(names or ()),
+        )
+        return dict(sorted(BrokerReplicasInfo.decode(answer.body).replicas_info_table.items()))
+
+    async def group(self, leader: str, name: str, ids: Collection[int] = ()) -> ReplicasInfo:
+        """The group of this name, with these replicas. Raises NotFound."""
+        found = (await self.groups(leader, [name])).get(name)
+        if found is None:
+            others = await self.groups(leader, None)
+            known = f"; there are: {', '.join(others)}.{nearest(name, others)}" if others else ""
+            raise NotFound(f"the controller at {leader} knows no broker {name!r}{known}")
+        there = sorted(one.broker_id for one in found.in_sync_replicas + found.not_in_sync_replicas)
+        missing = sorted(set(ids) - set(there))
+        if missing:
+            raise NotFound(
+                f"broker {name} has no replica {', '.join(map(str, missing))}; there are: "
+                f"{', '.join(map(str, there))}"
+            )
+        return found
+
+    async def elect(self, leader: str, name: str, id: int) -> headers.ElectMasterAnswer:
+        header = headers.ElectMasterRequest(broker_name=name, broker_id=id, designate_elect=True)
+        answer = await self._ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
+        return answer.header(headers.ElectMasterAnswer)
+
+    async def clean(self, leader: str, name: str, ids: Collection[int], even_living: bool) -> None:
+        header = headers.CleanBrokerDataRequest(
+            broker_name=name,
+            broker_controller_ids_to_clean=";".join(map(str, sorted(ids))) or None,
+            is_clean_living_broker=even_living,
+        )
+        await self._ask(leader, RequestCode.CLEAN_BROKER_DATA, header)
+
+    async def _ask_all(
+        self, addresses: Collection[str]
+    ) -> dict[str, headers.ControllerMetadataAnswer | KeroloxError]:
+        answers = await asyncio.gather(*(self._look(address) for address in addresses))
+        return dict(zip(addresses, answers, strict=True))
+
+    async def _look(self, address: str) -> headers.ControllerMetadataAnswer | KeroloxError:
+        try:
+            answer = await self._ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            return answer.header(headers.ControllerMetadataAnswer)
+        except KeroloxError as error:
+            return error
+
+    async def _ask(self, address: str, code: int, header: Header | None = None, body: bytes = b"") -> Command:
+        answer = await self._dialer.call(address, code, header, body, timeout_s=ASK_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise failure(answer, address=address, code=code)
+        return answer
+
+
+def is_master_already(error: RequestFailed) -> bool:
+    return error.response_code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+
+
+def _answers(
+    told: dict[str, headers.ControllerMetadataAnswer | KeroloxError],
+) -> list[headers.ControllerMetadataAnswer]:
+    return [answer for answer in told.values() if not isinstance(answer, KeroloxError)]
+
+
+def _seen(
+    id: str | None, address: str, answer: headers.ControllerMetadataAnswer | KeroloxError
+) -> SeenController:
+    if isinstance(answer, KeroloxError):
+        return SeenController(id, address, None, str(answer))
+    return SeenController(id, address, answer.is_leader, None)
+
+
+def _leads(answer: headers.ControllerMetadataAnswer | KeroloxError) -> bool:
+    return not isinstance(answer, KeroloxError) and answer.is_leader
+
+
+def _peers(answers: Sequence[headers.ControllerMetadataAnswer]) -> dict[str, str]:
+    """Addresses by id, of ``n0:10.0.0.1:9878;``. jRaft's controllers have no ids there, and the addresses are
+    those of their raft log, which answer no questions."""
+    found: dict[str, str] = {}
+    for answer in answers:
+        for entry in (answer.peers or "").split(";"):
+            id, _, address = entry.partition(":")
+            if ":" in address:
+                found[id] = address
+    return found
