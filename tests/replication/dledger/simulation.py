@@ -307,7 +307,7 @@ class Simulation:
 
     # --- what happens ---------------------------------------------------------------------------
 
-    async def write(self, for_s: float, every_s: float = 0.05) -> None:
+    async def write(self, for_s: float, every_s: float = 0.15) -> None:
         """Send to whoever thinks that it leads."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + for_s
@@ -384,7 +384,7 @@ class Simulation:
         """Faults under load, then time to recover, then the look at what is there."""
         await self.start()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.write(for_s + 60))
+            tasks.create_task(self.write(for_s + (10 if self.hasty else 40)))
             tasks.create_task(self.trouble(for_s))
         await asyncio.sleep(10)
         self.check_end()

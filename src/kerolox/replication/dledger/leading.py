@@ -84,7 +84,9 @@ class Leading:
     def lag(self, peer: str) -> int | None:
         """How many entries it lacks; None while that is not known."""
         dispatcher = self.dispatchers.get(peer)
-        return None if dispatcher is None or dispatcher.acked == NO_INDEX else dispatcher.lag
+        if dispatcher is None or (dispatcher.acked == NO_INDEX and self._ledger.end_index != NO_INDEX):
+            return None
+        return dispatcher.lag
 
     def _appended(self) -> None:
         for dispatcher in self.dispatchers.values():

@@ -35,7 +35,9 @@ class Member:
         self.leader: str | None = None  # of this term, if it is known
         self.known_term = promise.term  # the highest that was heard of
         self.must_raise = False  # a higher term was seen: to be taken before anything is asked
-        self.wants_next_term = False  # the last round was lost
+        # The last round was lost; or this one may have led in its term before it was started anew, and a term
+        # has one leader, with one log: after a loss of power this one may have less of it than others.
+        self.wants_next_term = promise.voted_for == settings.self_id
         self.taking_term: int | None = None  # in which this one was asked to lead
         self.on_role: list[Callable[[], None]] = []  # told at once, in order, before anything else happens
 

@@ -122,7 +122,7 @@ class Transfer:
     async def _hand_over(self, asked: TransferRequest) -> LedgerAnswer:
         member, settings = self._member, self._member.settings
         to = asked.transferee_id
-        lag = self._leading.lag(to) if isinstance(to, str) else None
+        lag = self._leading.lag(to) if isinstance(to, str) and self._elections.heard_lately(to) else None
         refused = may_hand_over(member, asked, lag, handing=self._handing)
         if refused is not None or not isinstance(to, str):
             return LedgerAnswer(code=refused or Status.UNKNOWN_MEMBER, term=member.term)
