@@ -60,7 +60,7 @@ def free_port() -> int:
 
 async def until(ready: Callable[[], bool], timeout_s: float = 30.0) -> None:
     async with asyncio.timeout(timeout_s):
-        while not ready():
+        while not ready():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

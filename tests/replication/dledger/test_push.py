@@ -148,7 +148,7 @@ async def test_truncating(follower: Follower) -> None:
 async def test_what_is_committed_for_certain_is_not_cut(follower: Follower) -> None:
     await filled(follower)
     await follower.ask(type=PushType.COMMIT, commit_index=3)
-    assert follower.pushes.sure_index == 3
+    assert follower.ledger.committed_index == 3
     assert (await follower.ask(entry(3), type=PushType.TRUNCATE)).code == 200
     assert follower.ledger.end_index == 3
     assert (await follower.ask(entry(3, body=b"xx"), type=PushType.TRUNCATE)).code == 406
@@ -157,15 +157,25 @@ async def test_what_is_committed_for_certain_is_not_cut(follower: Follower) -> N
     assert follower.pushes.cuts_refused == 2
 
 
-async def test_a_commit_of_entries_of_earlier_terms_is_not_certain(follower: Follower) -> None:
-    """An Apache leader counts them, and may be wrong (Raft's figure 8): seen by readers, but may be cut."""
+async def test_a_commit_of_entries_of_earlier_terms_is_not_believed(follower: Follower) -> None:
+    """An Apache leader counts them, and may be wrong (Raft's figure 8): they may still be cut."""
     await filled(follower, term=2)
     await follower.ask(type=PushType.COMMIT, commit_index=4)
-    assert (follower.ledger.committed_index, follower.pushes.sure_index) == (4, -1)
+    assert follower.ledger.committed_index == -1
     other = entry(4, term=3, body=b"other")
     assert (await follower.ask(other, type=PushType.TRUNCATE)).code == 200
+    assert (await follower.ask(type=PushType.COMMIT, commit_index=3)).code == 200
+    assert follower.ledger.committed_index == -1
     assert (await follower.ask(type=PushType.COMMIT, commit_index=4)).code == 200
-    assert follower.pushes.sure_index == 4
+    assert follower.ledger.committed_index == 4
+
+
+async def test_a_follower_that_was_started_anew_believes_commits_of_its_term(follower: Follower) -> None:
+    await filled(follower)
+    follower.ledger.restart()
+    follower.pushes = Pushes(follower.member, follower.ledger, follower.clock)
+    await follower.ask(type=PushType.COMMIT, commit_index=3)
+    assert follower.ledger.committed_index == 3
 
 
 @pytest.mark.parametrize("kind", list(PushType))

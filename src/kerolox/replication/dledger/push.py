@@ -6,9 +6,9 @@ order. Those that came too early are parked. All that came in one pass are writt
 Questions (COMPARE, TRUNCATE, COMMIT) are worked on one after the other, because they may wait for the disk;
 while one is, entries are parked. Everything is answered, always with how far this log reaches.
 
-Entries that are committed for certain are never cut: a leader that asks for it has lost what was
-acknowledged, and is refused by name. Certain is what is committed together with an entry of the leader's own
-term; of others Apache's leaders say that they are committed, too, and may be wrong (commit.py).
+Apache's leaders commit entries of earlier terms by counting, and may be wrong (commit.py). So a follower of
+ours believes its leader only together with an entry of the leader's own term: what it shows to readers is
+never taken back. A leader that asks for such a cut has lost what was acknowledged, and is refused by name.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ class Pushes:
     """The follower's side of replication."""
 
     def __init__(self, member: Member, ledger: Ledger, clock: Clock) -> None:
-        self.sure_index = -1  # committed for certain
         self.cuts_refused = 0
         self.on_grown: list[Callable[[], None]] = []  # hear that entries came
         self._member = member
@@ -249,6 +248,7 @@ class Pushes:
         if self._refuses(request) is not None:
             return Status.INCONSISTENT_STATE
         if request.type is PushType.COMMIT:
+            await self._find_own(request)
             self._commit(request)
             return Status.SUCCESS
         entries = request.entries
@@ -277,12 +277,14 @@ class Pushes:
         same = await self._has(entry)
         if self._refuses(request) is not None:
             return Status.INCONSISTENT_STATE
-        if entry.index < self.sure_index or (entry.index == self.sure_index and not same):
+        committed = ledger.committed_index
+        is_gap = entry.index > ledger.end_index  # it was away for so long that the leader has nothing of it
+        if not is_gap and (entry.index < committed or (entry.index == committed and not same)):
             self.cuts_refused += 1
             log.error(
                 "cut_refused leader=%r term=%d index=%d committed=%d next='that leader lacks entries that "
                 "were acknowledged: stop it, and let a member lead that has them'",
-                request.leader_id, request.term, entry.index, self.sure_index,
+                request.leader_id, request.term, entry.index, committed,
             )  # fmt: skip
             return Status.INCONSISTENT_STATE
         if same and entry.index == ledger.end_index:
@@ -311,13 +313,23 @@ class Pushes:
         if self._own_from is None and entries[-1].term == term:
             self._own_from = next(entry.index for entry in entries if entry.term == term)
 
+    async def _find_own(self, request: PushRequest) -> None:
+        """The same of entries that this member took before it was started anew."""
+        ledger = self._ledger
+        index = min(request.commit_index, ledger.end_index)
+        known = self._own_term == request.term and self._own_from is not None
+        if known or index <= ledger.committed_index or ledger.end_term != request.term:
+            return
+        (entry,) = await ledger.read(index, 1, 1)
+        if entry.term == self._member.term == request.term:
+            self._own_term, self._own_from = entry.term, entry.index
+
     def _commit(self, request: PushRequest) -> None:
         ledger = self._ledger
         index = min(request.commit_index, ledger.end_index)
-        if index > ledger.committed_index:
+        is_certain = self._own_term == request.term and self._own_from is not None and index >= self._own_from
+        if is_certain and index > ledger.committed_index:
             ledger.commit(index)
-        if self._own_term == request.term and self._own_from is not None and index >= self._own_from:
-            self.sure_index = max(self.sure_index, index)
 
     # --- answers ------------------------------------------------------------------------------
 
