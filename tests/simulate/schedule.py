@@ -27,7 +27,7 @@ from .faults import OF_BROKERS, OF_CONTROLLERS, OF_DISKS, Faults, Node
 from .loop import Stuck
 from .world import World, world
 
-BEGIN_S = 6.0  # before the first fault
+BEGIN_S = 4.0  # before the first fault
 SETTLE_S = 90.0  # at most, after the last one
 STOP_S = 30.0
 LOOK_S = 0.1
@@ -67,10 +67,10 @@ def shape_of(seed: int) -> Shape:
         flush=flush,
         drift=chance.choice((0.0, 0.0, 0.01)),
         replicas_min=chance.choice((1, 1, 2)),
-        senders=chance.choice((1, 2, 4)),
-        pause_s=chance.choice((0.1, 0.4, 1.0)),
-        gap_s=chance.choice((0.5, 2.0, 5.0)),
-        faults_s=chance.choice((8.0, 15.0, 30.0)),
+        senders=chance.choice((1, 1, 3)),
+        pause_s=chance.choice((0.15, 0.4, 1.0)),
+        gap_s=chance.choice((0.4, 1.0, 3.0)),
+        faults_s=chance.choice((4.0, 8.0, 12.0, 25.0)),
         kinds=tuple(sorted(chosen)),
     )
 
@@ -223,7 +223,7 @@ class Cluster:
     async def run(self, outcome: Outcome) -> None:
         shape, loop, faults = self.shape, self.world.loop, self.faults
         for node in (*self.controllers, *self.brokers):
-            loop.call_later(self.chance.uniform(0, 2), node.start)
+            loop.call_later(self.chance.uniform(0, 1), node.start)
         watching = loop.create_task(self.watch())
         await asyncio.sleep(2)
         self.client.start(senders=shape.senders, readers=2, pause_s=shape.pause_s)

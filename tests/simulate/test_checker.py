@@ -20,7 +20,7 @@ def record(body: bytes, queue: int, offset: int, place: int) -> Record:
 
 
 def sent(body: bytes, by: str, place: int, began_s: float, ended_s: float, status: str = "SEND_OK") -> Sent:
-    return Sent("c", body, began_s, ended_s, status, 0, place // 100, place, by)
+    return Sent("c", body, began_s, ended_s, status, 0, place // 100, place, by=by)
 
 
 RECORDS = [record(b"m0", 0, 0, 0), record(b"m1", 1, 0, 100), record(b"m2", 0, 1, 200)]
