@@ -156,6 +156,14 @@ class Broker:
         self.epochs += [e for e in leader.epochs if e.number not in known and e.start < len(self.log)]
 
 
+def test_logs_without_a_common_epoch_are_the_same_where_both_begin() -> None:
+    """A leader wrote what nobody copied, and another one was elected with an empty log."""
+    assert common_end(epochs((1, 0)), 788, epochs((4, 0)), 1505) == 0
+    assert common_end(epochs((2, 100)), 788, epochs((4, 100)), 1505) == 100
+    assert common_end(epochs((2, 100)), 788, epochs((4, 0)), 1505) is None
+    assert common_end(epochs(), 788, epochs((4, 0)), 1505) is None
+
+
 STEP = st.tuples(st.sampled_from(["lead", "write", "follow"]), st.integers(0, 3), st.integers(0, 4))
 
 

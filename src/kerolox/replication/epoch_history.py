@@ -99,7 +99,9 @@ def epoch_end(entries: Sequence[Epoch], offset: int) -> int:
 
 def common_end(own: Sequence[Epoch], own_end: int, leader: Sequence[Epoch], leader_end: int) -> int | None:
     """Up to where two logs are the same, by their epochs: the last one both have, and in it the nearer of its
-    two ends. None when they have none in common.
+    two ends. Where both begin is the same, too: an epoch without a byte leaves no trace, so a leader whose
+    first message was never copied and one that was elected before any other has none in common. None when
+    they do not even begin together.
 
     RocketMQ 5.5.0 keeps epochs of what it has cut: with such a leader the result may lie too far on. So the
     last bytes before it are compared, too (:mod:`kerolox.replication.overlap`).
@@ -108,6 +110,8 @@ def common_end(own: Sequence[Epoch], own_end: int, leader: Sequence[Epoch], lead
     for epoch, end in reversed(_with_ends(own, own_end)):
         if epoch in there:
             return min(end, there[epoch], own_end, leader_end)
+    if own and leader and own[0].start == leader[0].start:
+        return min(own[0].start, own_end, leader_end)
     return None
 
 
