@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side; those with Java processes one by one.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test check bench crash chaos partition spark soak attacks fuzz sanitize pure peers peers-4x lock clean install
+.PHONY: demo test check bench crash chaos partition jepsen spark soak attacks fuzz sanitize pure peers peers-4x lock clean install
 
 install: $(STAMP)
 
@@ -90,6 +90,12 @@ chaos: $(STAMP)
 partition: $(STAMP)
 	$(BIN)/python -m tests.partition --faults $(or $(FAULTS),300) --mixed $(or $(MIXED),26) \
 	    --out docs/results/partition.json $(ARGS)
+
+# Three brokers under three controllers with three members of etcd, in networks of their own, under faults of every kind:
+# partitions, one-way cuts, clocks, pauses, kills, lost, full and torn disks. A checker decides. Needs root, iproute2
+# and etcd-server.
+jepsen: $(STAMP)
+	$(BIN)/python -m tests.jepsen --faults $(or $(FAULTS),500) --out docs/results/jepsen.json $(ARGS)
 
 # The slow tests on Spark: kills at every step, a cluster's audit and replay, the Java of PyPI.
 spark: $(STAMP)

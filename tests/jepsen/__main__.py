@@ -16,20 +16,15 @@ from pathlib import Path
 
 from tests.peers.driver import JavaDriver
 from tests.peers.jars import get_jars
-from tests.rig.loads import JavaLoad, Load, OurLoad
-from tests.rig.loop_thread import LoopThread
-from tests.rig.nursery import Nursery
+from tests.rig.loads import JavaLoad, Load
 
-from .cluster import BY_ETCD, DISK_BYTES, EMBEDDED, NAMESERVER, PLACES, Ground, Violation
-from .disks import Disks
+from .cluster import BY_ETCD, EMBEDDED, NAMESERVER, PLACES, Violation
 from .faults import FAULTS, KINDS
 from .history import ClusterHistory
-from .nodes import IMPORTS, NAMESERVER_PORT
+from .nodes import NAMESERVER_PORT
+from .stage import our_load, standing
 from .story import Tally, live, plan
 from .wires import Wires
-
-SEND_S = 1.0
-PACE_S = 0.015
 
 
 def main() -> None:
@@ -55,9 +50,7 @@ def main() -> None:
     violations = 0
     with ExitStack() as stack:
         wires = stack.enter_context(Wires(PLACES))
-        disks = stack.enter_context(Disks(folder / "disks", DISK_BYTES))
-        nursery = stack.enter_context(Nursery(IMPORTS))
-        beside = stack.enter_context(LoopThread())
+        ground = stack.enter_context(standing(wires, folder))
         nameserver = f"{wires.ips[NAMESERVER]}:{NAMESERVER_PORT}"
         driver: JavaDriver | None = None
         if "java" in clients:
@@ -68,14 +61,11 @@ def main() -> None:
         def make_loads(topic: str, history: ClusterHistory) -> Sequence[Load]:
             loads: list[Load] = []
             if "ours" in clients:
-                loads.append(
-                    OurLoad(beside, nameserver, topic, history, args.seed, timeout_s=SEND_S, pace_s=PACE_S)
-                )
+                loads += our_load(ground, nameserver, topic, history, args.seed)
             if driver is not None:
                 loads.append(JavaLoad(driver, nameserver, topic, history))
             return loads
 
-        ground = Ground(wires, disks, nursery, beside)
         carriers = (args.carrier,) if args.carrier else (BY_ETCD, EMBEDDED)
         for life in plan(args.seed, args.faults, args.only, carriers):
             if args.life is None or life.number in args.life:

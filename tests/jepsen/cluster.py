@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +44,6 @@ EMBEDDED, BY_ETCD = "embedded", "etcd"
 
 GROUP_NAME = "group-a"
 QUEUES = 4
-DISK_BYTES = 96 << 20
 LOG_FILE_BYTES = 1 << 20
 QUEUE_FILE_BYTES = 20 * 1000
 LEASE_S = 1.0  # of the leader, and how long a silent broker counts as alive
@@ -83,7 +82,15 @@ class Cluster:
     """``carrier`` says where controllers keep what they know, ``powered`` whether brokers can lose power."""
 
     def __init__(
-        self, folder: Path, ground: Ground, carrier: str, *, powered: bool, flush: str, number: int = 0
+        self,
+        folder: Path,
+        ground: Ground,
+        carrier: str,
+        *,
+        powered: bool,
+        flush: str,
+        number: int = 0,
+        more: Mapping[str, object] | None = None,
     ) -> None:
         self.folder = folder
         self.ground = ground
@@ -101,7 +108,7 @@ class Cluster:
         self.nameserver = NameServerNode(NAMESERVER, *place, {})
         self.etcd = [EtcdNode(name, *place, {}) for name in ETCD] if carrier == BY_ETCD else []
         for member in self.etcd:
-            member.members = {one.name: one.peer_url for one in self.etcd}
+            member.members = {one.name: one.place for one in self.etcd}
         self.controllers = [
             ControllerNode(name, *place, self._controller_settings(name, names)) for name in names
         ]
@@ -129,6 +136,7 @@ class Cluster:
             "flushDiskType": flush,
             "registerNameServerPeriod": 10_000,
             "namesrvAddr": self.nameserver.address,
+            **(more or {}),
         }
         kind = PoweredBrokerNode if powered else BrokerNode
         self.brokers = [kind(name, *place, settings) for name in BROKERS]
@@ -138,19 +146,20 @@ class Cluster:
         assert set(ips) >= {node.name for node in self.nodes}
 
     def _controller_settings(self, name: str, names: Sequence[str]) -> dict[str, object]:
-        own = f"{name}-{self.ground.wires.ips[name]}:{ControllerNode.port}"
+        ips = self.ground.wires.ips
+        peers = ";".join(f"{one}-{ips[one]}:{ControllerNode.port}" for one in names)
         settings: dict[str, object] = {
             "controllerDLegerGroup": "jepsen",
-            "controllerDLegerPeers": own,
+            "controllerDLegerPeers": peers,
             "controllerDLegerSelfId": name,
             "scanNotActiveBrokerInterval": 100,
             "scanInactiveMasterInterval": 200,
         }
         if self.carrier == BY_ETCD:
             settings |= {
-                "controllerType": "etcd",
+                "controllerCarrier": "etcd",
                 "etcdEndpoints": ",".join(member.client_url for member in self.etcd),
-                "etcdLeaseSeconds": 1,
+                "etcdLeaseSeconds": 2,
             }
         return settings
 

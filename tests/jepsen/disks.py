@@ -21,11 +21,10 @@ SLACK_BYTES = 4096
 
 
 class Disks:
-    """One disk of ``size_bytes`` for each name, below a folder. ``with`` it, before anything is started."""
+    """One disk for each name, below a folder. ``with`` it, before anything is started."""
 
-    def __init__(self, folder: Path, size_bytes: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._size_bytes = size_bytes
         self._before = -1
 
     def __enter__(self) -> Disks:
@@ -42,13 +41,13 @@ class Disks:
         os.close(self._before)
         os.chdir(self._where)
 
-    def add(self, name: str) -> Path:
+    def add(self, name: str, size_bytes: int) -> Path:
         """Where it is: empty, if it was there before."""
         path = self._folder / name
         if path.is_mount():
             self.remove(name)
         path.mkdir(parents=True, exist_ok=True)
-        _mount("none", str(path), "tmpfs", 0, f"size={self._size_bytes}")
+        _mount("none", str(path), "tmpfs", 0, f"size={size_bytes}")
         return path
 
     def remove(self, name: str) -> None:

@@ -99,6 +99,12 @@ def leader_with_minority(cluster: Cluster, chance: random.Random) -> Lasting:
     yield from _parted(cluster, chance, links, f"{leader} and clients from everybody else")
 
 
+def leader_with_minority_for_long(cluster: Cluster, chance: random.Random) -> Lasting:
+    """So long that another one is elected, and clients find only the old one."""
+    for lasts_s in leader_with_minority(cluster, chance):
+        yield max(lasts_s, LONG_S[1])
+
+
 def halves(cluster: Cluster, chance: random.Random) -> Lasting:
     names = chance.sample(cluster.places, len(cluster.places))
     some = names[: len(names) // 2]
@@ -521,6 +527,7 @@ FAULTS = (
     Fault("leader-without-one-follower", PARTITION, leader_without_one_follower),
     Fault("leader-without-clients", PARTITION, leader_without_clients),
     Fault("leader-with-clients-only", PARTITION, leader_with_minority),
+    Fault("leader-with-clients-only-for-long", PARTITION, leader_with_minority_for_long),
     Fault("halves", PARTITION, halves),
     Fault("bridge", PARTITION, bridge),
     Fault("ring", PARTITION, ring),

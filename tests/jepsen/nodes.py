@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+from kerolox.testing.etcd import EtcdPlace, find_etcd, member_command
 from tests.peers.wire import request
 from tests.rig.logs import Log, read_log
 from tests.rig.nursery import Child, Nursery
@@ -33,6 +34,7 @@ ETCD_PEER_PORT = 2380
 IMPORTS = ("tests.jepsen.programs", "kerolox.cli.main")
 GET_BROKER_RUNTIME_INFO = 28
 GONE_S = 30.0
+FEW_WORDS = ("--logger", "zap", "--log-level", "error")
 
 
 class Node:
@@ -40,6 +42,7 @@ class Node:
 
     program = ""
     port = 0
+    disk_bytes = 96 << 20
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class Node:
         self.name = name
         self.home = folder / name
         self.home.mkdir(parents=True, exist_ok=True)
-        self.disk = disks.add(name)
+        self.disk = disks.add(name, self.disk_bytes)
         self.ip = wires.ips[name]
         self.address = f"{self.ip}:{self.port}"
         self.clock = ClockPage(self.home / "clock")
@@ -217,6 +220,7 @@ class EtcdNode(Node):
 
     program = "etcd"
     port = ETCD_PORT
+    disk_bytes = 512 << 20  # it takes 64 MiB for each file of its log beforehand
 
     def __init__(
         self,
@@ -229,15 +233,19 @@ class EtcdNode(Node):
     ) -> None:
         super().__init__(name, folder, wires, disks, nursery, settings)
         self._process: Child | None = None
-        self.members: Mapping[str, str] = {}  # name → where its peers find it
+        self.members: Mapping[str, EtcdPlace] = {}  # by name
         self.is_new = True
 
     def own_settings(self) -> dict[str, object]:
         return {}
 
     @property
+    def place(self) -> EtcdPlace:
+        return EtcdPlace(self.address, f"{self.ip}:{ETCD_PEER_PORT}")
+
+    @property
     def peer_url(self) -> str:
-        return f"http://{self.ip}:{ETCD_PEER_PORT}"
+        return f"http://{self.place.peer}"
 
     @property
     def client_url(self) -> str:
@@ -246,15 +254,10 @@ class EtcdNode(Node):
     def start(self) -> None:
         if self.is_running:
             return
-        members = ",".join(f"{name}={url}" for name, url in self.members.items())
-        words = [
-            "etcd", "--name", self.name, "--data-dir", str(self.disk / "etcd"), "--logger", "zap",
-            "--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url,
-            "--listen-client-urls", self.client_url, "--advertise-client-urls", self.client_url,
-            "--initial-cluster", members, "--initial-cluster-token", "jepsen",
-            "--initial-cluster-state", "new" if self.is_new else "existing", "--log-level", "error",
-            "--heartbeat-interval", "50", "--election-timeout", "400", "--snapshot-count", "1000",
-        ]  # fmt: skip
+        program = find_etcd()
+        assert program is not None, "etcd is not installed (apt-get install etcd-server)"
+        words = member_command(program, self.name, self.disk / "etcd", self.members)
+        words += ["--initial-cluster-state", "new" if self.is_new else "existing", *FEW_WORDS]
         self._process = self._server.run("tests.jepsen.programs:execute", words)
         self.is_running = True
 

@@ -36,6 +36,7 @@ class Life(NamedTuple):
     carrier: str
     powered: bool
     turns: tuple[tuple[Fault, ...], ...]  # one after the other; those of one turn together
+    settings: tuple[tuple[str, object], ...] = ()  # of all brokers, beside those every cluster has
 
     @property
     def faults(self) -> list[Fault]:
@@ -137,7 +138,15 @@ def live(life: Life, folder: Path, ground: Ground, make_loads: MakeLoads, tally:
     """Raises Violation, with all that is known, and leaves the files; else nothing is left."""
     chance = random.Random(f"life-{life.seed}-{life.number}")
     flush = chance.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))
-    cluster = Cluster(folder, ground, life.carrier, powered=life.powered, flush=flush, number=life.number)
+    cluster = Cluster(
+        folder,
+        ground,
+        life.carrier,
+        powered=life.powered,
+        flush=flush,
+        number=life.number,
+        more=dict(life.settings),
+    )
     what = "start"
     try:
         cluster.start(make_loads)

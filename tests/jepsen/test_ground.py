@@ -57,8 +57,8 @@ def test_a_disk_is_filled_and_nobody_else_sees_it(wires: Wires, tmp_path: Path) 
     mounted, seen = threading.Event(), []
     other = threading.Thread(target=lambda: mounted.wait(30) and seen.append((tmp_path / "b1").is_mount()))
     other.start()
-    with Disks(tmp_path, 1 << 20) as disks:
-        disk = disks.add("b1")
+    with Disks(tmp_path) as disks:
+        disk = disks.add("b1", 1 << 20)
         assert disk.is_mount()
         mounted.set()
         other.join()
@@ -71,7 +71,7 @@ def test_a_disk_is_filled_and_nobody_else_sees_it(wires: Wires, tmp_path: Path) 
         assert full.value.errno == errno.ENOSPC
         disks.make_room("b1")
         (disk / "more").write_bytes(bytes(4096))
-        assert disks.add("b1").exists()  # another one
+        assert disks.add("b1", 1 << 20).exists()  # another one
         assert not list(disk.iterdir())
     assert not disk.is_mount()
 
