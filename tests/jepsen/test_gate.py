@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,23 +21,27 @@ from .story import Life, Tally, live, plan
 from .wires import Wires
 
 SEED = 7
-# Of each kind three, or as many as fit into a minute for all: quick ones first.
+# Three of each kind, most of them two at a time; those that destroy data alone.
 GATE = (
-    "leader-without-controllers", "leader-with-clients-only", "ring",
-    "one-way-leader-controllers", "one-way-leader-followers", "one-way-mess",
-    "wall-jump", "steady-leap", "slow-and-cut-off",
-    "freeze-leader", "freeze-followers",
-    "kill-leader", "kill-brokers", "kill-leader-and-controller",
-    "wipe-follower", "wipe-leader",
-    "full-disk-leader", "full-disk-controller",
+    ("leader-without-controllers", "wall-jump"), ("leader-with-clients-only", "steady-leap"),
+    ("one-way-leader-controllers", "slow-clock"), ("one-way-leader-followers", "freeze-controller"),
+    ("one-way-mess", "kill-leader"), ("freeze-leader", "full-disk-follower"),
+    ("freeze-followers", "kill-controller"), ("ring", "kill-brokers"),
+    ("full-disk-leader",), ("full-disk-controller",),
+    ("wipe-leader",), ("wipe-follower",), ("wipe-leader",),
 )  # fmt: skip
-TORN_GATE = ("power-of-leader", "power-of-follower", "power-of-follower-twice")
-ETCD_GATE = ("kill-leader-and-controller", "controller-without-etcd", "kill-etcd")
+TORN_GATE = (("power-of-leader",), ("power-of-follower",), ("power-of-follower-twice",))
+ETCD_GATE = (("kill-leader-and-controller",), ("controller-without-etcd", "kill-leader"))
 
 
-def turns(*names: str) -> tuple[tuple[Fault, ...], ...]:
+def turns(*names: Sequence[str]) -> tuple[tuple[Fault, ...], ...]:
     by_name = {fault.name: fault for fault in FAULTS}
-    return tuple((by_name[name],) for name in names)
+    return tuple(tuple(by_name[name] for name in turn) for turn in names)
+
+
+def kinds(tally: Tally) -> set[tuple[str, int]]:
+    told = tally.dump()["by_kind"]
+    return {(kind, count) for kind, count in told.items() if count}
 
 
 def run(life: Life, wires: Wires, folder: Path) -> Tally:
@@ -54,7 +59,7 @@ def run(life: Life, wires: Wires, folder: Path) -> Tally:
 @pytest.mark.timeout(180)
 def test_a_group_keeps_its_word_under_faults_of_every_kind(wires: Wires, tmp_path: Path) -> None:
     tally = run(Life(SEED, 0, EMBEDDED, False, turns(*GATE)), wires, tmp_path)
-    assert sorted(tally.faults) == sorted(GATE)
+    assert kinds(tally) == {(kind, 3) for kind in KINDS if kind != TORN}
     assert tally.elections > 5
     assert tally.sends["ours", "SEND_OK"] > 100
 
@@ -62,7 +67,7 @@ def test_a_group_keeps_its_word_under_faults_of_every_kind(wires: Wires, tmp_pat
 @pytest.mark.timeout(120)
 def test_power_that_takes_pages_with_it_takes_nothing_acknowledged(wires: Wires, tmp_path: Path) -> None:
     tally = run(Life(SEED, 1, EMBEDDED, True, turns(*TORN_GATE)), wires, tmp_path)
-    assert sorted(tally.faults) == sorted(TORN_GATE)
+    assert kinds(tally) == {(TORN, 3)}
 
 
 @pytest.mark.timeout(120)
@@ -73,14 +78,14 @@ def test_controllers_with_etcd_go_on_when_one_dies_and_when_etcd_does(wires: Wir
             pytest.fail(message, pytrace=False)
         pytest.skip(message)
     tally = run(Life(SEED, 2, BY_ETCD, False, turns(*ETCD_GATE)), wires, tmp_path)
-    assert sorted(tally.faults) == sorted(ETCD_GATE)
+    assert tally.total == 3
 
 
 @pytest.mark.timeout(120)
 def test_a_leader_that_does_not_wait_is_found_out(wires: Wires, tmp_path: Path) -> None:
     """It acknowledges what it has alone, also when another one was elected meanwhile: that is cut off."""
     hasty = (("allAckInSyncStateSet", "false"), ("inSyncReplicas", 1), ("controllerLeaseEnable", "false"))
-    life = Life(SEED, 3, EMBEDDED, False, turns("leader-with-clients-only-for-long"), settings=hasty)
+    life = Life(SEED, 3, EMBEDDED, False, turns(["leader-with-clients-only-for-long"]), settings=hasty)
     with pytest.raises(Violation) as found:
         run(life, wires, tmp_path)
     assert "is missing" in str(found.value) or "is another message" in str(found.value)
