@@ -42,11 +42,13 @@ class Housekeeper:
         self._cleaning = False
         self._closing = asyncio.Event()
         self._ordered_rounds = 0
+        self._has_looked = False  # at age and disk; or will soon
         self._summed = 0  # sums vouch for messages before this place
 
     def start(self) -> None:
         self._schedule_flush()
         self._clean_timer = self._store.clock.beat(CLEAN_FIRST_S, self._clean_tick)
+        self._store.state.on_change.append(self._look_sooner)
 
     async def close(self) -> None:
         for timer in (self._flush_timer, self._clean_timer):
@@ -219,9 +221,23 @@ class Housekeeper:
 
     # --- age and disk ----------------------------------------------------------------------------
 
-    def _clean_tick(self) -> None:
+    def _look_sooner(self) -> None:
+        """A disk that is full just after the start is looked at as often as any other."""
+        if self._clean_timer is not None and not self._has_looked and self._is_full:
+            self._clean_timer.cancel()
+            self._schedule_clean()
+
+    @property
+    def _is_full(self) -> bool:
+        return Obstacle.DISK_FULL in self._store.state.obstacles
+
+    def _schedule_clean(self) -> None:
+        self._has_looked = True
         interval_s = self._store.options.clean_interval_ms / 1000
         self._clean_timer = self._store.clock.beat(interval_s, self._clean_tick)
+
+    def _clean_tick(self) -> None:
+        self._schedule_clean()
         self._spawn(self.clean())
 
     async def clean(self) -> RetentionVerdict:
@@ -233,7 +249,7 @@ class Housekeeper:
                 Obstacle.DISK_FULL,
                 f"{verdict.reason}; free space, shorten fileReservedTime or set diskSpaceFreeEnough",
             )
-        elif Obstacle.DISK_FULL in store.state.obstacles:
+        elif self._is_full:
             store.state.clear(Obstacle.DISK_FULL)
         self._ordered_rounds = max(0, self._ordered_rounds - 1)
         if verdict.delete_before is not None and not self._cleaning:
@@ -265,7 +281,7 @@ class Housekeeper:
             store.options,
             ordered=self._ordered_rounds > 0,
             queue_disk_ratio=store.files.used_ratio(store.root, enough),
-            was_full=Obstacle.DISK_FULL in store.state.obstacles,
+            was_full=self._is_full,
         )
 
     async def _delete_log_before(self, offset: int) -> None:

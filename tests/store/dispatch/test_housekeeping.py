@@ -196,6 +196,19 @@ async def test_a_full_disk_under_the_queues_recovers_by_itself(tmp_path: Path) -
         assert not (tmp_path / "abort").exists()
 
 
+async def test_a_disk_that_is_full_just_after_the_start_is_looked_at_again_soon(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, commit_log_file_bytes=1 << 20, clean_interval_ms=2000) as rig:
+        store = await rig.open()
+        await until(lambda: store.segments.next_ready)
+        rig.disk.fill(0)
+        await store.put("T", 0, b"1", props(KEYS="k1"))
+        await store.housekeeper.flush()
+        assert not store.state.writable
+        rig.disk.make_room()
+        await rig.clock.advance(2.5)
+        await until(lambda: store.state.writable)
+
+
 async def test_queues_that_cannot_be_flushed_fence(tmp_path: Path) -> None:
     async with rig_at(tmp_path) as rig:
         store = await rig.open()
