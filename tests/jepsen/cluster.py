@@ -132,6 +132,7 @@ class Cluster:
             "maxHashSlotNum": 1000,
             "maxIndexNum": 4000,
             "diskSpaceFreeEnough": 1 << 20,
+            "cleanResourceInterval": 200,
             "autoCreateTopicEnable": "false",
             "flushDiskType": flush,
             "registerNameServerPeriod": 10_000,

@@ -189,7 +189,7 @@ class BrokerNode(Node):
 
     def lose_power(self, seed: int) -> None:
         """What was not flushed is gone, as far as chance says; so is the process."""
-        self.clock.seed(seed)
+        self.clock.lose_power(seed)
         os.kill(self.pid, POWER_OFF)
         wait_until(lambda: not self._server.running, lambda: f"{self.name} is without power", GONE_S)
         self.is_running = self.is_frozen = False

@@ -18,6 +18,7 @@ from kerolox.controller.options import ControllerOptions
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.server import NameServer
 from kerolox.net.loop import run
+from kerolox.store import message_store
 from kerolox.testing.faults import FaultyFiles
 
 from .shifted_clock import ShiftedClock
@@ -32,6 +33,8 @@ def broker(words: list[str]) -> None:
     options = _options(BrokerOptions, config, config_path=config)
     files = FaultyFiles() if power else None
     if files is not None:
+        # A machine that lost its power begins anew: pages may be missing anywhere behind the last flush.
+        message_store.boot_identity = lambda: f"start {clock.losses}"
         signal.signal(POWER_OFF, lambda *_: _lose_power(files, clock.seed))
     run(serve_until_told("broker", Broker(options, clock=clock, files=files)))
 

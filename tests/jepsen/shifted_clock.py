@@ -11,9 +11,9 @@ from pathlib import Path
 
 from kerolox.clock import Clock, TimerHandle
 
-# How far the wall clock is off in ms; how far the steady clock has leapt, in s; how fast it runs; a seed for
-# whatever the process does by chance. Each is read alone, so none is ever seen half written.
-WALL, LEAP, RATE, SEED = 0, 8, 16, 24
+# How far the wall clock is off in ms; how far the steady clock has leapt, in s; how fast it runs; the seed of
+# the next loss of power; how often it was lost. Each is read alone, so none is ever seen half written.
+WALL, LEAP, RATE, SEED, LOSSES = 0, 8, 16, 24, 32
 WHOLE = struct.Struct("=q")
 REAL = struct.Struct("=d")
 PAGE_BYTES = 4096
@@ -44,8 +44,10 @@ class ClockPage:
         """The steady clock, and all timers set from now on, run so fast."""
         REAL.pack_into(self._page, RATE, rate)
 
-    def seed(self, number: int) -> None:
-        WHOLE.pack_into(self._page, SEED, number)
+    def lose_power(self, seed: int) -> None:
+        """It will be lost once more: what of it is kept the seed says."""
+        WHOLE.pack_into(self._page, SEED, seed)
+        WHOLE.pack_into(self._page, LOSSES, WHOLE.unpack_from(self._page, LOSSES)[0] + 1)
 
     def close(self) -> None:
         self._page.close()
@@ -63,6 +65,12 @@ class ShiftedClock(Clock):
     def seed(self) -> int:
         number: int = WHOLE.unpack_from(self._page, SEED)[0]
         return number
+
+    @property
+    def losses(self) -> int:
+        """How often the power was lost."""
+        count: int = WHOLE.unpack_from(self._page, LOSSES)[0]
+        return count
 
     def wall_ms(self) -> int:
         off_ms: int = WHOLE.unpack_from(self._page, WALL)[0]
