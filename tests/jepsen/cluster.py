@@ -133,6 +133,8 @@ class Cluster:
             "maxIndexNum": 4000,
             "diskSpaceFreeEnough": 1 << 20,
             "cleanResourceInterval": 200,
+            "cleanFileForciblyEnable": "false",  # a disk that is full takes no messages, and gives none up
+            "fileReservedTime": 100_000,
             "autoCreateTopicEnable": "false",
             "flushDiskType": flush,
             "registerNameServerPeriod": 10_000,
