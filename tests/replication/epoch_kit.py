@@ -84,13 +84,15 @@ class Replica:
         return self.in_sync.adopt(wanted, self.in_sync.set_epoch + 1)
 
     async def has(self, other: Replica) -> None:
-        """Wait until it has everything the other has."""
+        """Wait until it has everything the other has, and all of it is confirmed."""
         await until(
             lambda: self.store.log.max_offset == other.store.log.max_offset and self.follower.copying,
             lambda: f"{self.store.progress} of {other.store.progress}; {self.follower.text}",
         )
         await until(
-            lambda: self.store.progress.confirmed == other.store.progress.confirmed,
+            lambda: (
+                self.store.progress.confirmed == other.store.progress.confirmed == other.store.log.max_offset
+            ),
             lambda: f"{self.store.progress} of {other.store.progress}; {self.follower.text}",
         )
         for store in (self.store, other.store):

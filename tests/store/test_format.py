@@ -11,8 +11,10 @@ import pytest
 from tests.store.dispatch.kit import options_for
 
 import kerolox.store
+from kerolox.protocol.ha_epochs import Epoch
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.properties import pack
+from kerolox.store.disk.epoch_file import EpochFile
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.progress_notes import ProgressNotes, ProgressNotesFile
 from kerolox.store.message_store import MessageStore
@@ -84,6 +86,9 @@ def examples(path: Path) -> dict[str, str]:
     )
     marks.close()
     shown["kerolox.marks"] = (path / "marks/kerolox.marks").read_bytes().rstrip(b"\0\n").decode()
+    epochs = EpochFile(Files(), path / "epochFileCheckpoint")
+    epochs.take((Epoch(1, 0), Epoch(3, 4567)))
+    shown["epochFileCheckpoint"] = (path / "epochFileCheckpoint").read_text().rstrip()
     offsets = ConsumerOffsets(Files(), path / "config", clock=ManualClock(T0))
     offsets.commit("TopicTest", "billing", 0, 250)
     offsets.commit("TopicTest", "billing", 1, 251)

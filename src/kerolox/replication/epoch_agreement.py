@@ -17,7 +17,7 @@ from kerolox.replication.overlap import when_stored
 from kerolox.store.message_store import MessageStore
 
 SHOWN = 5  # epochs of a list in a text
-ANEW = "or give it an empty store directory: it copies all the leader has"
+ANEW = "give it an empty store directory: it copies all the leader has"
 ELECT = "let this broker lead (mqadmin electMaster) if those messages are to stay"
 
 
@@ -45,6 +45,8 @@ def agreement(store: MessageStore, own: Sequence[Epoch], leader: Welcome) -> Agr
                 f"this log and the leader's have no epoch in common: {_shown(own)} here, "
                 f"{_shown(leader.epochs)} there; this log ends at {end}, the leader's at {leader.end}",
                 ANEW,
+                f"if the two are of one group, stop this broker, move {store.epochs.path} away and start it: "
+                "then their bytes are compared",
                 resync=True,
             )
         found = Agreement(common)
