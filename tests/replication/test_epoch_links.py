@@ -178,7 +178,7 @@ async def test_both_with_nothing(tmp_path: Path) -> None:
         await one.lead(1)
         await two.follow(one)
         await in_sync(one, 1, 2)
-        assert two.follower.copying
+        await until(lambda: two.follower.copying)
         await two.follower.stop()
         await two.lead(2)
         await one.follow(two)
