@@ -46,9 +46,14 @@ async def test_a_follower_copies_epochs_and_all(tmp_path: Path) -> None:
         await two.has(one)
         assert one.store.progress.confirmed == one.store.log.max_offset
         assert two.history.entries == epochs((1, 0))
+        second = one.store.log.max_offset
+        await one.history.begin(2, second)  # while it is connected
+        put(one.store, 5)
+        await two.has(one)
+        assert two.history.entries == epochs((1, 0), (2, second))
         (connection,) = one.leader.followers
         assert isinstance(connection, EpochConnection)
-        assert (connection.follower_id, connection.epoch, connection.in_sync) == (2, 1, True)
+        assert (connection.follower_id, connection.epoch, connection.in_sync) == (2, 2, True)
 
 
 async def test_what_is_acknowledged_is_at_all_of_the_set(tmp_path: Path) -> None:

@@ -126,7 +126,9 @@ class InSyncSet:
             self._count()
 
     def refused(self) -> None:
-        """It has said no, so the question will not be carried out. Not for one that was not answered."""
+        """It has said no, so the question will not be carried out. Not for one that was not answered; nor when
+        it says that its set, or its master, is another one: it may have carried out an earlier one then, and
+        :meth:`adopt` tells when the newer set is known."""
         if self.leads and self._asked is not None:
             for one in self._asked - self.members:
                 if one in self._followers:
@@ -138,6 +140,7 @@ class InSyncSet:
 
     def joined(self, id: int, *, is_learner: bool = False) -> None:
         """A follower is connected, and goes on where its log ends."""
+        self._joining.pop(id, None)
         self._followers[id] = _Follower(
             connected=True, is_learner=is_learner, there_s=self._clock.monotonic_s()
         )

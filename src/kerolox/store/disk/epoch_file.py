@@ -121,6 +121,7 @@ class EpochFile:
             self._save(epochs)
 
     def _save(self, epochs: Epochs) -> None:
+        self._files.make_dirs(os.path.dirname(self.path))
         # RocketMQ's copy is older, and would be read for an empty list.
         if self._files.remove(self.path + BACKUP):
             self._files.sync_dir(os.path.dirname(self.path))
