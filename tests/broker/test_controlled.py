@@ -65,7 +65,7 @@ class Senders:
             try:
                 receipt = await self._producer.send(Message(TOPIC, body))
             except KeroloxError as error:
-                self.not_ok[type(error).__name__] += 1
+                self.not_ok[f"{type(error).__name__} {error}"[:200]] += 1
                 await asyncio.sleep(0.01)
                 continue
             if receipt.status.value == 0:
@@ -215,3 +215,54 @@ async def test_topics_made_just_before_a_switch_are_there(tmp_path: Path) -> Non
             await group.until(lambda: group.nameserver.routes.topics.get("New"), "route")
             route = await admin.route("New")
         assert [queue.write_queue_nums for queue in route.queue_datas] == [3]
+
+
+async def test_people_see_who_leads_and_who_is_in_sync(tmp_path: Path) -> None:
+    async with running_controlled(2, directory=tmp_path) as group, Dialer() as dialer:
+        assert (await Talk(dialer, group.broker(1)).send(TOPIC, b"1")).code == 0
+        await group.caught_up()
+        admin = Admin(NameServers([group.nameserver_address], dialer), dialer)
+        status = await admin.ha_status(group.broker(1).address)
+        assert status is not None
+        assert status.controlled is not None
+        told, end = status.controlled, group.broker(1).broker.store.log.max_offset
+        assert (told.broker_id, told.master_broker_id, told.master_epoch) == (1, 1, 1)
+        assert (told.in_sync_set, told.confirmed_offset, told.waits_for) == ((1, 2), end, None)
+        assert told.lease_ms is not None
+        assert 0 < told.lease_ms <= 10_000
+        assert [(one.broker_id, one.in_sync) for one in status.ha_connection_info] == [(2, True)]
+        other = await admin.ha_status(group.broker(2).address)
+        assert other is not None
+        assert other.controlled is not None
+        assert (other.master, other.controlled.broker_id, other.controlled.in_sync_set) == (False, 2, None)
+
+
+async def test_a_leader_that_stops_lets_another_lead_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running_controlled(3, directory=tmp_path) as group:
+        async with Senders(group) as senders:
+            for _ in range(3):
+                await senders.more()
+                number = group.number_of(await group.leading())
+                await group.stop(number)
+                assert group.leader is not None
+                assert "handed_over to=" in caplog.text
+                caplog.clear()
+                await group.start_again(number)
+                await group.in_sync(3)
+        await all_have(group, senders.acked)
+        assert not senders.not_ok  # everybody got his yes
+        assert senders.longest_s < 2
+
+
+async def test_a_leader_whose_disk_fails_lets_another_lead(tmp_path: Path) -> None:
+    async with running_controlled(2, directory=tmp_path) as group, Dialer() as dialer:
+        first = group.broker(1)
+        assert (await Talk(dialer, first).send(TOPIC, b"1")).code == 0
+        first.broker.store.state.set(Obstacle.FENCED, "a flush failed: no such device")
+        second = await group.leading(but=1)
+        await group.until(lambda: not first.broker.leadership.leads, "leader that gives up")
+        assert (await Talk(dialer, second).send(TOPIC, b"2")).code == 0
+        assert sorted(await bodies(second)) == [b"1", b"2"]

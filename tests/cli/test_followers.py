@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from kerolox import Message, Producer
 from kerolox.cli.main import app
 from kerolox.testing.broker import RunningBroker, running_broker
+from kerolox.testing.controlled import running_controlled
 from kerolox.testing.nameserver import running_nameserver
 from tests.replication.kit import until
 
@@ -130,3 +131,16 @@ async def test_who_is_turned_away_is_told_with_the_reason(tmp_path: Path) -> Non
             (row,) = (await followers(nameserver.address))["followers"]
             assert row["leader"] == leader.address  # as the follower heard of it
             assert row["why"].startswith("no leader is registered; ")
+
+
+async def test_brokers_under_a_controller_are_shown_with_their_in_sync_set() -> None:
+    async with running_controlled(2) as group:
+        found = await followers(group.nameserver_address)
+        first, second = found["controlled"]
+        assert (first["id"], first["leaderId"], first["inSync"], first["epoch"]) == (1, 1, "1 2", 1)
+        assert (second["id"], second["leaderId"], second["inSync"]) == (2, 1, None)
+        (row,) = found["followers"]
+        assert (row["id"], row["inSync"], row["why"]) == (2, True, "")
+        code, out, _ = await command(group.nameserver_address, "broker", "followers")
+        assert code == 0
+        assert "under a controller" in out

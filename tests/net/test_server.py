@@ -216,6 +216,24 @@ async def test_a_full_lane_refuses_and_says_so(server: Server, echo: Echo) -> No
         assert echo.lane.refused_full == 1
 
 
+async def test_a_held_lane_begins_nothing_until_it_is_released(server: Server, echo: Echo) -> None:
+    """Neither plain functions nor coroutines; other lanes go on."""
+    echo.release.set()
+    async with Dialer() as dialer:
+        echo.quick.hold()
+        quick = [asyncio.create_task(dialer.call(server.address, ECHO, Word(word="x"))) for _ in range(3)]
+        await until(lambda: echo.quick.waiting == 3)
+        assert (await dialer.call(server.address, SLOW)).code == 0
+        assert not any(task.done() for task in quick)
+        echo.quick.release()
+        assert [(await task).header(Word).word for task in quick] == ["x"] * 3
+        echo.lane.hold()
+        slow = asyncio.create_task(dialer.call(server.address, SLOW))
+        await until(lambda: echo.lane.waiting == 1)
+        echo.lane.release()
+        assert (await slow).code == 0
+
+
 async def test_requests_that_waited_too_long_are_refused(recorder: Recorder) -> None:
     clock = ManualClock()
     echo = Echo()

@@ -230,6 +230,8 @@ class Broker(CallerEvents):
                 took_role=self.registrations.begin,
             )
             ask_who_leads = self.controlled.doubt
+            self.controlled.hand_over.write = path.intake.write
+            replication.controlled_status = self.controlled.status
         # Name servers see a dead leader's connection break, too: they know of another one, or of none.
         replication.follower.on_doubt.append(ask_who_leads)
         self.table_copy = TableCopy(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -12,7 +12,7 @@ from kerolox.cli.times import time_text
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
-    from kerolox.protocol.bodies.stats import HaClient, HaConnection, HaStatus
+    from kerolox.protocol.bodies.stats import ControlledStatus, HaClient, HaConnection, HaStatus
 
 EXAMPLE = "Example: kerolox broker followers --broker broker-a"
 
@@ -25,6 +25,14 @@ COLUMNS = (
 KEYS = (
     *("broker", "leader", "follower", "id", "connection", "acked", "behindBytes", "behindSeconds", "inSync"),
     *("bytesPerSecond", "why"),
+)
+CONTROLLED_COLUMNS = (
+    *("broker", "address", "id", "controller", "epoch", "leader id", "in sync", "confirmed", "lease s"),
+    "waits for",
+)
+CONTROLLED_KEYS = (
+    *("broker", "address", "id", "controller", "epoch", "leaderId", "inSync", "confirmed", "leaseSeconds"),
+    "waitsFor",
 )
 
 
@@ -43,18 +51,15 @@ def show(
     """Show who copies from each leader: how far, how far behind, and if it does not, why."""
     from kerolox.client.admin.admin import NotFound
 
-    async def work(admin: Admin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    async def work(admin: Admin) -> list[_Found]:
         groups = {UNKNOWN: {-1: address}} if address is not None else await _groups(admin, broker)
-        rows: list[dict[str, Any]] = []
-        turned_away: list[dict[str, Any]] = []
-        for name, members in groups.items():
-            found = await _of_group(admin, name, members)
-            rows += found[0]
-            turned_away += found[1]
-        return rows, turned_away
+        return [await _of_group(admin, name, members) for name, members in groups.items()]
 
-    rows, turned_away = run_admin(nameserver, work)
-    if not rows and not turned_away:
+    found = run_admin(nameserver, work)
+    rows = [row for group in found for row in group.rows]
+    turned_away = [one for group in found for one in group.turned_away]
+    controlled = [one for group in found for one in group.controlled]
+    if not rows and not turned_away and not controlled:
         where = f"the broker at {address}" if address else broker or f"any broker at {nameserver}"
         raise NotFound(
             f"nobody follows {where}. A follower has its leader's brokerName and brokerClusterName, "
@@ -75,7 +80,20 @@ def show(
         ]
         columns = ("broker", "connection", "last", "times", "why", "text")
         tables.append(OutputTable(columns, lately, title="turned away in the last ten minutes"))
-    output(json).show({"followers": rows, "turnedAway": turned_away}, *tables)
+    shown = {"followers": rows, "turnedAway": turned_away}
+    if controlled:
+        shown["controlled"] = controlled
+        lines = [[_shown(one[key]) for key in CONTROLLED_KEYS] for one in controlled]
+        tables.append(OutputTable(CONTROLLED_COLUMNS, lines, title="under a controller"))
+    output(json).show(shown, *tables)
+
+
+class _Found(NamedTuple):
+    """Of one broker name."""
+
+    rows: list[dict[str, Any]]
+    turned_away: list[dict[str, Any]]
+    controlled: list[dict[str, Any]]
 
 
 def _shown(value: object) -> object:
@@ -95,9 +113,7 @@ async def _groups(admin: Admin, broker: str | None) -> dict[str, dict[int, str]]
     return {name: dict(sorted(table[name].broker_addrs.items())) for name in wanted}
 
 
-async def _of_group(
-    admin: Admin, name: str, members: dict[int, str]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+async def _of_group(admin: Admin, name: str, members: dict[int, str]) -> _Found:
     """The followers of one name, as the leader sees them and as they see themselves."""
     import asyncio
 
@@ -140,7 +156,29 @@ async def _of_group(
         }
         for one in (seen and seen.turned_away) or ()
     ]  # fmt: skip
-    return rows, turned_away
+    controlled = [
+        _controlled(name, members[id], status.controlled)
+        for id, (status, _) in statuses.items()
+        if status is not None and status.controlled is not None
+    ]
+    return _Found(rows, turned_away, controlled)
+
+
+def _controlled(name: str, address: str, told: ControlledStatus) -> dict[str, Any]:
+    """How a broker stands with its controller."""
+    in_sync = told.in_sync_set
+    return {
+        "broker": name,
+        "address": address,
+        "id": told.broker_id or None,
+        "controller": told.controller or None,
+        "epoch": told.master_epoch,
+        "leaderId": told.master_broker_id or None,
+        "inSync": None if in_sync is None else " ".join(map(str, in_sync)),
+        "confirmed": told.confirmed_offset,
+        "leaseSeconds": None if told.lease_ms is None else told.lease_ms / 1000,
+        "waitsFor": told.waits_for,
+    }
 
 
 def _alone(own: HaClient | None) -> dict[str, Any]:
@@ -157,7 +195,8 @@ def _alone(own: HaClient | None) -> dict[str, Any]:
 
 def _connected(one: HaConnection) -> dict[str, Any]:
     has_said = one.slave_ack_offset >= 0
-    why = "" if one.in_sync else "it is too far behind (haMaxGapNotInSync)"
+    behind = "haMaxGapNotInSync" if one.broker_id is None else "not in the in-sync set"
+    why = "" if one.in_sync else f"it is too far behind ({behind})"
     return {
         "connection": one.addr,
         "acked": one.slave_ack_offset if has_said else None,

@@ -74,6 +74,9 @@ class Handlers:
             if refused is not None:
                 answer_it(asked, refused)
                 return
+        if lane.held:
+            lane.submit(asked, lambda: self._handle_held(asked))
+            return
         try:
             if route.header is not None:
                 asked.header = asked.ticket.header(route.header)
@@ -91,6 +94,10 @@ class Handlers:
         elif answer is not None:
             later = cast(Later, answer)
             lane.submit(asked, lambda: _run(later, asked))
+
+    async def _handle_held(self, asked: Request[Any]) -> None:
+        self.handle(asked, asked.received_s)
+        self.end_pass()
 
     def end_pass(self) -> None:
         for finish in self.after_pass:

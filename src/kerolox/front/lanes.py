@@ -39,6 +39,7 @@ class Lane:
         "_waiting_bytes",
         "age_s_max",
         "body_bytes_max",
+        "held",
         "name",
         "refused_full",
         "refused_old",
@@ -62,6 +63,7 @@ class Lane:
         self.running_max = running_max
         self.waiting_max = waiting_max
         self.age_s_max = age_s_max
+        self.held = False  # nothing is begun; what comes waits
         self.running = 0
         self.refused_full = 0
         self.refused_old = 0
@@ -125,6 +127,14 @@ class Lane:
         if self._sweep is None:
             self._sweep = self._clock.call_later(self.age_s_max, self._refuse_old)
 
+    def hold(self) -> None:
+        """Begin nothing more until :meth:`release`: what comes waits, as long as requests may."""
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+        self._go_on()
+
     async def close(self) -> None:
         """Forget the requests that wait and stop those that run."""
         self._waiting.clear()
@@ -139,7 +149,8 @@ class Lane:
 
     @property
     def _has_room(self) -> bool:
-        return self.running < self.running_max and self._running_bytes <= RUNNING_BYTES_MAX
+        is_free = self.running < self.running_max and self._running_bytes <= RUNNING_BYTES_MAX
+        return is_free and not self.held
 
     def _start(self, request: Request[Any], run: HandlerRun) -> None:
         size_bytes = len(request.body)
@@ -153,6 +164,9 @@ class Lane:
         self._tasks.discard(task)
         self.running -= 1
         self._running_bytes -= size_bytes
+        self._go_on()
+
+    def _go_on(self) -> None:
         now_s = self._clock.monotonic_s()
         while self._waiting and self._has_room:
             request, run = self._next()

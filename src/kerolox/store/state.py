@@ -18,11 +18,18 @@ class Obstacle(Enum):
     DISK_FULL = "disk full"  # goes away when space returns
     FOLLOWER = "follower"  # another broker leads
     NO_LEASE = "no lease"  # another broker may lead: the controller has not answered for too long
+    HANDED_OVER = "handed over"  # another broker is about to lead
     CUTTING = "cutting"  # the log is being cut back; for a moment
     CLOSED = "closed"
 
 
-_PLANNED = (Obstacle.CUTTING, Obstacle.CLOSED, Obstacle.FOLLOWER, Obstacle.NO_LEASE)  # somebody asked for it
+_PLANNED = (
+    Obstacle.CUTTING,
+    Obstacle.CLOSED,
+    Obstacle.FOLLOWER,
+    Obstacle.NO_LEASE,
+    Obstacle.HANDED_OVER,
+)  # somebody asked for it
 
 
 class NotWritable(StoreError):

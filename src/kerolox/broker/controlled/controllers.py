@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from kerolox.broker.controlled.answer import ControllerAnswer
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, OptionError, RequestFailed
 from kerolox.front.caller import Caller, CallerEvents
 from kerolox.net.dialer import Dialer, split_address
 from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
-from kerolox.protocol.command import Command
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.controller import ControllerMetadataAnswer
 
@@ -84,7 +84,7 @@ class Controllers(CallerEvents):
         body: bytes = b"",
         *,
         also: tuple[int, ...] = (),
-    ) -> Command:
+    ) -> ControllerAnswer:
         """What the leading controller answers: with code 0, or one of ``also``. Raises RequestFailed for
         another code, NoController when none leads, or what went wrong on the way."""
         for last in (False, True):

@@ -11,13 +11,13 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kerolox.broker.controlled.answer import ControllerAnswer
 from kerolox.broker.controlled.controllers import Controllers
 from kerolox.broker.controlled.lease import Lease
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.command import Command
 from kerolox.protocol.headers.controller import ControllerHeartbeatAnswer
 from kerolox.protocol.headers.registration import BrokerHeartbeatRequest
 
@@ -92,7 +92,7 @@ class Heartbeats:
             took_s = self._clock.monotonic_s() - sent_s
             await self._clock.sleep(max(0.0, self._options.alive_ms / 1000 - took_s))
 
-    async def _send(self, address: str) -> Command:
+    async def _send(self, address: str) -> ControllerAnswer:
         options, state = self._options, self._state()
         header = BrokerHeartbeatRequest(
             cluster_name=options.cluster,
@@ -109,7 +109,7 @@ class Heartbeats:
             address, RequestCode.BROKER_HEARTBEAT, header, timeout_s=options.alive_timeout_ms / 1000
         )
 
-    def _heard(self, address: str, answer: Command, sent_s: float) -> None:
+    def _heard(self, address: str, answer: ControllerAnswer, sent_s: float) -> None:
         controllers = self._controllers
         told = answer.header(ControllerHeartbeatAnswer)
         leads = told.is_leader

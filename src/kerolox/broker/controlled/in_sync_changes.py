@@ -24,6 +24,10 @@ from kerolox.replication.in_sync_set import InSyncSet
 log = logging.getLogger(__name__)
 
 AGAIN_S = 0.5  # after a question without an answer, or one that was refused
+NOT_ALIVE_AGAIN_S = (
+    0.1  # the controller has not heard of somebody yet, who has just connected here: asked again,
+)
+NOT_ALIVE_S = 2.0  # but not longer than this
 
 # It was refused because somebody knows better: who leads, or which set there is, is asked first.
 _STALE = (
@@ -89,6 +93,7 @@ class InSyncChanges:
         set_epoch = self._in_sync.set_epoch
         before = self._in_sync.members
         self._in_sync.asked(wanted)
+        began_s = self._clock.monotonic_s()
         while self._leadership.leads and self._turns.heeded.epoch == epoch:
             if self._in_sync.set_epoch != set_epoch:
                 return  # the answer came another way
@@ -104,6 +109,10 @@ class InSyncChanges:
                     SyncStateSet(sync_state_set=wanted, sync_state_set_epoch=set_epoch).encode(),
                 )
             except RequestFailed as error:
+                is_not_alive = error.response_code == ResponseCode.CONTROLLER_BROKER_NOT_ALIVE
+                if is_not_alive and self._clock.monotonic_s() - began_s < NOT_ALIVE_S:
+                    await self._clock.sleep(NOT_ALIVE_AGAIN_S)
+                    continue
                 await self._refused(wanted, error, set_epoch)
                 return
             except KeroloxError as error:

@@ -11,9 +11,9 @@ from enum import Enum
 
 import msgspec
 
+from kerolox.broker.controlled.answer import ControllerAnswer
 from kerolox.errors import ProtocolError
 from kerolox.protocol.bodies.controller import ElectedMaster, SyncStateSet
-from kerolox.protocol.command import Command
 from kerolox.protocol.headers import controller as headers
 
 
@@ -65,7 +65,7 @@ def news(known: Mastership, told: Mastership) -> News:
 # --- as it arrives ----------------------------------------------------------------------------
 
 
-def from_registration(answer: Command) -> Mastership:
+def from_registration(answer: ControllerAnswer) -> Mastership:
     told = answer.header(headers.RegisterToControllerAnswer)
     body = SyncStateSet.decode(answer.body) if answer.body else SyncStateSet()
     return _mastership(
@@ -74,7 +74,7 @@ def from_registration(answer: Command) -> Mastership:
     )  # fmt: skip
 
 
-def from_election(answer: Command) -> Mastership:
+def from_election(answer: ControllerAnswer) -> Mastership:
     told = answer.header(headers.ElectMasterAnswer)
     body = ElectedMaster.decode(answer.body) if answer.body else ElectedMaster()
     return _mastership(
@@ -83,7 +83,7 @@ def from_election(answer: Command) -> Mastership:
     )  # fmt: skip
 
 
-def from_replica_info(answer: Command) -> Mastership:
+def from_replica_info(answer: ControllerAnswer) -> Mastership:
     told = answer.header(headers.ReplicaInfoAnswer)
     body = SyncStateSet.decode(answer.body) if answer.body else SyncStateSet()
     return _mastership(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from kerolox.broker.base import Base
 from kerolox.broker.controlled.agent import Agent
 from kerolox.broker.controlled.controllers import Controllers
+from kerolox.broker.controlled.hand_over import HandOver
 from kerolox.broker.controlled.heartbeats import Heartbeats, LogState
 from kerolox.broker.controlled.identity import Identity
 from kerolox.broker.controlled.in_sync_changes import InSyncChanges
@@ -25,6 +26,7 @@ from kerolox.broker.tables.room import Tables
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.controller import EpochRanges
+from kerolox.protocol.bodies.stats import ControlledStatus
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.controller import BrokerRoleChanged
 from kerolox.replication.epoch_mode import EpochMode
@@ -71,6 +73,10 @@ class Controlled:
             mode.in_sync, self.controllers, self.turns, base.leadership, options, clock,
             look_now=self.agent.look_now,
         )  # fmt: skip
+        self.hand_over = HandOver(
+            base.lanes["send"], base.store, base.leadership, mode.in_sync, self.controllers, self.turns,
+            options, clock,
+        )  # fmt: skip
         self.identity.on_known.append(self._known_as)
         self.turns.on_role += [self.watch.look, took_role]
         self.lease.on_renewed.append(self.agent.look_now)
@@ -81,7 +87,10 @@ class Controlled:
         self.in_sync_changes.start()
 
     async def close(self) -> None:
-        """Ask nothing more. The connections to the controllers are closed last: then another is elected."""
+        """Let another one lead, and ask nothing more. The connections to the controllers are closed last: a
+        leader that could not hand over is replaced then."""
+        await self.hand_over.hand_over("it stops")
+        await self.hand_over.close()
         await self.in_sync_changes.close()
         await self.agent.close()
         await self.search.close()
@@ -125,21 +134,35 @@ class Controlled:
         )
         return Answer(body=body.encode())
 
+    def status(self) -> ControlledStatus:
+        """How this broker stands with the controller."""
+        heeded, leads = self.turns.heeded, self._leadership.leads
+        return ControlledStatus(
+            broker_id=self.identity.id,
+            confirmed_offset=self._store.progress.confirmed,
+            controller=self.controllers.leader,
+            in_sync_set=tuple(sorted(self._mode.in_sync.members)) if leads else None,
+            lease_ms=int(self.lease.remaining_s * 1000) if leads else None,
+            master_broker_id=heeded.id,
+            master_epoch=heeded.epoch,
+            waits_for=self._leadership.waits_for or None,
+        )
+
     def runtime_info(self) -> dict[str, object]:
-        """How this broker stands with the controller, in words."""
-        heeded = self.turns.heeded
+        """The same, in words."""
+        status = self.status()
         told: dict[str, object] = {
-            "controllerId": self.identity.id,
-            "controllerLeader": self.controllers.leader,
-            "masterEpoch": heeded.epoch,
-            "masterBrokerId": heeded.id,
-            "confirmedOffset": self._store.progress.confirmed,
+            "controllerBrokerId": status.broker_id,
+            "controller": status.controller,
+            "masterEpoch": status.master_epoch,
+            "masterBrokerId": status.master_broker_id,
+            "confirmedOffset": status.confirmed_offset,
         }
-        if self._leadership.waits_for:
-            told["waitsFor"] = self._leadership.waits_for
-        if self._leadership.leads:
-            told["inSyncSet"] = ";".join(map(str, sorted(self._mode.in_sync.members)))
-            told["leaseRemainingMs"] = int(self.lease.remaining_s * 1000)
+        if status.waits_for is not None:
+            told["waitsFor"] = status.waits_for
+        if status.in_sync_set is not None:
+            told["inSyncSet"] = ";".join(map(str, status.in_sync_set))
+            told["leaseMs"] = status.lease_ms
         return told
 
     def metrics(self, out: MetricText) -> None:

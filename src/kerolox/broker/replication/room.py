@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kerolox.broker.base import Base
 from kerolox.broker.figures.metrics import MetricText
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.leadership import LeaderAddress
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.net.dialer import Dialer
-from kerolox.protocol.bodies.stats import HaClient, HaConnection, HaStatus, TurnedAway
+from kerolox.protocol.bodies.stats import ControlledStatus, HaClient, HaConnection, HaStatus, TurnedAway
 from kerolox.protocol.codes import RequestCode
 from kerolox.replication.epoch_history import EpochHistory
 from kerolox.replication.epoch_mode import EpochMode
@@ -27,6 +29,7 @@ class Replication:
         self._leadership = base.leadership
         self.dialer = Dialer(clock=base.clock, tls=options.own_tls)  # for questions to the leader
         self.epochs = self._epochs(base) if options.controlled else None
+        self.controlled_status: Callable[[], ControlledStatus] | None = None
         self.leader = Leader(
             base.store, options, base.clock, broker_address=base.endpoints.address, mode=self.epochs
         )
@@ -66,8 +69,11 @@ class Replication:
             HaConnection(
                 addr=one.address,
                 behind_ms=int(one.behind_s * 1000) if one.joined else None,
+                broker_id=one.follower_id,
                 diff=one.behind,
-                in_sync=one.in_sync,
+                in_sync=one.in_sync
+                if self.epochs is None
+                else one.follower_id in self.epochs.in_sync.members,
                 slave_ack_offset=one.acked,
                 transfer_from_where=one.next,
                 transferred_byte_in_second=one.rate.per_second,
@@ -75,6 +81,7 @@ class Replication:
             for one in sorted(self.leader.followers, key=lambda one: one.address)
         )
         status = HaStatus(
+            controlled=None if self.controlled_status is None else self.controlled_status(),
             ha_client_runtime_info=HaClient() if self._leadership.leads else self._as_follower(),
             ha_connection_info=followers,
             in_sync_slave_nums=sum(one.in_sync for one in followers),

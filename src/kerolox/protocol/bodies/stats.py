@@ -5,7 +5,7 @@ from __future__ import annotations
 from kerolox.protocol.bodies.body import Body, MessageQueue
 from kerolox.protocol.bodies.heartbeat import SubscriptionData
 from kerolox.protocol.bodies.topics import DataVersion
-from kerolox.protocol.header import wire
+from kerolox.protocol.header import Int64, wire
 
 
 class ConsumeOffsets(Body, frozen=True, kw_only=True):
@@ -103,10 +103,11 @@ class ConsumeQueueView(Body, frozen=True, kw_only=True):
 
 
 class HaConnection(Body, frozen=True, kw_only=True):
-    """A slave as its master sees it. RocketMQ does not say how long it is behind."""
+    """A slave as its master sees it. RocketMQ does not say how long it is behind, nor which one it is."""
 
     addr: str | None = None
     behind_ms: int | None = None
+    broker_id: Int64 | None = None  # under a controller
     diff: int = 0
     in_sync: bool = False
     slave_ack_offset: int = 0
@@ -141,9 +142,23 @@ class TurnedAway(Body, frozen=True, kw_only=True):
     why: str = ""
 
 
+class ControlledStatus(Body, frozen=True, kw_only=True):
+    """How a broker stands with its controller. RocketMQ does not say."""
+
+    broker_id: Int64 = 0  # that the controller gave it
+    confirmed_offset: int = 0
+    controller: str = ""  # the one that leads
+    in_sync_set: tuple[Int64, ...] | None = None  # of a master
+    lease_ms: int | None = None  # of a master: so long it takes messages without another answer
+    master_broker_id: Int64 = 0
+    master_epoch: int = 0
+    waits_for: str | None = None  # to have a role
+
+
 class HaStatus(Body, frozen=True, kw_only=True):
     """Answer to GET_BROKER_HA_STATUS."""
 
+    controlled: ControlledStatus | None = None  # RocketMQ does not say
     ha_client_runtime_info: HaClient = HaClient()
     ha_connection_info: tuple[HaConnection, ...] = ()
     in_sync_slave_nums: int = 0

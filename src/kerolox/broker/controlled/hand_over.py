@@ -1,0 +1,137 @@
+"""A leader that goes lets another one lead first: one that stops, and one whose disk has failed.
+
+It takes no more messages, waits until all of the in-sync set have what it took, and asks the controller for
+the one of them that it names. That one leads some milliseconds later; without this the controller would have
+to find out first, and whoever waits for an answer would hear that his message may not be safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kerolox.broker.controlled.controllers import Controllers
+from kerolox.broker.controlled.mastership import from_election
+from kerolox.broker.controlled.role_turns import RoleTurns
+from kerolox.broker.leadership import Leadership
+from kerolox.broker.options import BrokerOptions
+from kerolox.clock import Clock
+from kerolox.errors import KeroloxError
+from kerolox.front.lanes import Lane
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.headers.controller import ElectMasterRequest
+from kerolox.replication.in_sync_set import InSyncSet, MemberStatus
+from kerolox.store.message_store import MessageStore
+from kerolox.store.state import Obstacle
+
+log = logging.getLogger(__name__)
+
+COPIED_S = 2.0  # the others have so long to copy what was taken,
+FOLLOWS_S = 3.0  # and this broker to end what only a leader does, and the next one to lead
+LOOK_S = 0.002
+
+
+def successor(own_id: int, members: list[MemberStatus]) -> MemberStatus | None:
+    """Who is to lead next: in sync, there, and with most of the log. None when nobody is."""
+    others = [one for one in members if one.in_set and one.connected and one.id != own_id]
+    return min(others, key=lambda one: (-one.acked, one.id), default=None)
+
+
+class HandOver:
+    """``sends`` is the lane they come in by; ``write`` lets what was handed in be written."""
+
+    def __init__(
+        self,
+        sends: Lane,
+        store: MessageStore,
+        leadership: Leadership,
+        in_sync: InSyncSet,
+        controllers: Controllers,
+        turns: RoleTurns,
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self.write: Callable[[], None] = lambda: None
+        self._sends = sends
+        self._store = store
+        self._leadership = leadership
+        self._in_sync = in_sync
+        self._controllers = controllers
+        self._turns = turns
+        self._options = options
+        self._clock = clock
+        self._under_way: asyncio.Task[bool] | None = None
+        store.state.on_change.append(self._look)
+
+    async def close(self) -> None:
+        if self._under_way is not None:
+            self._under_way.cancel()
+            await asyncio.gather(self._under_way, return_exceptions=True)
+
+    def _look(self) -> None:
+        """A store that cannot be written for good does not lead."""
+        if self._store.state.fenced and self._leadership.leads and self._under_way is None:
+            self._under_way = asyncio.get_running_loop().create_task(self.hand_over("its disk failed"))
+
+    async def hand_over(self, why: str) -> bool:
+        """Let another one lead; whether one does. Does nothing where nobody else can, or no controller is
+        there."""
+        if not self._leadership.leads or not self._controllers.leader:
+            return False
+        if successor(self._turns.id, self._in_sync.status()) is None:
+            log.info("not_handed_over reason='nobody else is in sync' because=%r", why)
+            return False
+        self._sends.hold()  # who is refused too early finds nobody who leads
+        try:
+            return await self._hand_over(why)
+        finally:
+            self._store.state.clear(Obstacle.HANDED_OVER)
+            self._sends.release()
+
+    async def _hand_over(self, why: str) -> bool:
+        began_s = self._clock.monotonic_s()
+        state, progress = self._store.state, self._store.progress
+        fenced = state.fenced
+        if not fenced:
+            self.write()
+            state.set(Obstacle.HANDED_OVER, f"this broker hands its leadership over: {why}")
+            await self._until(lambda: progress.confirmed >= progress.appended, COPIED_S)
+        next_one = successor(self._turns.id, self._in_sync.status())
+        if next_one is None or not (fenced or next_one.acked >= progress.appended):
+            log.info("not_handed_over reason='the others have not got all in time' because=%r", why)
+            return False
+        if not await self._elect(next_one, why):
+            return False
+        await self._until(lambda: self._leadership.leader is not None, FOLLOWS_S)
+        log.info(
+            "handed_over to=%d because=%r end=%d took_ms=%.0f",
+            next_one.id, why, progress.appended, (self._clock.monotonic_s() - began_s) * 1000,
+        )  # fmt: skip
+        return True
+
+    async def _elect(self, one: MemberStatus, why: str) -> bool:
+        try:
+            answer = await self._controllers.ask(
+                RequestCode.CONTROLLER_ELECT_MASTER,
+                ElectMasterRequest(
+                    cluster_name=self._options.cluster,
+                    broker_name=self._options.broker_name,
+                    broker_id=one.id,
+                    designate_elect=True,
+                    invoke_time=self._clock.wall_ms(),
+                ),
+            )
+        except KeroloxError as error:
+            log.warning(
+                "not_handed_over to=%d because=%r error=%r next='the controller elects when it misses it'",
+                one.id, why, str(error),
+            )  # fmt: skip
+            return False
+        self._turns.offer(from_election(answer), f"this broker asked for it: {why}")
+        return True
+
+    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        until_s = self._clock.monotonic_s() + timeout_s
+        while not condition() and self._clock.monotonic_s() < until_s:
+            await self._clock.sleep(LOOK_S)
