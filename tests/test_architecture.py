@@ -68,7 +68,7 @@ ROOMS = {
         "live",
         "carriers",
         "notices",
-        "term",
+        "term figures",
         "handlers",
         "controller",
     ),

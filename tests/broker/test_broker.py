@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from kerolox.broker.broker import Broker
-from kerolox.broker.options import BrokerOptions, MetricsExporter
+from kerolox.broker.options import BrokerOptions
 from kerolox.errors import OptionError
+from kerolox.metric_text import MetricsExporter
 from kerolox.net.dialer import Dialer
 from kerolox.net.server import ListenFailed
 from kerolox.protocol.codes import RequestCode, ResponseCode

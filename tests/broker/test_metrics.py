@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.broker.figures.histogram import Histogram
-from kerolox.broker.figures.http import HEAD_BYTES_MAX, HttpResponder, Page
-from kerolox.broker.figures.metrics import LOOP_TICK_S, LoopLag, MetricText, own_labels
-from kerolox.broker.options import BrokerOptions, MetricsExporter
+from kerolox.broker.figures.metrics import LOOP_TICK_S, LoopLag
+from kerolox.broker.options import BrokerOptions
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
+from kerolox.histogram import Histogram
+from kerolox.metric_text import MetricsExporter, MetricText, own_labels
 from kerolox.net.dialer import Dialer
+from kerolox.net.http_pages import HEAD_BYTES_MAX, HttpResponder, Page
 from kerolox.options import load
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.flags import PULL_SUSPEND

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kerolox.broker.members.groups import SLOW_CHECK_S
-from kerolox.broker.options import MetricsExporter
 from kerolox.cli.main import app
+from kerolox.metric_text import MetricsExporter
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode

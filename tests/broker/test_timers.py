@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kerolox.broker.later.timer_sends import make_handle, read_handle, rounded
-from kerolox.broker.options import MetricsExporter
+from kerolox.metric_text import MetricsExporter
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.codes import RequestCode, ResponseCode

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kerolox.broker.base import Base
-from kerolox.broker.figures.http import HttpResponder
 from kerolox.broker.figures.meters import DELAY, NORMAL, TRANSACTION, Meters
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.later.room import Scheduling
-from kerolox.broker.options import MetricsExporter
 from kerolox.broker.produce.room import Producing
 from kerolox.broker.remoting.room import Remoting
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.transactions import Transactions
 from kerolox.front.handlers import Handlers
-
-LOOPBACK = "127.0.0.1"
+from kerolox.metric_text import LOOPBACK, MetricsExporter
+from kerolox.net.http_pages import HttpResponder
 
 
 def exporter_of(

@@ -16,6 +16,7 @@ from kerolox.config_file import ConfigFile
 from kerolox.controller.carriers.carrier import Carrier, Deposed, LeadingController
 from kerolox.controller.carriers.chosen import chosen_carrier
 from kerolox.controller.decide import Decision
+from kerolox.controller.figures import ControllerFigures
 from kerolox.controller.handlers import NOT_LEADER, ControllerHandlers, GroupHandlers
 from kerolox.controller.live import LiveTable
 from kerolox.controller.notices import RoleNotices
@@ -26,12 +27,16 @@ from kerolox.controller.term import Term
 from kerolox.errors import KeroloxError
 from kerolox.front.caller import Caller, CallerEvents
 from kerolox.front.lanes import BODY_BYTES_MAX, Lane
+from kerolox.front.own_options import OwnOptions
 from kerolox.front.requests import Answer
+from kerolox.metric_text import LOOPBACK, MetricsExporter
 from kerolox.net.address import reachable_host
 from kerolox.net.dialer import Dialer
 from kerolox.net.handlers import RemotingHandlers
+from kerolox.net.http_pages import HttpResponder
 from kerolox.net.peer import PeerLimits
 from kerolox.net.server import Server
+from kerolox.protocol.codes import RequestCode
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +64,15 @@ class Controller(CallerEvents):
         self._dialer = Dialer(clock=clock, tls=self.options.own_tls)
         self._notices = RoleNotices(self._dialer)
         self._server: Server | None = None
+        self._figures: ControllerFigures | None = None
+        self.exporter: HttpResponder | None = None
+        if self.options.metrics_exporter is MetricsExporter.PROM:
+            self._figures = ControllerFigures(self, self.live, self.options, clock)
+            self.exporter = HttpResponder(
+                self._figures.pages(),
+                host=self.options.metrics_host or LOOPBACK,
+                port=self.options.metrics_port,
+            )
         self._term: Term | None = None  # while this one leads
         self._deposed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,6 +98,8 @@ class Controller(CallerEvents):
         )
         self.advertised = ControllerPeer(self.options.self_id, host, self.port).address
         await self._carrier.open()
+        if self.exporter is not None:
+            await self.exporter.start()
         self._start(self._watch())
         self._start(self._campaign())
         await self._server.start()
@@ -99,6 +115,8 @@ class Controller(CallerEvents):
             scan.cancel()
         if self._server is not None:
             await self._server.close()
+        if self.exporter is not None:
+            await self.exporter.close()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -142,12 +160,16 @@ class Controller(CallerEvents):
     def _handlers(self) -> RemotingHandlers:
         # Heartbeats must be heard however many wait for a change: they are plain functions, and never wait.
         lane = Lane("controller", running_max=1000, body_bytes_max=BODY_BYTES_MAX, clock=self._clock)
+        own = OwnOptions(self.options, self._config_file, lambda: self.port, self.options.black_listed)
         handlers = RemotingHandlers()
         for code, handler, header in (
             *GroupHandlers(self, self.live, self.options).rows(),
-            *ControllerHandlers(self, self.options, self._config_file).rows(),
+            *ControllerHandlers(self, self.options).rows(),
+            *own.rows(update=RequestCode.UPDATE_CONTROLLER_CONFIG, show=RequestCode.GET_CONTROLLER_CONFIG),
         ):
             handlers.add(code, handler, header, lane)
+        if self._figures is not None:
+            handlers.answered = self._figures.answered
         return handlers
 
     # --- leading ------------------------------------------------------------------------------
@@ -205,6 +227,8 @@ class Controller(CallerEvents):
             if self._term is term:
                 self._step_down(str(error))
             return NOT_LEADER
+        if self._figures is not None:
+            self._figures.decided(request, decision)
         # Who asks for itself hears it in the answer; a broker does so before it listens.
         by = NOBODY
         if isinstance(request, Register) or (isinstance(request, Elect) and not request.is_wanted):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from kerolox.config_file import ConfigFile
 from kerolox.controller.carriers.carrier import LeadingController
 from kerolox.controller.live import LiveTable
 from kerolox.controller.options import ControllerOptions
@@ -25,9 +24,7 @@ from kerolox.controller.requests import (
 from kerolox.errors import Refused
 from kerolox.front.caller import Caller
 from kerolox.front.requests import Answer, Request, Row
-from kerolox.options import to_properties
 from kerolox.protocol.bodies.controller import SyncStateSet, decode_broker_names
-from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers import controller as headers
 from kerolox.protocol.headers.registration import BrokerHeartbeatRequest
@@ -205,27 +202,18 @@ class OwnPlace(Protocol):
     def is_leader(self) -> bool: ...
 
     @property
-    def port(self) -> int: ...
-
-    @property
     def advertised(self) -> str: ...
 
 
 class ControllerHandlers:
-    """Requests about the controller itself, which every one answers: who leads (1005), and its options (1009
-    and 1010)."""
+    """A request about the controllers themselves, which every one answers: who leads (1005)."""
 
-    def __init__(self, place: OwnPlace, options: ControllerOptions, file: ConfigFile) -> None:
+    def __init__(self, place: OwnPlace, options: ControllerOptions) -> None:
         self._place = place
         self._options = options
-        self._file = file
 
     def rows(self) -> list[Row]:
-        return [
-            (RequestCode.CONTROLLER_GET_METADATA_INFO, self.metadata, None),
-            (RequestCode.UPDATE_CONTROLLER_CONFIG, self.update, None),
-            (RequestCode.GET_CONTROLLER_CONFIG, self.show, None),
-        ]
+        return [(RequestCode.CONTROLLER_GET_METADATA_INFO, self.metadata, None)]
 
     def metadata(self, request: Request[None]) -> Answer:
         leader = self._place.leading
@@ -241,18 +229,6 @@ class ControllerHandlers:
     def _peers(self) -> list[tuple[str, str]]:
         peers = [(peer.id, peer.address) for peer in self._options.all_peers]
         return peers or [(self._options.self_id, self._place.advertised)]
-
-    async def update(self, request: Request[None]) -> Answer:
-        wanted = read_properties(request.body)
-        if any(self._options.black_listed(key) for key in wanted):
-            return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
-        changed = await self._file.change(self._options, wanted)
-        if changed:
-            log.info("options_changed keys=%s by=%s", ",".join(changed), request.caller.address)
-        return Answer()
-
-    def show(self, request: Request[None]) -> Answer:
-        return Answer(body=to_properties(self._options, {"listen_port": self._place.port}).encode())
 
 
 def _given(text: str | None, field: str) -> str:

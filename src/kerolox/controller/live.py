@@ -107,6 +107,14 @@ class LiveTable:
         self._gone -= self._before
         return quiet
 
+    def counts(self) -> dict[str, int]:
+        """How many live now, by group."""
+        now_s = self._clock.monotonic_s()
+        return {
+            group: sum(_lives(one, now_s) for one in brokers.values())
+            for group, brokers in self._groups.items()
+        }
+
     def view(self, groups: Iterable[str]) -> LiveBrokers:
         """Who lives now, of these groups."""
         now_s = self._clock.monotonic_s()

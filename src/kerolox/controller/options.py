@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple
 
 from kerolox.controller.etcd_access import EtcdAccess, read_endpoints
 from kerolox.errors import OptionError
+from kerolox.metric_text import LOOPBACK, MetricsExporter
 from kerolox.net.self_signed import NAME as SELF_SIGNED
 from kerolox.net.tls import ClientAuth, ClientTls, ServerTls, TlsMode
 from kerolox.options import Absent, Options, option
@@ -37,7 +38,6 @@ _ABSENT: Mapping[str, Absent] = {
         ("", "DLedger"),
         "there is no raft log of jRaft's: one controller keeps its state in a file, several in etcd",
     ),
-    "metricsExporterType": Absent(("", "0", "DISABLE"), "the controller has no figures to export yet"),
 }
 
 
@@ -142,6 +142,20 @@ class ControllerOptions(Options):
     config_black_list: str = option(
         "configBlackList;configStorePath", "keys, joined by semicolons, that no request may change"
     )
+
+    # --- metrics
+    metrics_exporter: MetricsExporter = option(
+        MetricsExporter.DISABLE,
+        "PROM: metrics for Prometheus at /metrics, and /healthz",
+        key="metricsExporterType",
+    )
+    metrics_port: int = option(
+        5557, "their port; 0 takes a free one", key="metricsPromExporterPort", low=0, high=65535
+    )
+    metrics_host: str = option(
+        LOOPBACK, "where they are read; 0.0.0.0: every address", key="metricsPromExporterHost"
+    )
+    metrics_labels: str = option("", "labels of all of them, as in instance:a,zone:b", key="metricsLabel")
 
     # --- TLS
     tls_server_mode: TlsMode = option(

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, cast
 
 from kerolox.clock import Clock
-from kerolox.config_file import ConfigFile
 from kerolox.front.requests import Answer, Handler, Request, Row
 from kerolox.nameserver import listings
 from kerolox.nameserver.brokers import BrokerRegistration, MinIdNotice
@@ -22,8 +21,6 @@ from kerolox.nameserver.encoded_routes import encode_route, in_zone
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.routes import Routes
-from kerolox.options import to_properties
-from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.registration import Registration as RegistrationBody
 from kerolox.protocol.bodies.registration import body_crc32, decode_registration
 from kerolox.protocol.bodies.routes import BrokerMemberGroupAnswer, KVTable, TopicList, TopicRoute
@@ -390,38 +387,6 @@ class KvHandlers:
     def _order_changed(self, namespace: str, key: str) -> None:
         if namespace == ORDER_TOPIC_CONFIG:
             self._routes.order_changed(key)
-
-
-class ConfigHandlers:
-    """The server's own options: UPDATE_NAMESRV_CONFIG (318) and GET_NAMESRV_CONFIG (319). ``port`` gives the
-    port it listens on."""
-
-    def __init__(
-        self, options: NamesrvOptions, file: ConfigFile, routes: Routes, port: Callable[[], int]
-    ) -> None:
-        self._options = options
-        self._file = file
-        self._routes = routes
-        self._port = port
-
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.UPDATE_NAMESRV_CONFIG, self.update, None),
-            (RequestCode.GET_NAMESRV_CONFIG, self.show, None),
-        ]
-
-    async def update(self, request: Request[None]) -> Answer:
-        wanted = read_properties(request.body)
-        if any(self._options.black_listed(key) for key in wanted):
-            return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
-        changed = await self._file.change(self._options, wanted)
-        if changed:
-            log.info("options_changed keys=%s by=%s", ",".join(changed), request.caller.address)
-            self._routes.options_changed()
-        return Answer()
-
-    def show(self, request: Request[None]) -> Answer:
-        return Answer(body=to_properties(self._options, {"listen_port": self._port()}).encode())
 
 
 async def _listed(topics: TopicList) -> Answer:

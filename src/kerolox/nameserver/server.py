@@ -18,11 +18,11 @@ from kerolox.config_file import ConfigFile
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.front.caller import Caller, CallerEvents
 from kerolox.front.lanes import BODY_BYTES_MAX, Lane
+from kerolox.front.own_options import OwnOptions
 from kerolox.nameserver.brokers import BrokerKey, MinIdNotice
 from kerolox.nameserver.changes import Changes
 from kerolox.nameserver.handlers import (
     BrokerHandlers,
-    ConfigHandlers,
     KvHandlers,
     RouteHandlers,
     StartUp,
@@ -149,6 +149,13 @@ class NameServer(CallerEvents):
         default_lane = Lane("default", body_bytes_max=BODY_BYTES_MAX, clock=self._clock)
         register_lane = Lane("registration", running_max=4, waiting_max=1000, clock=self._clock)
         opening = StartUp(self.routes, self.options, self._clock, self._brokers_awaited)
+        own = OwnOptions(
+            self.options,
+            self._config_file,
+            lambda: self.port,
+            self.options.black_listed,
+            self.routes.options_changed,
+        )
         handlers = RemotingHandlers()
         for code, handler, header in RouteHandlers(self.routes, opening).rows():
             handlers.add(code, handler, header, route_lane)
@@ -156,7 +163,7 @@ class NameServer(CallerEvents):
             *BrokerHandlers(self.routes, self.changes, self.kv, self.options, self._clock, self._tell).rows(),
             *TopicHandlers(self.routes, self.changes, self.options).rows(),
             *KvHandlers(self.kv, self.routes).rows(),
-            *ConfigHandlers(self.options, self._config_file, self.routes, lambda: self.port).rows(),
+            *own.rows(update=RequestCode.UPDATE_NAMESRV_CONFIG, show=RequestCode.GET_NAMESRV_CONFIG),
         ):
             handler = opening.guarded(handler) if code in _LISTS else handler
             is_registration = code == RequestCode.REGISTER_BROKER

@@ -20,10 +20,10 @@ from kerolox.broker.controlled.leader_search import LeaderSearch
 from kerolox.broker.controlled.lease import Lease
 from kerolox.broker.controlled.lease_watch import LeaseWatch
 from kerolox.broker.controlled.role_turns import RoleTurns
-from kerolox.broker.figures.metrics import MetricText
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.tables.room import Tables
 from kerolox.front.requests import Answer, Request, Row
+from kerolox.metric_text import MetricText
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.controller import EpochRanges
 from kerolox.protocol.bodies.stats import ControlledStatus

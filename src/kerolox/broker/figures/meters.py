@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from kerolox.broker.figures.histogram import Histogram
 from kerolox.clock import Clock
 from kerolox.front.requests import HeldRequest, Request
+from kerolox.histogram import Histogram
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.record_scan import SIZE, Entry
 from kerolox.protocol.reserved import SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
-    from kerolox.broker.figures.metrics import Labels, MetricText
+    from kerolox.metric_text import Labels, MetricText
 
 # RocketMQ's bounds.
 RPC_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)

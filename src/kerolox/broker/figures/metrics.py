@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
-from kerolox.broker.figures.histogram import Histogram
-from kerolox.broker.figures.http import Page
 from kerolox.broker.figures.lag import QueueLag, queue_lags, waiting_since_ms
 from kerolox.broker.figures.stats import Flow, Statistics
 from kerolox.broker.members.groups import Groups
@@ -19,8 +17,9 @@ from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
-from kerolox.errors import OptionError
 from kerolox.front.lanes import Lane
+from kerolox.metric_text import CONTENT_TYPE, Labels, MetricText, own_labels
+from kerolox.net.http_pages import Page
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.heartbeat import ConsumeType
 from kerolox.protocol.codes import version_name
@@ -29,7 +28,6 @@ from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 from kerolox.store.tables.offsets import ConsumerOffsets
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOP_TICK_S = 0.1
 UNHEALTHY = (Obstacle.FENCED, Obstacle.CLOSED)  # only a restart of the broker can help
 
@@ -39,50 +37,7 @@ _MODES = {
     ConsumeType.CONSUME_POP: "pop",
 }
 
-Labels = Mapping[str, object]
-
 STORAGE: Labels = {"storage_type": "local", "storage_medium": "disk"}
-
-
-class MetricText:
-    """Collects samples of metrics, each metric with its type once. They become text when it is asked for."""
-
-    def __init__(self, common: Labels) -> None:
-        self._common = _labels(common)
-        # Lines, and what becomes one: the name of a series, its labels, and its value or values.
-        self._parts: list[str | tuple[str, Labels, float | Histogram]] = []
-
-    def metric(
-        self, name: str, kind: str, about: str, samples: Iterable[tuple[Labels, float | Histogram]]
-    ) -> None:
-        self._parts += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
-        self._parts += [(name, labels, value) for labels, value in samples]
-
-    def histogram(self, name: str, about: str, found: Iterable[tuple[Labels, Histogram]]) -> None:
-        """Add histograms. They are copied: a thread makes the text, while counting goes on."""
-        self.metric(name, "histogram", about, [(labels, one.copy()) for labels, one in found])
-
-    def gauge(self, name: str, about: str, value: float) -> None:
-        self.metric(name, "gauge", about, [({}, value)])
-
-    def text(self) -> str:
-        lines: list[str] = []
-        for part in self._parts:
-            if isinstance(part, str):
-                lines.append(part)
-                continue
-            name, labels, value = part
-            if isinstance(value, Histogram):
-                for end, own, number in value.parts():
-                    lines.append(self._line(name + end, {**labels, **own}, number))
-            else:
-                lines.append(self._line(name, labels, value))
-        return "\n".join(lines) + "\n"
-
-    def _line(self, name: str, labels: Labels, value: float) -> str:
-        own = _labels(labels)
-        both = f"{self._common},{own}" if own and self._common else own or self._common
-        return f"{name}{{{both}}} {_number(value)}"
 
 
 class LoopLag:
@@ -363,35 +318,3 @@ def _client_words(language: str, version: int) -> tuple[str, str]:
 
 def _is_system_group(group: str) -> bool:
     return group.upper().startswith(reserved.SYSTEM_GROUP_PREFIX)
-
-
-def own_labels(text: str) -> dict[str, str]:
-    """``instance:a,zone:b`` → the labels an operator wants on all of them. Raises OptionError."""
-    labels: dict[str, str] = {}
-    for item in text.split(","):
-        name, separator, value = item.strip().partition(":")
-        if not item.strip():
-            continue
-        if not separator or not name.isascii() or not name.isidentifier():
-            raise OptionError(
-                "metricsLabel", text, "name:value, joined by commas; names of letters and digits"
-            )
-        labels[name] = value
-    return labels
-
-
-_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-
-
-def _labels(labels: Labels) -> str:
-    return ",".join(f'{name}="{_word(value)}"' for name, value in labels.items())
-
-
-def _word(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value).translate(_ESCAPED)
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else f"{value:.6f}"

@@ -16,7 +16,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from kerolox.broker.figures.metrics import MetricText
 from kerolox.broker.later.delay_levels import (
     AT_REAL_QUEUE_ID,
     AT_REAL_TOPIC,
@@ -36,6 +35,7 @@ from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.pending_message import PendingMessage, real_queue
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import KeroloxError, ProtocolError
+from kerolox.metric_text import MetricText
 from kerolox.protocol import properties as packed
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_each, decode_record

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from kerolox.broker.figures.metrics import STORAGE, MetricText
+from kerolox.broker.figures.metrics import STORAGE
 from kerolox.broker.later.timers import Timers
 from kerolox.clock import Clock
+from kerolox.metric_text import MetricText
 
 # Seconds from now, as RocketMQ counts: messages due between each two of them.
 BOUNDS_S = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kerolox.broker.base import Base
-from kerolox.broker.figures.metrics import MetricText
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.leadership import LeaderAddress
 from kerolox.front.requests import Answer, Request, Row
+from kerolox.metric_text import MetricText
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.stats import ControlledStatus, HaClient, HaConnection, HaStatus, TurnedAway
 from kerolox.protocol.codes import RequestCode

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kerolox.broker.figures.histogram import Histogram
+from kerolox.histogram import Histogram
 from kerolox.store.tables.transaction_counts import TransactionCounts
 
 if TYPE_CHECKING:
-    from kerolox.broker.figures.metrics import MetricText
+    from kerolox.metric_text import MetricText
 
 # Upper ends of what is counted together, in seconds: RocketMQ's.
 LATENCY_S = (5, 60, 600, 3600, 12 * 3600, 24 * 3600)

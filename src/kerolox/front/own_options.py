@@ -1,0 +1,50 @@
+"""Requests about a server's own options: tools read them, and change those that may change while it runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kerolox.config_file import ConfigFile
+from kerolox.front.requests import Answer, Request, Row
+from kerolox.options import Options, to_properties
+from kerolox.protocol.bodies.properties_text import read_properties
+from kerolox.protocol.codes import ResponseCode
+
+log = logging.getLogger(__name__)
+
+
+class OwnOptions:
+    """The options of one server, as requests see them. ``port`` gives the port it listens on; ``changed`` is
+    called after each change."""
+
+    def __init__(
+        self,
+        options: Options,
+        file: ConfigFile,
+        port: Callable[[], int],
+        black_listed: Callable[[str], bool],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._options = options
+        self._file = file
+        self._port = port
+        self._black_listed = black_listed
+        self._changed = changed
+
+    def rows(self, *, update: int, show: int) -> list[Row]:
+        """Its handlers, for the codes by which this server is asked."""
+        return [(update, self.update, None), (show, self.show, None)]
+
+    async def update(self, request: Request[None]) -> Answer:
+        wanted = read_properties(request.body)
+        if any(self._black_listed(key) for key in wanted):
+            return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
+        changed = await self._file.change(self._options, wanted)
+        if changed:
+            log.info("options_changed keys=%s by=%s", ",".join(changed), request.caller.address)
+            self._changed()
+        return Answer()
+
+    def show(self, request: Request[None]) -> Answer:
+        return Answer(body=to_properties(self._options, {"listen_port": self._port()}).encode())
