@@ -144,7 +144,7 @@ class JavaLanes:
         self._history = history
         self._handle = driver.call(
             "load.start", namesrv=nameserver, topic=topic, group="java_lanes", lanes=lanes, producers=lanes,
-            size=BODY_BYTES, paceMs=int(pace_s * 1000), history=True,
+            size=BODY_BYTES, paceMs=int(pace_s * 1000), history=True, onlyOk=True,
             options={"sendMsgTimeout": int(SEND_TIMEOUT_S * 1000), **options},
         )  # fmt: skip
 

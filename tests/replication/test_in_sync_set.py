@@ -201,6 +201,31 @@ def test_who_is_slow_goes() -> None:
     assert rig.set.wanted() is None
 
 
+def test_it_is_followed_when_all_others_of_the_set_say_so() -> None:
+    rig = Rig(2)
+    rig.store.write(10)
+    rig.join(2, 10)
+    began_s = rig.clock.monotonic_s()
+    assert rig.set.is_followed_since(began_s)
+    rig.advance(1)
+    since_s = rig.clock.monotonic_s()
+    assert not rig.set.is_followed_since(since_s), "not a word since then"
+    rig.set.acked(2, 9)
+    assert not rig.set.is_followed_since(since_s), "it lacks something"
+    rig.set.acked(2, 10)
+    assert rig.set.is_followed_since(since_s)
+    rig.set.asked({1, 2, 3})
+    assert not rig.set.is_followed_since(since_s), "the controller may have taken in another one"
+    rig.set.refused()
+    assert rig.set.is_followed_since(since_s)
+    rig.set.left(2)
+    assert not rig.set.is_followed_since(since_s)
+    rig.set.adopt({1}, 20)
+    assert rig.set.is_followed_since(since_s), "nobody else can be elected"
+    rig.set.rest()
+    assert not rig.set.is_followed_since(since_s)
+
+
 def test_at_rest_nothing_more_is_confirmed() -> None:
     rig = Rig()
     rig.store.write(10)

@@ -208,6 +208,13 @@ class InSyncSet:
                 wanted.add(id)
         return None if wanted == self.members else frozenset(wanted)
 
+    def is_followed_since(self, since_s: float) -> bool:
+        """Whether all others that could be elected have said since then that they have everything."""
+        others = [self._followers.get(id) for id in self._union - {self.own_id}]
+        return self.leads and all(
+            follower is not None and follower.connected and follower.there_s >= since_s for follower in others
+        )
+
     def confirmed_end(self) -> int:
         """Up to where the log is acknowledged and seen."""
         return self._progress.confirmed

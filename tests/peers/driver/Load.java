@@ -10,13 +10,15 @@ import java.util.Map;
 import java.util.TreeMap;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
 
 /**
  * Sends until told to stop, over broker restarts.
  *
  * <p>Each lane is one queue with numbers 0, 1, 2, ... in bodies "lane:number". A number is sent again until it
- * is acknowledged, so that a lane is in order, with repetitions only next to each other. With "history" every
+ * is acknowledged, so that a lane is in order, with repetitions only next to each other; with "onlyOk" what is
+ * stored but not known to be safe counts as not acknowledged. With "history" every
  * try is kept until it is asked for: [text before the padding, began, ended, status or error, queue, offset in
  * it, offset message id], times in milliseconds.
  */
@@ -31,6 +33,7 @@ final class Load implements Driver.Held {
     private final Map<String, Integer> statuses = new TreeMap<>();
     private final Map<String, Integer> errors = new TreeMap<>();
     private final boolean wantHistory;
+    private final boolean onlyOk;
     private List<Object> history = new ArrayList<>();
     private boolean paused;
     private int sending;
@@ -41,6 +44,7 @@ final class Load implements Driver.Held {
         size = args.getIntValue("size");
         paceMillis = args.getLongValue("paceMs");
         wantHistory = args.getBooleanValue("history");
+        onlyOk = args.getBooleanValue("onlyOk");
         acked = new long[args.getIntValue("lanes")];
         int count = Math.min(acked.length, Math.max(1, args.getIntValue("producers")));
         for (int i = 0; i < count; i++) {
@@ -173,7 +177,9 @@ final class Load implements Driver.Held {
     }
 
     private synchronized void note(int lane, String text, long began, SendResult result) {
-        acked[lane]++;
+        if (!onlyOk || result.getSendStatus() == SendStatus.SEND_OK) {
+            acked[lane]++;
+        }
         String status = result.getSendStatus().name();
         statuses.merge(status, 1, Integer::sum);
         tried(

@@ -140,11 +140,18 @@ class Agent:
         else:
             told = await self._who_leads()
         found = self._turns.offer(told, "asked who leads")
-        if found in (News.NONE, News.IN_SYNC) and told.is_there and told.id == self._identity.id:
+        if self._still_leads(told, found):
             self._watch.confirmed(asked_s)
         if not told.is_there and found in (News.EPOCH, News.NONE) and told.epoch >= self._turns.heeded.epoch:
             told = await self._elect()
             self._turns.offer(told, "an election that was asked for")
+
+    def _still_leads(self, told: Mastership, found: News) -> bool:
+        """Whether nobody else leads in this broker's place: the controller says so, or it fell back to an
+        older epoch, and all that it could have elected meanwhile say that they follow this broker."""
+        if found is News.OLDER:
+            return self._turns.is_followed_since(self._watch.doubted_s)
+        return found in (News.NONE, News.IN_SYNC) and told.is_there and told.id == self._identity.id
 
     async def _register(self) -> Mastership:
         options = self._options

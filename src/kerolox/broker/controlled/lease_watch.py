@@ -1,7 +1,8 @@
 """A leader that no controller answers takes no messages: another one may have been elected meanwhile.
 
 Whoever waits for an answer is told that the message is not known to be safe. It goes on when the controller
-answers again, and says that this broker still leads in its epoch.
+answers again, and says that this broker still leads in its epoch; or, of a controller that fell back to an
+older epoch, when everybody in its in-sync set has said since then that it follows.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ class LeaseWatch:
         self._leadership = leadership
         self._options = options
         self._clock = clock
-        self._doubted_s: float | None = None  # since when it is not known that this broker leads
+        self.doubted_s: float | None = None  # since when it is not known that this broker leads
         lease.on_lapse.append(self.look)
 
     @property
     def doubts(self) -> bool:
-        return self._doubted_s is not None
+        return self.doubted_s is not None
 
     def look(self) -> None:
         """The lease may have ended, or the role may be another one."""
         if not self._leadership.leads or not self._options.controller_lease:
             self._go_on()
         elif not self._lease.holds and not self.doubts:
-            self._doubted_s = self._clock.monotonic_s()
+            self.doubted_s = self._clock.monotonic_s()
             why = (
                 f"no controller has answered this leader for {self._lease.timeout_s:.1f} s, so another "
                 "broker may have been elected. It goes on by itself when the controller says that it leads; "
@@ -53,12 +54,12 @@ class LeaseWatch:
 
     def confirmed(self, asked_s: float) -> None:
         """The controller was asked at this time, and said that this broker leads in its epoch."""
-        if self._doubted_s is not None and asked_s >= self._doubted_s and self._lease.holds:
-            log.info("lease_again after_s=%.3f", self._clock.monotonic_s() - self._doubted_s)
+        if self.doubted_s is not None and asked_s >= self.doubted_s and self._lease.holds:
+            log.info("lease_again after_s=%.3f", self._clock.monotonic_s() - self.doubted_s)
             self._go_on()
 
     def _go_on(self) -> None:
-        if self._doubted_s is not None:
-            self._doubted_s = None
+        if self.doubted_s is not None:
+            self.doubted_s = None
             self._store.state.clear(Obstacle.NO_LEASE)
             self._store.copies.trust()

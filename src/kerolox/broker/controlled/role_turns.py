@@ -96,6 +96,11 @@ class RoleTurns:
             self._wake.set()
         return found
 
+    def is_followed_since(self, since_s: float | None) -> bool:
+        """Whether this broker leads, and nobody else can: all that could be elected have said since that time
+        that they follow it."""
+        return since_s is not None and self._leadership.leads and self._in_sync.is_followed_since(since_s)
+
     # --- heeding it -----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
