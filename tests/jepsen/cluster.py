@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kerolox.client.admin.admin import Admin
+from kerolox.client.messages import Message
 from kerolox.client.nameservers import NameServers
+from kerolox.client.send.producer import Producer
+from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.topics import TopicConfig
 from tests.peers.wire import request
-from tests.rig.loads import Load
+from tests.rig.loads import Load, sent
 from tests.rig.loop_thread import LoopThread
 from tests.rig.nursery import Nursery
 from tests.rig.waiting import wait_until
@@ -100,6 +103,7 @@ class Cluster:
         self.history = ClusterHistory()
         self.steps: list[str] = []  # what was done, for whoever has to find out
         self.loads: Sequence[Load] = ()
+        self.more_sends: dict[str, ClusterHistory] = {}  # what was sent to other topics
         self.reader: Reader | None = None
         self.wires = ground.wires
         ips = ground.wires.ips
@@ -197,21 +201,36 @@ class Cluster:
 
     def _make_topic(self) -> bool:
         leader = self.view().leader
-
-        async def make() -> None:
-            config = TopicConfig(topic_name=self.topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
-            async with Dialer() as dialer:
-                admin = Admin(NameServers([self.nameserver.address], dialer), dialer)
-                await admin.put_topic(leader, config)
-
         if not leader:
             return False
         try:
-            self.ground.beside.run(make())
-        except Exception as error:
+            self.ground.beside.run(self._put_topic(leader, self.topic))
+        except KeroloxError as error:
             self.step(f"no topic yet: {error}")
             return False
         return True
+
+    async def _put_topic(self, leader: str, topic: str) -> None:
+        config = TopicConfig(topic_name=topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
+        async with Dialer() as dialer:
+            await Admin(NameServers([self.nameserver.address], dialer), dialer).put_topic(leader, config)
+
+    def send_to_new_topic(self, leader: str, count: int) -> None:
+        """Make another topic, and send to it what has to be there from then on."""
+        topic = f"{self.topic}-{len(self.more_sends)}"
+        history = self.more_sends[topic] = ClusterHistory()
+
+        async def send() -> None:
+            await self._put_topic(leader, topic)
+            async with Producer(self.nameserver.address, group="new-topics") as producer:
+                for number in range(count):
+                    body = b"new:%d" % number
+                    began_s = time.time()
+                    receipt = await producer.send(Message(topic, body))
+                    if receipt.ok:
+                        history.add(sent(self.topic, body, began_s, receipt))
+
+        self.ground.beside.run(send())
 
     def close(self) -> None:
         """End everybody; the files stay."""

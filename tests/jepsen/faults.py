@@ -379,6 +379,16 @@ def kill_leaders_in_a_row(cluster: Cluster, chance: random.Random) -> Lasting:
     second.start()
 
 
+def kill_leader_of_new_topic(cluster: Cluster, chance: random.Random) -> Lasting:
+    """Of a topic that was made a moment ago, with the first messages in it."""
+    leader = cluster.leader()
+    cluster.step(f"make a topic at {leader.name}, send to it, and kill it")
+    cluster.send_to_new_topic(leader.address, chance.randrange(1, 20))
+    leader.kill()
+    yield short_or_long(chance)
+    leader.start()
+
+
 def stop_leader(cluster: Cluster, chance: random.Random) -> Lasting:
     """The clean way, as for an upgrade."""
     leader = cluster.leader()
@@ -562,6 +572,7 @@ FAULTS = (
     Fault("kill-leader-and-controller", KILL, kill_leader_and_controller),
     Fault("kill-nameserver", KILL, kill_nameserver),
     Fault("kill-etcd", KILL, kill_etcd, etcd=True),
+    Fault("kill-leader-of-new-topic", KILL, kill_leader_of_new_topic, solo=True),
     Fault("stop-leader", KILL, stop_leader, solo=True),
     Fault("wipe-leader", WIPE, wipe_leader, solo=True),
     Fault("wipe-follower", WIPE, wipe_follower, solo=True),

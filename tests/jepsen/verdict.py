@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.peers.wire import request
 from tests.rig import checker as promises
-from tests.rig.logs import read_queue, records_of
+from tests.rig.logs import Record, read_queue, records_of
 from tests.rig.waiting import TooLate, wait_until
 
 from . import checker
@@ -57,6 +57,14 @@ def check(cluster: Cluster) -> tuple[int, int]:
             for one in cluster.brokers
             for text in checker.offsets_beyond(one.name, saved_offsets(one.store, cluster.topic), ends)
         ),
+        *(
+            text
+            for topic, history in cluster.more_sends.items()
+            for text in (
+                *promises.missing(history.sends, records, topic),
+                *(f"{topic}: {text}" for text in _unreachable(cluster, topic, records)),
+            )
+        ),
         *_unexpected(cluster),
     ]
     cluster.judge(wrong)
@@ -91,8 +99,8 @@ def check_queues(cluster: Cluster) -> None:
     ends = checker.queue_ends(records_of(cluster.brokers[0].log(end)), cluster.topic)
     for broker in cluster.brokers:
         wait_until(
-            lambda one=broker: _queue_ends(cluster, one) == ends,  # type: ignore[misc]
-            lambda one=broker: f"{one.name} gives out all up to {ends}: {_queue_ends(cluster, one)}",  # type: ignore[misc]
+            lambda one=broker: _queue_ends(one, cluster.topic) == ends,  # type: ignore[misc]
+            lambda one=broker: f"{one.name} gives out all up to {ends}: {_queue_ends(one, cluster.topic)}",  # type: ignore[misc]
             HEALED_S,
         )
     for broker in cluster.brokers:
@@ -128,12 +136,19 @@ def _wait_read(cluster: Cluster, count: int) -> None:
         wait_until(all_read, lambda: "all messages are read", HEALED_S)
 
 
-def _queue_ends(cluster: Cluster, broker: BrokerNode) -> dict[int, int]:
+def _unreachable(cluster: Cluster, topic: str, records: list[Record]) -> list[str]:
+    """Whoever leads lets readers have what its log has."""
+    ends = checker.queue_ends(records, topic)
+    has = _queue_ends(cluster.leader(), topic)
+    return [] if has == ends else [f"its queues end at {ends}, and readers get as far as {has}"]
+
+
+def _queue_ends(broker: BrokerNode, topic: str) -> dict[int, int]:
     """What it says, of queues that have messages."""
     ends = {}
     for queue in range(QUEUES):
         try:
-            told = request(broker.address, GET_MAX_OFFSET, {"topic": cluster.topic, "queueId": str(queue)})
+            told = request(broker.address, GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue)})
         except OSError:
             continue
         if (end := int(told.ext_fields.get("offset", 0))) > 0:

@@ -7,7 +7,7 @@ import random
 import time
 from typing import Any, Protocol
 
-from kerolox.client.messages import Message
+from kerolox.client.messages import Message, Receipt
 from kerolox.client.options import ClientOptions, ProducerOptions
 from kerolox.client.send.producer import Producer
 from kerolox.errors import KeroloxError
@@ -128,17 +128,22 @@ class OurLoad:
             receipt = await producer.send(Message(self._topic, body))
         except KeroloxError as error:
             return Send(self.client, body, began_s, time.time(), type(error).__name__)
-        return Send(
-            self.client,
-            body,
-            began_s,
-            time.time(),
-            OK if receipt.ok else receipt.status.name,
-            receipt.queue.queue_id,
-            receipt.queue_offset,
-            place_of(receipt.offset_msg_id),
-            host_of(receipt.offset_msg_id),
-        )
+        return sent(self.client, body, began_s, receipt)
+
+
+def sent(client: str, body: bytes, began_s: float, receipt: Receipt) -> Send:
+    """What a broker has answered just now."""
+    return Send(
+        client,
+        body,
+        began_s,
+        time.time(),
+        OK if receipt.ok else receipt.status.name,
+        receipt.queue.queue_id,
+        receipt.queue_offset,
+        place_of(receipt.offset_msg_id),
+        host_of(receipt.offset_msg_id),
+    )
 
 
 class JavaLoad:
