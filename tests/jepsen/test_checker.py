@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from tests.rig.history import OK, Send
 from tests.rig.logs import Record
 
@@ -30,7 +32,7 @@ READS = [Read(10.0, one.queue, one.offset, one.body) for one in RECORDS]
 
 
 def test_a_good_history_is_good() -> None:
-    assert not checker.twice_in_log(RECORDS, T)
+    assert not checker.twice_in_log(SENDS, RECORDS, T)
     assert not checker.out_of_order(SENDS)
     assert not checker.two_leaders(EPOCHS, RECORDS, SENDS)
     assert not checker.read_what_is_not_there(READS, RECORDS, T)
@@ -43,8 +45,11 @@ def test_a_good_history_is_good() -> None:
 
 
 def test_one_message_at_two_places() -> None:
-    (wrong,) = checker.twice_in_log([*RECORDS, FIRST._replace(place=400, offset=3)], T)
+    records = [*RECORDS, FIRST._replace(place=400, offset=3)]
+    (wrong,) = checker.twice_in_log(SENDS, records, T)
     assert wrong == "b'one' is at 0 and at 400"
+    again = [dataclasses.replace(send, client="java") for send in SENDS]
+    assert not checker.twice_in_log(again, records, T)
 
 
 def test_an_acknowledged_message_before_an_earlier_one() -> None:

@@ -43,7 +43,7 @@ def check(cluster: Cluster) -> tuple[int, int]:
         *promises.acknowledged_twice(sends),
         *promises.invented(sends, records, cluster.topic),
         *promises.gaps(records, cluster.topic),
-        *checker.twice_in_log(records, cluster.topic),
+        *checker.twice_in_log(sends, records, cluster.topic),
         *checker.out_of_order(sends),
         *checker.two_leaders(epochs[leader.name], records, sends),
         *checker.epochs_differ(epochs),
