@@ -95,7 +95,8 @@ partition: $(STAMP)
 # partitions, one-way cuts, clocks, pauses, kills, lost, full and torn disks. A checker decides. Needs root, iproute2
 # and etcd-server.
 jepsen: $(STAMP)
-	$(BIN)/python -m tests.jepsen --faults $(or $(FAULTS),500) --out docs/results/jepsen.json $(ARGS)
+	$(BIN)/python -m tests.jepsen --faults $(or $(FAULTS),500) --java $(or $(JAVA),60) \
+	    --out docs/results/jepsen.json $(ARGS)
 
 # The slow tests on Spark: kills at every step, a cluster's audit and replay, the Java of PyPI.
 spark: $(STAMP)
