@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tests.rig.checker import few, named
-from tests.rig.history import Send
+from tests.rig.history import CLOCK_S, Send
 from tests.rig.loads import JavaLoad
 from tests.rig.logs import Record
 
@@ -56,7 +56,7 @@ def out_of_order(sends: Iterable[Send]) -> list[str]:
         highest: Send | None = None
         next_ended = 0
         for send in sorted(own, key=lambda one: one.began_s):
-            while ended[next_ended].ended_s < send.began_s:
+            while ended[next_ended].ended_s < send.began_s - CLOCK_S:
                 before = ended[next_ended]
                 highest = before if highest is None or before.offset > highest.offset else highest
                 next_ended += 1

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.rig.loads import Load
+from tests.rig.waiting import TooLate
 
 from .cluster import BY_ETCD, EMBEDDED, Cluster, Ground, Violation
 from .faults import FAULTS, KINDS, Fault, fits
 from .history import ClusterHistory
-from .verdict import check, check_offsets, check_queues
+from .verdict import check, check_offsets, check_queues, lost_at_leader
 
 FAULTS_PER_LIFE = 12
 CHECK_EVERY = 4  # faults
@@ -172,7 +173,8 @@ def live(life: Life, folder: Path, ground: Ground, make_loads: MakeLoads, tally:
         check_queues(cluster)
     except AssertionError as error:
         _keep(cluster, folder)
-        raise Violation(_told(life, what, cluster, error)) from error
+        found = lost_at_leader(cluster) if isinstance(error, TooLate) else []
+        raise Violation(_told(life, what, cluster, error, found)) from error
     finally:
         ground.wires.mend()
         cluster.close()
@@ -196,11 +198,11 @@ def _count(tally: Tally, checked: tuple[int, int]) -> None:
     tally.compared_bytes += checked[1]
 
 
-def _told(life: Life, what: str, cluster: Cluster, error: Exception) -> str:
+def _told(life: Life, what: str, cluster: Cluster, error: Exception, found: Sequence[str]) -> str:
     tails = "\n".join(f"--- {node.name}\n{node.last_words()}" for node in cluster.nodes)
     return (
         f"seed {life.seed} life {life.number} fault {what} in {cluster.folder}:\n"
-        f"{type(error).__name__}: {error}\n" + "\n".join(cluster.steps[-40:]) + f"\n{tails}"
+        f"{type(error).__name__}: {error}\n" + "\n".join((*found, *cluster.steps[-40:])) + f"\n{tails}"
     )
 
 

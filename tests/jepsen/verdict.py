@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from kerolox.errors import KeroloxError
 from tests.peers.wire import request
 from tests.rig import checker as promises
 from tests.rig.logs import Record, read_queue, records_of
@@ -70,6 +71,18 @@ def check(cluster: Cluster) -> tuple[int, int]:
     cluster.judge(wrong)
     cluster.resume()
     return len(records), len(first.data)
+
+
+def lost_at_leader(cluster: Cluster) -> list[str]:
+    """When a cluster does not heal: what its leader lacks, for whoever has to find out."""
+    try:
+        cluster.pause()
+        leader = cluster.leader()
+        records = records_of(leader.log(leader.log_end()))
+    except (OSError, AssertionError, KeroloxError) as error:
+        return [f"nobody knows what is lost: {error}"]
+    acked = (send for send in cluster.history.sends if send.ok)
+    return [f"at {leader.name}: {text}" for text in promises.missing(acked, records, cluster.topic)]
 
 
 def check_offsets(cluster: Cluster) -> None:

@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from enum import Enum
 
 from tests.rig.checker import few, first_difference, missing, named
-from tests.rig.history import Send
+from tests.rig.history import CLOCK_S, Send
 from tests.rig.logs import Log, Record
 
 from .history import Alone, PairHistory
-
-CLOCK_S = 0.01  # how exact the times of a history are
 
 
 class Relation(Enum):

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 OK = "SEND_OK"
+CLOCK_S = 0.01  # how exact times are: Java's are whole milliseconds
 STORED = frozenset({OK, "FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"})
 
 
