@@ -42,7 +42,7 @@ ROOMS = {
         "dispatch",
         "retention recovery",
         "offline",
-        "opening rebuild housekeeping truncate message_store",
+        "opening rebuild housekeeping truncate ledger message_store",
     ),
     "broker": (
         "absent names bounds options endpoints leadership base",

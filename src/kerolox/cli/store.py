@@ -269,7 +269,7 @@ def layout_of(directory: Path, config_file: Path | None) -> Layout:
     from kerolox.store.offline.layout import find_layout
 
     options = options_of(config_file)
-    elsewhere = options is not None and options.commit_log_paths
+    elsewhere = options is not None and (options.commit_log_paths or options.ledger)
     return find_layout(directory if elsewhere else _store_at(directory), options)
 
 
@@ -282,8 +282,9 @@ def options_of(config_file: Path | None) -> StoreOptions | None:
 
 def _store_at(directory: Path) -> Path:
     """The store in a folder: the folder itself, or the store of ``kerolox up`` inside it."""
-    below = sorted(path.parent for path in directory.glob("*/commitlog") if path.is_dir())
-    if not below or (directory / "commitlog").exists():
+    logs = [*directory.glob("*/commitlog"), *directory.glob("*/dledger-*")]
+    below = sorted({path.parent for path in logs if path.is_dir()})
+    if not below or (directory / "commitlog").exists() or any(directory.glob("dledger-*")):
         return directory
     if len(below) > 1:
         names = ", ".join(map(str, below))

@@ -12,7 +12,7 @@ from kerolox.store.disk.segment import Segment
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import CorruptRecord
 from kerolox.store.log.readable_log import store_timestamp_of
-from kerolox.store.offline.layout import Layout
+from kerolox.store.offline.layout import Layout, refuse_entries
 from kerolox.store.offline.mend import open_log
 from kerolox.store.offline.walk import Walk
 
@@ -37,6 +37,7 @@ class OwnLog:
     """Opened once; nobody may write meanwhile. All of it waits for the disk."""
 
     def __init__(self, layout: Layout) -> None:
+        refuse_entries(layout, "store resync", "Its members bring each other in step by themselves.")
         self.segments: Segments = open_log(layout)
         self.file_bytes = layout.log_file_bytes
         # Files may be made before they are needed: the last ones hold nothing then.

@@ -114,6 +114,10 @@ class OtherFileSize(CorruptRecord):
     """A record that lies across the end of a file here: who wrote it has files of another size."""
 
 
+class OutOfLedger(StoreError):
+    """A DLedger log has no entry of that index, or one does not continue it."""
+
+
 class QueueGap(StoreError):
     """An entry that does not follow the last one: entries between are missing.
 

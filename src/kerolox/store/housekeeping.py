@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from kerolox.clock import TimerHandle
 from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
+from kerolox.store.disk.segment import Segment
 from kerolox.store.disk.sums import CHECKED_BYTES, STEP_BYTES, Sums
 from kerolox.store.errors import DiskFull, StoreError
+from kerolox.store.log.framing import position_of
 from kerolox.store.queue.consume_queues import flush
 from kerolox.store.retention import MANUAL_ROUNDS, LogFile, RetentionVerdict, judge
 from kerolox.store.state import Obstacle
@@ -153,6 +155,9 @@ class Housekeeper:
             flush(written)
             store.queues.remove_gone(gone)
             store.index.sync(index_written)
+            if store.ledger is not None:
+                store.ledger.flush()
+                store.ledger.save()
             if summing is not None:
                 summing()
             self.save_marks(noted, queues_ms)
@@ -195,7 +200,8 @@ class Housekeeper:
         if physical <= log_min:
             return log_min
         newest = nlargest(LOOKED_AT, store.queues, key=attrgetter("max_physical"))
-        return max((queue.place_before(physical) for queue in newest), default=log_min)
+        places = [queue.place_before(physical) for queue in newest]
+        return max((position_of(store.segments, place) for place in places), default=log_min)
 
     def queues_ms(self) -> int:
         """Messages stored before this time are in the log for good, and in the queues as they are now.
@@ -266,7 +272,7 @@ class Housekeeper:
         store = self._store
         files = [
             LogFile(segment.start, segment.end, int(store.files.mtime_s(segment.path) * 1000))
-            for segment in store.segments.all
+            for segment in self._deletable()
         ]
         enough = store.options.disk_free_enough
         ratios = {path: store.files.used_ratio(path, enough) for path in store.segments.directories}
@@ -284,6 +290,17 @@ class Housekeeper:
             was_full=self._is_full,
         )
 
+    def _deletable(self) -> list[Segment]:
+        """The files of the log, of which all but the last may be deleted. Of a log that was plain and went on
+        in a DLedger group first the plain part goes, as with Apache's members; and of entries no more than is
+        committed."""
+        segments, confirmed = self._store.segments, self._store.progress.confirmed
+        if self._store.ledger is None:
+            return list(segments.all)
+        files = [segment for segment in segments.all if segment.start <= confirmed]
+        plain = sum(segment.start < segments.entries_from for segment in files)
+        return files[: plain + 1] if plain else files
+
     async def _delete_log_before(self, offset: int) -> None:
         store = self._store
         loop = asyncio.get_running_loop()
@@ -299,6 +316,8 @@ class Housekeeper:
             await loop.run_in_executor(store.keeper, store.index.delete_before, log_min)
             if store.controlled:
                 await loop.run_in_executor(store.keeper, store.epochs.drop_before, log_min)
+            if store.ledger is not None:
+                await store.ledger.files_deleted()
             await self.flush(sums=True)  # progress notes and sums tell of the files there are
 
     async def _pause(self, seconds: float) -> None:

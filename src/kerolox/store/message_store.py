@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar, Unpack
 
 import msgspec
@@ -31,13 +32,18 @@ from kerolox.store.dispatch.queues import QueueFiller
 from kerolox.store.errors import StoreError
 from kerolox.store.housekeeping import Housekeeper
 from kerolox.store.index.key_index import KeyIndex
+from kerolox.store.ledger import StoredLedger
 from kerolox.store.log.acks import Acks
 from kerolox.store.log.commit_log import CommitLog, Place
 from kerolox.store.log.flush import LogFlusher
+from kerolox.store.log.ledger_index import LedgerIndex
+from kerolox.store.log.ledger_log import LedgerLog
+from kerolox.store.log.majority_acks import MajorityAcks
 from kerolox.store.log.progress import Progress
 from kerolox.store.log.replicas import Replicas
 from kerolox.store.log.set_acks import SetAcks
 from kerolox.store.log.set_copies import SetCopies
+from kerolox.store.offline.layout import LEDGER_PREFIX
 from kerolox.store.opening import Opening
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
@@ -67,9 +73,11 @@ class MessageStore:
         boot: str | None = None,
         controlled: bool = False,
         epoch_path: str = "",
+        alone: bool = True,
     ) -> None:
         """``controlled``: a controller says who leads. Then readers see what is confirmed, from the start on,
-        and the log has epochs: in ``epoch_path``, or beside it."""
+        and the log has epochs: in ``epoch_path``, or beside it. ``alone``: with a DLedger log, the group has
+        no other member."""
         self.options = options
         self.controlled = controlled
         self.root = os.path.abspath(options.store_path)
@@ -84,16 +92,23 @@ class MessageStore:
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="kerolox-read")  # cold reads
         self.keeper = ThreadPoolExecutor(1, thread_name_prefix="kerolox-keep")  # queue flushes, deletion
         self._open_files = open_files = OpenFiles(self.files)
+        plain = _paths(options.commit_log_paths) or [self.path("commitlog")]
+        member = self.path(f"{LEDGER_PREFIX}{options.ledger_self_id}")
         self.segments = Segments(
             self.files,
-            _paths(options.commit_log_paths) or [self.path("commitlog")],
+            (_paths(options.ledger_paths) or [os.path.join(member, "data")]) if options.ledger else plain,
             options.commit_log_file_bytes,
             open_files=open_files,
-            read_only_directories=_paths(options.read_only_paths),
-            transient=options.transient,
+            # A member of a DLedger group may have begun with a plain log.
+            read_only_directories=[*(plain if options.ledger else ()), *_paths(options.read_only_paths)],
+            transient=options.transient and not options.ledger,
             warm=options.warm,
         )
-        self.log = CommitLog(
+        of_entries = partial(
+            LedgerLog, index=LedgerIndex(self.files, os.path.join(member, "index"), open_files)
+        )
+        make: Callable[..., CommitLog] = of_entries if options.ledger else CommitLog
+        self.log = make(
             self.segments,
             options,
             self.progress,
@@ -127,11 +142,18 @@ class MessageStore:
         self.flusher = LogFlusher(self.log, options, self.state, clock=clock)
         self.replicas = Replicas(self.progress, options)
         self.copies = SetCopies(self.progress)
-        self.acks = (
-            SetAcks(self.flusher, self.replicas, options, self.state, clock=clock, copies=self.copies)
-            if controlled
-            else Acks(self.flusher, self.replicas, options, self.state, clock=clock)
-        )
+        self.ledger: StoredLedger | None = None
+        if isinstance(self.log, LedgerLog):
+            self.ledger = StoredLedger(self, self.log, member, alone=alone)
+        acks = (self.flusher, self.replicas, options, self.state)
+        if self.ledger is not None and not alone:
+            self.acks: Acks = MajorityAcks(
+                *acks, clock=clock, waits=self.ledger.waits, uncommitted=self.ledger.uncommitted
+            )
+        elif controlled:
+            self.acks = SetAcks(*acks, clock=clock, copies=self.copies)
+        else:
+            self.acks = Acks(*acks, clock=clock)
         self.reader = QueueReader(self.log, options, _memory_bytes())
         self.log.next_offset_of = self._next_offset_of
 
@@ -173,6 +195,8 @@ class MessageStore:
             self._lock.release()
             raise
         self.key_filler.on_loop = True
+        if self.ledger is not None and self.ledger.alone:
+            self.ledger.lead(max(0, self.ledger.end_term))
         self.segments.prepare_next(self.ahead)
         self.flusher.start()
         self.housekeeper.start()
@@ -414,9 +438,10 @@ class MessageStore:
         except StoreError as error:
             clean = False
             log.error("close_failed error=%r next='the next start recovers'", str(error))
-        for part in (self.queues, self.index, self.segments, self.checkpoint, self.marks):
+        for part in (self.queues, self.index, self.ledger, self.segments, self.checkpoint, self.marks):
             try:
-                part.close()
+                if part is not None:
+                    part.close()
             except StoreError as error:
                 clean = False
                 log.error("close_failed part=%s error=%r", type(part).__name__, str(error))

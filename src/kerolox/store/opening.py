@@ -21,8 +21,9 @@ from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
 from kerolox.store.disk.sums import Sums
 from kerolox.store.dispatch.comparing import Comparison
 from kerolox.store.errors import QueueGap, StoreError
+from kerolox.store.log.framing import position_of
 from kerolox.store.offline.index_check import IndexCheck
-from kerolox.store.offline.layout import Finding, OnlyReading, find_layout
+from kerolox.store.offline.layout import Finding, OnlyReading, find_layout, ledgers_in
 from kerolox.store.queue.consume_queue import ENTRY_SIZE, ConsumeQueue
 from kerolox.store.queue.consume_queues import flush
 from kerolox.store.recovery import (
@@ -72,6 +73,9 @@ class Opening:
         if store.controlled:
             store.epochs.load()
         store.segments.load()
+        if store.ledger is not None:
+            store.ledger.place()
+        refuse_other_log(store)
         sums = self._sums = store.sums.load()
         cut, untold = self._cut_under_way(crashed)
         if cut is not None:
@@ -99,12 +103,17 @@ class Opening:
             found = Recovered(crashed=crashed, start=0, end=0, stop="a new log")
         else:
             found = self._recover_all(marks, crashed, progress)
+        if store.ledger is not None:
+            found.end = store.ledger.begin(found.end)
         store.queues.correct_min_offsets(store.log.min_offset)
         store.progress.reset(found.end)
         store.log.begin()
         waiting = store.log.undispatched
-        given = waiting[0][PHYSICAL_OFFSET] if waiting else found.end
+        given = position_of(store.segments, waiting[0][PHYSICAL_OFFSET]) if waiting else found.end
         store.dispatcher.dispatched = given
+        if store.ledger is not None and not store.ledger.alone:
+            store.progress.confirmed = store.progress.replicated = given
+            store.log.renew_cursors()
         if store.controlled:
             store.progress.confirmed = store.progress.replicated = given
             store.log.renew_cursors()
@@ -333,10 +342,14 @@ class Opening:
         return found
 
     def _confirmed(self, known: Circumstances, found: Recovered) -> int:
-        """Up to where messages are given out. Under a controller: what was confirmed when that was noted
+        """Up to where messages are given out. In a DLedger group: what is known to be on a majority. Under a
+        controller: what was confirmed when that was noted
         last, and what lies in queues, for that was. The rest waits until this broker leads, or its leader
         says so."""
         store = self._store
+        if store.ledger is not None:
+            seen = max(known.queues_end, known.marks.dispatched)
+            return store.ledger.recover(found.start, found.end, seen)
         if not store.controlled:
             return found.end
         return max(
@@ -482,3 +495,20 @@ class Opening:
     def _write_abort(self) -> None:
         store = self._store
         store.files.write_atomic(store.path("abort"), str(os.getpid()).encode())
+
+
+def refuse_other_log(store: MessageStore) -> None:
+    """Raise when the messages of this store are in a log that the options do not name."""
+    own = None if store.ledger is None else os.path.basename(store.ledger.directory)
+    others = [name for name in ledgers_in(store.root, store.files) if name != own]
+    if others:
+        set_to = (
+            "enableDLegerCommitLog is not set" if own is None else f"dLegerSelfId={own.partition('-')[2]}"
+        )
+        raise StoreError(
+            f"{store.path(others[0])} holds the log of a member of a DLedger group, and {set_to}. Nothing "
+            "was changed. Start it with enableDLegerCommitLog=true and "
+            f"dLegerSelfId={others[0].partition('-')[2]}: its messages are in no other log, and there is no "
+            "way back to a plain one but sending them anew.",
+            path=store.path(others[0]),
+        )

@@ -40,6 +40,20 @@ class StoreOptions(Options):
         "", "Commit-log directories that are read but never written, joined by commas.",
         key="readOnlyCommitLogStorePaths",
     )  # fmt: skip
+    ledger: bool = option(
+        False,
+        "Keep the log of a member of a DLedger group, for groups that exist; new ones have a controller.",
+        key="enableDLegerCommitLog",
+    )
+    ledger_self_id: str = option(
+        "", "Which member of its DLedger group this is: a letter and a number, such as n0.",
+        key="dLegerSelfId",
+    )  # fmt: skip
+    ledger_paths: str = option(
+        "",
+        "Directories of the log of such a member, joined by commas; <store>/dledger-<id>/data if empty.",
+        key="storePathDLedgerCommitLog",
+    )
     commit_log_file_bytes: int = option(
         GIB, "Size of a commit-log file.", key="mappedFileSizeCommitLog", low=4096, high=2**31 - 1
     )

@@ -22,6 +22,7 @@ from operator import eq
 
 import msgspec
 
+from kerolox.protocol.ledger_scan import Mark, decode_head
 from kerolox.protocol.record import record_crc_ok
 from kerolox.protocol.record_scan import (
     CHECK_BODY,
@@ -41,6 +42,7 @@ from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
 from kerolox.store.disk.segment import segment_name
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import CorruptRecord, StoreError
+from kerolox.store.log.framing import head_bytes, scan_at, size_at, term_at
 from kerolox.store.log.readable_log import store_timestamp_of
 
 log = logging.getLogger(__name__)
@@ -55,17 +57,38 @@ _ZEROS = bytes(PIECE_BYTES)
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 
+def copy_anew(root: str) -> str:
+    """What to do about damage in the log of a member of a DLedger group, which is not mended in place."""
+    return (
+        f"Move {root} away and start this member empty: the others of its DLedger group copy to it what they "
+        "have. A group of one has no other copy than one you made: restore that."
+    )
+
+
 class CorruptLog(StoreError):
     """The log is damaged in the middle. Nothing was changed."""
 
-    def __init__(self, path: str, offset: int, in_file: int, what: str, valid_from: int, root: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        offset: int,
+        in_file: int,
+        what: str,
+        valid_from: int,
+        root: str,
+        *,
+        in_entries: bool = False,
+    ) -> None:
         self.what = what
         self.valid_from = valid_from
+        mend = (
+            f"Then choose: kerolox store repair {root} --skip {offset} (keep what follows, "
+            f"{valid_from - offset} bytes are lost) or --cut {offset} (drop everything from there on)."
+        )
         super().__init__(
             f"{path} is damaged at byte {in_file} (log offset {offset}): {what}; valid records follow from "
-            f"offset {valid_from}. Nothing was changed. Look: kerolox store verify {root}. Then choose: "
-            f"kerolox store repair {root} --skip {offset} (keep what follows, {valid_from - offset} bytes "
-            f"are lost) or --cut {offset} (drop everything from there on).",
+            f"offset {valid_from}. Nothing was changed. Look: kerolox store verify {root}. "
+            f"{copy_anew(root) if in_entries else mend}",
             path=path,
             offset=offset,
         )
@@ -74,12 +97,25 @@ class CorruptLog(StoreError):
 class LogEndsEarly(StoreError):
     """The log ends before a place it was flushed to. Nothing was changed."""
 
-    def __init__(self, path: str, offset: int, in_file: int, what: str, noted: int, root: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        offset: int,
+        in_file: int,
+        what: str,
+        noted: int,
+        root: str,
+        *,
+        in_entries: bool = False,
+    ) -> None:
+        mend = (
+            "Restore the file from a copy if there is one; or: kerolox store repair "
+            f"{root} --cut {offset} (end the log there, {noted - offset} bytes are lost)."
+        )
         super().__init__(
             f"{path} is damaged at byte {in_file} (log offset {offset}): {what}; the log was flushed up to "
-            f"offset {noted}, and no valid record follows. Nothing was changed. Restore the file from a copy "
-            f"if there is one; or: kerolox store repair {root} --cut {offset} (end the log there, "
-            f"{noted - offset} bytes are lost).",
+            f"offset {noted}, and no valid record follows. Nothing was changed. "
+            f"{copy_anew(root) if in_entries else mend}",
             path=path,
             offset=offset,
         )
@@ -188,22 +224,22 @@ def find_end(
     began_s = time.perf_counter()
     found = Recovered(crashed=known.crashed, start=start, end=start)
     kept: list[Entry] | None = []
-    torn_bytes = 0
+    look_from = last_term = -1
     stop = Stop.END
     for position, entries, stop, what in records_from(
         segments, start, CHECK_BODY if check_crc else CHECK_NONE
     ):
         torn = _first_torn(segments, entries, known, checkpoint) if known.crashed else None
         if torn is not None:
-            torn_bytes = entries[torn][SIZE]
+            look_from = end_of(entries[torn])
             entries = entries[:torn]
         if entries:
             found.records += len(entries)
             found.last_store_timestamp = max(found.last_store_timestamp, entries[-1][STORE_TIMESTAMP])
             kept = kept + entries if kept is not None and len(kept) + len(entries) <= KEPT_MAX else None
-        good = sum(entry[SIZE] for entry in entries)
-        found.bytes_read += good
-        found.end = position + good
+            last_term = term_at(segments, entries[-1][PHYSICAL_OFFSET])
+        found.end = end_of(entries[-1]) if entries else position
+        found.bytes_read += found.end - position
         if torn is not None:
             stop, found.stop = Stop.CORRUPT, "a record whose last bytes are missing"
             break
@@ -217,9 +253,14 @@ def find_end(
     if stop in (Stop.END, Stop.BLANK):
         missing = segments.last is not None and found.end < segments.last.start
         found.stop = "the file that begins here is missing" if missing else "the end of the files"
-    _judge_end(segments, found, known, checkpoint, root, found.end + torn_bytes)
+    _judge_end(segments, found, known, checkpoint, root, look_from, last_term)
     found.seconds = time.perf_counter() - began_s
     return found, kept
+
+
+def end_of(entry: Entry) -> int:
+    """Where a record ends in the log, and the next one or its entry begins."""
+    return entry[PHYSICAL_OFFSET] + entry[SIZE]
 
 
 def dispatch_found(
@@ -262,18 +303,20 @@ def records_from(
     of its bytes, or of its file.
     """
     piece_bytes = PIECE_BYTES
+    after: Mark | None = None
     while (readable := segments.readable(position)) > 0:
         data = segments.read(position, min(readable, piece_bytes))
-        entries, good, stop, what, _ = scan(data, check=check)
-        bad = _first_bad(entries, position, data if check else b"")
+        (entries, good, stop, what, _), after = scan_at(segments, data, position, check, after=after)
+        head = head_bytes(segments, position)
+        bad = first_bad(entries, position, data if check else b"", head)
         if bad is not None:
             number, what = bad
             entries, stop = entries[:number], Stop.CORRUPT
-            good = sum(entry[SIZE] for entry in entries)
+            good = sum(entry[SIZE] + head for entry in entries)
         elif stop is Stop.INCOMPLETE and len(data) < readable:
             if not good:
                 # One record larger than a piece.
-                size = int.from_bytes(data[:4], "big", signed=True)
+                size = size_at(segments, position, data)
                 if size <= readable:
                     piece_bytes = size
                     continue
@@ -296,10 +339,13 @@ def refuse_early_end(segments: Segments, found: Recovered, noted: int, root: str
     if found.end >= noted:
         return
     segment = segments.segment_at(found.end)
+    in_entries = found.end >= segments.entries_from
     if segment is None:
         path = os.path.join(segments.directories[0], segment_name(found.end))
-        raise LogEndsEarly(path, found.end, 0, "the file that begins here is missing", noted, root)
-    raise LogEndsEarly(segment.path, found.end, found.end - segment.start, found.stop, noted, root)
+        what = "the file that begins here is missing"
+        raise LogEndsEarly(path, found.end, 0, what, noted, root, in_entries=in_entries)
+    in_file = found.end - segment.start
+    raise LogEndsEarly(segment.path, found.end, in_file, found.stop, noted, root, in_entries=in_entries)
 
 
 def refuse_gaps(segments: Segments, before: int, root: str) -> None:
@@ -309,7 +355,8 @@ def refuse_gaps(segments: Segments, before: int, root: str) -> None:
             behind = find_record_after(segments, high)
             path = os.path.join(segments.directories[0], segment_name(low))
             what = "the file that begins here is missing"
-            raise CorruptLog(path, low, 0, what, high if behind is None else behind[0], root)
+            valid_from = high if behind is None else behind[0]
+            raise CorruptLog(path, low, 0, what, valid_from, root, in_entries=low >= segments.entries_from)
 
 
 def _judge_end(
@@ -319,8 +366,10 @@ def _judge_end(
     checkpoint: Checkpoint,
     root: str,
     look_from: int,
+    last_term: int,
 ) -> None:
-    behind = find_record_after(segments, max(look_from, found.end + 1))  # what lies at the end itself is bad
+    # What lies at the end itself is bad.
+    behind = find_record_after(segments, max(look_from, found.end + 1), last_term)
     if behind is None:
         return
     valid_from, behind_ms = behind
@@ -335,27 +384,36 @@ def _judge_end(
         )
         return
     segment = segments.segment_at(found.end)
+    in_entries = found.end >= segments.entries_from
     if segment is None:
         path = os.path.join(segments.directories[0], segment_name(found.end))
-        raise CorruptLog(path, found.end, 0, found.stop, valid_from, root)
-    raise CorruptLog(segment.path, found.end, found.end - segment.start, found.stop, valid_from, root)
+        raise CorruptLog(path, found.end, 0, found.stop, valid_from, root, in_entries=in_entries)
+    in_file = found.end - segment.start
+    raise CorruptLog(segment.path, found.end, in_file, found.stop, valid_from, root, in_entries=in_entries)
 
 
-def find_record_after(segments: Segments, offset: int) -> tuple[int, int] | None:
-    """The first whole record behind an offset that lies where it says: offset and store time."""
+def find_record_after(segments: Segments, offset: int, term_min: int = -1) -> tuple[int, int] | None:
+    """The first whole record behind an offset that lies where it says: position and store time.
+
+    An entry of a ledger counts if it is of this term at least: Apache's members leave behind the end of their
+    log what was cut off, which is older than what they got instead.
+    """
     for segment in segments.all:
         if segment.end <= offset:
             continue
         start = max(segment.start, offset)
         for low, high in segments.written_ranges(segment, start):
-            found = _find_record(segments, low, min(high, segments.wrote), segment.end)
+            found = _find_record(segments, low, min(high, segments.wrote), segment.end, term_min)
             if found is not None:
                 return found
     return None
 
 
-def _find_record(segments: Segments, low: int, high: int, file_end: int) -> tuple[int, int] | None:
+def _find_record(
+    segments: Segments, low: int, high: int, file_end: int, term_min: int
+) -> tuple[int, int] | None:
     position = low
+    head = head_bytes(segments, low)
     while position < high:
         data = segments.read(position, min(PIECE_BYTES, high - position))
         at = -1
@@ -365,23 +423,29 @@ def _find_record(segments: Segments, low: int, high: int, file_end: int) -> tupl
             if at < 0:
                 break
             candidate = position + at - 4
-            if candidate < low:
+            if candidate - head < low:
                 continue
             size = int.from_bytes(segments.read(candidate, 4), "big", signed=True)
             if not 0 < size <= min(file_end, segments.wrote) - candidate:
                 continue
             record = segments.read(candidate, size)
             result = scan(record, check=CHECK_BODY, count_max=1)
-            if result.entries and _first_bad(result.entries, candidate, record) is None:
-                return candidate, result.entries[0][STORE_TIMESTAMP]
+            if not result.entries or first_bad(result.entries, candidate, record) is not None:
+                continue
+            if head:
+                entry = decode_head(segments.read(candidate - head, head))
+                if entry is None or entry.pos != candidate - head or entry.term < term_min:
+                    continue
+            return candidate - head, result.entries[0][STORE_TIMESTAMP]
         # A magic may lie across two pieces.
         position += len(data) if position + len(data) >= high else max(1, len(data) - 3)
     return None
 
 
-def _first_bad(entries: list[Entry], position: int, data: bytes) -> tuple[int, str] | None:
-    """The number of the first record that does not lie where it says, or breaks the CRC it carries."""
-    at = 0
+def first_bad(entries: list[Entry], position: int, data: bytes, head: int = 0) -> tuple[int, str] | None:
+    """The number of the first record that does not lie where it says, or breaks the CRC it carries. Before
+    each lie ``head`` bytes of its entry."""
+    at = head
     sealed = True  # whether the record before carries a CRC of its own
     for number, entry in enumerate(entries):
         if entry[PHYSICAL_OFFSET] != position + at:
@@ -395,7 +459,7 @@ def _first_bad(entries: list[Entry], position: int, data: bytes) -> tuple[int, s
             if data and _lost_its_crc(entries, number):
                 return number, "a record lost its own CRC"
             sealed = False
-        at = end
+        at = end + head
     return None
 
 
@@ -421,7 +485,8 @@ def _first_torn(
     for number, entry in enumerate(entries):
         properties = entry[PROPERTIES]
         if properties.endswith(b"\0") or entry[TOPIC].endswith(b"\0") or _ZERO_PAGE in properties:
-            behind = find_record_after(segments, entry[PHYSICAL_OFFSET] + entry[SIZE])
+            term = term_at(segments, entry[PHYSICAL_OFFSET])
+            behind = find_record_after(segments, end_of(entry), term)
             if behind is None or known.never_flushed(entry[PHYSICAL_OFFSET], behind[1], checkpoint):
                 return number
     return None
@@ -433,18 +498,20 @@ def record_starts(segments: Segments, offset: int, queues_end: int = UNKNOWN) ->
     if readable == 0:
         return offset == segments.wrote
     data = segments.read(offset, min(readable, 4096))
-    result = scan(data, count_max=1)
+    result, _ = scan_at(segments, data, offset, count_max=1)
+    head = head_bytes(segments, offset)
     if result.entries:
-        return result.entries[0][PHYSICAL_OFFSET] == offset
+        return result.entries[0][PHYSICAL_OFFSET] == offset + head
     if result.stop is Stop.INCOMPLETE:  # a record larger than what was read
-        return len(data) == 4096 and int.from_bytes(data[28:36], "big") == offset
+        return len(data) == 4096 and int.from_bytes(data[head + 28 : head + 36], "big") == offset + head
     if result.stop is Stop.UNWRITTEN:
         return offset == queues_end  # zeros may also be part of a body
     return result.stop is Stop.BLANK
 
 
 def _first_store_timestamp(segments: Segments, start: int) -> int:
+    physical = start + head_bytes(segments, start)
     try:
-        return store_timestamp_of(segments.read(start, min(76, segments.readable(start))))
+        return store_timestamp_of(segments.read(physical, min(76, segments.readable(physical))))
     except (StoreError, CorruptRecord):
         return -1

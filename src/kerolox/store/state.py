@@ -23,13 +23,13 @@ class Obstacle(Enum):
     CLOSED = "closed"
 
 
-_PLANNED = (
+_PLANNED = (  # somebody asked for it
     Obstacle.CUTTING,
     Obstacle.CLOSED,
     Obstacle.FOLLOWER,
     Obstacle.NO_LEASE,
     Obstacle.HANDED_OVER,
-)  # somebody asked for it
+)
 
 
 class NotWritable(StoreError):

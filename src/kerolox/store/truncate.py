@@ -44,6 +44,7 @@ from kerolox.protocol.record_scan import (
 )
 from kerolox.store.disk.cut_note import Cut, QueueEnd
 from kerolox.store.errors import CorruptRecord, StoreError
+from kerolox.store.log.framing import position_of
 from kerolox.store.log.readable_log import ReadableLog
 from kerolox.store.queue.consume_queue import QueueCut
 from kerolox.store.recovery import record_starts, records_from
@@ -263,7 +264,7 @@ def boundaries(store: MessageStore, offset: int) -> tuple[int, int, int]:
     first = segments.segment_at(offset - 1)
     assert first is not None
     newest = nlargest(LOOKED_AT, store.queues, key=attrgetter("max_physical"))
-    known = max((queue.place_before(offset - 1) for queue in newest), default=0)
+    known = max((position_of(segments, queue.place_before(offset - 1)) for queue in newest), default=0)
     # All files begin with a record, but one in which the log was begun anew.
     start = max(known, first.start if record_starts(segments, first.start) else store.log.min_offset)
     before, stored_ms = start, 0

@@ -290,7 +290,7 @@ class Metrics:
             "Bytes of the disk in use",
             [(STORAGE, usage.total - usage.free)],
         )
-        earliest_ms = store.log.store_timestamp_at(store.log.min_offset)
+        earliest_ms = store.log.earliest_ms
         if earliest_ms > 0:
             out.metric(
                 "rocketmq_storage_message_reserve_time_milliseconds", "gauge", "Age of the oldest message",

@@ -112,9 +112,7 @@ class RuntimeInfo:
     def collect_from_disk(self) -> dict[str, str]:
         """Collect the figures that the file system and the log give: in a thread."""
         store = self._store
-        info: dict[str, object] = {
-            "earliestMessageTimeStamp": store.log.store_timestamp_at(store.log.min_offset)
-        }
+        info: dict[str, object] = {"earliestMessageTimeStamp": store.log.earliest_ms}
         ratios: list[float] = []
         for directory in store.segments.directories:
             ratio = self._used(directory)

@@ -328,7 +328,7 @@ class FinishedHalfMessages:
             # A message is committed behind its half message.
             low, high = self.progress, queue.max_offset
             entry = queue.entry(low)
-            begin = max(begin, entry[0] if entry is not None else 0)
+            begin = max(begin, readable.position_of(entry[0]) if entry is not None else 0)
             if end - begin > TAIL_BYTES_MAX:
                 while low < high:
                     middle = (low + high) // 2
@@ -338,7 +338,7 @@ class FinishedHalfMessages:
                     else:
                         high = middle
                 entry = queue.entry(low)
-                begin = entry[0] if entry is not None else end
+                begin = readable.position_of(entry[0]) if entry is not None else end
         found: set[Sameness] = set()
         for entries, _ in readable.entries_from(max(begin, readable.min_offset), end):
             for each in entries:

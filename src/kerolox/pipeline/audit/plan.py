@@ -26,7 +26,7 @@ from kerolox.store.disk.progress_notes import NAME as MARKS_NAME
 from kerolox.store.disk.progress_notes import ProgressNotesFile
 from kerolox.store.errors import DiskError
 from kerolox.store.log.cursors import fit_for_directory
-from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, find_layout
+from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, find_layout, refuse_entries
 
 SPAN_BYTES = 64 << 20
 NAME_BYTES_MAX = 255  # of a directory, on Linux
@@ -98,6 +98,7 @@ def _labels(paths: Sequence[str]) -> list[str]:
 def _plan(number: int, root: str, label: str, since_ms: int | None, until_ms: int | None) -> StorePlan:
     files = OnlyReading()
     layout = find_layout(root)
+    refuse_entries(layout, "the audit", "Check it with kerolox store verify.")
     run = find_run(list(dict.fromkeys(layout.log_paths + layout.read_only_paths)))
     queues = [
         (topic, int(name))

@@ -17,15 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from kerolox.errors import KeroloxError
 from kerolox.protocol.ledger_entry import LedgerEntry
+from kerolox.store.errors import OutOfLedger
+
+__all__ = ["ACKS_MAX", "ACK_TIMEOUT_MS", "Ledger", "OutOfLedger"]
 
 ACK_TIMEOUT_MS = 2500  # as Apache's leader waits for a majority
 ACKS_MAX = 10_000  # that many entries may wait at once
-
-
-class OutOfLedger(KeroloxError):
-    """No entry of that index is here, or one does not continue the log."""
 
 
 class Ledger(Protocol):

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _BUFFERS = (bytes, bytearray, memoryview)
 _STEP_MAX = 1 << 20  # the most a file that grows gets at once
+NOWHERE = 1 << 63  # behind all there can be
 
 
 class Segments:
@@ -74,6 +75,7 @@ class Segments:
         )
         self.directories = self._places.directories
         self.full_directories = self._places.full
+        self.entries_from = NOWHERE  # of a log: from here on its records lie in entries, see log/framing.py
         self.wrote = 0
         self.committed = 0
         self.flushed = 0

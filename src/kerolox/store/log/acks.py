@@ -133,6 +133,8 @@ class Acks:
         how = await done
         if how is Safe.FLUSH_TIMEOUT:
             raise NotSafe(f"stored, but not flushed within {self._options.flush_timeout_ms} ms")
+        if how in (Safe.NO_MAJORITY, Safe.NO_LEADER):
+            raise NotCopied(how, "not known to be on a majority of the group")
         if how is Safe.NO_REPLICA:
             raise NotCopied(how, f"fewer than {self.needed} replicas are in sync, this one counted")
         if how is Safe.REPLICA_TIMEOUT:

@@ -66,6 +66,8 @@ Place = tuple[int, int, int]
 class CommitLog(ReadableLog):
     """Append and read messages by physical offset."""
 
+    lead = 0  # bytes before each record, see framing.py
+
     def __init__(
         self,
         segments: Segments,
@@ -276,14 +278,14 @@ class CommitLog(ReadableLog):
             ]
         # What a record has beside body and properties.
         beside = record_size(0, cursor.field, 0, len(born_host) + len(self.store_host))
-        total = beside * len(items) + sum([len(body) + len(own) for _, body, own in items])
+        total = (self.lead + beside) * len(items) + sum([len(body) + len(own) for _, body, own in items])
         longest = max([len(own) for _, _, own in items], default=0)
         if options.record_crc or longest > PROPERTIES_BYTES_MAX or total > options.body_bytes_max:
             total = 0
             for _, body, own in items:
                 length = len(seal_properties(own)) if options.record_crc else len(own)
                 self._check_limits(len(body), length, beside + len(body) + length)
-                total += beside + len(body) + length
+                total += self.lead + beside + len(body) + length
         if self._end + total + BLANK_BYTES > self._file_end:
             self._next_file(total)
         if not sys_flag & TRANSACTION_BITS and not options.record_crc:
@@ -410,7 +412,7 @@ class CommitLog(ReadableLog):
         parts, entries = self._parts, self._entries
         try:
             self._state.check_writable()
-            self._append(parts[0] if len(parts) == 1 else b"".join(parts))
+            self._hand_over(parts, entries)
         except BaseException:
             self.take_back()
             raise
@@ -421,6 +423,10 @@ class CommitLog(ReadableLog):
         self.last_store_timestamp = self._now_ms
         self.whole_end = self._end
         self._tell_written()
+
+    def _hand_over(self, parts: list[bytes], entries: list[Entry]) -> None:
+        """The bytes of this write."""
+        self._append(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def append_raw(self, data: bytes) -> None:
         """Append bytes exactly as another broker wrote them, for replicas. Pieces may end anywhere.
@@ -515,10 +521,14 @@ class CommitLog(ReadableLog):
             raise
         free = self._file_end - self._end
         if free:
-            self._append(encode_blank(free))
+            self._append(self._blank(free))
         self.segments.roll()
         self.segments.prepare_next(self._executor)
         self.begin()
+
+    def _blank(self, free: int) -> bytes:
+        """What says that the rest of a file is empty."""
+        return encode_blank(free)
 
     def take_back(self) -> None:
         """Forget what was appended and not written, as if it had never come."""
@@ -529,7 +539,7 @@ class CommitLog(ReadableLog):
             _, cursor, queue_offset = self._taken.pop()
             cursor.next_offset = queue_offset
         if len(self._entries) > entries:
-            self._end = self._entries[entries][PHYSICAL_OFFSET]
+            self._end = self._entries[entries][PHYSICAL_OFFSET] - self.lead
             del self._parts[parts:]
             del self._entries[entries:]
 

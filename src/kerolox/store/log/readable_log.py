@@ -5,9 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
+from kerolox.protocol.ledger_scan import Mark
 from kerolox.protocol.record_scan import Entry, Stop, scan
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import CorruptRecord, StoreError
+from kerolox.store.log.framing import head_bytes, position_of, scan_at, size_at
 
 _SIZE = struct.Struct(">i")
 _HEAD_BYTES = 36
@@ -71,19 +73,30 @@ class ReadableLog:
             return -1
         return store_timestamp_of(head)
 
+    @property
+    def earliest_ms(self) -> int:
+        """Store time of the first record there is, or -1 when there is none. For threads."""
+        return self.store_timestamp_at(self.min_offset + head_bytes(self.segments, self.min_offset))
+
+    def position_of(self, physical: int) -> int:
+        """Where to begin reading to get this record first: see :meth:`entries_from`."""
+        return position_of(self.segments, physical)
+
     def entries_from(
         self, offset: int, end: int, piece_bytes: int = 4 << 20
     ) -> Iterable[tuple[list[Entry], int]]:
-        """What lies between two offsets, read piece by piece: entries, and where the next one starts.
+        """What lies between two positions, read piece by piece: entries, and where the next one starts.
 
         Stops early at what is not a whole record below ``end``. For threads.
         """
+        after: Mark | None = None
         while offset < end:
             readable = min(self.segments.readable(offset), end - offset)
             if readable <= 0:
                 return
             data = self.segments.read(offset, min(readable, piece_bytes))
-            found = scan(data)
+            at = offset
+            found, after = scan_at(self.segments, data, at, after=after)
             offset += found.position
             if found.entries:
                 yield found.entries, offset
@@ -96,7 +109,7 @@ class ReadableLog:
             elif found.stop is Stop.INCOMPLETE and len(data) == piece_bytes and found.position:
                 continue
             elif found.stop is Stop.INCOMPLETE and len(data) == piece_bytes:
-                piece_bytes = max(piece_bytes * 2, _SIZE.unpack_from(data)[0])
+                piece_bytes = max(piece_bytes * 2, size_at(self.segments, at, data))
             elif found.stop is not Stop.END:
                 return
 

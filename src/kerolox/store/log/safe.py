@@ -7,9 +7,14 @@ from enum import Enum
 
 
 class Safe(Enum):
-    """From good to bad, by the code of the answer. Up to 12 the message is stored and will be read."""
+    """From good to bad, by the code of the answer. From 10 to 12 the message is stored and will be read."""
 
     YES = 0, "safe"
+    NO_MAJORITY = (
+        1,
+        "in-sync replicas not enough: no majority of the group has the message yet, it may still come",
+    )
+    NO_LEADER = 1, "this broker does not lead its group any more: the message may be kept, or not"
     FLUSH_TIMEOUT = 10, "FLUSH_DISK_TIMEOUT"  # not known to be on the medium in time
     NO_REPLICA = 11, "SLAVE_NOT_AVAILABLE"  # fewer followers are in sync than have to have it
     REPLICA_TIMEOUT = 12, "FLUSH_SLAVE_TIMEOUT"  # not known to be at so many followers in time
@@ -23,7 +28,7 @@ class Safe(Enum):
     @property
     def failed(self) -> bool:
         """Whether the message is not stored, as far as anybody knows."""
-        return self in (Safe.FAILED, Safe.CUT)
+        return self in (Safe.FAILED, Safe.CUT, Safe.NO_MAJORITY, Safe.NO_LEADER)
 
     def and_also(self, other: Safe) -> Safe:
         """What is told where two things were waited for: the worse, and of the stored ones the replicas'."""

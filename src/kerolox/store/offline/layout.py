@@ -16,7 +16,7 @@ from kerolox.store.delay_table import parse_levels
 from kerolox.store.disk.files import File, Files, PathLike
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
-from kerolox.store.errors import DiskError, FileMissing, ReadOnlyDisk
+from kerolox.store.errors import DiskError, FileMissing, ReadOnlyDisk, StoreError
 from kerolox.store.index.index_file import file_size
 from kerolox.store.options import GIB, INDEX_SIZES, StoreOptions
 from kerolox.store.queue.consume_queue import ENTRIES_PER_FILE, ENTRY_SIZE
@@ -25,6 +25,7 @@ QUEUES = "consumequeue"
 BATCH_QUEUES = "batchconsumequeue"
 INDEX = "index"
 LIGHT_QUEUE_PREFIX = "%LMQ%"
+LEDGER_PREFIX = "dledger-"  # of the directory of a member of a DLedger group
 ASIDE = ".before-repair-"
 UNFINISHED = ".repairing"
 
@@ -65,6 +66,10 @@ class OnlyReading(Files):
         raise ReadOnlyDisk(f"{os.fspath(source)} was not to be renamed: this only reads")
 
 
+class NotForEntries(StoreError):
+    """The log of a member of a DLedger group, where only a plain one will do. Nothing was changed."""
+
+
 class Layout(msgspec.Struct):
     """The places and sizes of one store."""
 
@@ -78,6 +83,8 @@ class Layout(msgspec.Struct):
     delay_levels: tuple[int, ...]
     light_queues: bool  # whether messages also go to the light queues (LMQ) they name
     index_enabled: bool | None  # None: not known
+    entry_paths: list[str] = []  # of a member of a DLedger group: where its entries are
+    entry_index_path: str = ""  # and where their index is
 
     def path(self, name: str) -> str:
         return os.path.join(self.root, name)
@@ -96,7 +103,8 @@ def find_layout(root: PathLike, options: StoreOptions | None = None, files: File
     known = options or StoreOptions()
     log_paths = split_paths(known.commit_log_paths) or [os.path.join(root, "commitlog")]
     read_only_paths = split_paths(known.read_only_paths)
-    if not any(files.is_dir(path) for path in log_paths + read_only_paths):
+    entry_paths, entry_index = _entries_of(root, known, files)
+    if not any(files.is_dir(path) for path in log_paths + read_only_paths + entry_paths):
         raise FileMissing(
             f"{root} holds no commit log: there is no directory {log_paths[0]}. If the log lies elsewhere, "
             "give the broker's configuration file (-c), which says where."
@@ -108,7 +116,7 @@ def find_layout(root: PathLike, options: StoreOptions | None = None, files: File
     if options is not None:
         log_bytes, queue_bytes = options.commit_log_file_bytes, options.queue_file_size
     else:
-        log_bytes = _common_size(files, log_paths + read_only_paths) or GIB
+        log_bytes = _common_size(files, entry_paths + log_paths + read_only_paths) or GIB
         directories = [
             os.path.join(queues, topic, number)
             for topic in topics
@@ -131,7 +139,69 @@ def find_layout(root: PathLike, options: StoreOptions | None = None, files: File
         delay_levels=parse_levels(known.delay_levels),
         light_queues=known.multi_dispatch or light,
         index_enabled=None if options is None else options.index_enabled,
+        entry_paths=entry_paths,
+        entry_index_path=entry_index,
     )
+
+
+def ledgers_in(root: PathLike, files: Files) -> list[str]:
+    """The directories of members of DLedger groups in a store, of which some file is there."""
+    return [
+        name
+        for name in files.list_dir(root)
+        if name.startswith(LEDGER_PREFIX)
+        and any(
+            is_segment_name(file)
+            for part in ("data", "index")
+            for file in files.list_dir(os.path.join(root, name, part))
+        )
+    ]
+
+
+def _entries_of(root: str, options: StoreOptions, files: Files) -> tuple[list[str], str]:
+    """Where the entries of a member of a DLedger group are, and their index. None where it is no member."""
+    names = ledgers_in(root, files)
+    if options.ledger:
+        names = [LEDGER_PREFIX + options.ledger_self_id]
+    if not names:
+        return [], ""
+    if len(names) > 1:
+        raise FileMissing(
+            f"{root} holds the logs of several members of DLedger groups ({', '.join(names)}). Give the "
+            "broker's configuration file (-c), which says which one is its own (dLegerSelfId)."
+        )
+    member = os.path.join(root, names[0])
+    paths = split_paths(options.ledger_paths) or [os.path.join(member, "data")]
+    if (
+        not any(is_segment_name(name) for path in paths for name in files.list_dir(path))
+        and not options.ledger
+    ):
+        raise FileMissing(
+            f"{member} has an index and no data: its log lies elsewhere (storePathDLedgerCommitLog). Give "
+            "the broker's configuration file (-c), which says where."
+        )
+    return paths, os.path.join(member, "index")
+
+
+def open_log_run(layout: Layout, files: OnlyReading, findings: list[Finding]) -> Segments:
+    """The files of a store's log to read from, plain ones and those of entries. See log/framing.py."""
+    directories = list(dict.fromkeys(layout.log_paths + layout.read_only_paths + layout.entry_paths))
+    segments = open_run(files, OpenFiles(files), directories, layout.log_file_bytes, findings)
+    for segment in segments.all:
+        if os.path.dirname(segment.path) in layout.entry_paths:
+            segments.entries_from = segment.start
+            break
+    return segments
+
+
+def refuse_entries(layout: Layout, what: str, instead: str) -> None:
+    """Raise when the log is a DLedger member's, for ``what`` that knows plain logs only."""
+    if layout.entry_paths:
+        raise NotForEntries(
+            f"{what} does not know DLedger logs, and {layout.root} has one, in {layout.entry_paths[0]}. "
+            f"{instead}",
+            path=layout.entry_paths[0],
+        )
 
 
 def split_paths(text: str) -> list[str]:

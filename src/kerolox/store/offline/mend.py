@@ -23,13 +23,20 @@ from kerolox.protocol.record import (
 )
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, SYS_FLAG, TOPIC
 from kerolox.store.disk.files import Files
-from kerolox.store.disk.segment import OpenFiles, segment_name
+from kerolox.store.disk.segment import segment_name
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import StoreError
-from kerolox.store.offline.layout import ASIDE, Finding, Layout, OnlyReading, open_run
+from kerolox.store.offline.layout import (
+    ASIDE,
+    Finding,
+    Layout,
+    OnlyReading,
+    open_log_run,
+    refuse_entries,
+)
 from kerolox.store.offline.walk import Damage, Walk
 from kerolox.store.queue.deleted_topics import DeletedTopics
-from kerolox.store.recovery import FILLER_TOPIC
+from kerolox.store.recovery import FILLER_TOPIC, copy_anew
 
 FILLER_BYTES_MIN = 92  # a record without body and properties, whose topic has one letter
 FILLER_BYTES_MAX = 1 << 20
@@ -81,14 +88,14 @@ class MendCut(msgspec.Struct, frozen=True):
 def open_log(layout: Layout) -> Segments:
     """The log, to read from. Files that do not fit are refused here: they must be seen to first."""
     findings: list[Finding] = []
-    files = OnlyReading()
-    directories = list(dict.fromkeys(layout.log_paths + layout.read_only_paths))
-    segments = open_run(files, OpenFiles(files), directories, layout.log_file_bytes, findings)
+    segments = open_log_run(layout, OnlyReading(), findings)
     for finding in findings:
         if not finding.note:
             raise CannotMend(f"{finding.path} {finding.what}. Next: {finding.next}.", path=finding.path)
     if segments.first is None:
-        raise CannotMend(f"there is no log file in {', '.join(directories)}.", path=directories[0])
+        raise CannotMend(
+            f"there is no log file in {', '.join(segments.directories)}.", path=segments.directories[0]
+        )
     return segments
 
 
@@ -97,6 +104,7 @@ def open_log(layout: Layout) -> Segments:
 
 def plan_skip(layout: Layout, offset: int) -> Skip:
     """Find out what the damage at this offset takes. Raises when there is none."""
+    refuse_entries(layout, "store repair --skip", copy_anew(layout.root))
     segments = open_log(layout)
     damage, filler = _damage_at(segments, offset)
     if damage is None:
@@ -258,6 +266,7 @@ def _log_offset(piece: MendPiece) -> int:
 
 def plan_cut(layout: Layout, offset: int) -> MendCut | None:
     """Find out what cutting drops; None when the log ends there already."""
+    refuse_entries(layout, "store repair --cut", copy_anew(layout.root))
     segments = open_log(layout)
     first, last = segments.first, segments.last
     assert first is not None

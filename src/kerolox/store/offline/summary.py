@@ -10,8 +10,9 @@ from kerolox.store.disk.progress_notes import ProgressNotesFile
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.index.index_file import HEADER
+from kerolox.store.log.framing import head_bytes
 from kerolox.store.log.readable_log import store_timestamp_of
-from kerolox.store.offline.layout import INDEX, QUEUES, Finding, Layout, OnlyReading, open_run
+from kerolox.store.offline.layout import INDEX, QUEUES, Finding, Layout, OnlyReading, open_log_run, open_run
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
 
 
@@ -20,8 +21,7 @@ def summarize(layout: Layout) -> dict[str, Any]:
     files = OnlyReading()
     open_files = OpenFiles(files)
     findings: list[Finding] = []
-    directories = list(dict.fromkeys(layout.log_paths + layout.read_only_paths))
-    log = open_run(files, open_files, directories, layout.log_file_bytes, findings)
+    log = open_log_run(layout, files, findings)
     log_min = max(0, log.min_offset)
     queues: list[dict[str, Any]] = []
     queues_end = log_min
@@ -51,6 +51,7 @@ def summarize(layout: Layout) -> dict[str, Any]:
             "fileBytes": layout.log_file_bytes,
             "firstStoreTimestamp": _first_ms(log),
             "gaps": log.gaps,
+            **({"entriesFrom": log.entries_from} if layout.entry_paths else {}),
         },
         "queues": queues,
         "index": [
@@ -103,7 +104,8 @@ def _first_ms(log: Segments) -> int:
     first = log.first
     if first is None:
         return 0
-    return max(0, store_timestamp_of(log.read(first.start, min(76, first.size))))
+    at = first.start + head_bytes(log, first.start)
+    return max(0, store_timestamp_of(log.read(at, min(76, log.readable(at)))))
 
 
 def _index_file(files: OnlyReading, root: str, name: str) -> dict[str, Any]:

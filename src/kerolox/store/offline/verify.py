@@ -17,9 +17,9 @@ from kerolox.protocol.record_scan import CHECK_BODY, STORE_TIMESTAMP
 from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.cut_note import Cut, CutNoteFile
 from kerolox.store.disk.progress_notes import ProgressNotesFile
-from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import DiskError, StoreError
+from kerolox.store.offline.entry_check import check_entry_index
 from kerolox.store.offline.index_check import IndexCheck
 from kerolox.store.offline.layout import (
     ASIDE,
@@ -28,11 +28,12 @@ from kerolox.store.offline.layout import (
     Finding,
     Layout,
     OnlyReading,
-    open_run,
+    open_log_run,
 )
 from kerolox.store.offline.queue_check import QueueCheck
 from kerolox.store.offline.tables import check_tables
 from kerolox.store.offline.walk import Walk
+from kerolox.store.recovery import copy_anew
 
 FINDINGS_MAX = 1000
 _FUTURE_MS = 24 * 3600 * 1000
@@ -95,8 +96,7 @@ def verify(
     report = Report(layout.root)
     crashed = report.crashed = files.exists(layout.path("abort")) or live
     marks = ProgressNotesFile(files, layout.root).load()
-    directories = list(dict.fromkeys(layout.log_paths + layout.read_only_paths))
-    segments = open_run(files, OpenFiles(files), directories, layout.log_file_bytes, found)
+    segments = open_log_run(layout, files, found)
     log_min = report.log_min = max(0, segments.min_offset)
     log_end = segments.max_offset
     if crashed and (cut := _cut_under_way(layout, files, found)) is not None:
@@ -114,6 +114,8 @@ def verify(
         index_check.finish(report.log_end, crashed=crashed, dispatched=marks.dispatched)
         report.index_files, report.index_entries = index_check.files, index_check.entries
         report.messages_with_keys = index_check.messages
+    if layout.entry_paths:
+        check_entry_index(layout, files, segments, report.log_end, found, crashed=crashed)
     check_tables(layout, files, (lambda *_: None) if queue_check is None else queue_check.end, found)
     _check_small_files(layout, files, report, found, clock)
     report.findings = [finding for finding in found if not finding.note]
@@ -174,6 +176,8 @@ def _walk(
             f"kerolox store repair {layout.root} --skip {damage.offset} (keep what follows) or "
             f"--cut {damage.offset} (drop everything from there on)"
         )
+        if damage.offset >= segments.entries_from:
+            step = copy_anew(layout.root)
         found.append(Finding("damaged log", damage.path, what, step, damage.offset))
         walk.resume()
     report.log_end = walk.position

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kerolox.protocol.record_scan import CHECK_BODY, SIZE, Entry, Stop, scan
+from kerolox.protocol.ledger_scan import Mark
+from kerolox.protocol.record_scan import CHECK_BODY, PHYSICAL_OFFSET, Entry, Stop
 from kerolox.store.disk.segments import Segments
-from kerolox.store.recovery import PIECE_BYTES, _first_bad, find_record_after
+from kerolox.store.log.framing import head_bytes, scan_at, term_at
+from kerolox.store.recovery import PIECE_BYTES, end_of, find_record_after, first_bad
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -39,11 +41,14 @@ class Walk:
         self._segments = segments
         self._end = segments.max_offset if end is None else end
         self._check = check
+        self._after: Mark | None = None  # the last entry of a ledger, for the next to go on from
+        self._term = -1
 
     def resume(self) -> None:
         assert self.damage is not None
         self.position = self.damage.valid_from
         self.damage = None
+        self._after = None  # some are missing before the next
 
     def __iter__(self) -> Iterator[list[Entry]]:
         piece_bytes = PIECE_BYTES
@@ -54,12 +59,14 @@ class Walk:
                 return
             readable = min(segment.end, self._end) - self.position
             data = self._segments.read(self.position, min(readable, piece_bytes))
-            result = scan(data, check=self._check)
+            result, self._after = scan_at(self._segments, data, self.position, self._check, after=self._after)
             entries, what = result.entries, ""
-            if (bad := _first_bad(entries, self.position, data)) is not None:  # as recovery judges
+            head = head_bytes(self._segments, self.position)
+            if (bad := first_bad(entries, self.position, data, head)) is not None:  # as recovery judges
                 entries, what = entries[: bad[0]], bad[1]
             if entries:
-                self.position += sum(entry[SIZE] for entry in entries)
+                self.position = end_of(entries[-1])
+                self._term = term_at(self._segments, entries[-1][PHYSICAL_OFFSET])
                 yield entries
             if what:
                 self._end_at(what)
@@ -77,7 +84,8 @@ class Walk:
 
     def _end_at(self, what: str) -> None:
         self.stop = what
-        behind = find_record_after(self._segments, self.position + 1)  # what lies here is bad
+        # What lies here is bad.
+        behind = find_record_after(self._segments, self.position + 1, self._term)
         if behind is None or behind[0] >= self._end:
             return
         segment = self._segments.segment_at(self.position)

@@ -1,0 +1,304 @@
+"""The commit log of a member of a DLedger group: each record lies in an entry. See framing.py.
+
+What is appended here collects as in a plain log; the heads are made when it is written, all at once, and the
+units of the index with them. A leader appends messages in its term. A follower is given entries as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from kerolox.clock import Clock
+from kerolox.protocol.batch import Item
+from kerolox.protocol.frame import Frame
+from kerolox.protocol.ledger_entry import ENTRY_BYTES_MAX, ENTRY_HEAD_BYTES, NO_INDEX, LedgerEntry
+from kerolox.protocol.ledger_scan import Mark, Unit, encode_entry_blank, encode_head, encode_unit, frame
+from kerolox.protocol.record import encode_record, record_size
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, Entry, scan
+from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken
+from kerolox.store.disk.segments import Segments
+from kerolox.store.errors import OutOfLedger, StoreError
+from kerolox.store.log.commit_log import BLANK_BYTES, CommitLog, Place
+from kerolox.store.log.cursors import AppendRefused, QueueCursor
+from kerolox.store.log.ledger_index import LedgerIndex
+from kerolox.store.log.progress import Progress
+from kerolox.store.options import StoreOptions
+from kerolox.store.state import Obstacle, StoreState
+
+_EMPTY = Mark(NO_INDEX, -1)
+
+
+class LedgerLog(CommitLog):
+    """Appends entries. ``last`` is the last one: index and term, -1 without any."""
+
+    lead = ENTRY_HEAD_BYTES
+
+    def __init__(
+        self,
+        segments: Segments,
+        options: StoreOptions,
+        progress: Progress,
+        state: StoreState,
+        *,
+        index: LedgerIndex,
+        clock: Clock,
+        store_host: bytes,
+        executor: Executor,
+    ) -> None:
+        super().__init__(
+            segments, options, progress, state, clock=clock, store_host=store_host, executor=executor
+        )
+        self.index = index
+        self.last = _EMPTY
+        self.first: Unit | None = None  # the first entry there is
+        self.new_ends: list[int] = []  # where the entries of this write end
+        self.term = -1  # in which messages are appended; -1: nobody may
+
+    # --- appending, as leader ------------------------------------------------------------------------
+
+    def append(
+        self,
+        cursor: QueueCursor,
+        body: bytes,
+        properties: bytes = b"",
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+        count: int = 1,
+        light_queues: bool = True,
+        store_host: bytes | None = None,
+    ) -> Place:
+        hosts = len(born_host) + len(self.store_host if store_host is None else store_host)
+        size = ENTRY_HEAD_BYTES + record_size(len(body), cursor.field, len(properties), hosts)
+        self._check_limits(len(body), len(properties), size)
+        if self._end + size + BLANK_BYTES > self._file_end:
+            self._next_file(size)
+        self._end += ENTRY_HEAD_BYTES
+        try:
+            return super().append(
+                cursor,
+                body,
+                properties,
+                flag=flag,
+                sys_flag=sys_flag,
+                born_timestamp=born_timestamp,
+                born_host=born_host,
+                reconsume_times=reconsume_times,
+                prepared_offset=prepared_offset,
+                count=count,
+                light_queues=light_queues,
+                store_host=store_host,
+            )
+        except BaseException:
+            self._end -= ENTRY_HEAD_BYTES
+            raise
+
+    def _append_items(
+        self,
+        cursor: QueueCursor,
+        items: list[Item],
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+    ) -> list[Place]:
+        beside = ENTRY_HEAD_BYTES + record_size(0, cursor.field, 0, len(born_host) + len(self.store_host))
+        largest = max([beside + len(body) + len(own) for _, body, own in items], default=0)
+        if largest > ENTRY_BYTES_MAX:
+            raise _too_large(largest)
+        if not self._parts:
+            self._now_ms = self.store_time.now_ms()
+        now_ms, store_host = self._now_ms, self.store_host
+        queue_id, field, topic = cursor.queue_id, cursor.field, cursor.topic_name
+        first = queue_offset = cursor.next_offset
+        at = self._end
+        records: list[bytes] = []
+        entries: list[Entry] = []
+        places: list[Place] = []
+        for flag, body, properties in items:
+            at += ENTRY_HEAD_BYTES
+            record = encode_record(
+                queue_id, flag, queue_offset, at, sys_flag, born_timestamp, born_host, now_ms, store_host,
+                reconsume_times, 0, body, field, properties,
+            )  # fmt: skip
+            size = len(record)
+            records.append(record)
+            entries.append((size, 0, queue_id, queue_offset, at, sys_flag, now_ms, topic, properties))
+            places.append((at, queue_offset, size))
+            queue_offset += 1
+            at += size
+        if records:
+            self._taken.append((len(self._parts) + 1, cursor, first))
+        self._parts += records
+        self._entries += entries
+        cursor.next_offset = queue_offset
+        self._end = at
+        return places
+
+    def append_sends(
+        self,
+        frames: list[Frame],
+        at: int,
+        targets: dict[bytes, SendTarget],
+        setting: SendSetting,
+        born_host: bytes,
+    ) -> Taken | None:
+        """None: runs of sends are taken one by one, for records of a run lie one behind the other."""
+        return None
+
+    def append_raw(self, data: bytes) -> None:
+        raise StoreError("a DLedger log is not copied as bytes: its members push entries to each other")
+
+    def append_own(self, cursor: QueueCursor, body: bytes, now_ms: int) -> None:
+        """Append and write a message of the broker itself, as leader, before clients may send."""
+        self._state.check_writable(besides=Obstacle.FOLLOWER)
+        size = ENTRY_HEAD_BYTES + record_size(len(body), cursor.field, 0, 2 * len(self.store_host))
+        self.write()
+        self._roll_for(size)
+        at = self._end + ENTRY_HEAD_BYTES
+        record = encode_record(
+            cursor.queue_id, 0, cursor.next_offset, at, 0, now_ms, self.store_host, now_ms, self.store_host,
+            0, 0, body, cursor.field, b"",
+        )  # fmt: skip
+        found = scan(record, count_max=1).entries
+        self._hand_over([record], found)
+        cursor.next_offset += 1
+        self._end = self.whole_end = at + len(record)
+        self.undispatched.extend(found)
+        self.last_store_timestamp = now_ms
+        self._tell_written()
+
+    def _hand_over(self, parts: list[bytes], entries: list[Entry]) -> None:
+        """The records of this write, in entries of the term."""
+        if self.term < 0:
+            raise OutOfLedger("no messages are taken: this member does not lead its group")
+        first = self.last.index + 1
+        pos = entries[0][PHYSICAL_OFFSET] - ENTRY_HEAD_BYTES
+        pieces, units = frame(parts, first, self.term, pos)
+        self._put(first, b"".join(pieces), units)
+        self.last = Mark(self.last.index + len(parts), self.term)
+        if self.first is None:
+            self.first = Unit(first, self.term, pos, ENTRY_HEAD_BYTES + len(parts[0]))
+        self.new_ends += [entry[PHYSICAL_OFFSET] + entry[SIZE] for entry in entries]
+
+    def _put(self, first: int, data: bytes, units: bytes) -> None:
+        """Units first: behind the end of the log they mean nothing, and an entry is never without one."""
+        try:
+            self.index.append(first, units)
+            self._append(data)
+        except BaseException:
+            try:
+                self.index.cut(first)
+            except StoreError as error:
+                self._state.set(Obstacle.FENCED, f"the index of the log cannot be cut back: {error}")
+            raise
+
+    # --- appending, as follower ------------------------------------------------------------------------
+
+    def append_entries(self, entries: Sequence[LedgerEntry], *, begins: bool = False) -> None:
+        """Keep entries as they are. Raises OutOfLedger, with nothing written, unless they continue the log;
+        or ``begins``: the log has none, and the leader's begins with these."""
+        self._state.check_writable(besides=Obstacle.FOLLOWER)
+        if self._parts:
+            raise OutOfLedger(f"{len(self._parts)} messages of this broker wait to be written")
+        records = self._check_entries(entries, begins)
+        at = 0
+        try:
+            while at < len(entries):
+                self._roll_for(entries[at].size)
+                upto = at + 1
+                while upto < len(entries) and entries[upto].pos == entries[upto - 1].end:
+                    upto += 1
+                self._put_entries(entries[at:upto])
+                self.undispatched.extend(records[at:upto])
+                self.last_store_timestamp = max(self.last_store_timestamp, records[upto - 1][STORE_TIMESTAMP])
+                self.store_time.not_before(self.last_store_timestamp)
+                at = upto
+        finally:
+            if at:
+                self._tell_written()
+
+    def _check_entries(self, entries: Sequence[LedgerEntry], begins: bool) -> list[Entry]:
+        """The records in entries that continue the log. Raises OutOfLedger."""
+        records: list[Entry] = []
+        end, file_end, last = self._end, self._file_end, self.last
+        for entry in entries:
+            size = entry.size
+            if size > ENTRY_BYTES_MAX or size + BLANK_BYTES > self.segments.size:
+                raise OutOfLedger(f"entry {entry.index} of {size} bytes fits into no file", offset=entry.pos)
+            if end + size + BLANK_BYTES > file_end:
+                end, file_end = file_end, file_end + self.segments.size
+            continues = entry.index == last.index + 1 or (begins and last.index == NO_INDEX)
+            if not continues or entry.term < last.term or entry.pos != end:
+                raise OutOfLedger(
+                    f"entry {entry.index} of term {entry.term} at {entry.pos} does not continue the log: it "
+                    f"ends with entry {last.index} of term {last.term}, and the next one lies at {end}",
+                    offset=entry.pos,
+                )
+            found = scan(entry.body, count_max=1, lies_at=entry.pos + ENTRY_HEAD_BYTES)
+            if not found.entries or found.entries[0][SIZE] != len(entry.body):
+                raise OutOfLedger(
+                    f"entry {entry.index} at {entry.pos} holds no message: "
+                    f"{found.what or 'bytes follow its record'}",
+                    offset=entry.pos,
+                )
+            records.append(found.entries[0])
+            last, end = Mark(entry.index, entry.term), entry.end
+        return records
+
+    def _put_entries(self, entries: Sequence[LedgerEntry]) -> None:
+        """Entries one behind the other, all in the file being written."""
+        pieces: list[bytes] = []
+        units: list[bytes] = []
+        for entry in entries:
+            pieces += (encode_head(entry.index, entry.term, entry.pos, len(entry.body)), entry.body)
+            units.append(encode_unit(Unit(entry.index, entry.term, entry.pos, entry.size)))
+        self._put(entries[0].index, b"".join(pieces), b"".join(units))
+        self._end = self.whole_end = entries[-1].end
+        self.last = Mark(entries[-1].index, entries[-1].term)
+        if self.first is None:
+            self.first = Unit(entries[0].index, entries[0].term, entries[0].pos, entries[0].size)
+        self.new_ends += [entry.end for entry in entries]
+
+    # --- files -------------------------------------------------------------------------------------------
+
+    def begin_entries(self) -> None:
+        """Go on with entries from the next file on: the log was a plain one until now. Waits for the disk."""
+        self.begin()
+        if self._end < self._file_end or self.segments.last is None:
+            self._roll()
+        else:
+            self.segments.roll()
+        self.segments.entries_from = self.segments.wrote
+        self.begin()
+
+    def next_position(self, size: int) -> int:
+        """Where an entry of this size would come to lie."""
+        return self._file_end if self._end + size + BLANK_BYTES > self._file_end else self._end
+
+    def _roll_for(self, size: int) -> None:
+        if self._end + size + BLANK_BYTES > self._file_end:
+            self._roll()
+            self.progress.appended = self._end
+            self.progress.committed = self.segments.committed
+
+    def _blank(self, free: int) -> bytes:
+        return super()._blank(free) if self._end < self.segments.entries_from else encode_entry_blank(free)
+
+    def _check_limits(self, body: int, properties: int, size: int) -> None:
+        if size > ENTRY_BYTES_MAX:
+            raise _too_large(size)
+        super()._check_limits(body, properties, size)
+
+
+def _too_large(size: int) -> AppendRefused:
+    return AppendRefused(
+        f"entry of {size} bytes with its head of {ENTRY_HEAD_BYTES}, the limit is {ENTRY_BYTES_MAX} in a "
+        "DLedger group (enableDLegerCommitLog), whatever maxMessageSize says: its members take no more. Send "
+        "less, or compress it."
+    )
