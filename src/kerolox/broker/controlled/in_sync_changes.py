@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from kerolox.broker.controlled.controllers import Controllers
+from kerolox.broker.controlled.mastership import Mastership, from_replica_info
 from kerolox.broker.controlled.role_turns import RoleTurns
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
@@ -18,24 +19,15 @@ from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.protocol.bodies.controller import SyncStateSet
 from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.headers.controller import AlterSyncStateSetRequest
+from kerolox.protocol.headers.controller import AlterSyncStateSetRequest, ReplicaInfoRequest
 from kerolox.replication.in_sync_set import InSyncSet
 
 log = logging.getLogger(__name__)
 
 AGAIN_S = 0.5  # after a question without an answer, or one that was refused
-NOT_ALIVE_AGAIN_S = (
-    0.1  # the controller has not heard of somebody yet, who has just connected here: asked again,
-)
-NOT_ALIVE_S = 2.0  # but not longer than this
-
-# It was refused because somebody knows better: who leads, or which set there is, is asked first.
-_STALE = (
-    ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
-    ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
-    ResponseCode.CONTROLLER_INVALID_MASTER,
-    ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
-)
+# The controller has not heard of somebody yet who has just connected here: asked again, but not for long.
+NOT_ALIVE_AGAIN_S = 0.1
+NOT_ALIVE_S = 2.0
 
 
 class InSyncChanges:
@@ -94,9 +86,7 @@ class InSyncChanges:
         before = self._in_sync.members
         self._in_sync.asked(wanted)
         began_s = self._clock.monotonic_s()
-        while self._leadership.leads and self._turns.heeded.epoch == epoch:
-            if self._in_sync.set_epoch != set_epoch:
-                return  # the answer came another way
+        while self._goes_on(epoch, set_epoch):  # else the answer came another way, or is not needed
             try:
                 answer = await self._controllers.ask(
                     RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
@@ -113,7 +103,7 @@ class InSyncChanges:
                 if is_not_alive and self._clock.monotonic_s() - began_s < NOT_ALIVE_S:
                     await self._clock.sleep(NOT_ALIVE_AGAIN_S)
                     continue
-                await self._refused(wanted, error, set_epoch)
+                await self._refused(wanted, error, epoch, set_epoch)
                 return
             except KeroloxError as error:
                 # It may have been carried out: the set that was asked for counts, and is asked for again.
@@ -131,14 +121,42 @@ class InSyncChanges:
                 )  # fmt: skip
             return
 
-    async def _refused(self, wanted: frozenset[int], error: RequestFailed, set_epoch: int) -> None:
+    async def _refused(
+        self, wanted: frozenset[int], error: RequestFailed, epoch: int, set_epoch: int
+    ) -> None:
+        """It may have been carried out all the same: asked once before, and the answer lost or late."""
         self._tell(wanted, error)
-        if error.response_code in _STALE:
-            # The controller has another set, this one perhaps: asked once before, and the answer lost.
-            self._look_now()
         await self._clock.sleep(AGAIN_S)
-        if self._in_sync.set_epoch == set_epoch:
+        if await self._is_not_taken(epoch, set_epoch):
             self._in_sync.refused()
+
+    async def _is_not_taken(self, epoch: int, set_epoch: int) -> bool:
+        """Ask, until there is an answer, which set the controller has. Until that is known, both count."""
+        while self._goes_on(epoch, set_epoch):
+            try:
+                told = await self._which_set()
+            except KeroloxError:
+                await self._clock.sleep(AGAIN_S)
+                continue
+            if told.epoch == epoch and told.in_sync_epoch == set_epoch:
+                return self._goes_on(epoch, set_epoch)
+            if told.epoch == epoch and self._in_sync.adopt(told.in_sync, told.in_sync_epoch):
+                break
+            self._look_now()  # another one leads, or will; or this controller knows less than it did
+            await self._clock.sleep(AGAIN_S)
+        return False
+
+    def _goes_on(self, epoch: int, set_epoch: int) -> bool:
+        """Whether this broker still leads in this epoch, and has heard of no other set."""
+        return (
+            self._leadership.leads
+            and self._turns.heeded.epoch == epoch
+            and self._in_sync.set_epoch == set_epoch
+        )
+
+    async def _which_set(self) -> Mastership:
+        asked = ReplicaInfoRequest(broker_name=self._options.broker_name)
+        return from_replica_info(await self._controllers.ask(RequestCode.CONTROLLER_GET_REPLICA_INFO, asked))
 
     def _tell(self, wanted: frozenset[int], error: KeroloxError) -> None:
         reason = str(error).partition("; failed ")[0]
