@@ -233,14 +233,29 @@ async def test_epochs_without_anything_in_common(tmp_path: Path) -> None:
     async with group(tmp_path) as (one, two):
         await one.lead(7)
         put(one.store, 10)
+        start = two.store.segments.size
+        await two.store.begin_at(start)
         await two.lead(8)
         put(two.store, 10)
         await two.follow(one)
         text = await two.becomes(LinkState.DIVERGED)
-        assert "have no epoch in common: 8 from 0 here, 7 from 0 there" in text
+        assert f"have no epoch in common: 8 from {start} here, 7 from 0 there" in text
         assert "ive it an empty store directory" in text
         assert f"move {two.store.epochs.path} away and start it" in text
         assert "kerolox store resync" in text
+
+
+async def test_logs_that_only_begin_together(tmp_path: Path) -> None:
+    async with group(tmp_path) as (one, two):
+        await one.lead(7)
+        put(one.store, 10)
+        await two.lead(8)
+        put(two.store, 10)
+        end = two.store.log.max_offset
+        await two.follow(one)
+        text = await two.becomes(LinkState.DIVERGED)
+        assert f"the same as this one up to 0 only, and here messages up to {end} were confirmed" in text
+        assert two.store.log.max_offset == end
 
 
 async def test_what_was_confirmed_is_not_cut_away(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from kerolox.store.message_store import MessageStore
 
 SHOWN = 5  # epochs of a list in a text
 ANEW = "give it an empty store directory: it copies all the leader has"
-ELECT = "let this broker lead (mqadmin electMaster) if those messages are to stay"
+ELECT = "let this broker lead (`kerolox controller elect`) if those messages are to stay"
 
 
 class Agreement(NamedTuple):

@@ -126,9 +126,9 @@ class InSyncSet:
             self._count()
 
     def refused(self) -> None:
-        """It has said no, so the question will not be carried out. Not for one that was not answered; nor when
-        it says that its set, or its master, is another one: it may have carried out an earlier one then, and
-        :meth:`adopt` tells when the newer set is known."""
+        """It has said no, so the question will not be carried out. Not for one that was not answered; nor
+        when it says that its set, or its master, is another one: it may have carried out an earlier one then,
+        and :meth:`adopt` tells when the newer set is known."""
         if self.leads and self._asked is not None:
             for one in self._asked - self.members:
                 if one in self._followers:
