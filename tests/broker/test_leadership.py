@@ -228,3 +228,44 @@ def test_nobody_else_asks_for_the_role(test: str) -> None:
         "changeable=True",
     }
     assert found <= allowed
+
+
+class NotedLink:
+    """A link that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    async def start(self) -> None:
+        self.told.append("start")
+
+    async def stop(self) -> None:
+        self.told.append("stop")
+
+    def part(self) -> None:
+        self.told.append("part")
+
+
+async def test_whom_a_broker_followed_before_it_led_is_not_copied_from_again(tmp_path: Path) -> None:
+    """Under a controller another one leads now: the old leader may not know, and would count this copy."""
+    store = MessageStore(BrokerOptions(store_path=str(tmp_path)))
+    await store.open()
+    link = NotedLink()
+    leadership = Leadership(store, BrokerRole.SLAVE, 2)
+    leadership.follow_by(link)
+    await leadership.start()
+
+    async def fails() -> None:
+        raise KeroloxError("the disk is gone")
+
+    with pytest.raises(KeroloxError, match="the disk is gone"):
+        await leadership.lead(fails)
+    assert (leadership.leads, link.told) == (False, ["start", "stop", "part", "start"])
+    await leadership.lead()
+    link.told.clear()
+    await leadership.follow("another one leads", leaderless=True)
+    assert link.told == ["part", "start"]
+    await leadership.part()
+    assert link.told == ["part", "start", "stop", "part", "start"]
+    await leadership.stop()
+    await store.close()

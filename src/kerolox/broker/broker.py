@@ -225,8 +225,8 @@ class Broker(CallerEvents):
                 base,
                 tables,
                 figures,
+                replication,
                 replication.epochs,
-                replication.dialer,
                 took_role=self.registrations.begin,
             )
             ask_who_leads = self.controlled.doubt
@@ -267,7 +267,7 @@ class Broker(CallerEvents):
             self.endpoints,
             self.group_watch,
             register=self.registrations.register_all,
-            copy_from=replication.follower.lead_by,
+            copy_from=None if self.options.controlled else replication.follower.lead_by,
         )
         nameservers = split_nameservers(self.options.nameservers)
         fellows = Fellows(replication.dialer, nameservers, self.options, self.address)

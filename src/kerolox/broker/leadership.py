@@ -202,6 +202,8 @@ class Leadership:
                 await self._end_parts()
                 store.state.set(Obstacle.FOLLOWER, f"this broker could not lead: {error}")
                 if self._link is not None:
+                    if begin is not None:
+                        self._link.part()
                     await self._link.start()
                 raise
             self.leads = True
@@ -209,8 +211,9 @@ class Leadership:
             self.leader = None
             log.info("broker_leads")
 
-    async def follow(self, why: str) -> None:
-        """Take no messages from now on: clients are told this reason."""
+    async def follow(self, why: str, *, leaderless: bool = False) -> None:
+        """Take no messages from now on: clients are told this reason. ``leaderless``: who leads is not found
+        yet, and whom this broker followed before it led is not to be copied from."""
         async with self._turn:
             if not self.leads:
                 return
@@ -220,6 +223,8 @@ class Leadership:
             self._store.state.set(Obstacle.FOLLOWER, why)
             await self._end_parts()
             if self._link is not None:
+                if leaderless:
+                    self._link.part()
                 await self._link.start()
 
     async def part(self) -> None:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 class LeaderNotices:
     """Requests 905, 906 and 908. ``register`` asks name servers anew who leads; ``copy_from`` is told the
-    address followers copy from, and the broker's."""
+    address followers copy from, and the broker's; None under a controller, which says who leads."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class LeaderNotices:
         watch: GroupWatch,
         *,
         register: Callable[[], None],
-        copy_from: Callable[[str, str], None],
+        copy_from: Callable[[str, str], None] | None,
     ) -> None:
         self._store = store
         self._leadership = leadership
@@ -70,6 +70,12 @@ class LeaderNotices:
                 ResponseCode.SYSTEM_ERROR,
                 f"{self._endpoints.address} leads, and {told.master_address!r} says it does: two brokers of "
                 "one name have brokerId 0. Stop one of them.",
+            )
+        if self._copy_from is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{told.master_address!r} says it leads: here a controller says who does "
+                "(enableControllerMode). Set it there, too, with the same controllerAddr",
             )
         log.info("leader_returns address=%r ha_address=%r", told.master_address, told.master_ha_address)
         # First nobody acts any more, then the leader sees a connection: it goes on when it has one.

@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 COPIED_S = 2.0  # the others have so long to copy what was taken,
 FOLLOWS_S = 3.0  # and this broker to end what only a leader does, and the next one to lead
-LOOK_S = 0.002
 
 
 def successor(own_id: int, members: list[MemberStatus]) -> MemberStatus | None:
@@ -96,14 +95,14 @@ class HandOver:
         if not fenced:
             self.write()
             state.set(Obstacle.HANDED_OVER, f"this broker hands its leadership over: {why}")
-            await self._until(lambda: progress.confirmed >= progress.appended, COPIED_S)
+            await self._until(lambda: progress.confirmed >= progress.appended, COPIED_S, progress.followers)
         next_one = successor(self._turns.id, self._in_sync.status())
         if next_one is None or not (fenced or next_one.acked >= progress.appended):
             log.info("not_handed_over reason='the others have not got all in time' because=%r", why)
             return False
         if not await self._elect(next_one, why):
             return False
-        await self._until(lambda: self._leadership.leader is not None, FOLLOWS_S)
+        await self._until(lambda: self._leadership.leader is not None, FOLLOWS_S, self._leadership.on_leader)
         log.info(
             "handed_over to=%d because=%r end=%d took_ms=%.0f",
             next_one.id, why, progress.appended, (self._clock.monotonic_s() - began_s) * 1000,
@@ -131,7 +130,22 @@ class HandOver:
         self._turns.offer(from_election(answer), f"this broker asked for it: {why}")
         return True
 
-    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+    async def _until(
+        self, condition: Callable[[], bool], timeout_s: float, listeners: list[Callable[..., None]]
+    ) -> None:
+        """Wait for what may change whenever these are told, but no longer than this."""
+        changed = asyncio.Event()
+
+        def look(*_: object) -> None:
+            changed.set()
+
         until_s = self._clock.monotonic_s() + timeout_s
-        while not condition() and self._clock.monotonic_s() < until_s:
-            await self._clock.sleep(LOOK_S)
+        timer = self._clock.call_later(timeout_s, look)
+        listeners.append(look)
+        try:
+            while not condition() and self._clock.monotonic_s() < until_s:
+                changed.clear()
+                await changed.wait()
+        finally:
+            listeners.remove(look)
+            timer.cancel()

@@ -44,7 +44,6 @@ class RoleTurns:
     ) -> None:
         self.id = 0
         self.heeded = NONE_YET
-        self.since_s = 0.0  # it was taken
         self.on_role: list[Callable[[], None]] = []
         self._store = store
         self._leadership = leadership
@@ -57,6 +56,8 @@ class RoleTurns:
         self._why = ""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._lost_s: float | None = None  # when this epoch's leader was missed first
+        self._began_at = 0  # where the log was when this broker began to lead
         self._told_older = -1  # the epoch that was last told of as over
         self._turn = asyncio.Lock()
 
@@ -101,6 +102,11 @@ class RoleTurns:
         that they follow it."""
         return since_s is not None and self._leadership.leads and self._in_sync.is_followed_since(since_s)
 
+    def lost_leader(self) -> None:
+        """The connection to the leader is gone: nobody takes messages, as far as this broker knows."""
+        if self._lost_s is None:
+            self._lost_s = self._clock.monotonic_s()
+
     # --- heeding it -----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -138,7 +144,7 @@ class RoleTurns:
                 await self._lead(told)
             else:
                 await self._follow(told)
-            self.heeded, self.since_s = told, self._clock.monotonic_s()
+            self.heeded, self._lost_s = told, None
             for hears in self.on_role:
                 hears()
         elif found is News.MOVED:
@@ -157,17 +163,24 @@ class RoleTurns:
         if self._leadership.leads:
             # Elected again: nobody else was. What is written from now on is of another epoch.
             self._in_sync.rest()
-            await self._leadership.follow(f"epoch {told.epoch} begins")
-        await self._leadership.lead(lambda: self._begin(told))
+            await self._leadership.follow(f"epoch {told.epoch} begins", leaderless=True)
+        try:
+            await self._leadership.lead(lambda: self._begin(told))
+        except BaseException:
+            self._in_sync.rest()
+            raise
+        without_s = 0.0 if self._lost_s is None else self._clock.monotonic_s() - self._lost_s
         log.info(
-            "broker_elected id=%d epoch=%d from=%d in_sync=%r before=%d by=%r took_ms=%.0f",
-            self.id, told.epoch, self._store.log.max_offset, sorted(told.in_sync), before.id, self._why,
-            (self._clock.monotonic_s() - began_s) * 1000,
+            "broker_elected id=%d epoch=%d from=%d in_sync=%r before=%d by=%r took_ms=%.0f "
+            "without_leader_ms=%.0f",
+            self.id, told.epoch, self._began_at, sorted(told.in_sync), before.id, self._why,
+            (self._clock.monotonic_s() - began_s) * 1000, without_s * 1000,
         )  # fmt: skip
 
     async def _begin(self, told: Mastership) -> None:
         """Nothing more is copied, the log is whole and flushed: it is this broker's from here on."""
-        await self._history.begin(told.epoch, self._store.log.max_offset)
+        self._began_at = self._store.log.max_offset
+        await self._history.begin(told.epoch, self._began_at)
         self._in_sync.lead(self.id, told.in_sync, told.in_sync_epoch, told.epoch)
         for table in (self._tables.topics.table, self._tables.groups):
             table.state_version = told.epoch
@@ -181,7 +194,7 @@ class RoleTurns:
         self._search.stop()
         if led:
             self._in_sync.rest()
-            await self._leadership.follow(why)
+            await self._leadership.follow(why, leaderless=True)
         else:
             await self._leadership.part()
         self._leadership.follow_as(self.id, why)

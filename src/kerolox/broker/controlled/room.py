@@ -21,10 +21,10 @@ from kerolox.broker.controlled.lease import Lease
 from kerolox.broker.controlled.lease_watch import LeaseWatch
 from kerolox.broker.controlled.role_turns import RoleTurns
 from kerolox.broker.figures.room import Figures
+from kerolox.broker.replication.room import Replication
 from kerolox.broker.tables.room import Tables
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.metric_text import MetricText
-from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.controller import EpochRanges
 from kerolox.protocol.bodies.stats import ControlledStatus
 from kerolox.protocol.codes import RequestCode
@@ -42,8 +42,8 @@ class Controlled:
         base: Base,
         tables: Tables,
         figures: Figures,
+        replication: Replication,
         mode: EpochMode,
-        dialer: Dialer,
         *,
         took_role: Callable[[], None],
     ) -> None:
@@ -52,6 +52,7 @@ class Controlled:
         self._clock = clock
         self._store = base.store
         self._leadership = base.leadership
+        self._replication = replication
         self._mode = mode
         address = base.endpoints.address
         self.controllers = Controllers(options, clock)
@@ -60,7 +61,7 @@ class Controlled:
         self.heartbeats = Heartbeats(
             self.controllers, self.lease, options, clock, address=address, state=self._log_state
         )
-        self.search = LeaderSearch(base.leadership, dialer, clock)
+        self.search = LeaderSearch(base.leadership, replication.dialer, clock)
         self.turns = RoleTurns(
             base.store, base.leadership, tables, mode.history, mode.in_sync, self.search, clock
         )
@@ -102,6 +103,8 @@ class Controlled:
     def doubt(self) -> None:
         """The leader is lost, or cannot be copied from: who leads?"""
         self.agent.look_now()
+        if not self._replication.follower.copying:
+            self.turns.lost_leader()
         heeded = self.turns.heeded
         if heeded.is_there and heeded.id != self.identity.id:
             self.search.look_for(heeded.address)
