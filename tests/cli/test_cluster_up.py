@@ -16,8 +16,11 @@ import pytest
 from typer.testing import CliRunner
 
 from kerolox.blocking import Message, Producer, PullConsumer
-from kerolox.cli.cluster_layouts import LAYOUTS
+from kerolox.cli.cluster_folder import ClusterFolder
+from kerolox.cli.cluster_layouts import LAYOUTS, layout
 from kerolox.cli.main import app
+from kerolox.errors import KeroloxError
+from tests.controller.etcd_kit import require_etcd
 
 KEROLOX = [sys.executable, "-m", "kerolox"]
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
@@ -249,10 +252,83 @@ def test_a_cluster_that_does_not_start_says_why_and_ends(tmp_path: Path) -> None
     assert all(one["pid"] is None for one in servers(tmp_path / "c").values())
 
 
+@pytest.mark.xdist_group("etcd")
+def test_three_brokers_three_controllers_and_etcd(start: Callable[..., UpProcess]) -> None:
+    require_etcd()
+    up = start(
+        "--like", "controller-3", "--controllers", "3", "--nameserver-listen", "127.0.0.1:0",
+        "--set", "controllerHeartBeatTimeoutMills=3000",
+    )  # fmt: skip
+    before = servers(up.data)
+    roles = [one["role"] for one in before.values()]
+    assert roles == ["nameserver"] + ["etcd"] * 3 + ["controller"] * 3 + ["replica"] * 3
+    controllers = ";".join(one["address"] for one in before.values() if one["role"] == "controller")
+
+    def seen() -> dict[str, Any]:
+        code, out = run("controller", "status", "-a", controllers, "--json")
+        assert code == 0, out
+        found: dict[str, Any] = json.loads(out)["brokers"]["broker-a"]
+        return found
+
+    def at(address: str) -> int:
+        return int(next(one["pid"] for one in before.values() if one["address"] == address))
+
+    broker = seen()
+    assert all(one["inSync"] and one["alive"] for one in broker["replicas"])
+    with Producer(up.nameserver, group="p") as producer:
+        for number in range(10):
+            assert producer.send(Message("T", b"%d" % number)).status == 0
+        os.kill(before["etcd-0"]["pid"], signal.SIGKILL)
+        os.kill(at(broker["address"]), signal.SIGKILL)
+
+        def sends() -> bool:
+            try:
+                return producer.send(Message("T", b"after")).status == 0
+            except KeroloxError:
+                return False
+
+        until(sends)
+    assert {b"%d" % number for number in range(10)} <= read(up.nameserver, 11)
+    until(lambda: run("controller", "status", "-a", controllers)[0] == 0)
+    assert seen()["masterEpoch"] > broker["masterEpoch"]
+    # Who was killed is there again: etcd's member went with the process that ran it, or its port were taken.
+    until(lambda: all(one["state"] == "up" for one in servers(up.data).values()))
+    until(lambda: all(one["inSync"] for one in seen()["replicas"]))
+    code, said = run("cluster", "down", "--data", str(up.data))
+    assert (code, up.process.wait(60)) == (0, 0), said
+
+
+def test_controllers_are_asked_for_where_there_are_some(tmp_path: Path) -> None:
+    data = tmp_path / "cluster"
+
+    def refused(*words: str) -> str:
+        code, said = run("cluster", "up", "--data", str(data), *words)
+        assert code == 1
+        return said
+
+    assert "= '2m-noslave': expected controller-3" in refused("--like", "2m-noslave", "--controllers", "3")
+    assert "expected 1 or 3" in refused("--like", "controller-3", "--controllers", "2")
+    assert "etcdEndpoints" in refused("--like", "controller-3", "--etcd", "nonsense")
+    assert not data.exists()
+    folder = ClusterFolder(data)
+    folder.take()
+    folder.prepare("controller-3", layout("controller-3", 3), "127.0.0.1:0", {}, "http://10.0.0.1:2379")
+    folder.release()
+    settings = [folder.settings(f"controller-{number}") for number in range(3)]
+    assert [one["controllerDLegerSelfId"] for one in settings] == ["n0", "n1", "n2"]
+    assert {one["etcdEndpoints"] for one in settings} == {"http://10.0.0.1:2379"}
+    (peers,) = {one["controllerDLegerPeers"] for one in settings}
+    addresses = [entry.partition("-")[2] for entry in peers.split(";")]
+    assert folder.settings("broker-a-1")["controllerAddr"].split(";") == addresses
+    code, said = run("controller", "-c", str(folder.config("controller-1")), "--print-config", "--json")
+    assert code == 0
+    assert json.loads(said)["controllerCarrier"]["value"] == "etcd"
+    for words in (("--controllers", "1"), ("--etcd", "http://10.0.0.2:2379")):
+        assert "their state would be left behind" in refused("--like", "controller-3", *words)
+
+
 @pytest.mark.parametrize("like", LAYOUTS)
 def test_the_files_are_rocketmqs_and_say_what_is_added(tmp_path: Path, like: str) -> None:
-    from kerolox.cli.cluster_folder import ClusterFolder
-
     folder = ClusterFolder(tmp_path)
     folder.take()
     try:
@@ -260,7 +336,8 @@ def test_the_files_are_rocketmqs_and_say_what_is_added(tmp_path: Path, like: str
         assert [path.stem for path in new] == [one.name for one in LAYOUTS[like]]
         nameserver = folder.settings("nameserver")
         ports: list[int] = []
-        for one in LAYOUTS[like][1:]:
+        brokers = [one for one in LAYOUTS[like] if one.server == "broker"]
+        for one in brokers:
             code, said = run("broker", "-c", str(folder.config(one.name)), "--print-config", "--json")
             assert code == 0
             shown = {key: value["value"] for key, value in json.loads(said).items()}
@@ -270,12 +347,12 @@ def test_the_files_are_rocketmqs_and_say_what_is_added(tmp_path: Path, like: str
             if "2s" in like:
                 assert shown["slaveReadEnable"] == "true"
         assert min(abs(a - b) for a in ports for b in ports if a != b) >= 4
-        text = folder.config("broker-a").read_text()
-        assert f"# RocketMQ's conf/{like}/broker-a.properties" in text
+        text = folder.config(brokers[0].name).read_text()
+        assert f"# RocketMQ's {brokers[0].source or f'conf/{like}/broker-a.properties'}" in text
         assert "# added" in text
         if like == "2m-2s-sync":
             assert "inSyncReplicas=2" in text
         assert folder.prepare(like, LAYOUTS[like], None, {}) == []
-        assert folder.config("broker-a").read_text() == text
+        assert folder.config(brokers[0].name).read_text() == text
     finally:
         folder.release()

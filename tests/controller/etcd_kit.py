@@ -20,6 +20,7 @@ from kerolox.testing.etcd import EtcdPlace, find_etcd, member_command
 from ..peers.processes import free_ports
 
 START_S = 30.0
+MISSING = "etcd is not installed (apt-get install etcd-server)"
 
 
 class NoEtcd(Exception):
@@ -38,7 +39,7 @@ class EtcdMembers:
     ) -> None:
         program = find_etcd()
         if program is None:
-            raise NoEtcd("etcd is not installed (apt-get install etcd-server)")
+            raise NoEtcd(MISSING)
         ports = free_ports(2 * count)
         self._folder = folder
         self._program = program
@@ -143,11 +144,16 @@ class EtcdMembers:
 
 
 def etcd_or_skip(folder: Path, count: int = 3, certificate: tuple[Path, Path] | None = None) -> EtcdMembers:
+    """Members that are not started yet; see :func:`require_etcd`."""
+    require_etcd()
+    return EtcdMembers(folder, count, certificate=certificate)
+
+
+def require_etcd() -> None:
     """Where there is no etcd, skip loudly or fail as asked."""
-    try:
-        return EtcdMembers(folder, count, certificate=certificate)
-    except NoEtcd as missing:
-        message = f"NO ETCD: {missing}; THE CARRIER OF SEVERAL CONTROLLERS IS NOT TESTED"
-        if os.environ.get("KEROLOX_REQUIRE_ETCD") == "1":
-            pytest.fail(message, pytrace=False)
-        pytest.skip(message)
+    if find_etcd() is not None:
+        return
+    message = f"NO ETCD: {MISSING}; THE CARRIER OF SEVERAL CONTROLLERS IS NOT TESTED"
+    if os.environ.get("KEROLOX_REQUIRE_ETCD") == "1":
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)

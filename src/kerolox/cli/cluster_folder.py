@@ -24,6 +24,7 @@ from kerolox.protocol.bodies.properties_text import read_properties, write_prope
 FIRST_PORT = 10911
 PORTS_APART = 10  # between brokers: each takes its own port, the one two below, and the next
 PLACES = 1900  # all below the ports that systems give to clients
+PORT_KEYS = {"controller": "controllerListenPort"}  # of servers whose key is another one than listenPort
 NAMESERVER_ADDRESS = "127.0.0.1:9876"
 LEFT_OVER_S = 60.0  # servers whose parent was killed have so long to stop
 
@@ -115,10 +116,15 @@ class ClusterFolder:
     # --- settings -------------------------------------------------------------------------------------
 
     def prepare(
-        self, like: str, servers: tuple[Planned, ...], nameserver: str | None, settings: Mapping[str, str]
+        self,
+        like: str,
+        servers: tuple[Planned, ...],
+        nameserver: str | None,
+        settings: Mapping[str, str],
+        etcd: str | None = None,
     ) -> list[Path]:
-        """Write the settings of all servers that have none yet, and those that are asked for now. The files
-        that are new."""
+        """Write the settings of all servers that have none yet, and those that are asked for now. Controllers
+        are told of ``etcd``, or of the members that are among the servers. The files that are new."""
         self._check_same(like)
         kept = self.settings(NAMESERVER.name)
         if nameserver is None:
@@ -130,32 +136,36 @@ class ClusterFolder:
         ports = _FreePorts(host, self)
         number = int(port) or int(kept.get("listenPort", 0)) or ports.take("the name server")
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        address = f"{_bracketed(near)}:{number}"
+        places = {NAMESERVER.name: number}
+        for one in servers:
+            if one.name not in places:
+                places[one.name] = port_of(self.settings(one.name)) or ports.take(one.name)
+        around = _Around(servers, _bracketed(near), places, etcd)
         new: list[Path] = []
         for one in servers:
-            own: dict[str, str] = {"bindAddress": host}
-            known = self.settings(one.name)
-            if one.server == "nameserver":
-                own |= {
-                    "listenPort": str(number),
-                    "kvConfigPath": str(self.path / one.name / "kvConfig.json"),
-                }
-                asked = own
-            else:
-                own |= {"namesrvAddr": address} | ({} if near != host else {"brokerIP1": host})
-                asked = own | dict(settings)
-                if not known:
-                    own |= {
-                        "listenPort": str(ports.take(one.name)),
-                        "storePathRootDir": str(self.path / one.name),
-                    }
-            path = self.config(one.name)
+            asked = {"bindAddress": host, PORT_KEYS.get(one.server, "listenPort"): str(places[one.name])}
+            asked |= around.settings(one)
+            if one.server == "broker":
+                asked |= ({} if near != host else {"brokerIP1": host}) | dict(settings)
+            path, known = self.config(one.name), self.settings(one.name)
             if not known:
                 new.append(path)
-                write_atomically(path, _text(like, one, own | dict(settings)).encode())
+                write_atomically(path, _text(like, one, asked | self._paths(one)).encode())
             elif known != known | asked:
                 write_atomically(path, write_properties(known | asked).encode())
         return new
+
+    def _paths(self, one: Planned) -> dict[str, str]:
+        place = self.path / one.name
+        match one.server:
+            case "nameserver":
+                return {"kvConfigPath": str(place / "kvConfig.json")}
+            case "controller":
+                return {"controllerStorePath": str(place)}
+            case "etcd-member":
+                return {"dataDir": str(place)}
+            case _:
+                return {"storePathRootDir": str(place)}
 
     def config(self, name: str) -> Path:
         return self.path / "conf" / f"{name}.conf"
@@ -196,6 +206,39 @@ class ClusterFolder:
         write_atomically(self.file, (json.dumps(servers, indent=2) + "\n").encode())
 
 
+class _Around:
+    """What servers of one machine must know of each other."""
+
+    def __init__(
+        self, servers: tuple[Planned, ...], host: str, ports: Mapping[str, int], etcd: str | None
+    ) -> None:
+        at = {one.name: f"{host}:{ports[one.name]}" for one in servers}
+        self._nameserver = at[NAMESERVER.name]
+        self._controllers = {one.name: at[one.name] for one in servers if one.server == "controller"}
+        members = [one.name for one in servers if one.server == "etcd-member"]
+        self._members = ";".join(f"{name}={at[name]}={host}:{ports[name] + 1}" for name in members)
+        self._etcd = etcd or ",".join(f"http://{at[name]}" for name in members)
+
+    def settings(self, one: Planned) -> dict[str, str]:
+        match one.server:
+            case "controller":
+                shared = {"controllerCarrier": "etcd", "etcdEndpoints": self._etcd} if self._etcd else {}
+                ids = dict(
+                    zip(self._controllers, (f"n{at}" for at in range(len(self._controllers))), strict=True)
+                )
+                peers = ";".join(f"{ids[name]}-{address}" for name, address in self._controllers.items())
+                return {"controllerDLegerPeers": peers, "controllerDLegerSelfId": ids[one.name], **shared}
+            case "etcd-member":
+                return {"name": one.name, "members": self._members}
+            case "broker":
+                known = {"namesrvAddr": self._nameserver}
+                if self._controllers:
+                    known["controllerAddr"] = ";".join(self._controllers.values())
+                return known
+            case _:
+                return {}
+
+
 class _FreePorts:
     """Ports nobody has. The folder's name says where the search begins, so two clusters that start at the
     same moment do not want the same ones."""
@@ -203,11 +246,7 @@ class _FreePorts:
     def __init__(self, host: str, folder: ClusterFolder) -> None:
         self._host = host
         self._next = zlib.crc32(os.fsencode(folder.path)) % PLACES
-        self._taken = {
-            int(port)
-            for path in (folder.path / "conf").glob("*.conf")
-            if (port := folder.settings(path.stem).get("listenPort", "")).isdigit()
-        }
+        self._taken = {port_of(folder.settings(path.stem)) for path in (folder.path / "conf").glob("*.conf")}
 
     def take(self, who: str) -> int:
         for _ in range(PLACES):
@@ -230,6 +269,12 @@ class _FreePorts:
         return True
 
 
+def port_of(settings: Mapping[str, str]) -> int:
+    """The port of a server; 0 if its settings have none."""
+    text = settings.get("listenPort") or settings.get(PORT_KEYS["controller"]) or ""
+    return int(text) if text.isdigit() else 0
+
+
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
@@ -240,7 +285,8 @@ def _text(like: str, one: Planned, own: Mapping[str, str]) -> str:
     stock = {key: value for key, value in one.stock.items() if key not in own}
     added = {key: value for key, value in one.added.items() if key not in own}
     if stock:
-        parts.append(f"# RocketMQ's conf/{like}/{one.name}.properties\n" + write_properties(stock))
+        source = one.source or f"conf/{like}/{one.name}.properties"
+        parts.append(f"# RocketMQ's {source}\n" + write_properties(stock))
     parts.append("# for this machine\n" + write_properties(own))
     if added:
         parts.append("# added, to try it out\n" + write_properties(added))

@@ -1,7 +1,8 @@
 """The servers of a cluster on one machine: each a process, started again when it ends by itself.
 
-Leaders stop before followers, so that those get what was sent last, and name servers stop when nobody is
-left to register. A server whose parent is gone stops by itself: nobody would start it again.
+Leaders stop before followers, so that those get what was sent last; replicas under a controller stop
+together. Controllers stop when no broker is left, and name servers when nobody is left to register. A server
+whose parent is gone stops by itself: nobody would start it again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kerolox.cli.cluster_folder import ClusterFolder
+from kerolox.cli.cluster_folder import ClusterFolder, port_of
 from kerolox.cli.cluster_layouts import Planned
 from kerolox.errors import KeroloxError
 
@@ -65,15 +66,21 @@ class ClusterServer:
         """This server in ``cluster.json``."""
         settings = self._folder.settings(self.name)
         is_running = self.process is not None and self.process.returncode is None
-        host, port = settings.get("bindAddress", ""), int(settings.get("listenPort", 0))
+        host, port = settings.get("bindAddress", ""), port_of(settings)
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
         found: dict[str, Any] = {
             "name": self.name,
-            "role": "nameserver",
+            "role": "etcd" if self.planned.server == "etcd-member" else self.planned.server,
             "pid": self.process.pid if self.process is not None and is_running else None,
             "address": f"{host}:{port}",
         }
-        if self.planned.server == "broker":
+        if settings.get("enableControllerMode") == "true":
+            found |= {
+                "role": "replica",  # which of them is master, the controllers say
+                "broker": settings.get("brokerName", ""),
+                "ha_address": f"{host}:{settings.get('haListenPort') or port + 1}",
+            }
+        elif self.planned.server == "broker":
             found |= {
                 "role": "follower" if settings.get("brokerRole") == "SLAVE" else "leader",
                 "broker": settings.get("brokerName", ""),
@@ -176,8 +183,9 @@ class ClusterServers:
             self._written = entries
 
     async def start(self, lock: int) -> None:
-        """Name servers first, then all brokers at once. Raises NotStarted."""
-        for group in (self._of("nameserver"), self._of("broker")):
+        """Name servers first, then etcd and the controllers on it, then all brokers at once. Raises
+        NotStarted."""
+        for group in map(self._of, ("nameserver", "etcd-member", "controller", "broker")):
             found = await asyncio.gather(*(one.start(lock) for one in group), return_exceptions=True)
             for error in found:
                 if error is not None:
@@ -204,7 +212,8 @@ class ClusterServers:
     async def stop(self) -> None:
         leaders = [one for one in self.all if one.leads]
         followers = [one for one in self._of("broker") if one not in leaders]
-        for group in (leaders, followers, self._of("nameserver")):
+        others = map(self._of, ("controller", "etcd-member", "nameserver"))
+        for group in (leaders, followers, *others):
             await asyncio.gather(*(one.stop() for one in group))
             self.write()
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
-from kerolox.errors import KeroloxError
+from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
     import asyncio
 
     from kerolox.cli.cluster_folder import ClusterFolder
+    from kerolox.cli.cluster_layouts import Planned
     from kerolox.cli.cluster_servers import ClusterServers
 
 UP_EXAMPLE = "Example: kerolox cluster up --like 2m-2s-sync --data ./cluster"
@@ -36,7 +37,7 @@ def up(
         str,
         typer.Option(
             help="Which cluster, by the name of its folder in RocketMQ's conf: 2m-2s-sync, 2m-2s-async or "
-            "2m-noslave.",
+            "2m-noslave; or controller-3: three brokers of one name under a controller.",
             metavar="NAME",
         ),
     ],
@@ -55,6 +56,21 @@ def up(
             "--set", help="An option of all brokers by RocketMQ's key; may be repeated.", metavar="KEY=VALUE"
         ),
     ] = None,
+    controllers: Annotated[
+        int | None,
+        typer.Option(
+            help="Of controller-3: how many controllers, 1 or 3. Three share their state through etcd.",
+            metavar="COUNT",
+        ),
+    ] = None,
+    etcd: Annotated[
+        str | None,
+        typer.Option(
+            help="Of controller-3: the etcd that controllers use. Without, three members are started with "
+            "three controllers, if etcd is installed.",
+            metavar="URL,URL",
+        ),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Run a cluster as processes on this machine until SIGTERM or SIGINT; who ends is started again."""
@@ -66,28 +82,66 @@ def up(
     from kerolox.cli.serving import listen_address
     from kerolox.net.loop import run
 
-    planned = layout(like)
+    layout(like)
+    folder = ClusterFolder(data)
+    planned = _planned(folder, like, controllers, etcd)
     chosen = settings or []
     by_key(BrokerOptions, chosen)  # a wrong one is told before anything starts
     if nameserver_listen is not None:
         listen_address(nameserver_listen)
-    folder = ClusterFolder(data)
     lock = folder.take()
     try:
         given = dict(setting.split("=", 1) for setting in chosen)
-        new = folder.prepare(like, planned, nameserver_listen, given)
+        new = folder.prepare(like, planned, nameserver_listen, given, etcd)
         events = _Events(json)
         servers = ClusterServers(folder, like, planned, events.tell)
         if new:
             added = sorted({key for one in planned for key in one.added})
+            stock = next((one.source.rpartition("/")[0] for one in planned if one.source), f"conf/{like}")
             events.note(
-                f"Settings are those of RocketMQ's conf/{like}, in {folder.path / 'conf'}. Added for one "
+                f"Settings are those of RocketMQ's {stock}, in {folder.path / 'conf'}. Added for one "
                 f"machine: ports, paths, name server; and {', '.join(added)}. Edit them there: they are not "
                 "made again."
             )
         run(_run(folder, servers, lock, events))
     finally:
         folder.release()
+
+
+def _planned(
+    folder: ClusterFolder, like: str, controllers: int | None, etcd: str | None
+) -> tuple[Planned, ...]:
+    """The servers: as they were, if they were there before. Raises OptionError."""
+    from kerolox.cli.cluster_layouts import CONTROLLED, layout
+    from kerolox.controller.etcd_access import read_endpoints
+    from kerolox.testing.etcd import find_etcd
+
+    if like != CONTROLLED:
+        if controllers is not None or etcd is not None:
+            raise OptionError("--like", like, f"{CONTROLLED}, for --controllers and --etcd")
+        return layout(like)
+    if etcd is not None:
+        read_endpoints(etcd)
+    before = [folder.settings(f"controller-{number}") for number in range(3)]
+    count = sum(map(bool, before))
+    if count:
+        kept = before[0].get("etcdEndpoints")
+        if controllers not in (None, count) or (etcd is not None and etcd != kept):
+            raise OptionError(
+                "--controllers",
+                controllers,
+                f"{count}, with etcd at {kept or 'none'}, as in {folder.path}: their state would be left "
+                "behind. Or another --data",
+            )
+        return layout(like, count, sum(bool(folder.settings(f"etcd-{number}")) for number in range(3)))
+    if controllers not in (None, 1, 3):
+        raise OptionError("--controllers", controllers, "1 or 3")
+    own = 3 if controllers == 3 and etcd is None else 0
+    if own and find_etcd() is None:
+        raise OptionError(
+            "--controllers", 3, "an etcd: apt-get install etcd-server, or --etcd URL,URL of one that runs"
+        )
+    return layout(like, controllers or 1, own)
 
 
 async def _run(folder: ClusterFolder, servers: ClusterServers, lock: int, events: _Events) -> None:
@@ -100,7 +154,7 @@ async def _run(folder: ClusterFolder, servers: ClusterServers, lock: int, events
             events.up(servers.entries())
             await servers.keep(lock, told)
     finally:
-        events.note("Stopping: leaders first, then followers, then the name server.")
+        events.note("Stopping: leaders first, then followers, then the others.")
         await servers.stop()
     events.tell("stopped", {})
 
@@ -108,6 +162,7 @@ async def _run(folder: ClusterFolder, servers: ClusterServers, lock: int, events
 async def _start(servers: ClusterServers, lock: int) -> None:
     await servers.start(lock)
     await _copying(servers)
+    await _in_sync(servers)
 
 
 async def _unless_told(work: Any, told: asyncio.Event) -> bool:
@@ -157,6 +212,37 @@ async def _copying(servers: ClusterServers) -> None:
                 )
 
 
+async def _in_sync(servers: ClusterServers) -> None:
+    """Wait until the controllers have elected a master, and all replicas are in sync with it."""
+    import asyncio
+
+    from kerolox.client.admin.controllers import Controllers
+    from kerolox.net.dialer import Dialer
+
+    entries = servers.entries()
+    at = [one["address"] for one in entries if one["role"] == "controller"]
+    wanted = sum(one["role"] == "replica" for one in entries)
+    if not wanted:
+        return
+    async with Dialer() as dialer:
+        controllers = Controllers(dialer, at)
+        try:
+            async with asyncio.timeout(COPYING_S):
+                while True:
+                    try:
+                        found = await controllers.groups(await controllers.leader(), None)
+                        if sum(len(one.in_sync_replicas) for one in found.values()) >= wanted:
+                            return
+                    except KeroloxError:
+                        pass  # asked again
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            say(
+                f"not all replicas are in sync after {COPYING_S:.0f} s. Look: kerolox controller status "
+                f"-a '{';'.join(at)}'"
+            )
+
+
 class _Events:
     """What happens, as lines: sentences for people, objects for programs."""
 
@@ -173,7 +259,9 @@ class _Events:
             self._object({"event": "up", "nameserver": nameserver, "servers": entries})
             return
         output(False).show(entries, _table(entries))
-        self._line(f"kerolox cluster ready: nameserver {nameserver}")
+        controllers = ";".join(one["address"] for one in entries if one["role"] == "controller")
+        told = f"; who is master: kerolox controller status -a '{controllers}'" if controllers else ""
+        self._line(f"kerolox cluster ready: nameserver {nameserver}{told}")
 
     def tell(self, what: str, entry: dict[str, Any]) -> None:
         if self._json:

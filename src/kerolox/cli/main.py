@@ -17,6 +17,7 @@ from kerolox.cli import (
     controller,
     demo,
     dlq,
+    etcd_member,
     group,
     kv,
     message,
@@ -70,5 +71,6 @@ store.app.command("resync", epilog=store_resync.EXAMPLE)(store_resync.resync)
 app.add_typer(store.app, name="store")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(bench.app, name="bench")
+app.command("etcd-member", hidden=True)(etcd_member.serve)
 app.command("version", epilog=version.EXAMPLE)(version.show)
 app.command("demo", epilog=demo.EXAMPLE)(demo.play)
