@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -17,7 +18,6 @@ CLONE_NEWNS = 0x20000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 OWN = "/proc/thread-self/ns/mnt"
 FILLER = "filler"
-SLACK_BYTES = 4096
 
 
 class Disks:
@@ -54,11 +54,12 @@ class Disks:
         _unmount(str(self._folder / name))
 
     def fill(self, name: str, leave_bytes: int = 0) -> None:
-        """Leave only so much."""
+        """Leave only so much, or less: somebody else may write meanwhile."""
         path = self._folder / name
-        free = shutil.disk_usage(path).free
         with open(path / FILLER, "ab") as file:
-            os.posix_fallocate(file.fileno(), file.tell(), max(1, free - leave_bytes))
+            while (more := shutil.disk_usage(path).free - leave_bytes) > 0:
+                with suppress(OSError):  # it is less by now
+                    os.posix_fallocate(file.fileno(), os.path.getsize(path / FILLER), more)
 
     def make_room(self, name: str) -> None:
         (self._folder / name / FILLER).unlink(missing_ok=True)
