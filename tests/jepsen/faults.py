@@ -16,6 +16,7 @@ SHORT_S = (0.1, 0.6 * LEASE_S)  # nobody takes anybody for gone
 LONG_S = (1.3 * LEASE_S, 2.0 * LEASE_S)  # everybody does, and every lease is over
 HOUR_MS = 3_600_000
 FLAP_S = (0.01, 0.2)
+STORM_S = (3.0, 5.0)
 
 Lasting = Iterator[float]
 
@@ -398,6 +399,37 @@ def stop_leader(cluster: Cluster, chance: random.Random) -> Lasting:
     leader.start()
 
 
+def storm(cluster: Cluster, chance: random.Random) -> Lasting:
+    """Everything at once, and nobody waits until anything is well: processes are killed and started, frozen
+    and thawed, wires are cut and mended, clocks leap."""
+    cluster.step("a storm")
+    movable: list[Node] = [*cluster.brokers, *cluster.controllers, *cluster.etcd]
+    links = sorted(between(cluster.places, cluster.places))
+    until_s = time.monotonic() + chance.uniform(*STORM_S)
+    while time.monotonic() < until_s:
+        node = chance.choice(movable)
+        match chance.randrange(6):
+            case 0:
+                node.kill()
+            case 1:
+                node.start()
+            case 2 if node.is_running and not node.is_frozen:
+                node.freeze()
+            case 3:
+                node.thaw()
+            case 4:
+                cluster.wires.mend()
+                cluster.wires.cut(chance.sample(links, chance.randrange(len(links) // 2)))
+            case 5:
+                node.clock.leap(chance.uniform(0.0, 2 * LEASE_S))
+        time.sleep(chance.uniform(*FLAP_S))
+    yield 0.0
+    cluster.wires.mend()
+    for node in movable:
+        node.thaw()
+        node.start()
+
+
 # --- disks --------------------------------------------------------------------------------------------------
 
 
@@ -573,6 +605,7 @@ FAULTS = (
     Fault("kill-nameserver", KILL, kill_nameserver),
     Fault("kill-etcd", KILL, kill_etcd, etcd=True),
     Fault("kill-leader-of-new-topic", KILL, kill_leader_of_new_topic, solo=True),
+    Fault("storm", KILL, storm, solo=True),
     Fault("stop-leader", KILL, stop_leader, solo=True),
     Fault("wipe-leader", WIPE, wipe_leader, solo=True),
     Fault("wipe-follower", WIPE, wipe_follower, solo=True),
