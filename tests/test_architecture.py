@@ -56,7 +56,7 @@ ROOMS = {
         "produce",
         "replication",
         "cluster",
-        "controlled",
+        "controlled dledger",
         "admin",
         "remoting",
         "exporter broker",

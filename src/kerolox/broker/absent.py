@@ -30,10 +30,7 @@ DUPLICATION = (
     "it switches RocketMQ's copies off, for brokers that get theirs by other means: here whoever wants no "
     "followers starts none, and messages wait for none with brokerRole=ASYNC_MASTER"
 )
-DLEDGER = (
-    "brokers that elect their leader among themselves (DLedger) are not there yet; those under a controller "
-    "are: enableControllerMode"
-)
+DLEDGER = "the setting for DLedger groups is spelled enableDLegerCommitLog"
 ROCKSDB = "queues, offsets, timers and settings are files in this broker's store, not in RocksDB"
 POP = "messages are pulled here; POP, where the broker hands out single messages, is not there yet"
 LITE = "lite topics are not there yet"
@@ -48,7 +45,6 @@ SETTINGS: Mapping[str, Absent] = {
     "migrateAuthFromV1Enabled": Absent(OFF, ACCESS),
     "tls.config.file": Absent(("",), TLS_FILE),
     "duplicationEnable": Absent(OFF, DUPLICATION),
-    "enableDLegerCommitLog": Absent(OFF, DLEDGER),  # as RocketMQ spells it
     "enableDLedgerCommitLog": Absent(OFF, DLEDGER),
     "storeType": Absent(("", "default"), ROCKSDB),
     "configManagerVersion": Absent(("", "v1"), ROCKSDB),

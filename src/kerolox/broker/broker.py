@@ -25,6 +25,7 @@ from kerolox.broker.cluster.strict_locks import StrictLocks
 from kerolox.broker.cluster.table_copy import TableCopy
 from kerolox.broker.consume.room import Consuming
 from kerolox.broker.controlled.room import Controlled
+from kerolox.broker.dledger.room import DLedger
 from kerolox.broker.endpoints import Endpoints, join
 from kerolox.broker.exporter import exporter_of
 from kerolox.broker.figures.room import Figures
@@ -122,7 +123,10 @@ class Broker(CallerEvents):
         push(self.table_copy.close)
         self.table_copy.start()
         push(self.group_watch.close)
-        if self.controlled is None:
+        if self.dledger is not None:
+            push(self.dledger.close)
+            await self.dledger.start()  # the same
+        elif self.controlled is None:
             await self.registrations.start()
         else:
             push(self.controlled.close)
@@ -176,6 +180,7 @@ class Broker(CallerEvents):
             store_host=host,
             controlled=options.controlled,
             epoch_path=options.epoch_path or "",
+            alone=options.ledger_settings is None or len(options.ledger_settings.peers) == 1,
         )
         self.leadership = leadership_of(store, options)
         await store.open()
@@ -200,7 +205,8 @@ class Broker(CallerEvents):
         self.replication = replication = Replication(base, figures)
         self._stop.push_async_callback(replication.close)
         self.leadership.add(path, self.transactions, later.delays, later.timers)
-        self.leadership.copied_by(replication.leader)
+        if not self.options.ledger:
+            self.leadership.copied_by(replication.leader)
         if self.options.remote_escape:
             self.leadership.add_acting(escape, self.transactions, later.delays, later.timers)
         self.ports.followers.accept = replication.leader.accept
@@ -232,6 +238,18 @@ class Broker(CallerEvents):
             ask_who_leads = self.controlled.doubt
             self.controlled.hand_over.write = path.intake.write
             replication.controlled_status = self.controlled.status
+        self.dledger: DLedger | None = None
+        settings = self.options.ledger_settings
+        if settings is not None and len(settings.peers) > 1:
+            self.dledger = DLedger(
+                base,
+                figures,
+                settings,
+                host=self.ports.server.host,
+                took_role=self.registrations.begin,
+                ask_who_leads=self.registrations.register_all,
+            )
+            await self.dledger.bind()
         # Name servers see a dead leader's connection break, too: they know of another one, or of none.
         replication.follower.on_doubt.append(ask_who_leads)
         self.table_copy = TableCopy(
@@ -241,11 +259,11 @@ class Broker(CallerEvents):
             membership.groups,
             later.timers if self.options.timer_wheel else None,
             self.registrations.register_all,
-            lambda: replication.follower.agrees,
+            lambda: replication.follower.agrees if self.dledger is None else self.dledger.follows,
             self.clock,
             tls=self.options.own_tls,
             acting=self.options.acting,
-            electable=self.options.controlled,
+            electable=self.options.controlled or self.dledger is not None,
         )
         replication.follower.on_copying.append(self.table_copy.copy_now)
         self.group_watch = GroupWatch(
@@ -271,7 +289,7 @@ class Broker(CallerEvents):
         )
         nameservers = split_nameservers(self.options.nameservers)
         fellows = Fellows(replication.dialer, nameservers, self.options, self.address)
-        if self.controlled is None:
+        if self.controlled is None and self.dledger is None:
             second_leader = SecondLeader(fellows, self.leadership, replication.leader, str(self.store.root))
             self.registrations.before_whole = second_leader.check
         self.admin = Admin(
@@ -295,6 +313,8 @@ class Broker(CallerEvents):
         self.admin.runtime_info.more.append(replication.runtime_info)
         if self.controlled is not None:
             self.admin.runtime_info.more.append(self.controlled.runtime_info)
+        if self.dledger is not None:
+            self.admin.runtime_info.more.append(self.dledger.runtime_info)
         doors = (self.ports.handlers, self.ports.vip_handlers)
         self.exporter = exporter_of(
             base, tables, figures, later, self.transactions, self.producing, self.remoting, doors

@@ -132,6 +132,10 @@ class Leadership:
     def wait(self, why: str) -> None:
         """It has no role yet, for this reason."""
         self.waits_for = why
+        self.refuse(why)
+
+    def refuse(self, why: str) -> None:
+        """Take no message from this moment on: another one leads, or may. Then :meth:`follow` ends the parts."""
         self._store.state.set(Obstacle.FOLLOWER, why)
         self._store.state.reword(Obstacle.FOLLOWER, why)
 
@@ -296,7 +300,11 @@ class Leadership:
 
 
 def leadership_of(store: MessageStore, options: BrokerOptions) -> Leadership:
-    """As the options say. Under a controller it follows nobody until it is told whom, or that it leads."""
+    """As the options say. Under a controller, or in a DLedger group, it follows nobody until it is told whom,
+    or that it leads."""
+    if options.ledger_settings is not None:
+        alone = len(options.ledger_settings.peers) == 1
+        return Leadership(store, BrokerRole.ASYNC_MASTER if alone else BrokerRole.SLAVE)
     if not options.controlled:
         return Leadership(store, options.role, options.broker_id)
     leadership = Leadership(store, BrokerRole.SLAVE)
@@ -319,6 +327,12 @@ def role_asked(options: BrokerOptions, wanted: Mapping[str, str]) -> RoleChange 
             "the role is not changed: a controller says who leads (enableControllerMode). Ask it for another "
             "leader: kerolox controller elect",
         )
+    if options.ledger:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            "the role is not changed: the members of its DLedger group elect who leads "
+            "(enableDLegerCommitLog)",
+        )
     known = {spec.key: spec for spec in specs(BrokerOptions)}
     role = known["brokerRole"].parse(wanted.get("brokerRole", options.role.value), "update")
     follower_id = known["brokerId"].parse(wanted.get("brokerId", str(options.broker_id)), "update")
@@ -330,7 +344,20 @@ def role_asked(options: BrokerOptions, wanted: Mapping[str, str]) -> RoleChange 
 
 def check_role(options: BrokerOptions) -> None:
     """Raises OptionError for a follower that calls itself the leader's number, and for what does not go
-    together with a controller."""
+    together with a controller or a DLedger group."""
+    if options.ledger:
+        if options.controlled:
+            raise OptionError(
+                "enableControllerMode", True, "false with enableDLegerCommitLog: either a controller says "
+                "who leads, or the members of the group",
+            )  # fmt: skip
+        if options.acting:
+            raise OptionError(
+                "enableSlaveActingMaster", True, "false with enableDLegerCommitLog: another member is "
+                "elected, so nobody acts for a leader",
+            )  # fmt: skip
+        options.ledger_settings  # noqa: B018 — raises what is wrong with it
+        return
     if options.controlled:
         if options.acting:
             raise OptionError(

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kerolox.broker import absent
+from kerolox.errors import OptionError
 from kerolox.metric_text import MetricsExporter
 from kerolox.net.self_signed import NAME as SELF_SIGNED
 from kerolox.net.tls import ClientAuth, ClientTls, ServerTls, TlsMode
 from kerolox.options import Absent, option
 from kerolox.protocol.limits import INT32_MAX, INT64_MAX
+from kerolox.replication.dledger.settings import GroupSettings, GroupUnusable, parse_peers
 from kerolox.store.options import DAY_MS, HOUR_MS, StoreOptions
 
 # Never changed by a request, whatever configBlackList says.
@@ -297,6 +299,22 @@ class BrokerOptions(StoreOptions):
         key="storePathBrokerIdentity",
     )  # fmt: skip
 
+    # --- brokers of a DLedger group: enableDLegerCommitLog and dLegerSelfId are the store's --------
+    ledger_group: str = option(
+        "", "The DLedger group of this broker; brokerName if empty.", key="dLegerGroup"
+    )
+    ledger_peers: str = option(
+        "", "Its members, the same everywhere and for good: n0-host:port;n1-host:port;n2-host:port.",
+        key="dLegerPeers",
+    )  # fmt: skip
+    ledger_preferred: str = option(
+        "", "The member that should lead when it can, or several, joined by semicolons.",
+        key="preferredLeaderId",
+    )  # fmt: skip
+    ledger_batch_push: bool = option(
+        False, "A leader sends many messages in one request, which costs less.", key="enableBatchPush"
+    )
+
     accept_sends_from_ms: int = option(
         0,
         "Refuse messages before this wall time.",
@@ -534,6 +552,24 @@ class BrokerOptions(StoreOptions):
 
     def black_listed(self, key: str) -> bool:
         return key in ALWAYS_BLACK_LISTED or key in self.config_black_list.split(";")
+
+    @property
+    def ledger_settings(self) -> GroupSettings | None:
+        """The DLedger group of this broker; None without one. Raises OptionError."""
+        if not self.ledger:
+            return None
+        try:
+            settings = GroupSettings(
+                self.ledger_group or self.broker_name,
+                self.ledger_self_id,
+                parse_peers(self.ledger_peers),
+                preferred=tuple(name.strip() for name in self.ledger_preferred.split(";") if name.strip()),
+                batch_push=self.ledger_batch_push,
+            )
+            settings.follower_id  # noqa: B018 — its own id has to give one
+        except GroupUnusable as error:
+            raise OptionError(error.key, error.value, error.expected) from None
+        return settings
 
     @property
     def own_tls(self) -> ClientTls | None:

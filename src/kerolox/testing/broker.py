@@ -131,6 +131,8 @@ async def bury(broker: Broker) -> None:
     servers, replication = broker.ports.servers, broker.replication
     if broker.controlled is not None:
         await broker.controlled.controllers.close()
+    if broker.dledger is not None:
+        await broker.dledger.hang_up()
     for peer in [peer for server in servers for peer in server.peers]:
         peer.close("the broker was killed", at_once=True)
     for follower in list(replication.leader.followers):

@@ -38,8 +38,9 @@ class Replication:
         self.follower = Follower(
             base.store, options, base.clock, self.dialer, ha_address=ha_address, mode=self.epochs
         )
-        base.leadership.follow_by(self.follower)
-        base.leadership.on_leader.append(self._leader_changed)
+        if not options.ledger:  # members of a DLedger group push to each other
+            base.leadership.follow_by(self.follower)
+            base.leadership.on_leader.append(self._leader_changed)
         figures.metrics.more.append(self.metrics)
 
     @staticmethod

@@ -46,6 +46,10 @@ class Member:
         return Promise(self.term, self.voted_for)
 
     @property
+    def role_name(self) -> str:
+        return self.role.value
+
+    @property
     def is_leader(self) -> bool:
         return self.role is Role.LEADER
 

@@ -12,7 +12,13 @@ _SELF_ID = re.compile(r"[A-Za-z](\d+)")
 
 
 class GroupUnusable(KeroloxError):
-    """The settings of a group make no sense."""
+    """The settings of a group make no sense: the key that is wrong, its value, and what it should be."""
+
+    def __init__(self, key: str, value: str, expected: str) -> None:
+        super().__init__(f"{key}={value}: expected {expected}")
+        self.key = key
+        self.value = value
+        self.expected = expected
 
 
 @dataclass(frozen=True)
@@ -41,11 +47,13 @@ class GroupSettings:
     def __post_init__(self) -> None:
         if self.self_id not in self.peers:
             raise GroupUnusable(
-                f"dLegerSelfId {self.self_id!r} is not among dLegerPeers ({', '.join(self.peers)})"
+                "dLegerSelfId", self.self_id, f"one of the ids in dLegerPeers: {', '.join(self.peers)}"
             )
         unknown = [name for name in self.preferred if name not in self.peers]
         if unknown:
-            raise GroupUnusable(f"preferredLeaderId {unknown[0]!r} is not among dLegerPeers")
+            raise GroupUnusable(
+                "preferredLeaderId", unknown[0], f"ids in dLegerPeers: {', '.join(self.peers)}"
+            )
 
     @property
     def quorum(self) -> int:
@@ -65,7 +73,7 @@ class GroupSettings:
         """The broker's id while it follows: the number in its own id, and one."""
         match = _SELF_ID.fullmatch(self.self_id)
         if match is None:
-            raise GroupUnusable(f"dLegerSelfId {self.self_id!r}: one letter and a number, such as n0")
+            raise GroupUnusable("dLegerSelfId", self.self_id, "one letter and a number, such as n0")
         return int(match[1]) + 1
 
 
@@ -78,10 +86,10 @@ def parse_peers(text: str) -> dict[str, str]:
         name, separator, address = part.strip().partition("-")
         host, colon, port = address.rpartition(":")
         if not (name and separator and host and colon and port.isdigit() and 0 < int(port) < 65536):
-            raise GroupUnusable(f"dLegerPeers: {part.strip()!r} is not id-host:port")
+            raise GroupUnusable("dLegerPeers", part.strip(), "id-host:port, joined by semicolons")
         if name in peers:
-            raise GroupUnusable(f"dLegerPeers: {name!r} is there twice")
+            raise GroupUnusable("dLegerPeers", part.strip(), f"each id once, and {name} was there before")
         peers[name] = address
     if not peers:
-        raise GroupUnusable("dLegerPeers names nobody: expected n0-host:port;n1-host:port;n2-host:port")
+        raise GroupUnusable("dLegerPeers", text, "the members: n0-host:port;n1-host:port;n2-host:port")
     return peers

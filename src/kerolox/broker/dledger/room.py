@@ -1,0 +1,166 @@
+"""A broker of a DLedger group: its member, the member's port, and the broker's role that follows from it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from kerolox.broker.base import Base
+from kerolox.broker.dledger.leader_search import LeaderSearch
+from kerolox.broker.dledger.role_turns import RoleTurns
+from kerolox.broker.figures.metrics import MetricText
+from kerolox.broker.figures.room import Figures
+from kerolox.replication.dledger.group import LedgerGroup
+from kerolox.replication.dledger.port import MemberNetwork, MemberPort
+from kerolox.replication.dledger.settings import GroupSettings
+from kerolox.replication.dledger.term_file import Promise, TermFile
+
+log = logging.getLogger(__name__)
+
+
+class DLedger:
+    """``took_role`` hears when this broker has taken a role: name servers are told then. ``ask_who_leads``
+    asks them."""
+
+    def __init__(
+        self,
+        base: Base,
+        figures: Figures,
+        settings: GroupSettings,
+        *,
+        host: str,
+        took_role: Callable[[], None],
+        ask_who_leads: Callable[[], None],
+    ) -> None:
+        assert base.store.ledger is not None
+        self.settings = settings
+        self.group: LedgerGroup | None = None
+        self._store = base.store
+        self._ledger = base.store.ledger
+        self._leadership = base.leadership
+        self._clock = base.clock
+        self._took_role = took_role
+        self._ask_who_leads = ask_who_leads
+        self._file = TermFile(self._ledger.directory, base.store.files)
+        self._network = MemberNetwork(settings, base.clock)
+        self._port = MemberPort(settings, host=host, clock=base.clock)
+        self._turns: RoleTurns | None = None
+        self._search: LeaderSearch | None = None
+        figures.metrics.more.append(self.metrics)
+
+    async def bind(self) -> None:
+        """Take the member's port, or raise ListenFailed."""
+        await self._port.bind()
+
+    async def start(self) -> None:
+        """Vote, follow or lead from now on."""
+        loop, keeper = asyncio.get_running_loop(), self._store.keeper
+        promise = await loop.run_in_executor(keeper, self._file.load)
+
+        async def save(promise: Promise) -> None:
+            # To its end, also when the asker is gone: half of it could not be told from all of it.
+            await asyncio.shield(loop.run_in_executor(keeper, self._file.save, promise))
+
+        group = self.group = LedgerGroup(
+            self.settings,
+            self._ledger,
+            self._network,
+            promise,
+            save,
+            clock=self._clock,
+            chance=random.Random(),
+        )
+        self._search = LeaderSearch(self._leadership, group.member, self._clock, ask=self._ask_who_leads)
+        self._turns = RoleTurns(
+            self._store, self._ledger, self._leadership, group.member, self._clock, took_role=self._took
+        )
+        self._turns.start()
+        await self._port.start(group)
+        group.start()
+        log.info(
+            "ledger_member group=%r id=%r term=%d voted_for=%r entries=%d..%d members=%d",
+            self.settings.group, self.settings.self_id, promise.term, promise.voted_for,
+            self._ledger.begin_index, self._ledger.end_index, len(self.settings.peers),
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Neither vote nor push nor answer any more."""
+        if self._search is not None:
+            await self._search.close()
+        if self._turns is not None:
+            await self._turns.close()
+        if self.group is not None:
+            await self.group.close()
+        await self.hang_up()
+
+    async def hang_up(self) -> None:
+        """Close every connection to other members, at once."""
+        await self._network.close()
+        await self._port.close()
+
+    def _took(self) -> None:
+        self._took_role()
+        if self._search is not None:
+            self._search.look()
+
+    # --- for people and tools -----------------------------------------------------------------------------
+
+    @property
+    def follows(self) -> bool:
+        """Whether a leader is followed, whose log is the one this member has."""
+        return self.group is not None and self.group.member.is_follower
+
+    def runtime_info(self) -> dict[str, object]:
+        """How this member stands in its group, in words."""
+        if self.group is None:
+            return {}
+        member = self.group.member
+        told: dict[str, object] = {
+            "ledgerGroup": self.settings.group,
+            "ledgerId": self.settings.self_id,
+            "ledgerRole": member.role_name,
+            "ledgerTerm": member.term,
+            "ledgerLeader": member.leader or "",
+            "ledgerCommittedIndex": self._ledger.committed_index,
+            "ledgerEndIndex": self._ledger.end_index,
+        }
+        if self._leadership.waits_for:
+            told["waitsFor"] = self._leadership.waits_for
+        if member.is_leader:
+            told["ledgerFollowers"] = ";".join(
+                f"{peer}:{dispatcher.stage.value}:{dispatcher.acked}"
+                for peer, dispatcher in self.group.leading.dispatchers.items()
+            )
+        return told
+
+    def metrics(self, out: MetricText) -> None:
+        if self.group is None:
+            return
+        member, ledger = self.group.member, self._ledger
+        out.metric(
+            "kerolox_leads", "gauge", "Whether this broker leads its group.", [({}, self._leadership.leads)]
+        )
+        out.metric(
+            "kerolox_ledger_term", "gauge", "The term of this member's DLedger group.", [({}, member.term)]
+        )
+        out.metric(
+            "kerolox_ledger_end_index",
+            "gauge",
+            "The last entry of this member's log.",
+            [({}, ledger.end_index)],
+        )
+        out.metric(
+            "kerolox_ledger_committed_index", "gauge", "The last entry that a majority is known to have.",
+            [({}, ledger.committed_index)],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_ledger_follower_behind", "gauge", "Of a leader: entries that a member lacks.",
+            [({"member": peer}, one.lag) for peer, one in self.group.leading.dispatchers.items()],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_ledger_cuts_refused_total", "counter",
+            "Leaders that asked this member to drop entries that were committed.",
+            [({}, self.group.pushes.cuts_refused)],
+        )  # fmt: skip
