@@ -110,6 +110,8 @@ class Broker(CallerEvents):
         push(self.admin.close)
         await self.later.timers.open()
         push(self.later.timers.close)
+        if self.dledger is not None:
+            push(self.dledger.close)  # what the leader has taken may still be committed
         push(self.leadership.stop)
         await self._take_back()
         await self.leadership.start()
@@ -124,7 +126,7 @@ class Broker(CallerEvents):
         self.table_copy.start()
         push(self.group_watch.close)
         if self.dledger is not None:
-            push(self.dledger.close)
+            push(self.dledger.end_roles)
             await self.dledger.start()  # the same
         elif self.controlled is None:
             await self.registrations.start()
@@ -240,7 +242,7 @@ class Broker(CallerEvents):
             replication.controlled_status = self.controlled.status
         self.dledger: DLedger | None = None
         settings = self.options.ledger_settings
-        if settings is not None and len(settings.peers) > 1:
+        if settings is not None:
             self.dledger = DLedger(
                 base,
                 figures,

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -135,7 +136,7 @@ class Leadership:
         self.refuse(why)
 
     def refuse(self, why: str) -> None:
-        """Take no message from this moment on: another one leads, or may. Then :meth:`follow` ends the parts."""
+        """Take no message from this moment on: another one leads, or may. :meth:`follow` ends the parts."""
         self._store.state.set(Obstacle.FOLLOWER, why)
         self._store.state.reword(Obstacle.FOLLOWER, why)
 
@@ -302,9 +303,8 @@ class Leadership:
 def leadership_of(store: MessageStore, options: BrokerOptions) -> Leadership:
     """As the options say. Under a controller, or in a DLedger group, it follows nobody until it is told whom,
     or that it leads."""
-    if options.ledger_settings is not None:
-        alone = len(options.ledger_settings.peers) == 1
-        return Leadership(store, BrokerRole.ASYNC_MASTER if alone else BrokerRole.SLAVE)
+    if options.ledger:
+        return Leadership(store, BrokerRole.SLAVE)
     if not options.controlled:
         return Leadership(store, options.role, options.broker_id)
     leadership = Leadership(store, BrokerRole.SLAVE)
@@ -346,17 +346,7 @@ def check_role(options: BrokerOptions) -> None:
     """Raises OptionError for a follower that calls itself the leader's number, and for what does not go
     together with a controller or a DLedger group."""
     if options.ledger:
-        if options.controlled:
-            raise OptionError(
-                "enableControllerMode", True, "false with enableDLegerCommitLog: either a controller says "
-                "who leads, or the members of the group",
-            )  # fmt: skip
-        if options.acting:
-            raise OptionError(
-                "enableSlaveActingMaster", True, "false with enableDLegerCommitLog: another member is "
-                "elected, so nobody acts for a leader",
-            )  # fmt: skip
-        options.ledger_settings  # noqa: B018 — raises what is wrong with it
+        _check_ledger(options)
         return
     if options.controlled:
         if options.acting:
@@ -371,3 +361,27 @@ def check_role(options: BrokerOptions) -> None:
         raise OptionError("brokerId", options.broker_id, "0 or more without enableControllerMode")
     if options.role is BrokerRole.SLAVE and not options.broker_id:
         raise OptionError("brokerId", 0, "1 or more with brokerRole=SLAVE: Slave's brokerId must be > 0")
+
+
+def _check_ledger(options: BrokerOptions) -> None:
+    for key, asked, why in (
+        ("enableControllerMode", options.controlled, "one of the two says who leads"),
+        ("enableSlaveActingMaster", options.acting, "the group elects a member that leads"),
+        ("enabledAppendPropCRC", options.record_crc, "records of DLedger logs have none"),
+        ("enableMultiDispatch", options.multi_dispatch, "messages of DLedger logs go into no light queues"),
+    ):
+        if asked:
+            raise OptionError(key, True, f"false with enableDLegerCommitLog: {why}")
+    options.ledger_settings  # noqa: B018 — raises what is wrong with it
+    # Entries and records never lie in one directory.
+    plain = options.commit_log_paths or os.path.join(options.store_path, "commitlog")
+    both = _places(options.ledger_paths) & (_places(plain) | _places(options.read_only_paths))
+    if both:
+        raise OptionError(
+            "storePathDLedgerCommitLog", options.ledger_paths,
+            f"other directories than storePathCommitLog has: {', '.join(sorted(both))}",
+        )  # fmt: skip
+
+
+def _places(text: str) -> set[str]:
+    return {os.path.abspath(word.strip()) for word in text.split(",") if word.strip()}

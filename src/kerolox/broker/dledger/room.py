@@ -10,14 +10,16 @@ from collections.abc import Callable
 from kerolox.broker.base import Base
 from kerolox.broker.dledger.leader_search import LeaderSearch
 from kerolox.broker.dledger.role_turns import RoleTurns
-from kerolox.broker.figures.metrics import MetricText
 from kerolox.broker.figures.room import Figures
+from kerolox.metric_text import MetricText
 from kerolox.replication.dledger.group import LedgerGroup
 from kerolox.replication.dledger.port import MemberNetwork, MemberPort
 from kerolox.replication.dledger.settings import GroupSettings
 from kerolox.replication.dledger.term_file import Promise, TermFile
 
 log = logging.getLogger(__name__)
+
+ALONE_S = 10.0  # a group of one elects itself sooner
 
 
 class DLedger:
@@ -48,6 +50,7 @@ class DLedger:
         self._port = MemberPort(settings, host=host, clock=base.clock)
         self._turns: RoleTurns | None = None
         self._search: LeaderSearch | None = None
+        self._led = asyncio.Event()
         figures.metrics.more.append(self.metrics)
 
     async def bind(self) -> None:
@@ -84,13 +87,32 @@ class DLedger:
             self.settings.group, self.settings.self_id, promise.term, promise.voted_for,
             self._ledger.begin_index, self._ledger.end_index, len(self.settings.peers),
         )  # fmt: skip
+        if self._ledger.alone:
+            log.warning(
+                "ledger_alone group=%r id=%r next='a group of one has no redundancy: what its disk loses is "
+                "lost. Name three members in dLegerPeers, or let a controller elect leaders'",
+                self.settings.group, self.settings.self_id,
+            )  # fmt: skip
+            await self._lead_alone()
 
-    async def close(self) -> None:
-        """Neither vote nor push nor answer any more."""
+    async def _lead_alone(self) -> None:
+        """Nobody has to be waited for: who started this broker finds it leading."""
+        try:
+            async with asyncio.timeout(ALONE_S):
+                await self._led.wait()
+        except TimeoutError:
+            log.warning("ledger_no_leader group=%r next='it goes on trying'", self.settings.group)
+
+    async def end_roles(self) -> None:
+        """Take no more roles: the broker closes."""
         if self._search is not None:
             await self._search.close()
         if self._turns is not None:
             await self._turns.close()
+
+    async def close(self) -> None:
+        """Neither vote nor push nor answer any more."""
+        await self.end_roles()
         if self.group is not None:
             await self.group.close()
         await self.hang_up()
@@ -101,6 +123,8 @@ class DLedger:
         await self._port.close()
 
     def _took(self) -> None:
+        if self._leadership.leads:
+            self._led.set()
         self._took_role()
         if self._search is not None:
             self._search.look()

@@ -94,7 +94,10 @@ class SendRuns:
         ]
         # What all messages need makes none of them plain.
         self._possible = (
-            not options.record_crc and not options.multi_dispatch and not any(word in added for word in STOPS)
+            not options.record_crc
+            and not options.multi_dispatch
+            and not options.ledger  # records of a run lie one behind the other
+            and not any(word in added for word in STOPS)
         )
 
     def add_to(self, handlers: RemotingHandlers, lane: Lane) -> None:
