@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--elections", action="store_true", help="controllers alone, without messages")
     parser.add_argument("--mutant", choices=sorted(mutants.MUTANTS), help="break the product on purpose")
+    parser.add_argument("--until-found", action="store_true", help="end with the first failure")
     parser.add_argument("--replay", type=int, metavar="SEED")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -51,7 +52,9 @@ def main() -> None:
         if total.schedules % 500 == 0:
             taken_s = time.monotonic() - began_s
             progress(f"{total.schedules} schedules in {taken_s:.0f} s, {len(total.failed)} failed")
-        if len(total.failed) >= FAILURES_MAX:
+            if args.out is not None:
+                args.out.write_text(json.dumps(total.told(taken_s, args), indent=2) + "\n")
+        if len(total.failed) >= (1 if args.until_found else FAILURES_MAX):
             break
     told = total.told(time.monotonic() - began_s, args)
     progress(json.dumps(told, indent=2))
@@ -104,7 +107,7 @@ class Totals:
         self.failed: dict[int, list[str]] = {}
         self.faults: Counter[str] = Counter()
         self.sends: Counter[str] = Counter()
-        self.seen = self.elections = self.steps = 0
+        self.seen = self.elections = self.steps = self.needs_people = 0
         self.virtual_s = self.cpu_s = 0.0
         self.settled_s: list[float] = []
 
@@ -113,6 +116,7 @@ class Totals:
         self.faults += outcome.faults
         self.sends += outcome.sends
         self.seen += outcome.seen
+        self.needs_people += outcome.needs_people
         self.elections += outcome.elections
         self.steps += outcome.steps
         self.virtual_s += outcome.virtual_s
@@ -127,6 +131,7 @@ class Totals:
             "what": "controllers alone" if args.elections else "controllers and whole brokers",
             "schedules": self.schedules,
             "first_seed": args.seed_from,
+            "need_people": self.needs_people,
             "failed": {str(seed): wrong[:3] for seed, wrong in sorted(self.failed.items())},
             "faults": sum(self.faults.values()),
             "faults_by_kind": dict(sorted(self.faults.items())),

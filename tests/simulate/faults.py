@@ -157,13 +157,27 @@ class Faults:
         for node in killed:
             node.host.end()
             ends.append(self._taken(node))
+        return ",".join(node.host.name for node in killed), self._one_by_one(ends)
+
+    def _blackout(self) -> tuple[str, End] | None:
+        """All brokers lose power at once, and come back one after the other."""
+        lost = [node for node in self.brokers if node.host.is_up and node.host.name not in self._busy]
+        if not lost:
+            return None
+        ends = []
+        for node in lost:
+            node.power_off(self.chance.randrange(1 << 30))
+            ends.append(self._taken(node))
+        return ",".join(node.host.name for node in lost), self._one_by_one(ends)
+
+    def _one_by_one(self, ends: list[End]) -> End:
         self.chance.shuffle(ends)
 
         def end() -> None:
             for number, back in enumerate(ends):
                 self.world.loop.call_later(number * self.chance.uniform(0, 2), back)
 
-        return ",".join(node.host.name for node in killed), end
+        return end
 
     def _power(self) -> tuple[str, End] | None:
         node = self._one([*self.brokers, *self.controllers])
@@ -335,5 +349,6 @@ OF_CONTROLLERS = (
     "kill", "kill_controller", "kill_all", "power", "pause", "engine", "clock", "isolate", "split", "one_way",
     "ring", "from_controllers", "reset", "slow",
 )  # fmt: skip
-OF_BROKERS = ("brokers_apart",)
+OF_BROKERS = ("brokers_apart", "blackout")
+OF_POWER = ("power", "blackout")
 OF_DISKS = ("wipe", "full", "torn", "unflushed", "slow_disk")

@@ -82,6 +82,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.errors: list[str] = []  # exceptions nobody took
         self._now_s = 0.0
         self._made = 0
+        self._timers = 0
+        self._heap: list[tuple[float, int, asyncio.TimerHandle]] = []
         self.set_exception_handler(self._note)
         self.set_debug(False)
 
@@ -90,19 +92,27 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now_s
 
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        # Timers of one moment come in the order they were set.
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers += 1
+        heapq.heappush(self._heap, (when, self._timers, timer))
+        return timer
+
     def _run_once(self) -> None:
-        scheduled, ready = self._scheduled, self._ready  # type: ignore[attr-defined]
+        heap, ready = self._heap, self._ready  # type: ignore[attr-defined]
         if not ready and not self._stopping:  # type: ignore[attr-defined]
-            while scheduled and scheduled[0]._cancelled:
-                heapq.heappop(scheduled)._scheduled = False
-            if not scheduled:
+            while heap and heap[0][2]._cancelled:
+                heapq.heappop(heap)
+            if not heap:
                 raise Stuck("nothing is left to happen")
-            self._now_s = max(self._now_s, scheduled[0]._when)
-        while scheduled and scheduled[0]._when <= self._now_s:
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
-            if not handle._cancelled:
-                ready.append(handle)
+            self._now_s = max(self._now_s, heap[0][0])
+        while heap and heap[0][0] <= self._now_s:
+            timer = heapq.heappop(heap)[2]
+            if not timer._cancelled:
+                ready.append(timer)
         todo = len(ready)
         self.steps += todo
         if self.steps > STEPS_MAX:
@@ -225,7 +235,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def close(self) -> None:
         self._ready.clear()  # type: ignore[attr-defined]
-        self._scheduled.clear()  # type: ignore[attr-defined]
+        self._heap.clear()
         super().close()
 
 

@@ -11,6 +11,13 @@ from unittest import mock
 import msgspec
 
 from kerolox.controller import decide, election, term
+from kerolox.replication import follower
+from kerolox.replication.epoch_agreement import Agreement
+from kerolox.replication.epoch_history import EpochHistory
+from kerolox.replication.in_sync_set import InSyncSet
+from kerolox.store.log.acks import Acks
+from kerolox.store.log.set_copies import ALL, SetCopies
+from kerolox.store.opening import Opening
 
 Patch = tuple[Any, str, Any]
 
@@ -53,10 +60,81 @@ def _told_before_it_is_committed() -> list[Patch]:
     return [(term.Term, "change", change)]
 
 
+def _out_of_the_set_before_it_is_agreed() -> list[Patch]:
+    """A leader counts the set it has asked for, not the one the controller has."""
+
+    def union(self: Any) -> Any:
+        return self.members if self._asked is None else self._asked
+
+    return [(InSyncSet, "_union", property(union))]
+
+
+def _into_the_set_without_counting() -> list[Patch]:
+    """A leader counts who is taken into the set when it has heard that it was."""
+
+    def counts(self: Any) -> Any:
+        asked, joining = self._asked, self._joining
+        self._asked, self._joining = None, {}
+        try:
+            count(self)
+        finally:
+            self._asked, self._joining = asked, joining
+
+    count = InSyncSet._count
+    return [(InSyncSet, "_count", counts)]
+
+
+def _nobody_is_waited_for() -> list[Patch]:
+    """A leader acknowledges what it has written."""
+    return [
+        (SetCopies, "having", lambda self, offset: ALL),
+        (SetCopies, "reached", lambda self, count: self._progress.committed),
+    ]
+
+
+def _followers_do_not_flush() -> list[Patch]:
+    """A follower says that it has what is not on its disk yet."""
+    return [(Acks, "own_end", lambda self, progress: progress.committed)]
+
+
+def _epochs_do_not_begin() -> list[Patch]:
+    """Who is elected writes on in the epoch that is the last in its log."""
+
+    async def begin(self: Any, number: int, start: int) -> None:
+        if not self.entries:
+            await began(self, number, start)
+
+    began = EpochHistory.begin
+    return [(EpochHistory, "begin", begin)]
+
+
+def _nothing_is_cut() -> list[Patch]:
+    """A follower keeps what its leader does not have."""
+
+    def agreement(store: Any, own: Any, leader: Any) -> Any:
+        found = agreed(store, own, leader)
+        return found if found.takes_epochs else Agreement(store.log.max_offset)
+
+    agreed = follower.agreement
+    return [(follower, "agreement", agreement)]
+
+
+def _all_is_confirmed_at_the_start() -> list[Patch]:
+    """A broker that starts shows all that is in its log."""
+    return [(Opening, "_confirmed", lambda self, known, found: found.end)]
+
+
 MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "anybody_is_elected": _anybody_is_elected,
     "sets_are_not_fenced": _sets_are_not_fenced,
     "told_before_it_is_committed": _told_before_it_is_committed,
+    "out_of_the_set_before_it_is_agreed": _out_of_the_set_before_it_is_agreed,
+    "into_the_set_without_counting": _into_the_set_without_counting,
+    "nobody_is_waited_for": _nobody_is_waited_for,
+    "followers_do_not_flush": _followers_do_not_flush,
+    "epochs_do_not_begin": _epochs_do_not_begin,
+    "nothing_is_cut": _nothing_is_cut,
+    "all_is_confirmed_at_the_start": _all_is_confirmed_at_the_start,
 }
 
 
