@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from tests.rig.netns import call
+from tests.rig.netns import NoNamespaces, call
 
 CLONE_NEWNS = 0x20000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
@@ -30,8 +30,11 @@ class Disks:
     def __enter__(self) -> Disks:
         self._before = os.open(OWN, os.O_RDONLY)
         self._where = os.getcwd()
-        call("unshare", CLONE_NEWNS)
-        _mount("none", "/", "", MS_REC | MS_PRIVATE, "")
+        try:
+            call("unshare", CLONE_NEWNS)
+            _mount("none", "/", "", MS_REC | MS_PRIVATE, "")
+        except OSError as error:
+            raise NoNamespaces(f"this process may not mount disks of its own: {error}") from error
         return self
 
     def __exit__(

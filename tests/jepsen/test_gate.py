@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from kerolox.testing.etcd import find_etcd
+from tests.rig.loads import Load
 
-from .cluster import BY_ETCD, EMBEDDED, NAMESERVER, Violation
+from .cluster import BY_ETCD, EMBEDDED, NAMESERVER, Ground, Violation
 from .faults import FAULTS, KINDS, TORN, Fault
 from .history import ClusterHistory
 from .nodes import NAMESERVER_PORT
-from .stage import our_load, standing
+from .stage import our_load
 from .story import Life, Tally, live, plan
-from .wires import Wires
 
 SEED = 7
 # Three of each kind, most of them two at a time; those that destroy data alone.
@@ -44,50 +44,49 @@ def kinds(tally: Tally) -> set[tuple[str, int]]:
     return {(kind, count) for kind, count in told.items() if count}
 
 
-def run(life: Life, wires: Wires, folder: Path) -> Tally:
+def run(life: Life, ground: Ground, folder: Path) -> Tally:
     tally = Tally()
-    nameserver = f"{wires.ips[NAMESERVER]}:{NAMESERVER_PORT}"
-    with standing(wires, folder) as ground:
+    nameserver = f"{ground.wires.ips[NAMESERVER]}:{NAMESERVER_PORT}"
 
-        def make_loads(topic: str, history: ClusterHistory):  # type: ignore[no-untyped-def]
-            return our_load(ground, nameserver, topic, history, SEED)
+    def make_loads(topic: str, history: ClusterHistory) -> Sequence[Load]:
+        return our_load(ground, nameserver, topic, history, SEED)
 
-        live(life, folder / "cluster", ground, make_loads, tally)
+    live(life, folder / "cluster", ground, make_loads, tally)
     return tally
 
 
 @pytest.mark.timeout(180)
-def test_a_group_keeps_its_word_under_faults_of_every_kind(wires: Wires, tmp_path: Path) -> None:
-    tally = run(Life(SEED, 0, EMBEDDED, False, turns(*GATE)), wires, tmp_path)
+def test_a_group_keeps_its_word_under_faults_of_every_kind(ground: Ground, tmp_path: Path) -> None:
+    tally = run(Life(SEED, 0, EMBEDDED, False, turns(*GATE)), ground, tmp_path)
     assert kinds(tally) == {(kind, 3) for kind in KINDS if kind != TORN}
     assert tally.elections > 5
     assert tally.sends["ours", "SEND_OK"] > 100
 
 
 @pytest.mark.timeout(120)
-def test_power_that_takes_pages_with_it_takes_nothing_acknowledged(wires: Wires, tmp_path: Path) -> None:
-    tally = run(Life(SEED, 1, EMBEDDED, True, turns(*TORN_GATE)), wires, tmp_path)
+def test_power_that_takes_pages_with_it_takes_nothing_acknowledged(ground: Ground, tmp_path: Path) -> None:
+    tally = run(Life(SEED, 1, EMBEDDED, True, turns(*TORN_GATE)), ground, tmp_path)
     assert kinds(tally) == {(TORN, 3)}
 
 
 @pytest.mark.timeout(120)
-def test_controllers_with_etcd_go_on_when_one_dies_and_when_etcd_does(wires: Wires, tmp_path: Path) -> None:
+def test_controllers_with_etcd_go_on_when_one_dies_and_when_etcd_does(ground: Ground, tmp_path: Path) -> None:
     if find_etcd() is None:
         message = "NO ETCD: CONTROLLERS THAT SHARE THEIR STATE ARE NOT TESTED"
         if os.environ.get("KEROLOX_REQUIRE_ETCD") == "1":
             pytest.fail(message, pytrace=False)
         pytest.skip(message)
-    tally = run(Life(SEED, 2, BY_ETCD, False, turns(*ETCD_GATE)), wires, tmp_path)
+    tally = run(Life(SEED, 2, BY_ETCD, False, turns(*ETCD_GATE)), ground, tmp_path)
     assert tally.total == 3
 
 
 @pytest.mark.timeout(120)
-def test_a_leader_that_does_not_wait_is_found_out(wires: Wires, tmp_path: Path) -> None:
+def test_a_leader_that_does_not_wait_is_found_out(ground: Ground, tmp_path: Path) -> None:
     """It acknowledges what it has alone, also when another one was elected meanwhile: that is cut off."""
     hasty = (("allAckInSyncStateSet", "false"), ("inSyncReplicas", 1), ("controllerLeaseEnable", "false"))
     life = Life(SEED, 3, EMBEDDED, False, turns(["leader-with-clients-only-for-long"]), settings=hasty)
     with pytest.raises(Violation) as found:
-        run(life, wires, tmp_path)
+        run(life, ground, tmp_path)
     assert "is missing" in str(found.value) or "is another message" in str(found.value)
 
 
