@@ -83,6 +83,30 @@ async def test_what_is_acknowledged_is_at_all_of_the_set(tmp_path: Path) -> None
         assert told == [Safe.YES, Safe.YES]
 
 
+async def test_a_follower_is_taken_in_while_messages_come(tmp_path: Path) -> None:
+    """It is never level with the leader: there is always something on its way."""
+    async with group(tmp_path) as (one, two):
+        await one.lead(1)
+        put(one.store, 1000)
+        level = 0
+
+        async def load() -> None:
+            nonlocal level
+            while True:
+                put(one.store, 3)
+                await asyncio.sleep(0)
+                level += any(status.acked == one.store.log.max_offset for status in one.in_sync.status()[1:])
+
+        writing = asyncio.ensure_future(load())
+        try:
+            await two.follow(one)
+            await in_sync(one, 1, 2)
+        finally:
+            writing.cancel()
+        assert level == 0, "it was level, so this shows nothing"
+        await two.has(one)
+
+
 async def test_the_role_moves_and_the_old_leader_is_cut(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -351,7 +351,7 @@ def test_whoever_is_elected_has_all_that_was_confirmed(seed: int) -> None:
     assert len(sets) > 3, "the set hardly changed"
     # In the end all that is left is in the set, and all is confirmed: nothing is stuck.
     for _ in range(4):
-        model.rig.advance(module.JOIN_S + module.JOIN_AGAIN_S)
+        model.rig.advance(module.JOIN_S + module.JOIN_AGAIN_MAX_S)
         for id in model.connected:
             model.copy(id, 1 << 20)
         model.ask()

@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 JOIN_GAP_BYTES = 4 << 20  # who lacks more is not waited for
 JOIN_S = 1.0  # nor for longer than this
-JOIN_AGAIN_S = 5.0  # who did not come that far is not waited for again so soon
+JOIN_AGAIN_S = 1.0  # who did not come that far is not waited for again so soon; then twice as long
+JOIN_AGAIN_MAX_S = 30.0
 MEMBERS_MAX = 65  # of a set, the leader counted
 NOTHING_YET = -1
 
@@ -51,6 +52,12 @@ class _Follower:
     caught_up: bool = False  # at some time since it is connected
     there_s: float = 0.0  # when it last had all there was
     not_before_s: float = 0.0  # it is not waited for
+    again_s: float = JOIN_AGAIN_S  # for so long the next time
+
+    def not_now(self, now_s: float) -> None:
+        """It was waited for in vain."""
+        self.not_before_s = now_s + self.again_s
+        self.again_s = min(JOIN_AGAIN_MAX_S, self.again_s * 2)
 
 
 class InSyncSet:
@@ -132,7 +139,7 @@ class InSyncSet:
         if self.leads and self._asked is not None:
             for one in self._asked - self.members:
                 if one in self._followers:
-                    self._followers[one].not_before_s = self._clock.monotonic_s() + JOIN_AGAIN_S
+                    self._followers[one].not_now(self._clock.monotonic_s())
             self._asked = None
             self._count()
 
@@ -299,7 +306,7 @@ class InSyncSet:
         for id, until_s in list(self._joining.items()):
             if until_s <= now_s:
                 del self._joining[id]
-                self._followers[id].not_before_s = now_s + JOIN_AGAIN_S
+                self._followers[id].not_now(now_s)
         if self._joining:
             self._set_timer(JOIN_S)
         self._count()
