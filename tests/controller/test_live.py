@@ -8,7 +8,13 @@ from typing import Any, cast
 import pytest
 
 from kerolox.controller import live as live_module
-from kerolox.controller.live import HEARTBEAT_TIMEOUT_S, TIMEOUT_S_MAX, TIMEOUT_S_MIN, LiveTable
+from kerolox.controller.live import (
+    HEARTBEAT_TIMEOUT_S,
+    LOST_LATELY_S,
+    TIMEOUT_S_MAX,
+    TIMEOUT_S_MIN,
+    LiveTable,
+)
 from kerolox.controller.requests import LastSign
 from kerolox.testing.clock import ManualClock
 
@@ -110,6 +116,23 @@ async def test_who_leads_anew_knows_nothing_of_those_it_has_not_heard_since() ->
     assert table.view([A]).gone == {(A, 4)}  # its whole time has passed under this one
     await clock.advance(5)
     assert table.view([A]).is_settled
+
+
+async def test_who_leads_anew_knows_of_those_that_have_just_hung_up() -> None:
+    """The controller that led is gone, and with it maybe the machine of a master."""
+    clock = ManualClock()
+    table = LiveTable(clock)
+    await clock.advance(HEARTBEAT_TIMEOUT_S)
+    table.hear((A, 1), ONE, LastSign())
+    table.hear((A, 2), OTHER, LastSign())
+    table.lose(ONE)
+    await clock.advance(LOST_LATELY_S - 1)
+    table.lose(OTHER)
+    await clock.advance(2)
+    table.begin()
+    assert table.view([A]).gone == {(A, 2)}
+    table.hear((A, 2), OTHER, LastSign())
+    assert table.view([A]).gone == set()
 
 
 async def test_there_is_room_for_so_many(

@@ -1,8 +1,9 @@
 """The servers of a cluster on one machine: each a process, started again when it ends by itself.
 
-Leaders stop before followers, so that those get what was sent last; replicas under a controller stop
-together. Controllers stop when no broker is left, and name servers when nobody is left to register. A server
-whose parent is gone stops by itself: nobody would start it again.
+Leaders stop before followers, so that those get what was sent last. Controllers stop before their brokers,
+which would be elected one after the other while they stop, and in the end one alone would be in sync. Name
+servers stop when nobody is left to register. A server whose parent is gone stops by itself: nobody would
+start it again.
 """
 
 from __future__ import annotations
@@ -212,8 +213,8 @@ class ClusterServers:
     async def stop(self) -> None:
         leaders = [one for one in self.all if one.leads]
         followers = [one for one in self._of("broker") if one not in leaders]
-        others = map(self._of, ("controller", "etcd-member", "nameserver"))
-        for group in (leaders, followers, *others):
+        others = map(self._of, ("etcd-member", "nameserver"))
+        for group in (self._of("controller"), leaders, followers, *others):
             await asyncio.gather(*(one.stop() for one in group))
             self.write()
 

@@ -154,7 +154,7 @@ async def _run(folder: ClusterFolder, servers: ClusterServers, lock: int, events
             events.up(servers.entries())
             await servers.keep(lock, told)
     finally:
-        events.note("Stopping: leaders first, then followers, then the others.")
+        events.note("Stopping: controllers and leaders first, then followers, then the others.")
         await servers.stop()
     events.tell("stopped", {})
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import asyncio
 
 READY_S = 60.0
-STOP_S = 20.0
+STOP_S = 1.0  # when all stop, one that leads looks for 6 s for another to lead; a kill loses nothing
 LOOK_S = 0.05
 PARENT_LOOK_S = 0.5
 _SET_PARENT_DEATH_SIGNAL = 1  # of Linux's prctl

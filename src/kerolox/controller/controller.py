@@ -179,7 +179,7 @@ class Controller(CallerEvents):
         async for leader in self._carrier.watch():
             self.leading = leader
             if self._term is not None and (leader is None or leader.token != self._term.token):
-                self._step_down("another one leads")
+                self._step_down("nobody leads" if leader is None else "another one leads")
 
     async def _campaign(self) -> None:
         """Lead, whenever that is possible."""

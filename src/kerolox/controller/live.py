@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_TIMEOUT_S = 10.0  # of a broker that does not say; RocketMQ's brokers say the same
 TIMEOUT_S_MIN, TIMEOUT_S_MAX = 0.1, 600.0  # that a broker may ask for
+LOST_LATELY_S = 5.0  # a broker that lives connects again within a second
 LIVE_MAX = 10_000  # brokers; others are not heard
 
 ReplicaKey = tuple[str, int]  # group and id
@@ -43,7 +44,8 @@ class LiveTable:
         self._groups: dict[str, dict[int, LiveBroker]] = {}
         self._count = 0
         self._is_full = False
-        self._gone: set[ReplicaKey] = set()  # heard and lost before it was settled
+        self._lost: dict[ReplicaKey, float] = {}  # closed its connection, and when
+        self._silent: set[ReplicaKey] = set()  # heard since it began, and not any more before it was settled
         self._before: set[ReplicaKey] = set()  # last heard before its controller began to lead
 
     def __len__(self) -> int:
@@ -54,9 +56,12 @@ class LiveTable:
         return self._clock.monotonic_s() - self._began_s >= HEARTBEAT_TIMEOUT_S
 
     def begin(self) -> None:
-        """This controller leads from now on. Who was not heard before may be there all the same."""
+        """This controller leads from now on. Who was not heard before may be there all the same: another
+        controller may have heard it, and told it so, until now. But whose connections have just closed is
+        gone, for it would have come again."""
         self._began_s = self._clock.monotonic_s()
-        self._gone.clear()
+        self._silent.clear()
+        self._forget_lost(LOST_LATELY_S)
         self._before = {key for key, _ in self._all()}
 
     def hear(self, key: ReplicaKey, caller: Caller, sign: LastSign, timeout_s: float | None = None) -> None:
@@ -76,7 +81,8 @@ class LiveTable:
         if timeout_s is None or timeout_s <= 0:
             timeout_s = HEARTBEAT_TIMEOUT_S
         timeout_s = min(max(timeout_s, TIMEOUT_S_MIN), TIMEOUT_S_MAX)
-        self._gone.discard(key)
+        self._lost.pop(key, None)
+        self._silent.discard(key)
         self._before.discard(key)
         self._count += id not in brokers
         self._groups[group] = brokers
@@ -95,16 +101,20 @@ class LiveTable:
     def lose(self, caller: Caller) -> list[ReplicaKey]:
         """A connection has closed: its brokers are gone, unless they have spoken over another one since."""
         lost = [key for key, broker in self._all() if broker.caller is caller]
-        self._before.difference_update(lost)
-        return self._drop(lost)
+        self._drop(lost)
+        self._forget_lost(HEARTBEAT_TIMEOUT_S)
+        now_s = self._clock.monotonic_s()
+        self._lost.update((key, now_s) for key in lost[: LIVE_MAX - len(self._lost)])
+        return lost
 
     def expire(self) -> list[tuple[ReplicaKey, Caller]]:
         """Those that were silent for too long are gone. Who, and the connections they had."""
         now_s = self._clock.monotonic_s()
         quiet = [(key, one.caller) for key, one in self._all() if not _lives(one, now_s)]
         self._drop([key for key, _ in quiet])
-        # Another controller may have heard those, and told them so, until this one began.
-        self._gone -= self._before
+        self._silent.update(key for key, _ in quiet if key not in self._before)
+        if self.is_settled:
+            self._silent.clear()
         return quiet
 
     def counts(self) -> dict[str, int]:
@@ -122,14 +132,18 @@ class LiveTable:
             group: {id: one.sign for id, one in self._groups.get(group, {}).items() if _lives(one, now_s)}
             for group in groups
         }
-        return LiveBrokers(signs, self.is_settled, frozenset(self._gone))
+        return LiveBrokers(signs, self.is_settled, frozenset(self._silent.union(self._lost)))
 
     def _all(self) -> Iterator[tuple[ReplicaKey, LiveBroker]]:
         for group, brokers in self._groups.items():
             for id, broker in brokers.items():
                 yield (group, id), broker
 
-    def _drop(self, gone: list[ReplicaKey]) -> list[ReplicaKey]:
+    def _forget_lost(self, age_s: float) -> None:
+        now_s = self._clock.monotonic_s()
+        self._lost = {key: lost_s for key, lost_s in self._lost.items() if now_s - lost_s <= age_s}
+
+    def _drop(self, gone: list[ReplicaKey]) -> None:
         for group, id in gone:
             del self._groups[group][id]
             self._count -= 1
@@ -137,11 +151,6 @@ class LiveTable:
                 del self._groups[group]
         if gone:
             self._is_full = False
-        if self.is_settled:
-            self._gone.clear()
-        else:
-            self._gone.update(gone[: LIVE_MAX - len(self._gone)])
-        return gone
 
 
 def _lives(broker: LiveBroker, now_s: float) -> bool:

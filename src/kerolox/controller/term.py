@@ -71,7 +71,7 @@ class Term:
             raise
         except KeroloxError as error:
             log.warning(
-                "not_committed group=%r error=%r next='the broker asks again; look at the disk'",
+                "not_committed group=%r error=%r next='the broker asks again; look at the disk or at etcd'",
                 name,
                 str(error),
             )
