@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from .cluster import BY_ETCD, LEASE_S, LOG_FILE_BYTES, Cluster
+from .cluster import BY_ETCD, LEASE_S, LOG_FILE_BYTES, SYNC_FLUSH, Cluster
 from .nodes import Node
 from .wires import CLIENTS, Link, between, both_ways
 
@@ -544,6 +544,18 @@ def power_of_follower(cluster: Cluster, chance: random.Random) -> Lasting:
     yield from _powerless(cluster, chance, chance.choice(cluster.followers()))
 
 
+def power_of_many(cluster: Cluster, chance: random.Random) -> Lasting:
+    """All at once, if what is acknowledged is on their disks; else all but the leader."""
+    nodes = cluster.brokers if cluster.flush == SYNC_FLUSH else cluster.followers()
+    nodes = chance.sample(nodes, len(nodes))
+    cluster.step(f"{[node.name for node in nodes]} lose their power")
+    for node in nodes:
+        node.lose_power(chance.randrange(1 << 30))
+    yield chance.choice((0.0, short_or_long(chance)))
+    for node in chance.sample(nodes, len(nodes)):
+        node.start()
+
+
 def power_under_load(cluster: Cluster, chance: random.Random) -> Lasting:
     """A follower, twice: the second time while it copies what it lacks."""
     node = chance.choice(cluster.followers())
@@ -617,6 +629,7 @@ FAULTS = (
     Fault("full-disk-and-kill", FULL, full_disk_and_kill, solo=True, powered=False),
     Fault("power-of-leader", TORN, power_of_leader, solo=True, powered=True),
     Fault("power-of-follower", TORN, power_of_follower, solo=True, powered=True),
+    Fault("power-of-many", TORN, power_of_many, solo=True, powered=True),
     Fault("power-of-follower-twice", TORN, power_under_load, solo=True, powered=True),
 )
 KINDS = (PARTITION, ONE_WAY, CLOCK, PAUSE, KILL, WIPE, FULL, TORN)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tests.rig.loads import Load
 from tests.rig.waiting import TooLate
 
-from .cluster import BY_ETCD, EMBEDDED, Cluster, Ground, Violation
+from .cluster import ASYNC_FLUSH, BY_ETCD, EMBEDDED, SYNC_FLUSH, Cluster, Ground, Violation
 from .faults import FAULTS, KINDS, Fault, fits
 from .history import ClusterHistory
 from .verdict import check, check_offsets, check_queues, lost_at_leader
@@ -138,7 +138,7 @@ def _rarest(some: Sequence[Fault], used: Counter[str], chance: random.Random) ->
 def live(life: Life, folder: Path, ground: Ground, make_loads: MakeLoads, tally: Tally) -> None:
     """Raises Violation, with all that is known, and leaves the files; else nothing is left."""
     chance = random.Random(f"life-{life.seed}-{life.number}")
-    flush = chance.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))
+    flush = chance.choice((ASYNC_FLUSH, SYNC_FLUSH))
     cluster = Cluster(
         folder,
         ground,
