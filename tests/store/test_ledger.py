@@ -46,6 +46,7 @@ from kerolox.store.ledger import StoredLedger
 from kerolox.store.log import ledger_index
 from kerolox.store.log.cursors import AppendRefused
 from kerolox.store.message_store import MessageStore
+from kerolox.store.offline.inspect import rows
 from kerolox.store.offline.layout import Layout, NotForEntries, find_layout
 from kerolox.store.offline.mend import plan_cut, plan_skip
 from kerolox.store.offline.summary import summarize
@@ -621,6 +622,15 @@ async def test_tools_know_it_or_say_that_they_do_not(rig: Rig) -> None:
     await fill(store, 30)
     await store.close()
     layout = layout_of(rig.path)
+    data, index = rig.path / DATA / f"{0:020d}", rig.path / INDEX / f"{24 * UNIT_BYTES:020d}"
+    shown = list(rows(str(data)))
+    assert [row["entry"] for row in shown[:3]] == [0, 1, 2]
+    assert [row["offset"] - row["position"] for row in shown[:-1]] == [ENTRY_HEAD_BYTES] * (len(shown) - 1)
+    assert shown[-1]["record"] == "blank"
+    assert next(rows(str(data), start=shown[2]["position"]))["properties"]["KEYS"] == "k2"
+    assert [row["entry"] for row in rows(str(index))] == [24, 25, 26, 27, 28, 29]
+    (note,) = rows(str(rig.path / "dledger-n0/checkpoint"))
+    assert note["value"] == "committedIndex=29\nendIndex=29\n"
     assert summarize(layout)["log"]["toAtLeast"] == store.log.max_offset
     for plan in (plan_skip, plan_cut):
         with pytest.raises(NotForEntries, match="does not know DLedger logs"):

@@ -19,11 +19,12 @@ from cryptography.hazmat.primitives.serialization import (
 from ..conftest import Factory
 from ..driver import JavaDriver
 from ..ours import OurBroker, OurNameServer
-from ..processes import JavaBroker, JavaNameServer
+from ..processes import JavaBroker, JavaNameServer, free_ports
 
-Kind = Literal["apache", "ours"]
+# The last is ours, too: a broker that is a DLedger group of one.
+Kind = Literal["apache", "ours", "ledger"]
 Broker = JavaBroker | OurBroker
-OTHER: Mapping[Kind, Kind] = {"apache": "ours", "ours": "apache"}
+OTHER: Mapping[Kind, Kind] = {"apache": "ours", "ours": "apache", "ledger": "apache"}
 
 # A message of four megabytes has to fit into one file of the log.
 COMMON = {
@@ -75,6 +76,16 @@ class Certificate:
             "tls.client.authServer": "true",
             "tls.client.trustCertPath": str(self.authority),
         }
+
+
+def group_of_one(name: str) -> dict[str, object]:
+    """Settings of a broker that is alone in its DLedger group."""
+    return {
+        "enableDLegerCommitLog": True,
+        "dLegerGroup": name,
+        "dLegerPeers": f"n0-127.0.0.1:{free_ports(1)[0]}",
+        "dLegerSelfId": "n0",
+    }
 
 
 class Cluster:
@@ -144,6 +155,8 @@ class Cluster:
         """A started broker, registered at this cluster's name server."""
         made: Broker
         options = {**COMMON, **(properties or {})}
+        if self.kind == "ledger":
+            options |= group_of_one(name)
         if (kind or self.kind) == "apache":
             made = self._java.broker(
                 self.nameserver, start=False, name=name, cluster=cluster, properties=options,

@@ -17,7 +17,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return Certificate.make(tmp_path_factory.mktemp("certificate"))
 
 
-@pytest.fixture(scope="session", params=["apache", "ours"])
+@pytest.fixture(scope="session", params=["apache", "ours", "ledger"])
 def cluster(
     request: pytest.FixtureRequest,
     java_session: Factory,

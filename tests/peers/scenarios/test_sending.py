@@ -122,7 +122,8 @@ def test_every_way_to_send(cluster: Cluster, client: Client, unique: Unique) -> 
 def test_bodies_up_to_the_limit(cluster: Cluster, client: Client, unique: Unique, compressed: bool) -> None:
     topic = cluster.create_topic(client.driver, unique("topic"), 1)
     producer = client.producer(unique("pid"), options={} if compressed else UNCOMPRESSED)
-    sizes = [1, 4095, 4096, 4097, 100_000, LIMIT - 1, LIMIT]
+    limit = LIMIT - 1024 if cluster.kind == "ledger" else LIMIT  # a DLedger entry has no room for more
+    sizes = [1, 4095, 4096, 4097, 100_000, limit - 1, limit]
     for size in sizes:
         assert producer.send_many(topic, 1, size=size)["sent"] == 1
     records = client.push(unique("group"), topic).take(len(sizes))

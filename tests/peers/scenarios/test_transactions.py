@@ -157,7 +157,7 @@ def test_transactions_survive_a_killed_broker(
     collect(consumer, wanted, records)
     # A consumer may get one message twice; two messages differ in their place.
     arrived = Counter(text for text, _ in {(body(r).decode(), r["queueOffset"]) for r in records})
-    if cluster.kind == "ours":
+    if cluster.kind != "apache":
         assert arrived == dict.fromkeys(wanted, 1)
     else:
         assert set(arrived.values()) <= {1, 2}
@@ -195,7 +195,7 @@ def test_open_transactions_change_hands(
     collect(client.push(unique("group"), topic, body=True), wanted, records)
     # What the old one committed but had not noted, ours finds in the log; Apache's would ask again.
     arrived = texts(records)
-    if cluster.kind == "ours" and client.driver.jars.is_4x:
+    if cluster.kind != "apache" and client.driver.jars.is_4x:
         # 4.9 reads one ended transaction per note; ours, as those of 5.x, have several. It asks again.
         assert arrived.keys() == wanted
         assert set(arrived.values()) <= {1, 2}

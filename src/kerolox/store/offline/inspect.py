@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 
 from kerolox.errors import KeroloxError, ProtocolError
 from kerolox.protocol import json_dialect
+from kerolox.protocol.ledger_entry import ENTRY_BYTES_MAX, ENTRY_HEAD_BYTES
+from kerolox.protocol.ledger_scan import UNIT_BYTES, decode_head, decode_unit, scan_entries
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import MAGIC_V1, MAGIC_V2, decode_record
 from kerolox.protocol.record_scan import CHECK_BODY, PHYSICAL_OFFSET, SIZE, Stop, scan
@@ -20,7 +22,7 @@ from kerolox.store.disk.progress_notes import ProgressNotesFile
 from kerolox.store.disk.sums import SumsFile
 from kerolox.store.index import index_file
 from kerolox.store.index.key_index import ENTRIES, SLOTS
-from kerolox.store.offline.layout import OnlyReading
+from kerolox.store.offline.layout import LEDGER_PREFIX, OnlyReading
 from kerolox.store.offline.mend import is_filler
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
 
@@ -43,6 +45,9 @@ class Kind(Enum):
     """What a file is."""
 
     LOG = "log"
+    ENTRIES = "entries"
+    ENTRY_INDEX = "entryindex"
+    LEDGER_NOTE = "ledgernote"
     QUEUE = "queue"
     INDEX = "index"
     CHECKPOINT = "checkpoint"
@@ -67,6 +72,8 @@ def kind_of(path: str) -> Kind:
     name = os.path.basename(path)
     parent = os.path.basename(os.path.dirname(path))
     plain = name.removesuffix(".bak")
+    if parent.startswith(LEDGER_PREFIX) and plain in ("checkpoint", "currterm"):
+        return Kind.LEDGER_NOTE
     by_name = {
         "checkpoint": Kind.CHECKPOINT,
         "kerolox.marks": Kind.MARKS,
@@ -88,9 +95,13 @@ def kind_of(path: str) -> Kind:
             return Kind.INDEX
         if parent == "timerlog":
             return Kind.TIMER_LOG
+        if len(name) == 20 and parent == "index":
+            return Kind.ENTRY_INDEX
         if len(name) == 20:
             with OnlyReading().open(path) as file:
-                head = file.pread(8, 0)
+                head = file.pread(ENTRY_HEAD_BYTES, 0)
+            if (entry := decode_head(head)) is not None and entry.pos == int(name):
+                return Kind.ENTRIES
             if int.from_bytes(head[4:8], "big") in (*_MAGICS, 0xCBD43194) or "commitlog" in parent:
                 return Kind.LOG
             return Kind.QUEUE
@@ -149,6 +160,49 @@ def _log_row(file: File, at: int, base: int) -> tuple[ShownRow, int]:
             return place | {"record": "unwritten", "size": free}, -1
         return place | {"record": "damaged", "size": free, "problem": result.what}, -1
     return place | {"record": "damaged", "size": behind - at, "problem": result.what}, behind
+
+
+def _entry_rows(path: str, start: int | None) -> Iterator[ShownRow]:
+    """Entries of a DLedger log; ``start`` is a position, or within the file."""
+    with OnlyReading().open(path) as file:
+        name = os.path.basename(path)
+        base = int(name) if name.isascii() and name.isdigit() else 0
+        at = 0 if start is None else (start - base if start >= base else start)
+        while 0 <= at < file.size:
+            data = file.pread(min(ENTRY_BYTES_MAX, file.size - at), at)
+            found, _ = scan_entries(data, base + at, CHECK_BODY, 1)
+            place: ShownRow = {"position": base + at, "inFile": at}
+            head = decode_head(data)
+            if head is not None:
+                place |= {"entry": head.index, "term": head.term}
+            if found.entries:
+                place["offset"] = found.entries[0][PHYSICAL_OFFSET]
+                yield place | message_row(decode_record(data, ENTRY_HEAD_BYTES))
+                at += found.position
+                continue
+            kinds = {Stop.BLANK: "blank", Stop.UNWRITTEN: "unwritten"}
+            row = place | {"record": kinds.get(found.stop, "damaged"), "size": file.size - at}
+            yield row if found.stop in kinds else row | {"problem": found.what}
+            return
+
+
+def _entry_index_rows(path: str, start: int | None) -> Iterator[ShownRow]:
+    """Units of the index of a DLedger log; ``start`` is the index of an entry."""
+    name = os.path.basename(path)
+    base = int(name) // UNIT_BYTES if name.isascii() and name.isdigit() else 0
+    with OnlyReading().open(path) as file:
+        number = 0 if start is None else (start - base if start >= base else start)
+        while (number + 1) * UNIT_BYTES <= file.size:
+            data = file.pread(_QUEUE_PIECE * UNIT_BYTES, number * UNIT_BYTES)
+            for at in range(0, len(data) // UNIT_BYTES * UNIT_BYTES, UNIT_BYTES):
+                unit = decode_unit(data, at)
+                if unit is None:
+                    return
+                row: ShownRow = {
+                    "entry": unit.index, "term": unit.term, "position": unit.pos, "size": unit.size,
+                }  # fmt: skip
+                yield row if unit.index == base + number else row | {"problem": f"lies at {base + number}"}
+                number += 1
 
 
 def _record_at(file: File, at: int, base: int) -> bool:
@@ -428,6 +482,9 @@ def _timer_check_rows(path: str, start: int | None) -> Iterator[ShownRow]:
 
 _READERS: dict[Kind, Callable[[str, int | None], Iterator[ShownRow]]] = {
     Kind.LOG: _log_rows,
+    Kind.ENTRIES: _entry_rows,
+    Kind.ENTRY_INDEX: _entry_index_rows,
+    Kind.LEDGER_NOTE: _text_rows,
     Kind.QUEUE: _queue_rows,
     Kind.CHECKPOINT: _checkpoint_rows,
     Kind.MARKS: _marks_rows,
