@@ -202,6 +202,24 @@ async def test_a_deposed_leader_never_says_yes_and_what_it_wrote_is_cut(
             assert sorted(await bodies(new)) == sorted(acked)
 
 
+async def test_a_follower_that_is_cut_off_is_not_waited_for(tmp_path: Path) -> None:
+    async with running_controlled(3, directory=tmp_path) as group, Dialer() as dialer:
+        talk = Talk(dialer, group.broker(1))
+        group.link(3).cut()
+        await group.in_sync(2)
+        assert (await talk.send(TOPIC, b"1")).code == 0
+        assert group.controller.groups["broker-a"].in_sync == {1, 2}
+        # Who is not in sync is not elected, whatever happens.
+        await group.kill(1)
+        assert group.number_of(await group.leading(but=1)) == 2
+        assert (await Talk(dialer, group.broker(2)).send(TOPIC, b"2")).code == 0
+        group.link(3).heal()
+        await group.in_sync(2)
+        await group.start_again(1)
+        await group.in_sync(3)
+        await all_have(group, [b"1", b"2"])
+
+
 async def test_topics_made_just_before_a_switch_are_there(tmp_path: Path) -> None:
     async with running_controlled(2, directory=tmp_path, autoCreateTopicEnable="false") as group:
         await group.broker(1).create_topic("New", queues=3)

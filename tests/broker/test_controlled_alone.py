@@ -69,6 +69,18 @@ def test_addresses_of_controllers() -> None:
             split_controllers(wrong)
 
 
+async def test_controllers_behind_one_name(tmp_path: Path) -> None:
+    async with running_controller() as controller:
+        options = options_of(tmp_path, f"localhost:{controller.port}", controllers_by_name=True)
+        controllers = Controllers(options, ManualClock())
+        try:
+            assert await controllers.find() == controller.address
+            assert controller.address in controllers.addresses
+            assert f"localhost:{controller.port}" not in controllers.addresses
+        finally:
+            await controllers.close()
+
+
 # --- who leads, as it is told ---------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@
         await group.leading(but=number)     # another one leads
         await group.start_again(number)     # the same addresses and files
         group.control_link(number).cut()    # its way to the controller, until heal()
+        group.link(number).cut()            # its way to whoever leads, likewise; also one_way=..., slow(...)
         await group.stop_controller()       # and start_controller()
 
 Brokers are numbered from 1 on, by the ids the controller gives them.
@@ -28,12 +29,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kerolox.broker.leadership import LeaderAddress
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.controller.controller import Controller
 from kerolox.controller.options import ControllerOptions
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.nameserver.server import NameServer
 from kerolox.testing.broker import RunningBroker, broker_settings, running_broker
+from kerolox.testing.cluster import FollowerLink
 from kerolox.testing.nameserver import running_nameserver
 from kerolox.testing.network import Relay
 
@@ -76,7 +79,8 @@ class RunningControlled:
     controller: Controller
     nameserver: NameServer
     brokers: dict[int, RunningBroker] = field(default_factory=dict)  # by number
-    _links: dict[int, ControlLink] = field(default_factory=dict)
+    _control_links: dict[int, ControlLink] = field(default_factory=dict)
+    _relays: dict[int, Relay] = field(default_factory=dict)  # to whoever leads
     _clock: Clock = SYSTEM_CLOCK
 
     @property
@@ -95,7 +99,13 @@ class RunningControlled:
     def control_link(self, number: int) -> ControlLink:
         """What lies between this broker and the controller."""
         self.broker(number)
-        return self._links[number]
+        return self._control_links[number]
+
+    def link(self, number: int) -> FollowerLink:
+        """The way of this broker to the one that leads, whichever that is: what it copies, and what it asks
+        it."""
+        self.broker(number)
+        return FollowerLink(self._relays[number])
 
     @property
     def leader(self) -> RunningBroker | None:
@@ -113,6 +123,17 @@ class RunningControlled:
     async def start_again(self, number: int) -> None:
         """Start a broker that was stopped or killed: the same addresses, the same files."""
         await self.broker(number).start()
+        self._use_link(number)
+
+    def _use_link(self, number: int) -> None:
+        """Brokers ask who leads some round trips after their start: soon enough to be shown the way."""
+        relay, controlled = self._relays[number], self.broker(number).broker.controlled
+
+        async def way(found: LeaderAddress) -> LeaderAddress:
+            return LeaderAddress(await relay.proxy(found.address), await relay.proxy(found.ha_address))
+
+        assert controlled is not None
+        controlled.search.way = way
 
     async def stop_controller(self) -> None:
         await self.controller.close()
@@ -247,8 +268,9 @@ async def running_controlled(
         group = RunningControlled(controller, nameserver, _clock=clock)
         stack.push_async_callback(group.stop_controller)
         for number in range(1, brokers + 1):
-            relay = Relay()
+            relay, to_leader = Relay(), Relay()
             stack.push_async_callback(relay.close)
+            stack.push_async_callback(to_leader.close)
             settings = own | {"controlled": True, "controllers": await relay.proxy(controller.address)}
             settings.setdefault("listen_port", _lasting_port())
             one = await stack.enter_async_context(
@@ -256,7 +278,9 @@ async def running_controlled(
                     directory=place / f"broker-{number}", nameserver=nameserver, clock=clock, **settings
                 )
             )
-            group.brokers[number], group._links[number] = one, ControlLink(relay)
+            group.brokers[number], group._control_links[number] = one, ControlLink(relay)
+            group._relays[number] = to_leader
+            group._use_link(number)
             await group.has_role(number)
         await group.in_sync(brokers)
         yield group

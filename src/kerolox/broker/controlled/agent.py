@@ -64,7 +64,7 @@ class Agent:
         self._turns = turns
         self._address = address
         self._wake = asyncio.Event()
-        self._told = ""  # the last error
+        self.last_error = ""
         self._is_registered = False
         self._task: asyncio.Task[None] | None = None
         controllers.on_lost.append(self.look_now)
@@ -197,14 +197,14 @@ class Agent:
     # --- words ------------------------------------------------------------------------------------------
 
     def _went_well(self) -> None:
-        if self._told:
+        if self.last_error:
             log.info("controller_answers controller=%r", self._controllers.leader)
-            self._told = ""
+            self.last_error = ""
 
     def _failed(self, error: KeroloxError) -> None:
         reason = str(error).partition("; failed ")[0]
-        if reason != self._told:
-            self._told = reason
+        if reason != self.last_error:
+            self.last_error = reason
             log.warning("controller_not_asked error=%r next='tried again'", reason)
         if self._leadership.waits_for:
             self._leadership.wait(reason)

@@ -8,6 +8,7 @@ older epoch, when everybody in its in-sync set has said since then that it follo
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from kerolox.broker.controlled.lease import Lease
 from kerolox.broker.leadership import Leadership
@@ -31,6 +32,7 @@ class LeaseWatch:
         self._options = options
         self._clock = clock
         self.doubted_s: float | None = None  # since when it is not known that this broker leads
+        self.last_error: Callable[[], str] = lambda: ""  # of what was asked of the controller
         lease.on_lapse.append(self.look)
 
     @property
@@ -43,10 +45,12 @@ class LeaseWatch:
             self._go_on()
         elif not self._lease.holds and not self.doubts:
             self.doubted_s = self._clock.monotonic_s()
+            error = self.last_error()
             why = (
-                f"no controller has answered this leader for {self._lease.timeout_s:.1f} s, so another "
-                "broker may have been elected. It goes on by itself when the controller says that it leads; "
-                "controllerLeaseEnable=false lets it go on without"
+                f"no controller has answered this leader for {self._lease.timeout_s:.1f} s"
+                + (f" (the last error: {error})" if error else "")
+                + ", so another broker may have been elected. It goes on by itself when the controller says "
+                "that it leads; controllerLeaseEnable=false lets it go on without"
             )
             log.warning("lease_lapsed reason=%r", why)
             self._store.state.set(Obstacle.NO_LEASE, why)

@@ -78,6 +78,7 @@ class Controlled:
             base.lanes["send"], base.store, base.leadership, mode.in_sync, self.controllers, self.turns,
             options, clock,
         )  # fmt: skip
+        self.watch.last_error = lambda: self.agent.last_error
         self.identity.on_known.append(self._known_as)
         self.turns.on_role += [self.watch.look, took_role]
         self.lease.on_renewed.append(self.agent.look_now)
