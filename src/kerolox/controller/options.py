@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 
 from kerolox.controller.etcd_access import EtcdAccess, read_endpoints
 from kerolox.errors import OptionError
-from kerolox.metric_text import LOOPBACK, MetricsExporter
+from kerolox.metric_text import MetricsExporter
 from kerolox.net.self_signed import NAME as SELF_SIGNED
 from kerolox.net.tls import ClientAuth, ClientTls, ServerTls, TlsMode
 from kerolox.options import Absent, Options, option
@@ -153,7 +153,7 @@ class ControllerOptions(Options):
         5557, "their port; 0 takes a free one", key="metricsPromExporterPort", low=0, high=65535
     )
     metrics_host: str = option(
-        LOOPBACK, "where they are read; 0.0.0.0: every address", key="metricsPromExporterHost"
+        "", "where they are read; unset: 127.0.0.1; 0.0.0.0: every address", key="metricsPromExporterHost"
     )
     metrics_labels: str = option("", "labels of all of them, as in instance:a,zone:b", key="metricsLabel")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,16 @@ class NoLeader(KeroloxError):
     """No controller leads."""
 
     retriable = True
+
+
+class NamesNeeded(KeroloxError):
+    """Apache's controllers do not list what they know."""
+
+    def __init__(self, leader: str) -> None:
+        super().__init__(
+            f"the controller at {leader} is Apache's, which tells of names only that it is given: --broker "
+            "NAME, or -n HOST:PORT of a name server, for the names of all brokers there"
+        )
 
 
 class SeenController(NamedTuple):
@@ -80,20 +91,25 @@ class Controllers:
     async def groups(self, leader: str, names: Collection[str] | None) -> dict[str, ReplicasInfo]:
         """What the leading controller knows of brokers of these names; None: of all, which Apache's does not
         tell. Names that it does not know are left out."""
-        answer = await self._ask(
-            leader,
-            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
-            headers.SyncStateDataRequest(all_groups=True) if names is None else None,
-            encode_broker_names(names or ()),
-        )
+        header = headers.SyncStateDataRequest(all_groups=True) if names is None else None
+        try:
+            answer = await self._ask(
+                leader, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, header, encode_broker_names(names or ())
+            )
+        except RequestFailed as error:
+            if names is None and error.response_code == ResponseCode.SYSTEM_ERROR:
+                raise NamesNeeded(leader) from error
+            raise
         return dict(sorted(BrokerReplicasInfo.decode(answer.body).replicas_info_table.items()))
 
     async def group(self, leader: str, name: str, ids: Collection[int] = ()) -> ReplicasInfo:
         """The group of this name, with these replicas. Raises NotFound."""
         found = (await self.groups(leader, [name])).get(name)
         if found is None:
-            others = await self.groups(leader, None)
-            known = f"; there are: {', '.join(others)}.{nearest(name, others)}" if others else ""
+            known = ""
+            with contextlib.suppress(NamesNeeded):
+                if others := await self.groups(leader, None):
+                    known = f"; there are: {', '.join(others)}.{nearest(name, others)}"
             raise NotFound(f"the controller at {leader} knows no broker {name!r}{known}")
         there = sorted(one.broker_id for one in found.in_sync_replicas + found.not_in_sync_replicas)
         missing = sorted(set(ids) - set(there))
