@@ -266,6 +266,7 @@ class Broker(CallerEvents):
             tls=self.options.own_tls,
             acting=self.options.acting,
             electable=self.options.controlled or self.dledger is not None,
+            keeps_topics=self.dledger is not None,
         )
         replication.follower.on_copying.append(self.table_copy.copy_now)
         self.group_watch = GroupWatch(

@@ -52,6 +52,8 @@ class TableCopy:
     of it to copy.
     ``acting``: this broker may act for its leader, and has to know soon what that has delivered.
     ``electable``: it may have to lead at any moment, with all the topics there are.
+    ``keeps_topics``: the leader may lack topics that have messages. Members of a DLedger group elect whoever
+    has the whole log, and topics are not in it: one of Apache's may not have copied them yet.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class TableCopy:
         tls: ClientTls | None = None,
         acting: bool = False,
         electable: bool = False,
+        keeps_topics: bool = False,
     ) -> None:
         self.passes = 0  # in which every table was copied
         self._store = store
@@ -81,6 +84,7 @@ class TableCopy:
         self._dialer = Dialer(clock=clock, tls=tls)
         self._acting = acting
         self._electable = electable
+        self._keeps_topics = keeps_topics
         self._progress_s = 0.0  # when the next look at progress is due
         self._failed: dict[str, str] = {}  # by table, the error that was told last
         self._ends: dict[str, dict[int, int]] = {}  # of all queues, when topics were asked for
@@ -214,7 +218,12 @@ class TableCopy:
         topics = self._tables.topics
         if found.data_version == topics.table.version:
             return
-        gone = topics.follow(found.topic_config_table, found.data_version)
+        told = dict(found.topic_config_table)
+        if self._keeps_topics:
+            for topic, config in topics.table.topics.items():
+                if topic not in told and any(self._ends_of(topic).values()):
+                    told[topic] = config
+        gone = topics.follow(told, found.data_version)
         log.info("topics_copied topics=%d gone=%d", len(topics.table.topics), len(gone))
         await self._tables.topic_saver.saved()
         self._register()

@@ -87,9 +87,14 @@ class Dispatcher:
     def lag(self) -> int:
         return self._ledger.end_index - self.acked
 
-    async def close(self) -> None:
+    def stop(self) -> None:
+        """Send nothing more; what is still answered counts for nobody."""
         self._on_acked = lambda: None
+        self._window = None
         self._task.cancel()
+
+    async def close(self) -> None:
+        self.stop()
         await asyncio.wait([self._task])
 
     # --- the stages -----------------------------------------------------------------------------

@@ -58,8 +58,9 @@ class Leading:
         self._count()
 
     def _end(self) -> None:
-        """At once: what is still answered counts for nobody."""
         self._ledger_leads = False
+        for dispatcher in self.dispatchers.values():
+            dispatcher.stop()
         self._ending += self.dispatchers.values()
         self.dispatchers = {}
         self._ledger.follow()
