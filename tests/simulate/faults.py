@@ -81,7 +81,7 @@ class Faults:
         self.count: Counter[str] = Counter()
         self._under_way: dict[int, tuple[str, End]] = {}
         self._numbers = 0
-        self._busy: set[str] = set()  # hosts that are down or paused: one such fault each
+        self.busy: set[str] = set()  # hosts that are down or paused: one such fault each
         self._cuts: Counter[Way] = Counter()
 
     # --- all of them ----------------------------------------------------------------------------------------
@@ -125,17 +125,17 @@ class Faults:
     # --- processes and hosts --------------------------------------------------------------------------------
 
     def _one(self, nodes: Sequence[Node]) -> Node | None:
-        free = [node for node in nodes if node.host.is_up and node.host.name not in self._busy]
+        free = [node for node in nodes if node.host.is_up and node.host.name not in self.busy]
         return self.chance.choice(free) if free else None
 
     def _up(self, node: Node) -> None:
-        self._busy.discard(node.host.name)
+        self.busy.discard(node.host.name)
         node.host.power_on()
         if not node.host.is_up:
             node.start()
 
     def _taken(self, node: Node) -> End:
-        self._busy.add(node.host.name)
+        self.busy.add(node.host.name)
         return lambda: self._up(node)
 
     def _kill(self, nodes: Sequence[Node] | None = None) -> tuple[str, End] | None:
@@ -150,7 +150,7 @@ class Faults:
 
     def _kill_all(self) -> tuple[str, End] | None:
         """All brokers at once: they come back in some order."""
-        killed = [node for node in self.brokers if node.host.is_up and node.host.name not in self._busy]
+        killed = [node for node in self.brokers if node.host.is_up and node.host.name not in self.busy]
         if not killed:
             return None
         ends = []
@@ -161,7 +161,7 @@ class Faults:
 
     def _blackout(self) -> tuple[str, End] | None:
         """All brokers lose power at once, and come back one after the other."""
-        lost = [node for node in self.brokers if node.host.is_up and node.host.name not in self._busy]
+        lost = [node for node in self.brokers if node.host.is_up and node.host.name not in self.busy]
         if not lost:
             return None
         ends = []
@@ -192,10 +192,10 @@ class Faults:
             return None
         process = node.host.process
         self.world.loop.pause(process)
-        self._busy.add(node.host.name)
+        self.busy.add(node.host.name)
 
         def end() -> None:
-            self._busy.discard(node.host.name)
+            self.busy.discard(node.host.name)
             self.world.loop.resume(process)
 
         return node.host.name, end
@@ -324,7 +324,7 @@ class Faults:
         if node is None:
             return None
         node.disk.fail_syncs(1)
-        self._busy.add(node.host.name)
+        self.busy.add(node.host.name)
 
         def end() -> None:
             node.host.end()
