@@ -516,6 +516,19 @@ def full_disk_controller(cluster: Cluster, chance: random.Random) -> Lasting:
     leader.start()
 
 
+def full_disk_etcd(cluster: Cluster, chance: random.Random) -> Lasting:
+    """A member ends by itself, then; it is started again when there is room."""
+    member = chance.choice(cluster.etcd)
+    cluster.step(f"the disk of {member.name} is full")
+    member.fill_disk(0)
+    cluster.leader().kill()
+    yield short_or_long(chance)
+    member.make_room()
+    member.kill()
+    for node in (member, *cluster.brokers):
+        node.start()
+
+
 def full_disk_and_kill(cluster: Cluster, chance: random.Random) -> Lasting:
     """It comes back while its disk is full."""
     broker = chance.choice((cluster.leader(), chance.choice(cluster.followers())))
@@ -626,6 +639,7 @@ FAULTS = (
     Fault("full-disk-leader", FULL, full_disk_leader, powered=False),
     Fault("full-disk-follower", FULL, full_disk_follower, powered=False),
     Fault("full-disk-controller", FULL, full_disk_controller, solo=True),
+    Fault("full-disk-etcd", FULL, full_disk_etcd, solo=True, etcd=True),
     Fault("full-disk-and-kill", FULL, full_disk_and_kill, solo=True, powered=False),
     Fault("power-of-leader", TORN, power_of_leader, solo=True, powered=True),
     Fault("power-of-follower", TORN, power_of_follower, solo=True, powered=True),
