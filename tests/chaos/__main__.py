@@ -39,7 +39,10 @@ def main() -> None:
                 chance = random.Random(f"victims-{guarantee}-{seed}")
                 victims = chance.sample(VICTIMS, len(VICTIMS))[: min(left, KILLS_PER_STORY)]
                 root = Path(folder) / f"{guarantee}-{seed}"
-                Story(root, seed, master=MASTER, guarantee=guarantee, tally=tally).run(victims)
+                # Every other time the broker is the leader of two under a controller.
+                elected = seed % 2 == 1
+                story = Story(root, seed, master=MASTER, guarantee=guarantee, tally=tally, elected=elected)
+                story.run(victims)
                 seed += 1
                 progress(f"{guarantee}: {sum(tally.kills.values())} of {goal} kills, {tally.dump()}")
         result[guarantee.replace("-", "_")] = tally.dump()

@@ -28,7 +28,9 @@ from kerolox.client.messages import Queue
 from kerolox.client.options import ProducerOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import KeroloxError
-from tests.peers.ours import OurBroker, OurNameServer, OurServer
+from tests.peers.controlled import OURS, ControlledSet
+from tests.peers.controllers import make_controllers
+from tests.peers.ours import OurBroker, OurNameServer
 
 from .query import WINDOW_MS
 
@@ -202,24 +204,75 @@ class Sender:
                 self._ended.wait(PAUSE_S)
 
 
-class Story:
-    """A folder, a seed, and what is killed in it."""
+class OneBroker:
+    """It is killed, and comes back after a while."""
 
-    def __init__(self, root: Path, seed: int, *, master: str, guarantee: str, tally: Tally) -> None:
+    name = "broker-a"
+
+    def __init__(self, root: Path, nameserver: str) -> None:
+        self._broker = OurBroker(root / "broker", nameserver, name=self.name)
+
+    def start(self) -> None:
+        self._broker.start()
+
+    def strike(self, away_s: float) -> None:
+        self._broker.kill()
+        time.sleep(away_s)
+        self._broker.start()
+
+    def kill(self) -> None:
+        self._broker.kill()
+
+
+class ElectedLeader:
+    """Two brokers under a controller: the one that leads is killed, the other one leads, and the killed one
+    comes back as its follower."""
+
+    name = "broker-a"
+
+    def __init__(self, root: Path, nameserver: str) -> None:
+        self._controllers = make_controllers(None, OURS, root)
+        self._group = ControlledSet(self._controllers, nameserver, self.name, root, None, [OURS, OURS])
+
+    def start(self) -> None:
+        self._controllers.start()
+        self._group.start()
+
+    def strike(self, away_s: float) -> None:
+        self._group.wait_in_sync()
+        killed = self._group.master
+        killed.kill()
+        self._group.wait_master(other_than=killed)
+        time.sleep(away_s)
+        killed.start()
+
+    def kill(self) -> None:
+        self._group.finish()
+        self._controllers.finish()
+
+
+class Story:
+    """A folder, a seed, and what is killed in it. With ``elected`` the broker is the leader of two."""
+
+    def __init__(
+        self, root: Path, seed: int, *, master: str, guarantee: str, tally: Tally, elected: bool = False
+    ) -> None:
         self.root = root
         self.tally = tally
         self.guarantee = guarantee
         self._chance = random.Random(f"chaos-{seed}")
         self._master = master
+        self._elected = elected
         self._nameserver = OurNameServer(root / "nameserver")
-        self._broker: OurBroker
+        self._broker: OneBroker | ElectedLeader
         self._query = Query(root / "plan.json", root / "driver.log")
 
     @contextmanager
     def running(self) -> Iterator[None]:
         self.root.mkdir(parents=True)
         self._nameserver.start()
-        self._broker = OurBroker(self.root / "broker", self._nameserver.address)
+        made = ElectedLeader if self._elected else OneBroker
+        self._broker = made(self.root, self._nameserver.address)
         try:
             self._broker.start()
             self._create(ORDERS)
@@ -271,12 +324,15 @@ class Story:
         time.sleep(self._chance.uniform(0, 1.0))
 
     def _strike(self, victim: str) -> None:
-        self.tally.kills[victim] += 1
-        if victim in ("broker", "nameserver"):
-            server: OurServer = self._broker if victim == "broker" else self._nameserver
-            server.kill()
+        named = "leader of two brokers" if victim == "broker" and self._elected else victim
+        self.tally.kills[named] += 1
+        if victim == "broker":
+            self._broker.strike(self._chance.uniform(0.1, 2.0))
+            return
+        if victim == "nameserver":
+            self._nameserver.kill()
             time.sleep(self._chance.uniform(0.1, 2.0))
-            server.start()
+            self._nameserver.start()
             return
         found = self._query.processes(victim)
         deadline_s = time.monotonic() + 30

@@ -34,7 +34,7 @@ SETTINGS: dict[str, object] = {
 
 
 class ControlledSet:
-    """Brokers that a controller gives their roles."""
+    """Brokers that a controller gives their roles; ours need no jars."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ControlledSet:
         nameserver: str,
         name: str,
         home: Path,
-        jars: Jars,
+        jars: Jars | None,
         kinds: Sequence[str],
         *,
         properties: Mapping[str, object] | None = None,
@@ -56,10 +56,11 @@ class ControlledSet:
         ]
 
     def _broker(
-        self, kind: str, jars: Jars, home: Path, settings: dict[str, object]
+        self, kind: str, jars: Jars | None, home: Path, settings: dict[str, object]
     ) -> OurBroker | JavaBroker:
         if kind == OURS:
             return OurBroker(home, self.nameserver, name=self.name, cluster=CLUSTER, properties=settings)
+        assert jars is not None
         java = {"brokerRole": "SLAVE", **settings}  # else Apache's refuses to start
         made = JavaBroker(
             jars, home, self.nameserver, name=self.name, cluster=CLUSTER, broker_id=-1, properties=java

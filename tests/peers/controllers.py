@@ -148,14 +148,20 @@ class Controllers:
 
 
 def make_controllers(
-    jars: Jars, kind: str, home: Path, *, count: int = 1, properties: Mapping[str, object] | None = None
+    jars: Jars | None,
+    kind: str,
+    home: Path,
+    *,
+    count: int = 1,
+    properties: Mapping[str, object] | None = None,
 ) -> Controllers:
-    """``count`` controllers of one kind, not started yet."""
+    """``count`` controllers of one kind, not started yet; ours need no jars."""
     more = dict(properties or {})
     if kind == OURS:
         if count != 1:
             raise ValueError("several of ours need a carrier that they share")
         return Controllers(kind, [OurController(home / "controller", more)])
+    assert jars is not None
     addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
     if kind == DLEDGER:
         shared: dict[str, object] = {
