@@ -16,6 +16,7 @@ from kerolox.broker.controlled.mastership import Mastership, News, news
 from kerolox.broker.leadership import check_role
 from kerolox.broker.options import BrokerOptions
 from kerolox.client.errors import SendFailed
+from kerolox.controller.live import HEARTBEAT_TIMEOUT_S
 from kerolox.errors import OptionError
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.controller import EpochRange, EpochRanges, SyncStateSet
@@ -124,6 +125,15 @@ async def test_a_lease_counts_from_when_a_heartbeat_was_sent() -> None:
     assert not lease.holds
     lease.renew(clock.monotonic_s())
     assert told == ["holds", "lapsed", "holds"]
+    lease.close()
+
+
+async def test_a_lease_is_not_longer_than_a_new_controller_waits() -> None:
+    """It does not know how long a broker may be silent that only another controller has heard."""
+    clock = ManualClock()
+    lease = Lease(clock, 60.0)
+    lease.renew(clock.monotonic_s())
+    assert lease.remaining_s < HEARTBEAT_TIMEOUT_S
     lease.close()
 
 

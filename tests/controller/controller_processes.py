@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +70,12 @@ class ControllerProcesses:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+    def pause(self, id: str) -> None:
+        os.kill(self._processes[id].pid, signal.SIGSTOP)
+
+    def resume(self, id: str) -> None:
+        os.kill(self._processes[id].pid, signal.SIGCONT)
 
     def log(self, id: str) -> str:
         return (self._folder / id / "log").read_text()

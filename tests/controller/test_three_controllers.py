@@ -20,9 +20,11 @@ from kerolox.protocol.headers.registration import BrokerHeartbeatRequest
 
 from .conftest import A, C, FakeBroker
 from .controller_processes import ControllerProcesses
-from .etcd_kit import etcd_or_skip
+from .etcd_kit import EtcdMembers, etcd_or_skip
 
 pytestmark = pytest.mark.xdist_group("etcd")
+
+WHO = headers.ReplicaInfoRequest(broker_name=A)
 
 
 @dataclass
@@ -141,6 +143,34 @@ async def test_a_controller_and_a_member_of_etcd_are_killed(tmp_path: Path) -> N
             await one.end()
 
 
+async def test_a_controller_that_was_stalled_answers_nobody_as_leader(
+    etcd_members: EtcdMembers, tmp_path: Path
+) -> None:
+    """What waited for it is answered when it goes on: by then another one leads, and nobody has told it."""
+    settings = {"etcdLeaseSeconds": 2, "controllerDLegerGroup": "stalled"}
+    with ControllerProcesses(tmp_path, etcd_members.endpoints, 2, **settings) as controllers:
+        addresses = list(controllers.addresses.values())
+        async with Broker(addresses) as one, Broker(addresses) as waits:
+            first = await one.find()
+            (leading,) = (id for id, address in controllers.addresses.items() if address == first)
+            await one.join()
+            assert (await one.elect()).code == 0
+            waits.id, waits.controller = 1, At(first)
+            assert await waits.beat(first) == 0
+            controllers.pause(leading)
+            asked = [
+                asyncio.create_task(waits.heartbeat()),
+                asyncio.create_task(waits.elect()),
+                asyncio.create_task(waits.ask(Code.CONTROLLER_GET_REPLICA_INFO, WHO)),
+            ]
+            one.addresses = [address for address in addresses if address != first]
+            async with asyncio.timeout(10):
+                assert await one.find() != first
+            controllers.resume(leading)
+            codes = [answer.code for answer in await asyncio.gather(*asked)]
+            assert codes == [ResponseCode.CONTROLLER_NOT_LEADER] * 3
+
+
 async def hand_over(to: Broker) -> int:
     """An administrator wants this master, and the other one follows it. The epoch that it has."""
     answer = await to.done(lambda: to.elect(to.id, wanted=True))
@@ -151,7 +181,7 @@ async def hand_over(to: Broker) -> int:
 
 
 async def follow(master: Broker, epoch: int) -> Command:
-    now = await master.ask(Code.CONTROLLER_GET_REPLICA_INFO, headers.ReplicaInfoRequest(broker_name=A))
+    now = await master.ask(Code.CONTROLLER_GET_REPLICA_INFO, WHO)
     in_sync = SyncStateSet.decode(now.body)
     if in_sync.sync_state_set == {1, 2}:
         return now  # the answer to the change got lost

@@ -13,13 +13,16 @@ from collections.abc import Callable
 from kerolox.clock import Clock, TimerHandle
 
 MARGIN = 0.05  # of the time
+# A controller that begins to lead has not heard those that another one answered, nor how long they may be
+# silent. It elects nobody in their place for so long; a lease must not be longer.
+NEW_CONTROLLER_WAITS_S = 10.0
 
 
 class Lease:
     """``on_lapse`` hears when it ends, ``on_renewed`` when it holds again. It does not hold at first."""
 
     def __init__(self, clock: Clock, timeout_s: float) -> None:
-        self.timeout_s = timeout_s * (1 - MARGIN)
+        self.timeout_s = min(timeout_s, NEW_CONTROLLER_WAITS_S) * (1 - MARGIN)
         self.on_lapse: list[Callable[[], None]] = []
         self.on_renewed: list[Callable[[], None]] = []
         self._clock = clock
