@@ -26,6 +26,8 @@ from tests.store.dispatch.kit import (
 )
 
 import kerolox.store
+from kerolox.errors import OptionError
+from kerolox.pipeline.audit.plan import plan_stores
 from kerolox.protocol.ledger_entry import ENTRY_BYTES_MAX, ENTRY_HEAD_BYTES, LedgerEntry
 from kerolox.protocol.ledger_scan import (
     UNIT_BYTES,
@@ -41,8 +43,11 @@ from kerolox.protocol.ledger_scan import (
 )
 from kerolox.protocol.record import decode_record, encode_record, topic_field
 from kerolox.protocol.record_scan import CHECK_BODY, PHYSICAL_OFFSET, SIZE, Stop
+from kerolox.protocol.reserved import SELF_TEST_TOPIC
+from kerolox.replication.own_log import OwnLog
+from kerolox.spark.store.plan import find_store
 from kerolox.store.errors import OutOfLedger, StoreError
-from kerolox.store.ledger import StoredLedger
+from kerolox.store.ledger import BARRIER_BODY, StoredLedger
 from kerolox.store.log import ledger_index
 from kerolox.store.log.cursors import AppendRefused
 from kerolox.store.message_store import MessageStore
@@ -593,6 +598,28 @@ async def test_truncated_as_its_leader_says(tmp_path: Path) -> None:
         clean(tmp_path / "other")
 
 
+async def test_barriers_of_leaders_that_follow_each_other(tmp_path: Path) -> None:
+    """Each has its own number in the topic, though none of them was dispatched before the next came."""
+    async with rig_at(tmp_path / "one", **LEDGER) as rig:
+        store = await follower(rig)
+        ledger = ledger_of(store)
+        for term in (3, 4):
+            ledger.lead(term)
+            ledger.append_barrier()
+            ledger.follow()
+        await rig.kill(store)
+        store = await follower(rig)
+        ledger = ledger_of(store)
+        assert (ledger.end_index, ledger.end_term, ledger.committed_index) == (1, 4, -1)
+        assert store.max_offset(SELF_TEST_TOPIC, 0) == 0
+        ledger.lead(7)
+        ledger.append_barrier()
+        ledger.commit(2)
+        assert await bodies(store, SELF_TEST_TOPIC) == [BARRIER_BODY] * 3
+        await store.close()
+        clean(rig.path)
+
+
 async def test_begun_anew_behind_what_its_leader_has_deleted(tmp_path: Path) -> None:
     async with rig_at(tmp_path / "leader", **LEDGER) as leader, rig_at(tmp_path / "other", **LEDGER) as other:
         first = await leader.open()
@@ -635,6 +662,14 @@ async def test_tools_know_it_or_say_that_they_do_not(rig: Rig) -> None:
     for plan in (plan_skip, plan_cut):
         with pytest.raises(NotForEntries, match="does not know DLedger logs"):
             plan(layout, 100)
+    with pytest.raises(NotForEntries, match="store resync does not know DLedger logs"):
+        OwnLog(layout)
+    with pytest.raises(NotForEntries, match="the audit does not know DLedger logs"):
+        plan_stores([rig.path])
+    (rig.path / "commitlog").mkdir()  # as of one that began with a plain log, of which half would be read
+    with pytest.raises(OptionError, match="its messages are in a DLedger log"):
+        find_store("broker-a", str(rig.path))
+    (rig.path / "commitlog").rmdir()
     shutil.rmtree(rig.path / "consumequeue")
     made = rebuild(layout)
     assert (made.records, made.queues) == (30, 2)
