@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side; those with Java processes one by one.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test check bench crash chaos partition jepsen spark soak attacks fuzz sanitize pure peers peers-4x lock clean install
+.PHONY: demo test check bench crash chaos partition jepsen dledger spark soak attacks fuzz sanitize pure peers peers-4x lock clean install
 
 install: $(STAMP)
 
@@ -97,6 +97,11 @@ partition: $(STAMP)
 jepsen: $(STAMP)
 	$(BIN)/python -m tests.jepsen --faults $(or $(FAULTS),500) --java $(or $(JAVA),60) \
 	    --out docs/results/jepsen.json $(ARGS)
+
+# DLedger groups of Apache's brokers and ours, whose members are killed while messages are sent.
+dledger: $(STAMP)
+	$(BIN)/python -m tests.peers.dledger_kills --kills $(or $(KILLS),100) --out docs/results/dledger-kills.json $(ARGS)
+	$(BIN)/python -m pytest -q -m long tests/replication/dledger $(ARGS)
 
 # The slow tests on Spark: kills at every step, a cluster's audit and replay, the Java of PyPI.
 spark: $(STAMP)
