@@ -156,6 +156,27 @@ async def test_a_disk_that_takes_nothing_is_told_and_costs_the_leader_nothing(
             await following.has(leads)
 
 
+async def test_a_follower_goes_on_as_soon_as_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower_module, "RETRY_REFUSED_S", 3600.0)
+    files = FaultyFiles()
+    async with (
+        store_at(tmp_path / "leader") as leads,
+        Leading(leads, watched=False) as leading,
+        store_at(tmp_path / "follower", files) as follows,
+        Following(follows, leading.address) as following,
+    ):
+        put(leads, 10)
+        await following.has(leads)
+        files.fill(0)
+        put(leads, 700)
+        await following.becomes(LinkState.NOT_WRITABLE)
+        files.make_room()
+        follows.state.clear(Obstacle.DISK_FULL)
+        await following.has(leads)
+
+
 async def test_no_log_is_no_log(tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(8)

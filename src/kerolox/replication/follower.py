@@ -79,6 +79,7 @@ class Follower:
         self._asking: asyncio.Task[None] | None = None
         self._is_loaded = False
         self._refusal = ""  # since it copied last
+        store.state.on_change.append(self._store_changed)
 
     def lead_by(self, ha_address: str, broker_address: str) -> None:
         """Copy from this address; ask the broker at the other one about its log. Empty: nobody is known."""
@@ -129,6 +130,13 @@ class Follower:
             await asyncio.gather(task, return_exceptions=True)
             await self._store.cuts_over()
         self._set(LinkState.OFF)
+
+    def _store_changed(self) -> None:
+        """There may be room again for what comes next."""
+        if self.state is LinkState.NOT_WRITABLE and not self._store.state.obstacles.keys() - {
+            Obstacle.FOLLOWER
+        }:
+            self._changed.set()
 
     # --- what it lacks --------------------------------------------------------------------------------
 
