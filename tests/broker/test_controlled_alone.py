@@ -23,9 +23,9 @@ from kerolox.protocol.bodies.controller import EpochRange, EpochRanges, SyncStat
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.controller import BrokerRoleChanged
 from kerolox.store.state import Obstacle
-from kerolox.testing.broker import running_broker
+from kerolox.testing.broker import RunningBroker, running_broker
 from kerolox.testing.clock import ManualClock
-from kerolox.testing.controlled import RunningControlled, running_controlled
+from kerolox.testing.controlled import running_controlled
 from kerolox.testing.controller import running_controller
 from kerolox.testing.nameserver import running_nameserver
 from kerolox.testing.network import Relay
@@ -224,16 +224,27 @@ async def test_a_stop_does_not_wait_for_a_controller(tmp_path: Path) -> None:
 # --- what it is told ------------------------------------------------------------------------------
 
 
-async def notice(group: RunningControlled, epoch: int, id: int, address: str, set_epoch: int = 9) -> int:
+async def notice(to: RunningBroker, epoch: int, id: int, address: str, set_epoch: int = 9) -> int:
     header = BrokerRoleChanged(
         master_address=address, master_broker_id=id, master_epoch=epoch, sync_state_set_epoch=set_epoch
     )
     body = SyncStateSet(sync_state_set=frozenset({id}), sync_state_set_epoch=set_epoch).encode()
     async with Dialer() as dialer:
-        answer = await dialer.call(
-            group.broker(1).address, RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header, body
-        )
+        answer = await dialer.call(to.address, RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header, body)
     return answer.code
+
+
+async def test_a_notice_for_the_process_before_is_not_heeded(tmp_path: Path) -> None:
+    """It may name an in-sync set that has grown since: the controller is asked first."""
+    async with running_controller() as first:
+        address = first.address
+    async with running_broker(controlled=True, controllers=address) as running:
+        assert await notice(running, 5, 1, running.address) == 0
+        controlled = running.broker.controlled
+        assert controlled is not None
+        await until(lambda: "none of the controllers" in running.broker.leadership.waits_for)
+        assert controlled.turns.heeded.epoch == 0
+        assert not running.broker.leadership.leads
 
 
 async def test_epochs_that_fall_back_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -242,8 +253,8 @@ async def test_epochs_that_fall_back_change_nothing(caplog: pytest.LogCaptureFix
         assert broker.controlled is not None
         heeded = broker.controlled.turns.heeded
         assert (heeded.epoch, heeded.id) == (1, 1)
-        assert await notice(group, 0, 2, "127.0.0.1:1") == 0
-        assert await notice(group, 1, 2, "127.0.0.1:1") == 0
+        assert await notice(group.broker(1), 0, 2, "127.0.0.1:1") == 0
+        assert await notice(group.broker(1), 1, 2, "127.0.0.1:1") == 0
         async with Producer(group.nameserver_address, group="p") as producer:
             await producer.send(Message("t", b"1"))
         assert (broker.leadership.leads, broker.controlled.turns.heeded) == (True, heeded)
