@@ -239,6 +239,7 @@ class Broker(CallerEvents):
             )
             ask_who_leads = self.controlled.doubt
             self.controlled.hand_over.write = path.intake.write
+            self.controlled.hand_over.is_known = self.registrations.tell_of
             replication.controlled_status = self.controlled.status
         self.dledger: DLedger | None = None
         settings = self.options.ledger_settings

@@ -38,6 +38,7 @@ RETRY_FIRST_S = 0.2
 RETRY_MAX_S = 5.0
 UNREGISTER_TIMEOUT_S = 3.0
 READY_TIMEOUT_S = 3.0  # a start waits so long for name servers, then goes on without
+TELL_AGAIN_S = 0.02  # between two looks whether name servers know of a new leader
 LEADERLESS_S = 5.0  # so often a follower without a leader registers: the answer tells of one
 
 
@@ -156,6 +157,19 @@ class Registrations(CallerEvents):
             line.knows_us = False
             line.settled.clear()
             line.wake.set()
+
+    async def tell_of(self, leader: str, timeout_s: float) -> bool:
+        """Wait until name servers that know this broker tell of that one as the leader. False: too long."""
+        until_s = self._clock.monotonic_s() + timeout_s
+        while True:
+            self.register_all()
+            await self.settled()
+            known = [line.leader for line in self.lines if line.knows_us]
+            if all(one is not None and one.address == leader for one in known):
+                return True
+            if self._clock.monotonic_s() >= until_s:
+                return False
+            await self._clock.sleep(TELL_AGAIN_S)
 
     # --- events of connections -------------------------------------------------------------------------
 

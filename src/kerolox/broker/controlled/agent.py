@@ -66,6 +66,7 @@ class Agent:
         self._wake = asyncio.Event()
         self.last_error = ""
         self._is_registered = False
+        self._has_asked = False  # who leads, and been answered
         self._task: asyncio.Task[None] | None = None
         controllers.on_lost.append(self.look_now)
         heartbeats.on_unknown.append(self._unknown)
@@ -86,7 +87,14 @@ class Agent:
         self._wake.set()
 
     def notice(self, told: headers.BrokerRoleChanged, body: bytes, by: str) -> None:
-        """The controller says who leads. Raises ProtocolError."""
+        """The controller says who leads. Raises ProtocolError.
+
+        One that comes before this process has asked may have been sent to the one before it, and be older
+        than what the controller knows by now of the same epoch.
+        """
+        if not self._has_asked:
+            log.info("notice_not_heeded epoch=%r reason='the controller is asked first'", told.master_epoch)
+            return
         self._turns.offer(from_notice(told, body), f"a notice of {by}")
 
     def _unknown(self) -> None:
@@ -139,6 +147,7 @@ class Agent:
             self._heartbeats.start(self._identity.id)
         else:
             told = await self._who_leads()
+        self._has_asked = True
         found = self._turns.offer(told, "asked who leads")
         if self._still_leads(told, found):
             self._watch.confirmed(asked_s)

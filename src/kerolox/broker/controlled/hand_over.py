@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from kerolox.broker.controlled.controllers import Controllers
 from kerolox.broker.controlled.mastership import from_election
@@ -28,6 +28,7 @@ from kerolox.store.state import Obstacle
 log = logging.getLogger(__name__)
 
 COPIED_S = 2.0  # the others have so long to copy what was taken,
+KNOWN_S = 1.0  # name servers have so long to hear of the new leader
 FOLLOWS_S = 3.0  # and this broker to end what only a leader does, and the next one to lead
 
 
@@ -37,8 +38,13 @@ def successor(own_id: int, members: list[MemberStatus]) -> MemberStatus | None:
     return min(others, key=lambda one: (-one.acked, one.id), default=None)
 
 
+async def _known(leader: str, timeout_s: float) -> bool:
+    return True
+
+
 class HandOver:
-    """``sends`` is the lane they come in by; ``write`` lets what was handed in be written."""
+    """``sends`` is the lane messages come in by; ``write`` lets what was handed in be written; ``is_known``
+    waits until name servers tell of a leader."""
 
     def __init__(
         self,
@@ -52,6 +58,7 @@ class HandOver:
         clock: Clock,
     ) -> None:
         self.write: Callable[[], None] = lambda: None
+        self.is_known: Callable[[str, float], Awaitable[bool]] = _known
         self._sends = sends
         self._store = store
         self._leadership = leadership
@@ -62,6 +69,7 @@ class HandOver:
         self._clock = clock
         self._under_way: asyncio.Task[bool] | None = None
         store.state.on_change.append(self._look)
+        turns.on_role.append(self._took_role)
 
     async def close(self) -> None:
         if self._under_way is not None:
@@ -72,6 +80,10 @@ class HandOver:
         """A store that cannot be written for good does not lead."""
         if self._store.state.fenced and self._leadership.leads and self._under_way is None:
             self._under_way = asyncio.get_running_loop().create_task(self.hand_over("its disk failed"))
+
+    def _took_role(self) -> None:
+        if not self._leadership.leads:
+            self._store.state.clear(Obstacle.HANDED_OVER)  # it may be copied to
 
     async def hand_over(self, why: str) -> bool:
         """Let another one lead; whether one does. Does nothing where nobody else can, or no controller is
@@ -103,6 +115,8 @@ class HandOver:
         if not await self._elect(next_one, why):
             return False
         await self._until(lambda: self._leadership.leader is not None, FOLLOWS_S, self._leadership.on_leader)
+        # Who is refused here asks them next.
+        await self.is_known(self._turns.heeded.address, KNOWN_S)
         log.info(
             "handed_over to=%d because=%r end=%d took_ms=%.0f",
             next_one.id, why, progress.appended, (self._clock.monotonic_s() - began_s) * 1000,
