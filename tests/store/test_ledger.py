@@ -598,6 +598,32 @@ async def test_truncated_as_its_leader_says(tmp_path: Path) -> None:
         clean(tmp_path / "other")
 
 
+async def test_what_is_on_the_disk_is_safe_after_a_cut(tmp_path: Path) -> None:
+    async with rig_at(tmp_path / "leader", **LEDGER) as leader:
+        first = await leader.open()
+        await fill(first, 30)
+        entries = await all_entries(ledger_of(first))
+    async with rig_at(tmp_path / "other", flush_mode=SYNC, **LEDGER) as other:
+        second = await follower(other)
+        ledger = ledger_of(second)
+        heard: list[int] = []
+        ledger.on_safe.append(lambda: heard.append(ledger.safe_index))
+        await ledger.truncate(entries[0])
+        ledger.append_follower(entries[1:20])
+        assert ledger.safe_index == 0
+        await ledger.truncate(entries[9])
+        assert (ledger.safe_index, heard[-1]) == (9, 9)
+        ledger.append_follower(entries[10:])
+        await second.flusher.flush_all()
+        assert (ledger.safe_index, heard[-1]) == (29, 29)
+        ledger.commit(29)
+        other_pos = LedgerEntry(20, 5, entries[21].pos, entries[21].body)
+        with pytest.raises(OutOfLedger, match="are committed"):
+            await ledger.truncate(other_pos)
+        assert await all_entries(ledger) == entries
+        await second.close()
+
+
 async def test_barriers_of_leaders_that_follow_each_other(tmp_path: Path) -> None:
     """Each has its own number in the topic, though none of them was dispatched before the next came."""
     async with rig_at(tmp_path / "one", **LEDGER) as rig:

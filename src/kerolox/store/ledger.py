@@ -184,13 +184,17 @@ class StoredLedger:
     async def truncate(self, entry: LedgerEntry) -> None:
         """Let this entry be the last one. Durable when it returns."""
         self._refuse_leader()
+        await self._make_last(entry)
+        await self._store.flusher.flush_all()
+        self._flushed_all()
+
+    async def _make_last(self, entry: LedgerEntry) -> None:
         begin = self.begin_index
         if 0 <= begin <= entry.index <= self.end_index:
             (own,) = await self.read(entry.index, 1, 1)
             if own == entry:
                 if entry.index < self.end_index:
                     await self._cut(entry.end, Mark(entry.index, entry.term))
-                await self._store.flusher.flush_all()
                 return
             if own.pos == entry.pos:
                 before = Mark(NO_INDEX, -1)
@@ -199,11 +203,9 @@ class StoredLedger:
                     before = Mark(last.index, last.term)
                 await self._cut(entry.pos, before)
                 self._log.append_entries([entry], begins=before.index == NO_INDEX)
-                await self._store.flusher.flush_all()
                 return
         elif entry.index == self.end_index + 1 and entry.pos == self._log.next_position(entry.size):
             self._log.append_entries([entry])
-            await self._store.flusher.flush_all()
             return
         await self._begin_anew(entry)
 
@@ -255,19 +257,33 @@ class StoredLedger:
             for told in self.on_safe:
                 told()
 
+    def _flushed_all(self) -> None:
+        """Nothing waits for the disk. What was cut took with it who was to tell so."""
+        if self._store.progress.flushed < self._store.progress.appended:
+            return
+        self._unflushed.clear()
+        if self._safe != self.end_index:
+            self._safe = self.end_index
+            for told in self.on_safe:
+                told()
+
+    def _refuse_cut(self, last: int, position: int) -> None:
+        """Raise when entries behind this one would go that are committed."""
+        if last < self._committed:
+            raise OutOfLedger(
+                f"the log is not cut back to entry {last}: up to {self._committed} they are committed, and "
+                "were acknowledged and read. The member that leads lost them. Nothing was changed: find out "
+                "which members still have them before this one copies anew.",
+                offset=position,
+            )
+
     def _refuse_leader(self) -> None:
         if self._log.term >= 0:
             raise OutOfLedger(f"this member leads in term {self._log.term}: it takes entries from nobody")
 
     async def _cut(self, position: int, last: Mark) -> None:
         """Cut the log; what is left ends with this entry."""
-        if last.index < self._committed:
-            raise OutOfLedger(
-                f"the log is not cut back to entry {last.index}: up to {self._committed} they are committed, "
-                "and were acknowledged and read. The member that leads lost them. Nothing was changed: find "
-                "out which members still have them before this one copies anew.",
-                offset=position,
-            )
+        self._refuse_cut(last.index, position)
         await self._store.truncate(position)
         keeper = self._store.keeper
         await asyncio.get_running_loop().run_in_executor(keeper, self._log.index.cut, last.index + 1)
@@ -288,6 +304,7 @@ class StoredLedger:
     async def _begin_anew(self, entry: LedgerEntry) -> None:
         """Nothing that is here touches the leader's log: it begins with this entry."""
         store, segments = self._store, self._log.segments
+        self._refuse_cut(entry.index - 1, entry.pos)
         if segments.min_offset < segments.entries_from and segments.all:
             raise OutOfLedger(
                 f"the log would begin anew with entry {entry.index} at {entry.pos}, and the plain log before "
