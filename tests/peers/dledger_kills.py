@@ -82,8 +82,9 @@ class Load:
         await asyncio.gather(*self._tasks)
 
 
-async def kill_in(name: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
-    """So many kills in one group; what came of them. Raises AssertionError."""
+async def kill_in(name: str, kills: int, seed: int, folder: Path, until_s: float) -> dict[str, Any]:
+    """So many kills in one group, or as many as there is time for; what came of them. Raises
+    AssertionError."""
     chance = random.Random(seed)
     java = Factory(get_jars(None), folder / "java")
     killed: Counter[str] = Counter()
@@ -96,6 +97,8 @@ async def kill_in(name: str, kills: int, seed: int, folder: Path) -> dict[str, A
             load = Load(group, name)
             await load.acknowledged_again()
             for number in range(kills):
+                if time.monotonic() > until_s:
+                    break
                 leader = group.registered_leader()
                 wants_leader = leader is not None and chance.random() < 0.6
                 victim = leader if wants_leader and leader is not None else chance.choice(list(group.brokers))
@@ -119,7 +122,7 @@ async def kill_in(name: str, kills: int, seed: int, folder: Path) -> dict[str, A
             java.finish()
     gaps.sort()
     return {
-        "kills": kills,
+        "kills": killed.total(),
         "killed": dict(sorted(killed.items())),
         "terms": len({entry.term for entry in entries}),
         "entries": len(entries),
@@ -197,24 +200,32 @@ def progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+async def kill_in_all(args: argparse.Namespace, folder: Path, until_s: float) -> dict[str, Any]:
+    """All groups at the same time."""
+    share = -(-args.kills // len(GROUPS))
+    done = await asyncio.gather(
+        *(kill_in(name, share, args.seed + turn, folder / name, until_s) for turn, name in enumerate(GROUPS))
+    )
+    return dict(zip(GROUPS, done, strict=True))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.peers.dledger_kills", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="in all groups together")
+    parser.add_argument("--minutes", type=float, default=600, help="to kill; what was done by then counts")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     logging.basicConfig(level=logging.CRITICAL)
     began_s = time.monotonic()
-    groups: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="kerolox-dledger-") as folder:
-        for turn, name in enumerate(GROUPS):
-            count = args.kills * (turn + 1) // len(GROUPS) - args.kills * turn // len(GROUPS)
-            groups[name] = asyncio.run(kill_in(name, count, args.seed + turn, Path(folder) / name))
+        groups = asyncio.run(kill_in_all(args, Path(folder), began_s + args.minutes * 60))
     result = {
         "when": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
         "apache": get_jars(None).version,
         "seconds": round(time.monotonic() - began_s),
+        "kills": sum(group["kills"] for group in groups.values()),
         "groups": groups,
         "violations": 0,
     }
