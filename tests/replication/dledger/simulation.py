@@ -7,9 +7,11 @@ time, connections, the log and the file of the term are made of memory.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kerolox.clock import Clock
@@ -27,6 +29,23 @@ from .memory_ledger import BARRIER, MemoryLedger
 
 # Ten times as many elections as with the times of a real group.
 HASTY = {"heartbeat_ms": 200, "vote_ms_min": 30, "vote_ms_max": 100}
+
+
+@contextmanager
+def unforeseen_errors(kept: list[BaseException]) -> Iterator[None]:
+    """Keep what members log with a traceback: they go on after it, the test does not."""
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info and record.exc_info[1] is not None:
+                kept.append(record.exc_info[1])
+
+    logger, keep = logging.getLogger("kerolox.replication.dledger"), Keep()
+    logger.addHandler(keep)
+    try:
+        yield
+    finally:
+        logger.removeHandler(keep)
 
 
 class _NoFiles(selectors.SelectSelector):
@@ -254,6 +273,7 @@ class Simulation:
         self.acked: dict[bytes, int] = {}  # body → index
         self.sent = 0
         self.elections = 0
+        self.unforeseen: list[BaseException] = []
 
     async def start(self) -> None:
         for name in self.peers:
@@ -282,7 +302,9 @@ class Simulation:
             assert self.log.setdefault(at, entry) == entry, f"entry {at} is another one on {node.name}"
 
     def check_alive(self) -> None:
-        """No part of a member ended with an error."""
+        """No part of a member ended with an error, or went on after one that nobody foresaw."""
+        if self.unforeseen:
+            raise self.unforeseen[0]
         for node in self.nodes.values():
             for task in [] if node.group is None else node.group._tasks:
                 if task.done() and not task.cancelled():
@@ -382,6 +404,10 @@ class Simulation:
 
     async def run(self, for_s: float) -> None:
         """Faults under load, then time to recover, then the look at what is there."""
+        with unforeseen_errors(self.unforeseen):
+            await self._run(for_s)
+
+    async def _run(self, for_s: float) -> None:
         await self.start()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.write(for_s + (10 if self.hasty else 40)))

@@ -23,11 +23,12 @@ from kerolox.protocol.bodies.dledger import (
 )
 from kerolox.protocol.ledger_entry import LedgerEntry
 from kerolox.replication.dledger.group import NoPull
+from kerolox.replication.dledger.ledger import OutOfLedger
 from kerolox.replication.dledger.member import Role
 from kerolox.replication.dledger.term_file import Promise
 
 from .memory_ledger import BARRIER, MemoryLedger
-from .simulation import SimNode, Simulation, run_virtual
+from .simulation import SimNode, Simulation, run_virtual, unforeseen_errors
 
 Story = Callable[["Group"], Awaitable[None]]
 
@@ -37,10 +38,11 @@ class Group(Simulation):
 
     def tell(self, story: Story) -> None:
         async def run() -> None:
-            await self.start()
-            await story(self)
-            self.check_alive()
-            await self.stop()
+            with unforeseen_errors(self.unforeseen):
+                await self.start()
+                await story(self)
+                self.check_alive()
+                await self.stop()
 
         run_virtual(run())
 
@@ -214,6 +216,56 @@ def test_leadership_is_handed_over() -> None:
         assert leader.ledger.paused is None
 
     Group(6, 3).tell(story)
+
+
+def test_a_leader_that_stops_lets_another_one_lead_first() -> None:
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.send_some(leader, 100)
+        assert leader.group is not None
+        await leader.group.transfer.leave()
+        await leader.kill()
+        began_s = asyncio.get_running_loop().time()
+        await group.send_some(await group.leader(but=leader.name))
+        assert asyncio.get_running_loop().time() - began_s < 1
+        other = await group.leader()
+        for node in group.nodes.values():
+            if node is not other:
+                await node.kill()
+        assert other.group is not None
+        await asyncio.sleep(5)
+        await other.group.transfer.leave()  # to nobody: it just goes
+
+    Group(11, 3).tell(story)
+
+
+def test_a_barrier_that_cannot_be_written_is_tried_again() -> None:
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.send_some(leader, 20)
+        failed: list[str] = []
+
+        def full(node: SimNode) -> None:
+            append = node.ledger.append_barrier
+
+            def attempt() -> None:
+                if len(failed) < 3:
+                    failed.append(node.name)
+                    raise OutOfLedger("the disk is full")
+                append()
+
+            node.ledger.append_barrier = attempt  # type: ignore[method-assign]
+
+        for node in group.nodes.values():
+            full(node)
+        group.send(leader)
+        await leader.kill()
+        new = await group.leader(but=leader.name)
+        await group.until(lambda: new.ledger.committed_index == new.ledger.end_index)
+        assert failed == [new.name] * 3
+        assert new.ledger.entries[-1].body == BARRIER
+
+    Group(12, 3).tell(story)
 
 
 def test_a_leader_goes_on_when_nobody_takes_over() -> None:

@@ -104,7 +104,9 @@ class DLedger:
             log.warning("ledger_no_leader group=%r next='it goes on trying'", self.settings.group)
 
     async def end_roles(self) -> None:
-        """Take no more roles: the broker closes."""
+        """Take no more roles: the broker closes. If it leads, another one does first."""
+        if self.group is not None:
+            await self.group.transfer.leave()
         if self._search is not None:
             await self._search.close()
         if self._turns is not None:

@@ -129,6 +129,10 @@ class Dispatcher:
                 )  # fmt: skip
                 self._window = None
                 await self._clock.sleep(FAILED_PAUSE_S)
+            except Exception:
+                log.exception("ledger_push_failed peer=%r next='tried again: please report it'", self.peer)
+                self._window = None
+                await self._clock.sleep(FAILED_PAUSE_S)
 
     async def _ask(self, line: Line, step: Step) -> Step:
         """Compare or truncate."""

@@ -142,6 +142,9 @@ class Elections:
                     str(error),
                 )
                 await self._clock.sleep(NOT_SAVED_PAUSE_S)
+            except Exception:
+                log.exception("election_failed next='tried again: please report it'")
+                await self._clock.sleep(NOT_SAVED_PAUSE_S)
 
     async def close(self) -> None:
         await _cancel(list(self._beats))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from kerolox.clock import Clock
+from kerolox.errors import KeroloxError
 from kerolox.protocol.ledger_entry import NO_INDEX
 from kerolox.replication.dledger.commit import committed
 from kerolox.replication.dledger.dispatcher import Dispatcher
@@ -13,6 +14,8 @@ from kerolox.replication.dledger.member import Member
 from kerolox.replication.dledger.network import Network
 
 log = logging.getLogger(__name__)
+
+BARRIER_AGAIN_S = 1.0
 
 
 class Leading:
@@ -54,8 +57,22 @@ class Leading:
             settings.group, member.self_id, member.term, ledger.begin_index, ledger.end_index, unknown,
         )  # fmt: skip
         if unknown and len(settings.peers) > 1:
-            ledger.append_barrier()
+            self._append_barrier(member.term)
         self._count()
+
+    def _append_barrier(self, term: int) -> None:
+        """Now, or as soon as it can be written."""
+        if not self._ledger_leads or self._member.term != term or self._ledger.end_index >= self._first_own:
+            return
+        try:
+            self._ledger.append_barrier()
+        except KeroloxError as error:
+            log.error(
+                "barrier_not_written term=%d error=%r next='this broker does not serve before it is: look at "
+                "the disk'",
+                term, str(error),
+            )  # fmt: skip
+            self._clock.call_later(BARRIER_AGAIN_S, lambda: self._append_barrier(term))
 
     def _end(self) -> None:
         self._ledger_leads = False

@@ -237,6 +237,8 @@ class Pushes:
                         request.type.value, str(error),
                     )  # fmt: skip
                     status = Status.DISK_ERROR
+                except Exception:
+                    log.exception("push_failed type=%s next='please report it'", request.type.value)
                 finally:
                     self._answer(request, told, status, _entries_of(request))
         finally:
