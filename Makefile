@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side; those with Java processes one by one.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test check bench crash chaos partition jepsen dledger spark soak attacks fuzz sanitize pure peers peers-4x lock clean install
+.PHONY: demo test check bench crash chaos partition simulate jepsen dledger spark soak attacks fuzz sanitize pure peers peers-4x lock clean install
 
 install: $(STAMP)
 
@@ -102,6 +102,13 @@ jepsen: $(STAMP)
 dledger: $(STAMP)
 	$(BIN)/python -m tests.peers.dledger_kills --kills $(or $(KILLS),100) --out docs/results/dledger-kills.json $(ARGS)
 	$(BIN)/python -m pytest -q -m long tests/replication/dledger $(ARGS)
+
+# Controllers and whole brokers in one process, whose time, network, disks and threads are made up: schedules of faults
+# by the thousand, each from a number. One that fails is played again by it: `python -m tests.simulate --replay 1027`.
+# Takes 20 minutes on two cores that have nothing else to do.
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulate --schedules $(or $(SCHEDULES),10000) --mutants --workers 2 \
+	    --out docs/results/simulate.json $(ARGS)
 
 # The slow tests on Spark: kills at every step, a cluster's audit and replay, the Java of PyPI.
 spark: $(STAMP)

@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--elections", action="store_true", help="controllers alone, without messages")
     parser.add_argument("--mutant", choices=sorted(mutants.MUTANTS), help="break the product on purpose")
+    parser.add_argument("--mutants", action="store_true", help="show first that faults put in are found")
     parser.add_argument("--until-found", action="store_true", help="end with the first failure")
     parser.add_argument("--replay", type=int, metavar="SEED")
     parser.add_argument("--out", type=Path)
@@ -44,6 +45,8 @@ def main() -> None:
         sys.exit(replay(args.replay, args.elections, args.mutant))
     began_s = time.monotonic()
     total = Totals()
+    if args.mutants:
+        total.found = {name: first_found(name, args.workers) for name in sorted(mutants.MUTANTS)}
     seeds = range(args.seed_from, args.seed_from + args.schedules)
     for outcome in outcomes(seeds, args.workers, args.elections, args.mutant):
         total.add(outcome)
@@ -60,7 +63,7 @@ def main() -> None:
     progress(json.dumps(told, indent=2))
     if args.out is not None:
         args.out.write_text(json.dumps(told, indent=2) + "\n")
-    sys.exit(bool(total.failed))
+    sys.exit(bool(total.failed) or None in total.found.values())
 
 
 def replay(seed: int, elections: bool, mutant: str | None) -> int:
@@ -76,6 +79,20 @@ def replay(seed: int, elections: bool, mutant: str | None) -> int:
     for sentence in wrong:
         progress(f"WRONG: {sentence}")
     return bool(wrong)
+
+
+def first_found(mutant: str, workers: int) -> int | None:
+    """How many schedules it took to find a fault that was put in; None: it was not found."""
+    tried = 0
+    for elections, most in ((True, 200), (False, 400)):
+        for outcome in outcomes(range(most), workers, elections, mutant):
+            tried += 1
+            if outcome.wrong:
+                progress(f"{mutant} found after {tried} schedules: {outcome.wrong[0][:200]}")
+                return tried
+        tried = 0
+    progress(f"{mutant} was NOT found")
+    return None
 
 
 def outcomes(seeds: range, workers: int, elections: bool, mutant: str | None) -> Iterator[Outcome]:
@@ -110,6 +127,7 @@ class Totals:
         self.seen = self.elections = self.steps = self.needs_people = 0
         self.virtual_s = self.cpu_s = 0.0
         self.settled_s: list[float] = []
+        self.found: dict[str, int | None] = {}  # a fault that was put in, and after how many schedules
 
     def add(self, outcome: Outcome) -> None:
         self.schedules += 1
@@ -145,6 +163,7 @@ class Totals:
                 "p50": round(settled[len(settled) // 2], 1) if settled else 0,
                 "max": round(settled[-1], 1) if settled else 0,
             },
+            "faults_put_in_found_after": self.found,
             "cpu_seconds": round(self.cpu_s),
             "seconds": round(seconds),
             "workers": args.workers,

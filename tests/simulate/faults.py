@@ -78,6 +78,7 @@ class Faults:
         if engine_ip is not None:
             self.ips.append(engine_ip)
         self.may_lose = may_lose
+        self.is_over = False  # nobody is started any more
         self.count: Counter[str] = Counter()
         self._under_way: dict[int, tuple[str, End]] = {}
         self._numbers = 0
@@ -129,6 +130,8 @@ class Faults:
         return self.chance.choice(free) if free else None
 
     def _up(self, node: Node) -> None:
+        if self.is_over:
+            return
         self.busy.discard(node.host.name)
         node.host.power_on()
         if not node.host.is_up:

@@ -288,6 +288,7 @@ class Cluster:
     async def _stop(self) -> None:
         """Let the brokers stop by themselves, with nobody there to elect another."""
         self.world.tell("STOP")
+        self.faults.is_over = True
         for host in (*(node.host for node in self.controllers), self.client.host):
             host.end()
         for node in self.brokers:
