@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import kerolox.broker
-from kerolox.broker.leadership import Leadership
+from kerolox.broker.leadership import LeaderAddress, Leadership
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.errors import KeroloxError
 from kerolox.protocol.batch import encode_batch
@@ -244,6 +244,29 @@ class NotedLink:
 
     def part(self) -> None:
         self.told.append("part")
+
+
+async def test_a_leader_told_of_while_a_broker_parts_is_news_when_it_is_found_again(tmp_path: Path) -> None:
+    """A name server may tell of it while the link stops; the link forgets that."""
+    store = MessageStore(BrokerOptions(store_path=str(tmp_path)))
+    await store.open()
+    leadership = Leadership(store, BrokerRole.SLAVE, 2)
+    leader = LeaderAddress("10.0.0.1:10911", "10.0.0.1:10912")
+    heard: list[LeaderAddress | None] = []
+    leadership.on_leader.append(heard.append)
+
+    class TellingLink(NotedLink):
+        async def stop(self) -> None:
+            leadership.led_by(leader)
+
+    leadership.follow_by(TellingLink())
+    await leadership.start()
+    await leadership.part()
+    assert heard == [leader]
+    leadership.led_by(leader)
+    assert heard == [leader, leader]
+    await leadership.stop()
+    await store.close()
 
 
 async def test_whom_a_broker_followed_before_it_led_is_not_copied_from_again(tmp_path: Path) -> None:

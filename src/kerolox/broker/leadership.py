@@ -208,7 +208,7 @@ class Leadership:
                 store.state.set(Obstacle.FOLLOWER, f"this broker could not lead: {error}")
                 if self._link is not None:
                     if begin is not None:
-                        self._link.part()
+                        self._forget_leader(self._link)
                     await self._link.start()
                 raise
             self.leads = True
@@ -229,7 +229,7 @@ class Leadership:
             await self._end_parts()
             if self._link is not None:
                 if leaderless:
-                    self._link.part()
+                    self._forget_leader(self._link)
                 await self._link.start()
 
     async def part(self) -> None:
@@ -240,8 +240,13 @@ class Leadership:
             self.leader = None
             if self._link is not None:
                 await self._link.stop()
-                self._link.part()
+                self._forget_leader(self._link)
                 await self._link.start()
+
+    def _forget_leader(self, link: Link) -> None:
+        """Both at once: a leader that a name server told of a moment ago is news when it is found again."""
+        self.leader = None
+        link.part()
 
     async def act(self) -> None:
         """Act for a leader that is gone. Raises what keeps a part from it; then nothing is at work."""
