@@ -68,7 +68,7 @@ peers-4x: $(STAMP)
 	KEROLOX_PEERS_VERSION=4x KEROLOX_REQUIRE_PEERS=1 $(BIN)/python -m pytest tests/peers -m "not long" $(ARGS)
 
 # Prints the machine and the figures; keeps them in docs/results and docs/PERFORMANCE.md. The broker part, in full,
-# takes 25 minutes, replication 10; `make bench ARGS="codec store nameserver"` leaves them out.
+# takes 25 minutes, replication 10, failover 20; `make bench ARGS="codec store nameserver"` leaves them out.
 bench: $(STAMP)
 	$(BIN)/python -m bench $(ARGS)
 
