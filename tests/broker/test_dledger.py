@@ -47,7 +47,7 @@ def bodies(running: RunningBroker) -> set[bytes]:
 
 
 async def test_one_leads_and_another_one_when_it_is_killed(tmp_path: Path) -> None:
-    async with ledger_brokers(tmp_path) as brokers:
+    async with ledger_brokers(tmp_path, commit_log_file_bytes=1 << 13) as brokers:  # many files
         leader = await brokers.leader()
         await send(brokers, 50)
         await brokers.alike()

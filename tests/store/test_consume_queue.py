@@ -254,6 +254,20 @@ def test_an_entry_torn_between_two_pages_is_no_entry(tmp_path: Path) -> None:
     assert reopen(tmp_path, entries=500).next_offset == 409
 
 
+def test_an_offset_that_is_given_again_takes_nothing_away(tmp_path: Path) -> None:
+    """After a crash the last entry is compared with its message: not with one that comes much later."""
+    queue = make(tmp_path)
+    fill(queue, 5)
+    flush(queue)
+    queue = reopen(tmp_path)
+    fill(queue, 5)
+    for offset in (4, 5):
+        assert not queue.append((50 + offset) * RECORD, RECORD, offset, offset)
+    assert queue.next_offset == 10
+    assert offsets(queue.read(0, 10)) == list(range(10))
+    assert queue.append(100 * RECORD, RECORD, 10, 10)
+
+
 def test_a_file_that_never_got_its_length_goes_with_those_after_it(tmp_path: Path) -> None:
     queue = make(tmp_path, entries=4)
     fill(queue, 12)
