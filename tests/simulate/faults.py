@@ -343,7 +343,7 @@ class Faults:
         process.slow_s = self.chance.choice((0.05, 0.5, 3.0))
 
         def end() -> None:
-            process.slow_s = 0.0
+            process.slow_s = node.host.slow_s
 
         return f"{node.host.name} {process.slow_s} s", end
 

@@ -43,6 +43,7 @@ class Shape:
     controllers: int  # 1 has a file of its own, more have a consensus engine
     flush: FlushMode
     drift: float  # of clocks
+    disk_s: float  # a flush, or another thing that a thread does, takes up to so much longer on each broker
     replicas_min: int
     senders: int
     pause_s: float  # between two sends
@@ -71,6 +72,7 @@ def shape_of(seed: int) -> Shape:
         controllers=controllers,
         flush=flush,
         drift=chance.choice((0.0, 0.0, 0.01)),
+        disk_s=chance.choice((0.0, 0.0, 0.1)),
         replicas_min=chance.choice((1, 1, 2)),
         senders=chance.choice((1, 1, 3)),
         pause_s=chance.choice((0.15, 0.4, 1.0)),
@@ -121,6 +123,8 @@ class Cluster:
             BrokerNode(made.host(f"b{number}", f"10.0.0.{number}"), **self._options())
             for number in range(1, 1 + shape.brokers)
         ]
+        for node in self.brokers:
+            node.host.slow_s = self.chance.uniform(0, shape.disk_s)
         self.told = Told()
         addresses = [node.address for node in self.brokers]
         self.client = Client(made, made.host("client", "10.0.3.1"), addresses, self.told, self.chance)

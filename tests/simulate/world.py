@@ -56,6 +56,7 @@ class Host:
         self.process: Process | None = None
         self.lives = 0
         self.boots = 0
+        self.slow_s = 0.0  # what its threads do takes so much longer
 
     @property
     def is_up(self) -> bool:
@@ -66,6 +67,7 @@ class Host:
         assert not self.is_up
         self.lives += 1
         self.process = Process(f"{self.name}.{self.lives}", self.ip)
+        self.process.slow_s = self.slow_s
         self.process.boot = f"{self.name}, boot {self.boots}"
         self.world.processes.append(self.process)
         return self.process
