@@ -3,8 +3,8 @@
 Senders go on all the time. A member is killed (SIGKILL), the leader more often than not, and started again
 while messages are sent, as soon as somebody takes them. At the end every member has the same entries, and
 everything that was acknowledged is among them. No broker of ours gave a queue offset that was given before.
-Apache's do: after a kill their queues may lack messages (apache/rocketmq#7355, #7477), and one that leads
-then counts on from there. How often is written down.
+Members of Apache's were seen to: perhaps because after a kill their queues lack messages
+(apache/rocketmq#7355, #7477), and one that leads then counts on from there. How often is written down.
 """
 
 from __future__ import annotations
