@@ -14,12 +14,12 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from . import mutants
 from .elections import run_elections
-from .schedule import Outcome, run_schedule
+from .schedule import Outcome, run_schedule, seeds_with
 
 BATCH = 50  # schedules of one process: what they leave in memory goes with it
 FAILURES_MAX = 20  # then it ends: there is enough to look at
@@ -84,8 +84,8 @@ def replay(seed: int, elections: bool, mutant: str | None) -> int:
 def first_found(mutant: str, workers: int) -> int | None:
     """How many schedules it took to find a fault that was put in; None: it was not found."""
     tried = 0
-    for elections, most in ((True, 200), (False, 400)):
-        for outcome in outcomes(range(most), workers, elections, mutant):
+    for elections, seeds in ((True, list(range(200))), (False, seeds_with(mutants.NEEDS.get(mutant), 400))):
+        for outcome in outcomes(seeds, workers, elections, mutant):
             tried += 1
             if outcome.wrong:
                 progress(f"{mutant} found after {tried} schedules: {outcome.wrong[0][:200]}")
@@ -95,7 +95,7 @@ def first_found(mutant: str, workers: int) -> int | None:
     return None
 
 
-def outcomes(seeds: range, workers: int, elections: bool, mutant: str | None) -> Iterator[Outcome]:
+def outcomes(seeds: Sequence[int], workers: int, elections: bool, mutant: str | None) -> Iterator[Outcome]:
     jobs = [(seed, elections, mutant) for seed in seeds]
     if workers <= 1:
         yield from map(_run, jobs)

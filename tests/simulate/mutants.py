@@ -69,21 +69,6 @@ def _out_of_the_set_before_it_is_agreed() -> list[Patch]:
     return [(InSyncSet, "_union", property(union))]
 
 
-def _into_the_set_without_counting() -> list[Patch]:
-    """A leader counts who is taken into the set when it has heard that it was."""
-
-    def counts(self: Any) -> Any:
-        asked, joining = self._asked, self._joining
-        self._asked, self._joining = None, {}
-        try:
-            count(self)
-        finally:
-            self._asked, self._joining = asked, joining
-
-    count = InSyncSet._count
-    return [(InSyncSet, "_count", counts)]
-
-
 def _nobody_is_waited_for() -> list[Patch]:
     """A leader acknowledges what it has written."""
     return [
@@ -129,13 +114,16 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "sets_are_not_fenced": _sets_are_not_fenced,
     "told_before_it_is_committed": _told_before_it_is_committed,
     "out_of_the_set_before_it_is_agreed": _out_of_the_set_before_it_is_agreed,
-    "into_the_set_without_counting": _into_the_set_without_counting,
     "nobody_is_waited_for": _nobody_is_waited_for,
     "followers_do_not_flush": _followers_do_not_flush,
     "epochs_do_not_begin": _epochs_do_not_begin,
     "nothing_is_cut": _nothing_is_cut,
     "all_is_confirmed_at_the_start": _all_is_confirmed_at_the_start,
 }
+
+
+# What a schedule needs to have for a fault to show, by the kinds of its faults; any other one by any.
+NEEDS = {"followers_do_not_flush": "blackout"}
 
 
 @contextmanager

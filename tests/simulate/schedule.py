@@ -4,6 +4,7 @@ judged."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections import Counter
@@ -80,6 +81,18 @@ def shape_of(seed: int) -> Shape:
         faults_s=chance.choice((4.0, 8.0, 12.0, 25.0)),
         kinds=tuple(sorted(chosen)),
     )
+
+
+def seeds_with(kind: str | None, count: int) -> list[int]:
+    """The first seeds whose schedules are about this kind of fault, on slow disks; of any kind."""
+    found: list[int] = []
+    for seed in itertools.count():
+        if len(found) == count:
+            return found
+        shape = shape_of(seed)
+        if kind is None or (kind in shape.kinds and len(shape.kinds) <= 5 and shape.disk_s):
+            found.append(seed)
+    raise AssertionError("not reached")
 
 
 @dataclass
