@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kerolox import Message, Producer, ProducerOptions
@@ -284,3 +285,22 @@ async def test_a_leader_whose_disk_fails_lets_another_lead(tmp_path: Path) -> No
         await group.until(lambda: not first.broker.leadership.leads, "leader that gives up")
         assert (await Talk(dialer, second).send(TOPIC, b"2")).code == 0
         assert sorted(await bodies(second)) == [b"1", b"2"]
+
+
+async def test_one_whose_disk_failed_is_not_elected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running_controlled(2, directory=tmp_path, controller_silence_ms=1000) as group:
+        second = group.broker(2).broker
+        second.store.state.set(Obstacle.FENCED, "a flush failed: no such device")
+        alive = group.controller.live
+        name = second.options.broker_name
+        await group.until(lambda: 2 not in alive.view([name]).of(name), "controller that does not hear it")
+        # Elected all the same: it says why it does not lead, once.
+        turns = second.controlled.turns  # type: ignore[union-attr]
+        heeded = turns.heeded
+        told = msgspec.structs.replace(heeded, epoch=heeded.epoch + 1, id=2, address=second.address)
+        turns.offer(told, "a test")
+        await group.until(lambda: "role_not_taken" in caplog.text, "role that is not taken")
+        await asyncio.sleep(1.5)  # it was tried again meanwhile
+        assert caplog.text.count("role_not_taken") == 1
+        assert "a flush failed: no such device; start this broker again" in second.leadership.waits_for
+        assert second.leadership.waits_for.count("cannot take its role") == 1

@@ -2,6 +2,8 @@
 
 All are asked for an answer. That of the one that leads renews the lease, from the moment the heartbeat was
 sent. RocketMQ's brokers send theirs one way, and its controllers answer whoever asks.
+
+A broker that could not lead, for its disk has failed, says nothing: it is not to be elected.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class Heartbeats:
         clock: Clock,
         *,
         address: str,
-        state: Callable[[], LogState],
+        state: Callable[[], LogState | None],
     ) -> None:
         self.on_unknown: list[Callable[[], None]] = []
         self.on_epoch: list[Callable[[int], None]] = []
@@ -83,8 +85,10 @@ class Heartbeats:
     async def _run(self, address: str) -> None:
         while True:
             sent_s = self._clock.monotonic_s()
+            state = self._state()
             try:
-                self._heard(address, await self._send(address), sent_s)
+                if state is not None:
+                    self._heard(address, await self._send(address, state), sent_s)
             except KeroloxError as error:
                 self._controllers.lost(address, str(error))
             if self._controllers.leader not in self._tasks:
@@ -92,8 +96,8 @@ class Heartbeats:
             took_s = self._clock.monotonic_s() - sent_s
             await self._clock.sleep(max(0.0, self._options.alive_ms / 1000 - took_s))
 
-    async def _send(self, address: str) -> ControllerAnswer:
-        options, state = self._options, self._state()
+    async def _send(self, address: str, state: LogState) -> ControllerAnswer:
+        options = self._options
         header = BrokerHeartbeatRequest(
             cluster_name=options.cluster,
             broker_addr=self._address,

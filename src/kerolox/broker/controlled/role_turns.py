@@ -23,10 +23,15 @@ from kerolox.errors import KeroloxError
 from kerolox.replication.epoch_history import EpochHistory
 from kerolox.replication.in_sync_set import InSyncSet
 from kerolox.store.message_store import MessageStore
+from kerolox.store.state import Obstacle
 
 log = logging.getLogger(__name__)
 
 AGAIN_S = 1.0  # after a role that could not be taken
+
+
+class CannotLead(KeroloxError):
+    """It was elected, and its disk does not let it lead."""
 
 
 class RoleTurns:
@@ -58,6 +63,7 @@ class RoleTurns:
         self._task: asyncio.Task[None] | None = None
         self._lost_s: float | None = None  # when this epoch's leader was missed first
         self._began_at = 0  # where the log was when this broker began to lead
+        self._not_taken_told = ""
         self._told_older = -1  # the epoch that was last told of as over
         self._turn = asyncio.Lock()
 
@@ -131,9 +137,13 @@ class RoleTurns:
                 )
 
     def _not_taken(self, told: Mastership, error: Exception) -> None:
-        log.error(
-            "role_not_taken epoch=%d master=%d error=%r next='tried again'", told.epoch, told.id, str(error)
-        )
+        text = f"{told.epoch} {error}"
+        if text != self._not_taken_told:
+            self._not_taken_told = text
+            log.error(
+                "role_not_taken epoch=%d master=%d error=%r next='tried again'",
+                told.epoch, told.id, str(error),
+            )  # fmt: skip
         if not self._leadership.leads:
             self._leadership.wait(f"it cannot take its role in epoch {told.epoch}: {error}")
 
@@ -157,6 +167,9 @@ class RoleTurns:
                 self._in_sync.adopt(told.in_sync, told.in_sync_epoch)
 
     async def _lead(self, told: Mastership) -> None:
+        fenced = self._store.state.obstacles.get(Obstacle.FENCED)
+        if fenced is not None:
+            raise CannotLead(f"{fenced}; start this broker again when its disk is in order")
         began_s = self._clock.monotonic_s()
         before = self.heeded
         self._search.stop()

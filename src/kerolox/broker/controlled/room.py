@@ -113,7 +113,9 @@ class Controlled:
     def _known_as(self, id: int) -> None:
         self._mode.own_id = id
 
-    def _log_state(self) -> LogState:
+    def _log_state(self) -> LogState | None:
+        if self._store.state.fenced:
+            return None
         return LogState(self._mode.history.last, self._store.log.max_offset, self._store.progress.confirmed)
 
     # --- for controllers and tools ----------------------------------------------------------------------
