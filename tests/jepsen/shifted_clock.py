@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
 import struct
@@ -17,6 +18,7 @@ WALL, LEAP, RATE, SEED, LOSSES = 0, 8, 16, 24, 32
 WHOLE = struct.Struct("=q")
 REAL = struct.Struct("=d")
 PAGE_BYTES = 4096
+LOOK_S = 0.02  # so often whoever waits looks whether the clock is right again
 
 
 class ClockPage:
@@ -88,15 +90,42 @@ class ShiftedClock(Clock):
         return value + max(0.0, now - since) * running + leap
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
-        return super().call_later(delay_s / self._rate, callback)
+        if self.running == 1.0:
+            return super().call_later(delay_s, callback)
+        return _Timer(self, delay_s, callback)
 
     async def sleep(self, delay_s: float) -> None:
-        await super().sleep(delay_s / self._rate)
+        until_s = self.monotonic_s() + delay_s
+        while self.running != 1.0 and (left_s := until_s - self.monotonic_s()) > 0:
+            await super().sleep(min(LOOK_S, left_s / self.running))
+        await super().sleep(max(0.0, until_s - self.monotonic_s()))
 
     @property
-    def _rate(self) -> float:
+    def running(self) -> float:
+        """How fast."""
         rate: float = REAL.unpack_from(self._page, RATE)[0]
         return rate
+
+
+class _Timer:
+    """Of a clock that is not right: when that is mended, the timer is, too."""
+
+    def __init__(self, clock: ShiftedClock, delay_s: float, callback: Callable[[], object]) -> None:
+        self._clock = clock
+        self._until_s = clock.monotonic_s() + delay_s
+        self._callback = callback
+        self._wait()
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+    def _wait(self) -> None:
+        left_s = self._until_s - self._clock.monotonic_s()
+        loop = asyncio.get_running_loop()
+        if left_s <= 0:
+            self._handle = loop.call_soon(self._callback)
+        else:
+            self._handle = loop.call_later(min(LOOK_S, left_s / self._clock.running), self._wait)
 
 
 def _page(path: Path) -> mmap.mmap:

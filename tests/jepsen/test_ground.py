@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import threading
@@ -102,4 +103,23 @@ async def test_timers_follow_the_rate(tmp_path: Path) -> None:
     began_s = time.monotonic()
     await clock.sleep(20)
     assert 0.02 <= time.monotonic() - began_s < 5
+    page.close()
+
+
+async def test_timers_of_a_slow_clock_end_when_it_is_right_again(tmp_path: Path) -> None:
+    page = ClockPage(tmp_path / "clock")
+    clock = ShiftedClock(str(page.path))
+    page.rate(0.001)
+    called = asyncio.Event()
+    clock.call_later(0.1, called.set)
+    cancelled = clock.call_later(0.1, pytest.fail)
+    sleeping = asyncio.create_task(clock.sleep(0.1))
+    await asyncio.sleep(0.2)
+    assert not called.is_set()
+    assert not sleeping.done()
+    cancelled.cancel()
+    page.rate(1.0)
+    async with asyncio.timeout(10):  # not 100 s
+        await called.wait()
+        await sleeping
     page.close()
