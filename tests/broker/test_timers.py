@@ -479,10 +479,10 @@ async def test_the_timer_waits_until_the_store_takes_messages(talk: Timing) -> N
     await talk.send("T", b"x", after_s(3))
     await talk.entered()
     state = talk.running.broker.store.state
-    state.set(Obstacle.DISK_FULL, "test")
+    state.set(Obstacle.CUTTING, "test")
     await talk.clock.advance(40)
     assert await talk.bodies() == []
-    state.clear(Obstacle.DISK_FULL)
+    state.clear(Obstacle.CUTTING)
     await talk.clock.advance(1)
     assert await talk.bodies(count=1) == [b"x"]
 

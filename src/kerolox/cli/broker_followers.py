@@ -209,7 +209,10 @@ def _connected(one: HaConnection) -> dict[str, Any]:
 
 
 def _who(connection: HaConnection, left: dict[int, tuple[str, HaStatus | None, str]]) -> int | None:
-    """Which registered follower a connection is of: ours say so, of others the host may tell."""
+    """Which registered follower a connection is of: under a controller its id says so, ours say it
+    themselves, of others the host may tell."""
+    if connection.broker_id is not None and connection.broker_id in left:
+        return connection.broker_id
     host = (connection.addr or "").rpartition(":")[0]
     near: list[int] = []
     for id, (address, status, _) in left.items():

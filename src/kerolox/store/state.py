@@ -53,6 +53,11 @@ class StoreState:
         return not self.obstacles
 
     @property
+    def why_follows(self) -> str:
+        """Who leads, or why nobody does, while this broker does not; empty when it does."""
+        return self.obstacles.get(Obstacle.FOLLOWER, "")
+
+    @property
     def fenced(self) -> bool:
         return Obstacle.FENCED in self.obstacles
 

@@ -29,7 +29,7 @@ from kerolox.protocol.headers.send import SendRequest
 from kerolox.protocol.send_runs import Signed
 from kerolox.store.log.acks import Acks
 from kerolox.store.log.cursors import LIGHT_PREFIX
-from kerolox.store.state import Obstacle, StoreState
+from kerolox.store.state import StoreState
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Admission:
                 )
             if self._options.controlled:
                 # Another one may lead since a moment ago: a code at which clients ask name servers who does.
-                why = self._state.obstacles.get(Obstacle.FOLLOWER, "this broker follows another one")
+                why = self._state.why_follows or "this broker follows another one"
                 return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"{why}: send to the one that leads")
             if self._options.acting:
                 return Refused(
