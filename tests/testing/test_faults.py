@@ -121,6 +121,17 @@ def test_names_come_and_go_with_the_directory(disk: FaultyFiles, tmp_path: Path)
     assert disk.list_dir(tmp_path) == ["kept"]
 
 
+def test_what_was_in_a_directory_is_gone_with_it(disk: FaultyFiles, tmp_path: Path) -> None:
+    disk.make_dirs(tmp_path / "x" / "y")
+    disk.create(tmp_path / "x" / "y" / "a", 10).close()
+    for made in (tmp_path / "x" / "y", tmp_path / "x", tmp_path):
+        disk.sync_dir(made)
+    disk.remove_tree(tmp_path / "x" / "y")
+    disk.sync_dir(tmp_path / "x")
+    disk.power_loss(names=True)
+    assert disk.list_dir(tmp_path / "x") == []
+
+
 def test_by_default_names_stay(disk: FaultyFiles, tmp_path: Path) -> None:
     disk.create(tmp_path / "a", 10).close()
     disk.power_loss()

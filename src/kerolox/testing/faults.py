@@ -398,7 +398,7 @@ class FaultyFiles(Files):
             if life != self.life:
                 raise PowerLost(f"{name} was being synced by a process that is dead", path=name)
             directory = os.path.abspath(name)
-            self._names = [step for step in self._names if step[0] != directory]
+            self._names = [step for step in self._names if not _is_settled(step[0], directory)]
 
     def disk_usage(self, path: PathLike) -> DiskUsage:
         return super().disk_usage(path) if self.usage is None else self.usage
@@ -463,6 +463,12 @@ class FaultyFiles(Files):
             if self._sync_failures and self._sync_failure_paths in path:
                 self._sync_failures -= self._sync_failures > 0
                 raise sync_error(OSError(errno.EIO, "Input/output error"), path)
+
+
+def _is_settled(changed: str, synced: str) -> bool:
+    """Whether the names in a directory are on disk now that one was synced: it is this one, or it was below
+    this one and is gone with all that was in it."""
+    return changed == synced or (changed.startswith(synced + os.sep) and not os.path.isdir(changed))
 
 
 def _key(path: str) -> str:
