@@ -186,3 +186,28 @@ async def test_without_all_ack_so_many_are_enough(tmp_path: Path) -> None:
         store.replicas.acked("a", store.log.max_offset)
         assert told == [Safe.YES]
         assert await seen(store) == set(range(10))
+
+
+async def test_the_blank_end_of_a_file_is_not_confirmed(tmp_path: Path) -> None:
+    """A leader died when it had closed a file and not begun the next: no other has that end."""
+    async with rig_at(tmp_path, controlled=True) as rig:
+        store = await rig.open()
+        store.copies.reach(None, 1)
+        await put(store, 0, 10)
+        end = store.log.max_offset
+        store.copies.reach(end, 2)
+        rest = store.segments.size - end
+        store.log.append_raw(rest.to_bytes(4, "big") + b"\xcb\xd4\x31\x94" + bytes(rest - 8))
+        await store.flusher.flush_all()
+        await store.housekeeper.flush()
+        for _ in range(2):
+            await rig.kill(store)
+            store = await rig.open()
+            assert store.log.max_offset == store.segments.size
+            assert store.progress.confirmed == store.dispatcher.dispatched == end
+            assert await seen(store) == set(range(10))
+        store.copies.reach(None, 1)  # it leads, and all it has is confirmed
+        assert store.progress.confirmed == store.log.max_offset
+        await put(store, 10, 2)
+        assert await seen(store) == set(range(12))
+        await store.close()

@@ -110,6 +110,8 @@ class Opening:
         store.log.begin()
         waiting = store.log.undispatched
         given = position_of(store.segments, waiting[0][PHYSICAL_OFFSET]) if waiting else found.end
+        if store.controlled and self._given_to:
+            given = min(given, self._given_to)  # what ends a file is no message, and need not be confirmed
         store.dispatcher.dispatched = given
         if store.ledger is not None and not store.ledger.alone:
             store.progress.confirmed = store.progress.replicated = given
@@ -343,9 +345,8 @@ class Opening:
 
     def _confirmed(self, known: Circumstances, found: Recovered) -> int:
         """Up to where messages are given out. In a DLedger group: what is known to be on a majority. Under a
-        controller: what was confirmed when that was noted
-        last, and what lies in queues, for that was. The rest waits until this broker leads, or its leader
-        says so."""
+        controller: what was confirmed when that was noted last, and what lies in queues, for that was. The
+        rest waits until this broker leads, or its leader says so."""
         store = self._store
         if store.ledger is not None:
             seen = max(known.queues_end, known.marks.dispatched)
