@@ -33,17 +33,15 @@ class Senders:
     def __init__(self, group: RunningControlled, count: int = 4) -> None:
         self.acked: list[bytes] = []
         self.not_ok: Counter[str] = Counter()
-        self.longest_s = 0.0  # between two acknowledgements
         self._group = group
         self._count = count
         self._is_over = False
 
     async def __aenter__(self) -> Senders:
-        options = ProducerOptions(timeout_s=3.0)
+        options = ProducerOptions(timeout_s=10.0)
         self._producer = Producer(self._group.nameserver_address, group="senders", options=options)
         await self._producer.__aenter__()
         loop = asyncio.get_running_loop()
-        self._last_s = loop.time()
         self._tasks = [loop.create_task(self._send(number)) for number in range(self._count)]
         return self
 
@@ -58,7 +56,6 @@ class Senders:
         await self._group.until(lambda: len(self.acked) >= goal, f"{count} more sends ({self.not_ok})")
 
     async def _send(self, number: int) -> None:
-        loop = asyncio.get_running_loop()
         count = 0
         while not self._is_over:
             body = b"%d-%d" % (number, count)
@@ -71,8 +68,6 @@ class Senders:
                 continue
             if receipt.status.value == 0:
                 self.acked.append(body)
-                self.longest_s = max(self.longest_s, loop.time() - self._last_s)
-                self._last_s = loop.time()
             else:
                 self.not_ok[receipt.status.name] += 1
 
@@ -133,7 +128,6 @@ async def test_the_leader_is_killed_and_nothing_is_lost(
             await group.start_again(second)
             await group.in_sync(3)
         await all_have(group, senders.acked)
-        assert senders.longest_s < 5
         epochs = {one.broker.store.epochs.entries for one in group.brokers.values()}
         assert len(epochs) == 1
         assert "broker_elected id=" in caplog.text
@@ -273,7 +267,6 @@ async def test_a_leader_that_stops_lets_another_lead_first(
                 await group.in_sync(3)
         await all_have(group, senders.acked)
         assert not senders.not_ok  # everybody got his yes
-        assert senders.longest_s < 2
 
 
 async def test_a_leader_whose_disk_fails_lets_another_lead(tmp_path: Path) -> None:
