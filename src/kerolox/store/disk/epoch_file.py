@@ -83,9 +83,19 @@ class EpochFile:
         self._save(self._bounded((*kept, Epoch(number, start)), log_min))
 
     def heard(self, epoch: Epoch, log_min: int) -> None:
-        """The leader's log has this epoch, and this log goes on in it."""
-        if epoch not in self.entries:
-            self.begin(*epoch, log_min)
+        """The leader's log has this epoch, and this log goes on in it. Raises EpochsFall when a later one has
+        begun here meanwhile: this broker was elected while it copied."""
+        if epoch in self.entries:
+            return
+        if self.entries and self.entries[-1].number > epoch.number:
+            last = self.entries[-1]
+            raise EpochsFall(
+                f"epoch {epoch.number} from {epoch.start} is over: epoch {last.number} has begun at "
+                f"{last.start}",
+                path=self.path,
+                offset=epoch.start,
+            )
+        self.begin(*epoch, log_min)
 
     def take(self, epochs: Epochs) -> None:
         """These are the epochs of the log: it was found to be the leader's."""
