@@ -15,6 +15,7 @@ from kerolox.client.admin.admin import Admin
 from kerolox.client.nameservers import NameServers
 from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies.topics import DataVersion, TopicConfigTable
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.record import decode_records
 from kerolox.store.state import Obstacle
@@ -297,3 +298,18 @@ async def test_one_whose_disk_failed_is_not_elected(tmp_path: Path, caplog: pyte
         assert caplog.text.count("role_not_taken") == 1
         assert "a flush failed: no such device; start this broker again" in second.leadership.waits_for
         assert second.leadership.waits_for.count("cannot take its role") == 1
+
+
+async def test_topics_are_not_copied_from_who_does_not_lead(tmp_path: Path) -> None:
+    """A leader that lost its disk is back at its address, with nothing, before anybody is elected."""
+    async with running_controlled(2, directory=tmp_path) as group, Dialer() as dialer:
+        assert (await Talk(dialer, group.broker(1)).send(TOPIC, b"1")).code == 0
+        follower = group.broker(2).broker
+        topics = follower.tables.topics
+        await group.until(lambda: TOPIC in topics.table.topics, "topic at the follower")
+        await follower.table_copy._topics(TopicConfigTable(data_version=DataVersion(counter=99, timestamp=1)))
+        assert TOPIC in topics.table.topics
+        assert await bodies(group.broker(2)) == [b"1"]
+        told = DataVersion(counter=99, state_version=topics.table.state_version, timestamp=1)
+        await follower.table_copy._topics(TopicConfigTable(data_version=told))  # who leads may remove one
+        assert TOPIC not in topics.table.topics

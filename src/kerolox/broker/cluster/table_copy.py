@@ -85,6 +85,7 @@ class TableCopy:
         self._acting = acting
         self._electable = electable
         self._keeps_topics = keeps_topics
+        self._older_told = 0  # the epoch in which that was told last
         self._progress_s = 0.0  # when the next look at progress is due
         self._failed: dict[str, str] = {}  # by table, the error that was told last
         self._ends: dict[str, dict[int, int]] = {}  # of all queues, when topics were asked for
@@ -216,7 +217,7 @@ class TableCopy:
 
     async def _topics(self, found: TopicConfigTable) -> None:
         topics = self._tables.topics
-        if found.data_version == topics.table.version:
+        if found.data_version == topics.table.version or self._is_older(found, topics.table.state_version):
             return
         told = dict(found.topic_config_table)
         if self._keeps_topics:
@@ -233,6 +234,17 @@ class TableCopy:
                 # Made again under this name, its queues begin at 0: these must not be in the way.
                 self._tables.offsets.remove_topic(topic)
                 await self._store.delete_topic(topic)
+
+    def _is_older(self, found: TopicConfigTable, epoch: int) -> bool:
+        """Whether whoever has this table does not lead in the epoch this broker knows of. A leader that lost
+        its disk is back at its address before anybody is elected: what it does not have is not gone."""
+        told = found.data_version.state_version
+        if told < epoch != self._older_told:
+            self._older_told = epoch
+            log.warning(
+                "topics_refused epoch=%d known=%d next='copied when the one that leads is found'", told, epoch
+            )
+        return told < epoch
 
     def _ends_of(self, topic: str) -> dict[int, int]:
         queues = self._store.queues.by_topic.get(topic, {})
