@@ -15,11 +15,12 @@ ALLOWED = {
     "protocol": {"protocol", "errors"},
     "front": {"front", "protocol", "base"},
     "net": {"net", "front", "protocol", "base"},
-    "nameserver": {"nameserver", "net", "front", "protocol", "base"},
-    "controller": {"controller", "net", "front", "protocol", "base"},
+    "access": {"access", "net", "front", "protocol", "base"},
+    "nameserver": {"nameserver", "access", "net", "front", "protocol", "base"},
+    "controller": {"controller", "access", "net", "front", "protocol", "base"},
     "store": {"store", "protocol", "base"},
     # A broker that may not write its own log sends as a client does (broker/write/escape.py).
-    "broker": {"broker", "store", "replication", "client", "net", "front", "protocol", "base"},
+    "broker": {"broker", "store", "replication", "client", "access", "net", "front", "protocol", "base"},
     # A DLedger member answers requests on a port of its own.
     "replication": {"replication", "store", "net", "front", "protocol", "base"},
     "client": {"client", "net", "front", "protocol", "base"},
@@ -60,6 +61,13 @@ ROOMS = {
         "admin",
         "remoting",
         "exporter broker",
+    ),
+    "access": (
+        "resources",
+        "policies rules",
+        "book options",
+        "audit failures",
+        "guard",
     ),
     "controller": (
         "etcd_access options state requests",

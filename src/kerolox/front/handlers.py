@@ -6,7 +6,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from kerolox.errors import Closed, KeroloxError
 from kerolox.front.lanes import Lane
@@ -35,12 +35,23 @@ class HandlerRoute:
 Gate = Callable[[Request[Any]], None]
 
 
+class Guard(Protocol):
+    """Decides about every request: who asks, and whether they may. It answers by itself what it refuses."""
+
+    def admits(self, asked: Request[Any], /) -> bool:
+        """Whether somebody known asks, before anything of the request is read. Notes who it is."""
+
+    def allows(self, asked: Request[Any], /) -> bool:
+        """Whether that one may do what is asked. The header has been read."""
+
+
 class Handlers:
     """The table of a server or client: code to route."""
 
     def __init__(self) -> None:
         self.routes: dict[int, HandlerRoute] = {}
         self.gates: tuple[Gate, ...] = ()
+        self.guard: Guard | None = None  # without one, everybody may do everything
         # Called at the end of every pass, in which a door handles all that has come to it: a handler may put
         # off work until then and do it once for all requests of the pass.
         self.after_pass: list[Callable[[], None]] = []
@@ -60,8 +71,13 @@ class Handlers:
         """Answer a request, now or when its handler has an answer; or refuse it. The header of the request is
         read here."""
         answer_it = asked.caller.answer
+        guard = self.guard
+        if guard is not None and not guard.admits(asked):
+            return
         route = self.routes.get(asked.code)
         if route is None:
+            if guard is not None and not guard.allows(asked):
+                return
             remark = f" request type {asked.code} ({request_name(asked.code)}) not supported"
             answer_it(asked, Answer(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
             return
@@ -80,6 +96,8 @@ class Handlers:
         try:
             if route.header is not None:
                 asked.header = asked.ticket.header(route.header)
+            if guard is not None and not guard.allows(asked):
+                return
             for gate in self.gates:
                 gate(asked)
             if route.waits:

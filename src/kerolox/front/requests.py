@@ -42,6 +42,10 @@ class Ticket(Protocol):
     @property
     def remark(self) -> str | None: ...
 
+    @property
+    def version(self) -> int:
+        """The release of who asks."""
+
     def header(self, cls: type[T], /) -> T:
         """The header, typed. Raises InvalidRequest when a needed field is missing or wrong."""
 
@@ -49,7 +53,7 @@ class Ticket(Protocol):
 class Request(Generic[H]):
     """One request of a caller: its typed header and body, and the way to answer it later."""
 
-    __slots__ = ("body", "caller", "code", "header", "received_s", "ticket")
+    __slots__ = ("body", "caller", "code", "header", "identity", "received_s", "ticket")
 
     def __init__(
         self, caller: Caller, code: int, header: H, body: bytes, received_s: float, ticket: Ticket
@@ -60,6 +64,7 @@ class Request(Generic[H]):
         self.body = body
         self.received_s = received_s
         self.ticket: Any = ticket  # the door's own: handlers never touch it
+        self.identity: str | None = None  # the user that has signed it; None where nobody looks
 
     @property
     def is_one_way(self) -> bool:
@@ -89,7 +94,9 @@ class HeldRequest(Request[H]):
 
     @classmethod
     def of(cls, asked: Request[H]) -> HeldRequest[H]:
-        return cls(asked.caller, asked.code, asked.header, asked.body, asked.received_s, asked.ticket)
+        held = cls(asked.caller, asked.code, asked.header, asked.body, asked.received_s, asked.ticket)
+        held.identity = asked.identity
+        return held
 
 
 # A handler decides at once and returns its answer; or returns None and answers later (or never); or is

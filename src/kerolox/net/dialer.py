@@ -16,6 +16,7 @@ from kerolox.errors import Closed, ConnectFailed, RequestTimeout
 from kerolox.front.caller import CallerEvents
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer, PeerEvents, PeerLimits
+from kerolox.net.signing import Credentials, Signing
 from kerolox.net.tls import ClientTls, client_context
 from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.command import Command, request
@@ -54,10 +55,13 @@ class Dialer:
         limits: PeerLimits = PeerLimits(),
         connect_timeout_s: float = 3.0,
         tls: ClientTls | None = None,
+        credentials: Credentials | None = None,
         encoding: int = JSON,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.handlers = handlers or RemotingHandlers()
+        if credentials is not None:
+            self.handlers.hooks.append(Signing(credentials))
         self._events: PeerEvents = events or CallerEvents()
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s

@@ -1,0 +1,50 @@
+"""The audit log: one line for each decision that an operator asked to see. Never a signature or a secret."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kerolox.access.options import AccessOptions, Audit
+from kerolox.errors import KeroloxError
+from kerolox.front.requests import Request
+from kerolox.protocol.codes import request_name
+from kerolox.protocol.signature import ACCESS_KEY
+
+log = logging.getLogger(__name__)
+
+NAME_SHOWN_MAX = 64  # characters of what a stranger said about itself
+
+
+class AuditLog:
+    def __init__(self, options: AccessOptions) -> None:
+        self._options = options  # what is logged may change while the server runs
+
+    def not_known(self, asked: Request[Any], why: str) -> None:
+        if self._options.audit is Audit.NONE:
+            return
+        name = asked.fields.get(ACCESS_KEY, "")[:NAME_SHOWN_MAX]
+        log.info(
+            "not_known request=%s from=%s name=%r why=%r",
+            request_name(asked.code), asked.caller.address, name, why,
+        )  # fmt: skip
+
+    def refused(self, asked: Request[Any], error: KeroloxError) -> None:
+        if self._options.audit is Audit.NONE:
+            return
+        log.info(
+            "refused request=%s from=%s user=%r why=%r",
+            request_name(asked.code), asked.caller.address, asked.identity, str(error),
+        )  # fmt: skip
+
+    def allowed(self, asked: Request[Any], need: object, rule: object = None) -> None:
+        if self._options.audit is not Audit.ALL:
+            return
+        log.info(
+            "allowed request=%s from=%s user=%r need=%r rule=%r",
+            request_name(asked.code), asked.caller.address, asked.identity, str(need), str(rule or ""),
+        )  # fmt: skip
+
+    def changed(self, asked: Request[Any], what: str) -> None:
+        """Users and rules changed: always told."""
+        log.info("access_changed by=%r from=%s what=%r", asked.identity, asked.caller.address, what)

@@ -1,0 +1,209 @@
+"""The book of users and their rules: who they are, and every change of it, checked.
+
+The book is plain values in memory; :mod:`kerolox.access.book_file` keeps it on disk. Those who remember
+something they learned from it ask to be told (``on_change``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from kerolox.access.policies import (
+    NONE,
+    Policies,
+    parse_entry,
+    parse_policy_type,
+    policies_body,
+)
+from kerolox.access.resources import parse_pattern
+from kerolox.errors import InvalidRequest, Refused
+from kerolox.protocol.bodies import access as bodies
+from kerolox.protocol.codes import ResponseCode
+
+USERS_MAX = 10_000
+NAME_LENGTH_MAX = 255
+SUBJECT_PREFIX = "User:"
+
+
+class User(msgspec.Struct, frozen=True):
+    """Somebody who may sign requests."""
+
+    name: str
+    password: str
+    is_super: bool = False  # may do everything
+    is_enabled: bool = True
+
+    @property
+    def subject(self) -> str:
+        return SUBJECT_PREFIX + self.name
+
+    def __repr__(self) -> str:  # never the password
+        return f"User({self.name!r}, is_super={self.is_super}, is_enabled={self.is_enabled})"
+
+
+class Book:
+    """Users and their rules by name."""
+
+    def __init__(self) -> None:
+        self.users: dict[str, User] = {}
+        self.policies: dict[str, Policies] = {}  # by user
+        self.version = 0
+        self.on_change: list[Callable[[], None]] = []
+
+    def replace(self, users: Mapping[str, User], policies: Mapping[str, Policies]) -> None:
+        """Take over another content, as it was read or copied."""
+        self.users = dict(users)
+        self.policies = {name: found for name, found in policies.items() if name in self.users}
+        self._changed()
+
+    def rules_of(self, name: str) -> Policies:
+        return self.policies.get(name, NONE)
+
+    # --- users ---------------------------------------------------------------------------------------
+
+    def create_user(self, body: bodies.User) -> User:
+        name = check_user_name(body.username)
+        if name in self.users:
+            raise Refused(ResponseCode.NO_PERMISSION, "The user is existed")
+        if not (body.password or "").strip():
+            raise Refused(ResponseCode.NO_PERMISSION, "The password can not be blank")
+        if len(self.users) >= USERS_MAX:
+            raise Refused(ResponseCode.NO_PERMISSION, f"there are {len(self.users)} users, the limit")
+        user = User(name, body.password or "", _is_super(body.user_type), _is_enabled(body.user_status))
+        self._put(user)
+        return user
+
+    def update_user(self, body: bodies.User) -> User:
+        """What the body leaves out stays as it is."""
+        user = self.users.get(check_user_name(body.username))
+        if user is None:
+            raise Refused(ResponseCode.NO_PERMISSION, "The user is not exist")
+        if body.password is not None and not body.password.strip():
+            raise Refused(ResponseCode.NO_PERMISSION, "The password can not be blank")
+        user = User(
+            user.name,
+            user.password if body.password is None else body.password,
+            user.is_super if body.user_type is None else _is_super(body.user_type),
+            user.is_enabled if body.user_status is None else _is_enabled(body.user_status),
+        )
+        self._put(user)
+        return user
+
+    def ensure_super(self, name: str, password: str) -> bool:
+        """Make a user that may do everything, unless there is one of that name; returns whether it is new."""
+        if check_user_name(name) in self.users:
+            return False
+        self._put(User(name, password, is_super=True))
+        return True
+
+    def delete_user(self, name: str) -> bool:
+        if self.users.pop(name, None) is None:
+            return False
+        self.policies.pop(name, None)
+        self._changed()
+        return True
+
+    # --- rules ---------------------------------------------------------------------------------------
+
+    def merge_rules(self, subject: str, body: bodies.Acl) -> None:
+        """Put entries in place of those with the same patterns, and beside the others. All or none."""
+        name = self._known(subject)
+        merged = self.rules_of(name)
+        for policy in body.policies or ():
+            entries = [parse_entry(entry) for entry in policy.entries or ()]
+            merged = merged.merged(parse_policy_type(policy.policy_type), entries)
+        self.policies[name] = merged
+        self._changed()
+
+    def delete_rules(self, subject: str, policy_type: str | None, resource: str | None) -> None:
+        """Delete one entry, or without a resource all."""
+        name = self._known(subject)
+        if not (resource or "").strip():
+            self.policies.pop(name, None)
+        else:
+            type = parse_policy_type(policy_type)
+            self.policies[name] = self.rules_of(name).without(type, parse_pattern(resource or ""))
+        self._changed()
+
+    def rules_body(self, subject: str) -> bodies.Acl | None:
+        name = self._known(subject)
+        found = self.policies.get(name)
+        return None if found is None else bodies.Acl(policies=policies_body(found), subject=subject)
+
+    def _known(self, subject: str) -> str:
+        prefix, separator, name = subject.partition(":")
+        if prefix.strip().lower() != "user" or not separator or name not in self.users:
+            raise Refused(ResponseCode.NO_PERMISSION, f"The subject of {subject} is not exist.")
+        return name
+
+    # --- changes -------------------------------------------------------------------------------------
+
+    def _put(self, user: User) -> None:
+        self.users[user.name] = user
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version += 1
+        for tell in self.on_change:
+            tell()
+
+
+def user_body(user: User, *, with_password: bool) -> bodies.User:
+    return bodies.User(
+        password=user.password if with_password else None,
+        user_status="enable" if user.is_enabled else "disable",
+        user_type="Super" if user.is_super else "Normal",
+        username=user.name,
+    )
+
+
+def users_of(found: Iterable[bodies.User]) -> dict[str, User]:
+    """Users as they were read from a file or from another server."""
+    users = {}
+    for body in found:
+        name = check_user_name(body.username)
+        users[name] = User(
+            name, body.password or "", _is_super(body.user_type), _is_enabled(body.user_status)
+        )
+    return users
+
+
+def rules_of(found: Iterable[bodies.Acl]) -> dict[str, Policies]:
+    """Rules likewise."""
+    rules = {}
+    for body in found:
+        policies = NONE
+        for policy in body.policies or ():
+            type = parse_policy_type(policy.policy_type)
+            policies = policies.merged(type, [parse_entry(entry) for entry in policy.entries or ()])
+        rules[(body.subject or "").removeprefix(SUBJECT_PREFIX)] = policies
+    return rules
+
+
+def check_user_name(name: str | None) -> str:
+    """Names come into log lines, files and tables of tools."""
+    name = name or ""
+    if not name.strip() or len(name) > NAME_LENGTH_MAX or not name.isprintable():
+        raise InvalidRequest(
+            f"{name[:40]!r} is no user name: 1 to {NAME_LENGTH_MAX} characters that can be printed"
+        )
+    return name
+
+
+def _is_super(text: str | None) -> bool:
+    return _choice(text, "user type", {"super": True, "normal": False}, otherwise=False)
+
+
+def _is_enabled(text: str | None) -> bool:
+    return _choice(text, "user status", {"enable": True, "disable": False}, otherwise=True)
+
+
+def _choice(text: str | None, what: str, choices: dict[str, bool], *, otherwise: bool) -> bool:
+    if text is None:
+        return otherwise
+    found = choices.get(text.strip().lower())
+    if found is None:
+        raise InvalidRequest(f"{text!r} is no {what}: there are {', '.join(choices)}")
+    return found

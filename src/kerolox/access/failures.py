@@ -1,0 +1,84 @@
+"""Failures by address: who fails often hears of it late, and who does not wait is cut off."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from typing import Any
+
+from kerolox.clock import Clock
+from kerolox.errors import KeroloxError
+from kerolox.front.requests import Answer, Request
+
+log = logging.getLogger(__name__)
+
+FREE = 10  # refusals of one address that are answered at once
+FORGIVEN_S = 60.0  # after so long without one, all is forgotten
+DELAY_FIRST_S = 0.1
+DELAY_MAX_S = 5.0
+WAITING_MAX = 32  # refusals of one address that wait; whoever sends more is cut off
+ADDRESSES_MAX = 10_000  # known at once; the longest quiet are forgotten first
+
+
+class _Address:
+    __slots__ = ("count", "last_s", "waiting")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.waiting = 0
+        self.last_s = 0.0
+
+
+class Failures:
+    """Answers refusals, at once or late."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: OrderedDict[str, _Address] = OrderedDict()
+        self.total = 0
+
+    def refuse(self, asked: Request[Any], error: KeroloxError) -> None:
+        self.total += 1
+        host = asked.caller.address.rpartition(":")[0]
+        known = self._note(host)
+        answer = Answer(code=error.code, remark=str(error))
+        delay_s = delay_after(known.count)
+        if not delay_s:
+            asked.answer(answer)
+            return
+        if known.waiting >= WAITING_MAX:
+            asked.caller.close(f"{known.count} requests from {host} were refused, and {known.waiting} wait")
+            return
+        known.waiting += 1
+        self._clock.call_later(delay_s, lambda: self._answer(known, asked, answer))
+
+    def _answer(self, known: _Address, asked: Request[Any], answer: Answer) -> None:
+        known.waiting -= 1
+        asked.answer(answer)
+
+    def _note(self, host: str) -> _Address:
+        now_s = self._clock.monotonic_s()
+        known = self._known.get(host)
+        if known is None:
+            known = self._known[host] = _Address()
+            if len(self._known) > ADDRESSES_MAX:
+                self._known.popitem(last=False)
+        self._known.move_to_end(host)
+        if now_s - known.last_s > FORGIVEN_S:
+            known.count = 0
+        known.count += 1
+        known.last_s = now_s
+        if known.count == FREE + 1:
+            log.warning(
+                "refused_often address=%s count=%d next='its refusals are answered late from now on; a wrong "
+                "secret, or somebody who guesses'",
+                host, known.count,
+            )  # fmt: skip
+        return known
+
+
+def delay_after(count: int) -> float:
+    """How late the answer to this failure comes, in seconds."""
+    if count <= FREE:
+        return 0.0
+    return min(DELAY_FIRST_S * 2.0 ** min(count - FREE - 1, 10), DELAY_MAX_S)

@@ -1,0 +1,201 @@
+"""The guard of a server: who asks, and may they? Every request passes it before its handler.
+
+Requests are checked one by one, as the protocol has it: there is no login. A stranger hears one text,
+whatever was wrong; the log says what it was. Who has failed often hears refusals late: secrets cannot be
+guessed at the speed of the network, and nobody else waits for it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from kerolox.access.audit import AuditLog
+from kerolox.access.book import Book, User
+from kerolox.access.failures import Failures
+from kerolox.access.options import AccessOptions
+from kerolox.access.policies import Address
+from kerolox.access.resources import Action, Need, topic
+from kerolox.access.rules import Rules, View
+from kerolox.clock import Clock
+from kerolox.errors import InvalidRequest, OptionError, ProtocolError, Refused
+from kerolox.front.caller import Caller
+from kerolox.front.requests import Answer, Request
+from kerolox.protocol.codes import ResponseCode, request_name
+from kerolox.protocol.signature import ACCESS_KEY, verify
+
+log = logging.getLogger(__name__)
+
+# One text for everything that may be wrong with a signature: it tells nobody which users there are.
+NOT_KNOWN = (
+    "access denied: this server takes requests that a known user has signed. Check access key and secret "
+    "key; the log of the server says what was wrong."
+)
+
+
+class NotKnown(Refused):
+    """The request is not signed by a known user. ``why`` is for the log alone."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(ResponseCode.NO_PERMISSION, NOT_KNOWN)
+        self.why = why
+
+
+class NotAllowed(Refused):
+    """A known user may not do this."""
+
+    def __init__(self, subject: str, need: object, source: object, why: str) -> None:
+        super().__init__(
+            ResponseCode.NO_PERMISSION,
+            f"{subject} has no permission to access {need} from {source}, {why}",
+        )
+        self.why = why
+
+
+class Guard:
+    """Decides about the requests of a server."""
+
+    def __init__(self, book: Book, rules: Rules, view: View, options: AccessOptions, clock: Clock) -> None:
+        self.book = book
+        self._rules = rules
+        self._view = view
+        self._options = options
+        self._unauthenticated = _codes(options.unauthenticated_codes, "authenticationWhitelist")
+        self._unauthorized = _codes(options.unauthorized_codes, "authorizationWhitelist")
+        self._admin_networks = options.admin_networks
+        self.failures = Failures(clock)
+        self._audit = AuditLog(options)
+
+    # --- every request -------------------------------------------------------------------------------
+
+    def admits(self, asked: Request[Any]) -> bool:
+        """Whether somebody known asks, before anything of the request is read. Refuses by itself."""
+        if not self._options.authentication or asked.code in self._unauthenticated:
+            return True
+        try:
+            asked.identity = self._who(asked)
+        except NotKnown as refused:
+            self._audit.not_known(asked, refused.why)
+            self.failures.refuse(asked, refused)
+            return False
+        return True
+
+    def allows(self, asked: Request[Any]) -> bool:
+        """Whether who asks may do that. Its header has been read; None as header where there is no handler.
+        Refuses by itself."""
+        try:
+            self._check_admin(asked)
+            if self._options.authorization and asked.code not in self._unauthorized:
+                self.check(asked, self._needs(asked))
+        except (Refused, InvalidRequest, ProtocolError) as refused:
+            self._audit.refused(asked, refused)
+            asked.answer(Answer(code=refused.code, remark=str(refused)))
+            return False
+        return True
+
+    # --- what is found out later ---------------------------------------------------------------------
+
+    def check(self, asked: Request[Any], needs: Iterable[Need]) -> None:
+        """Raise unless who asks may do all of this. For handlers that learn only from the store what a
+        request is about."""
+        if not self._options.authorization:
+            return
+        user = self._user(asked.identity)
+        if user.is_super:
+            self._audit.allowed(asked, "Super")
+            return
+        source = address_of(asked.caller)
+        policies = self.book.rules_of(user.name)
+        for need in needs:
+            decision = policies.decide(need, source)
+            if not decision.allowed:
+                why = "no matched policies." if decision.entry is None else "the decision is deny."
+                raise NotAllowed(user.subject, need.resource, source, why)
+            self._audit.allowed(asked, need, decision.entry)
+
+    def may_send(self, identity: str | None, caller: Caller, name: str) -> bool:
+        """Whether plain messages of a user to a topic need no further look, until the book changes."""
+        if not self._options.authentication:
+            return not self._options.authorization
+        user = self.book.users.get(identity or "")
+        if user is None or not user.is_enabled:
+            return False
+        if user.is_super or not self._options.authorization:
+            return True
+        need = topic(name, Action.PUB)
+        return self.book.rules_of(user.name).decide(need, address_of(caller)).allowed
+
+    # --- decisions -----------------------------------------------------------------------------------
+
+    def _who(self, asked: Request[Any]) -> str:
+        fields = asked.fields
+        name = fields.get(ACCESS_KEY)
+        if not name:
+            raise NotKnown("no access key")
+        user = self.book.users.get(name)
+        if user is None:
+            raise NotKnown("no such user")
+        if not verify(fields, asked.body, user.password, asked.ticket.version):
+            raise NotKnown("wrong signature")
+        if not user.is_enabled:
+            raise NotKnown("the user is disabled")
+        return user.name
+
+    def _user(self, identity: str | None) -> User:
+        user = self.book.users.get(identity or "")
+        if user is None or not user.is_enabled:
+            raise NotKnown("nobody has signed it")
+        return user
+
+    def _needs(self, asked: Request[Any]) -> list[Need]:
+        rule = self._rules.get(asked.code)
+        user = self._user(asked.identity)
+        if rule is None:
+            if user.is_super:
+                return []
+            raise NotAllowed(
+                user.subject, request_name(asked.code), address_of(asked.caller), "no matched policies."
+            )
+        needs = list(rule.needs(asked, self._view))
+        if not needs and not rule.for_everybody and not user.is_super:
+            raise NotAllowed(
+                user.subject, request_name(asked.code), address_of(asked.caller), "it names nothing."
+            )
+        return needs
+
+    def _check_admin(self, asked: Request[Any]) -> None:
+        networks = self._admin_networks
+        if networks is None:
+            return
+        rule = self._rules.get(asked.code)
+        if rule is None or not rule.administers:
+            return
+        source = address_of(asked.caller)
+        if source is not None and not any(source in network for network in networks):
+            raise NotAllowed(
+                "nobody", request_name(asked.code), source, "administration is not open there (adminFrom)."
+            )
+
+
+def address_of(caller: Caller) -> Address | None:
+    """The caller's address without its port; None when it has none, as callers of the same process."""
+    found: Address | None = caller.data.get("source")
+    if found is None:
+        host = caller.address.rpartition(":")[0].strip("[]")
+        try:
+            found = ipaddress.ip_address(host)
+        except ValueError:
+            return None
+        if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+        caller.data["source"] = found
+    return found
+
+
+def _codes(text: str, key: str) -> frozenset[int]:
+    try:
+        return frozenset(int(one) for one in text.split(",") if one.strip())
+    except ValueError:
+        raise OptionError(key, text, "request codes, joined by commas") from None

@@ -1,0 +1,152 @@
+"""The rules of one user, and what they decide. Plain values: nothing here asks anybody.
+
+A user has two lists of entries, ``Custom`` and ``Default``, each with at most one entry for a pattern. What
+Custom says of a request counts; Default is asked where no entry of Custom matches. Of those that match the
+narrowest counts. What nobody allows is denied.
+"""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+from typing import TypeAlias
+
+import msgspec
+
+from kerolox.access.resources import Action, Need, Pattern, parse_action, parse_pattern
+from kerolox.errors import InvalidRequest
+from kerolox.protocol.bodies import access as bodies
+
+Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
+Network: TypeAlias = "ipaddress.IPv4Network | ipaddress.IPv6Network"
+
+ENTRIES_MAX = 1000  # of one user
+SOURCES_MAX = 256  # of one entry
+
+
+class PolicyType(enum.Enum):
+    CUSTOM = "Custom"
+    DEFAULT = "Default"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What may, or may not, be done to some resources, from where."""
+
+    pattern: Pattern
+    actions: frozenset[Action]
+    allows: bool
+    sources: tuple[Network, ...] = ()  # none: from everywhere
+
+    def matches(self, need: Need, source: Address | None) -> bool:
+        return (
+            self.pattern.matches(need.resource)
+            and (Action.ALL in self.actions or not self.actions.isdisjoint(need.actions))
+            and (not self.sources or (source is not None and any(source in one for one in self.sources)))
+        )
+
+    def __str__(self) -> str:
+        verb = "allow" if self.allows else "deny"
+        actions = "/".join(sorted(action.value for action in self.actions))
+        where = f" from {', '.join(map(str, self.sources))}" if self.sources else ""
+        return f"{verb} {actions} on {self.pattern}{where}"
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What was decided about one need, and by which entry; none when no entry matched."""
+
+    allowed: bool
+    type: PolicyType | None = None
+    entry: Entry | None = None
+
+
+class Policies(msgspec.Struct, frozen=True):
+    """The entries of one user, by type and pattern."""
+
+    custom: dict[Pattern, Entry] = {}
+    default: dict[Pattern, Entry] = {}
+
+    def of(self, type: PolicyType) -> dict[Pattern, Entry]:
+        return self.custom if type is PolicyType.CUSTOM else self.default
+
+    def decide(self, need: Need, source: Address | None) -> Decision:
+        for type in PolicyType:
+            found = [entry for entry in self.of(type).values() if entry.matches(need, source)]
+            if found:
+                entry = min(found, key=lambda entry: (entry.pattern.breadth, entry.allows))
+                return Decision(entry.allows, type, entry)
+        return Decision(False)
+
+    def merged(self, type: PolicyType, entries: list[Entry]) -> Policies:
+        """With these entries in place of those that have the same patterns."""
+        merged = self.of(type) | {entry.pattern: entry for entry in entries}
+        if len(merged) > ENTRIES_MAX:
+            raise InvalidRequest(
+                f"{len(merged)} entries for one user, at most are {ENTRIES_MAX}: use prefixes"
+            )
+        return self._with(type, merged)
+
+    def without(self, type: PolicyType, pattern: Pattern) -> Policies:
+        return self._with(type, {key: entry for key, entry in self.of(type).items() if key != pattern})
+
+    def _with(self, type: PolicyType, entries: dict[Pattern, Entry]) -> Policies:
+        return (
+            Policies(entries, self.default) if type is PolicyType.CUSTOM else Policies(self.custom, entries)
+        )
+
+
+NONE = Policies()
+
+
+# --- texts ---------------------------------------------------------------------------------------------
+
+
+def parse_policy_type(text: str | None) -> PolicyType:
+    found = {type.value.lower(): type for type in PolicyType}.get((text or "Custom").strip().lower())
+    if found is None:
+        raise InvalidRequest(f"{text!r} is no policy type: there are Custom and Default")
+    return found
+
+
+def parse_source(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text.strip(), strict=False)
+    except ValueError:
+        raise InvalidRequest(f"{text!r} is no address: write 10.0.0.9, 10.0.0.0/8 or fe80::/10") from None
+
+
+def parse_entry(body: bodies.AclEntry) -> Entry:
+    """An entry as tools write it. What is not known is refused: RocketMQ drops it, and has another rule."""
+    actions = frozenset(parse_action(text) for text in body.actions or ())
+    if not actions:
+        raise InvalidRequest(f"an entry for {body.resource!r} without actions")
+    decision = (body.decision or "").strip().lower()
+    if decision not in ("allow", "deny"):
+        raise InvalidRequest(f"{body.decision!r} is no decision: there are Allow and Deny")
+    sources = tuple(parse_source(text) for text in body.source_ips or () if text.strip())
+    if len(sources) > SOURCES_MAX:
+        raise InvalidRequest(f"{len(sources)} addresses in one entry, at most are {SOURCES_MAX}")
+    return Entry(parse_pattern(body.resource or ""), actions, decision == "allow", sources)
+
+
+def entry_body(entry: Entry) -> bodies.AclEntry:
+    return bodies.AclEntry(
+        actions=tuple(action.value for action in Action if action in entry.actions),
+        decision="Allow" if entry.allows else "Deny",
+        resource=str(entry.pattern),
+        source_ips=tuple(_address_text(one) for one in entry.sources) or None,
+    )
+
+
+def _address_text(network: Network) -> str:
+    single = network.prefixlen == network.max_prefixlen
+    return str(network.network_address) if single else str(network)
+
+
+def policies_body(policies: Policies) -> tuple[bodies.AclPolicy, ...]:
+    return tuple(
+        bodies.AclPolicy(
+            entries=tuple(entry_body(entry) for entry in policies.of(type).values()), policy_type=type.value
+        )
+        for type in PolicyType
+        if policies.of(type)
+    )

@@ -1,0 +1,120 @@
+"""What access rules speak of: resources, patterns of them, and actions. The texts are RocketMQ's (5.3)."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+import msgspec
+
+from kerolox.errors import InvalidRequest
+
+
+class Kind(enum.Enum):
+    CLUSTER = "Cluster"
+    NAMESPACE = "Namespace"  # may be named by rules; nothing asks for one
+    TOPIC = "Topic"
+    GROUP = "Group"
+
+
+class Action(enum.Enum):
+    ALL = "All"  # in rules alone: whatever is asked
+    PUB = "Pub"
+    SUB = "Sub"
+    CREATE = "Create"
+    UPDATE = "Update"
+    DELETE = "Delete"
+    GET = "Get"
+    LIST = "List"
+
+
+_KINDS = {kind.value.lower(): kind for kind in Kind}
+_ACTIONS = {action.value.lower(): action for action in Action}
+
+
+class Resource(NamedTuple):
+    """One thing that a request touches."""
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}:{self.name}"
+
+
+class Need(NamedTuple):
+    """What a request needs: the right to at least one of these actions on a resource."""
+
+    resource: Resource
+    actions: frozenset[Action]
+
+    def __str__(self) -> str:
+        return f"{'/'.join(sorted(action.value for action in self.actions))} on {self.resource}"
+
+
+def topic(name: str, *actions: Action) -> Need:
+    return Need(Resource(Kind.TOPIC, name), frozenset(actions))
+
+
+def group(name: str, *actions: Action) -> Need:
+    return Need(Resource(Kind.GROUP, name), frozenset(actions))
+
+
+def cluster(name: str, *actions: Action) -> Need:
+    return Need(Resource(Kind.CLUSTER, name), frozenset(actions))
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """The resources a rule is about: ``*``, ``Topic:*``, ``Topic:abc*`` or ``Topic:abc``."""
+
+    kind: Kind | None  # None: of every kind
+    name: str
+    is_prefix: bool
+
+    def __str__(self) -> str:
+        name = f"{self.name}*" if self.is_prefix else self.name
+        return name if self.kind is None else f"{self.kind.value}:{name}"
+
+    def matches(self, resource: Resource) -> bool:
+        if self.kind is None:
+            return True
+        if self.kind is not resource.kind:
+            return False
+        return resource.name.startswith(self.name) if self.is_prefix else resource.name == self.name
+
+    @property
+    def breadth(self) -> tuple[bool, bool, int]:
+        """Sorts patterns: the narrower comes first."""
+        return self.kind is None, self.is_prefix, -len(self.name)
+
+
+def parse_pattern(text: str) -> Pattern:
+    text = text.strip()
+    if text == "*":
+        return Pattern(None, "", is_prefix=True)
+    word, separator, name = text.partition(":")
+    kind = _KINDS.get(word.strip().lower())
+    name = name.strip()
+    if kind is None or not separator or not name:
+        raise InvalidRequest(
+            f"{text!r} is no resource: write *, or Topic:, Group:, Cluster: or Namespace: with a name, a "
+            "prefix* or *"
+        )
+    return Pattern(kind, name.removesuffix("*"), is_prefix=name.endswith("*"))
+
+
+def parse_resource(text: str) -> Resource:
+    """The text of one resource, not of many."""
+    pattern = parse_pattern(text)
+    if pattern.kind is None or pattern.is_prefix:
+        raise InvalidRequest(f"{text!r} means many resources: name one, as in Topic:orders")
+    return Resource(pattern.kind, pattern.name)
+
+
+def parse_action(text: str) -> Action:
+    action = _ACTIONS.get(text.strip().lower())
+    if action is None:
+        raise InvalidRequest(
+            f"{text!r} is no action: there are {', '.join(action.value for action in Action)}"
+        )
+    return action
