@@ -48,6 +48,7 @@ ROOMS = {
     "broker": (
         "absent names bounds options endpoints leadership base",
         "tables",
+        "access",
         "members",
         "figures",
         "write",
@@ -65,9 +66,11 @@ ROOMS = {
     "access": (
         "resources",
         "policies rules",
+        "needs",
         "book options",
-        "audit failures",
+        "book_file audit failures",
         "guard",
+        "server_access",
     ),
     "controller": (
         "etcd_access options state requests",

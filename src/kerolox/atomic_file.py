@@ -12,8 +12,9 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Replace a file, making its directory when there is none. Blocking: not on the event loop."""
+def write_atomically(path: str | os.PathLike[str], content: bytes, *, private: bool = False) -> None:
+    """Replace a file, making its directory when there is none. ``private``: nobody but its owner may read it.
+    Blocking: not on the event loop."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
@@ -22,7 +23,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
             file.write(content)
             file.flush()
             if hasattr(os, "fchmod"):  # not on Windows
-                os.fchmod(file.fileno(), _mode_of(target))
+                os.fchmod(file.fileno(), 0o600 if private else _mode_of(target))
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except BaseException:

@@ -52,6 +52,12 @@ class Book:
         self.version = 0
         self.on_change: list[Callable[[], None]] = []
 
+    def copy(self) -> Book:
+        """Another book with the same content, for changes that must be on disk before they count."""
+        book = Book()
+        book.users, book.policies = dict(self.users), dict(self.policies)
+        return book
+
     def replace(self, users: Mapping[str, User], policies: Mapping[str, Policies]) -> None:
         """Take over another content, as it was read or copied."""
         self.users = dict(users)

@@ -66,7 +66,11 @@ class Guard:
         self._unauthorized = _codes(options.unauthorized_codes, "authorizationWhitelist")
         self._admin_networks = options.admin_networks
         self.failures = Failures(clock)
-        self._audit = AuditLog(options)
+        self.audit = AuditLog(options)
+
+    @property
+    def wants_signatures(self) -> bool:
+        return self._options.authentication
 
     # --- every request -------------------------------------------------------------------------------
 
@@ -77,7 +81,7 @@ class Guard:
         try:
             asked.identity = self._who(asked)
         except NotKnown as refused:
-            self._audit.not_known(asked, refused.why)
+            self.audit.not_known(asked, refused.why)
             self.failures.refuse(asked, refused)
             return False
         return True
@@ -90,7 +94,7 @@ class Guard:
             if self._options.authorization and asked.code not in self._unauthorized:
                 self.check(asked, self._needs(asked))
         except (Refused, InvalidRequest, ProtocolError) as refused:
-            self._audit.refused(asked, refused)
+            self.audit.refused(asked, refused)
             asked.answer(Answer(code=refused.code, remark=str(refused)))
             return False
         return True
@@ -104,7 +108,7 @@ class Guard:
             return
         user = self._user(asked.identity)
         if user.is_super:
-            self._audit.allowed(asked, "Super")
+            self.audit.allowed(asked, "Super")
             return
         source = address_of(asked.caller)
         policies = self.book.rules_of(user.name)
@@ -113,12 +117,12 @@ class Guard:
             if not decision.allowed:
                 why = "no matched policies." if decision.entry is None else "the decision is deny."
                 raise NotAllowed(user.subject, need.resource, source, why)
-            self._audit.allowed(asked, need, decision.entry)
+            self.audit.allowed(asked, need, decision.entry)
 
     def may_send(self, identity: str | None, caller: Caller, name: str) -> bool:
         """Whether plain messages of a user to a topic need no further look, until the book changes."""
         if not self._options.authentication:
-            return not self._options.authorization
+            return True
         user = self.book.users.get(identity or "")
         if user is None or not user.is_enabled:
             return False

@@ -49,14 +49,25 @@ class AccessOptions(Options):
     unauthorized_codes: str = option(
         "", "Request codes, joined by commas, that every known user may send.", key="authorizationWhitelist"
     )
+    access_cluster: str = option(
+        "DefaultCluster", "Who has rights on this cluster has them on this server: of name servers and "
+        "controllers, which may serve several. Brokers have brokerClusterName.",
+    )  # fmt: skip
     admin_from: str = option(
         "", "Addresses and networks, joined by commas, from which anything may be administered; empty: this "
         "host, private networks and link-local addresses. * is everywhere.",
     )  # fmt: skip
     audit: Audit = option(
         Audit.REFUSED, "Which decisions are logged, a line each, under kerolox.access.audit.",
-        key="accessAudit", changeable=True,
+        key="accessAudit",
     )  # fmt: skip
+
+    def check_access(self) -> None:
+        """Refuse settings that would protect nothing."""
+        if self.authorization and not self.authentication:
+            raise OptionError(
+                "authorizationEnabled", True, "authenticationEnabled=true as well: nobody proves who they are"
+            )
 
     @property
     def own_credentials(self) -> Credentials | None:

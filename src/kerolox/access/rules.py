@@ -26,6 +26,19 @@ class View(Protocol):
     def has_group(self, name: str) -> bool: ...
 
 
+class ClusterView:
+    """Of a server that has no topics and groups of its own."""
+
+    def __init__(self, cluster: str) -> None:
+        self.cluster = cluster
+
+    def has_topic(self, name: str) -> bool:
+        return False
+
+    def has_group(self, name: str) -> bool:
+        return False
+
+
 class Rule(msgspec.Struct, frozen=True):
     """``needs`` gives everything that a request touches, from its header, fields and body, as the handler
     will read them. All of it must be allowed."""

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 OFF = ("", "false")
 
 ACCESS = (
-    "access control is not there yet, and everybody who reaches the port would be let in. Let a firewall or "
-    "mutual TLS (tls.server.mode=enforcing, tls.server.need.client.auth=require) decide who does"
+    "access control of RocketMQ 4 (plain_acl.yml) is not there yet, and everybody who reaches the port would "
+    "be let in. That of 5.3 is: authenticationEnabled, authorizationEnabled"
 )
 DUPLICATION = (
     "it switches RocketMQ's copies off, for brokers that get theirs by other means: here whoever wants no "
@@ -40,8 +40,6 @@ TLS_FILE = "TLS settings are lines of this file: copy those of the other into it
 
 SETTINGS: Mapping[str, Absent] = {
     "aclEnable": Absent(OFF, ACCESS),
-    "authenticationEnabled": Absent(OFF, ACCESS),
-    "authorizationEnabled": Absent(OFF, ACCESS),
     "migrateAuthFromV1Enabled": Absent(OFF, ACCESS),
     "tls.config.file": Absent(("",), TLS_FILE),
     "duplicationEnable": Absent(OFF, DUPLICATION),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kerolox.access.guard import Guard
 from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
@@ -25,6 +26,7 @@ class Base:
     lanes: dict[str, Lane]
     endpoints: Endpoints
     leadership: Leadership
+    guard: Guard
 
 
 def lanes_of(options: BrokerOptions, clock: Clock) -> dict[str, Lane]:

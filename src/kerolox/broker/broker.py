@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 
 import kerolox.protocol.fast_codecs  # noqa: F401 — registers the fast codecs
+from kerolox.broker.access.room import Access
 from kerolox.broker.admin.admin import Admin
 from kerolox.broker.base import Base, lanes_of, set_ages
 from kerolox.broker.cluster.address import advertised_host, resolve
@@ -194,8 +195,14 @@ class Broker(CallerEvents):
     async def _build(self) -> None:
         """Room by room, from the ground up: each is given those below it, and connects itself to them."""
         self.lanes = lanes_of(self.options, self.clock)
-        base = Base(self.options, self.clock, self.store, self.lanes, self.endpoints, self.leadership)
+        self.access = access = Access(self.options, str(self.store.root), self.clock)
+        base = Base(
+            self.options, self.clock, self.store, self.lanes, self.endpoints, self.leadership, access.guard
+        )
         self.tables = tables = await Tables.open(base)
+        await access.open()
+        self._stop.push_async_callback(access.close)
+        access.view.topics, access.view.groups = tables.topics, tables.groups
         self._stop.push_async_callback(tables.saver.close)
         self.membership = membership = Membership(base, tables)
         self.figures = figures = Figures(base, tables, membership)
@@ -265,6 +272,7 @@ class Broker(CallerEvents):
             lambda: replication.follower.agrees if self.dledger is None else self.dledger.follows,
             self.clock,
             tls=self.options.own_tls,
+            credentials=self.options.own_credentials,
             acting=self.options.acting,
             electable=self.options.controlled or self.dledger is not None,
             keeps_topics=self.dledger is not None,
@@ -335,10 +343,12 @@ class Broker(CallerEvents):
             ("admin", [row for row in self.admin.rows() if row[0] not in own]), ("admin", own.values()),
             ("admin", self.replication.rows()),
             ("admin", self.leader_notices.rows()),
+            ("admin", self.access.rows()),
         ]  # fmt: skip
         for lane, served in rows:
             self.ports.serve(self.lanes[lane], served)
         for handlers in (self.ports.handlers, self.ports.vip_handlers):
+            handlers.guard = self.access.guard
             handlers.after_pass.append(self.producing.sends.end_pass)
             self.remoting.send_runs.add_to(handlers, self.lanes["send"])
 
@@ -349,7 +359,9 @@ class Broker(CallerEvents):
         if not self.leadership.begins_as_leader or not nameservers:
             return
         leader = self.replication.leader
-        async with Dialer(clock=self.clock, tls=options.own_tls) as dialer:
+        async with Dialer(
+            clock=self.clock, tls=options.own_tls, credentials=options.own_credentials
+        ) as dialer:
             hand_back = HandBack(
                 dialer,
                 options,
@@ -377,7 +389,9 @@ class Broker(CallerEvents):
         options = self.options
         nameservers = split_nameservers(options.nameservers)
         if self.leadership.begins_as_leader and nameservers:
-            async with Dialer(clock=self.clock, tls=options.own_tls) as dialer:
+            async with Dialer(
+                clock=self.clock, tls=options.own_tls, credentials=options.own_credentials
+            ) as dialer:
                 fellows = Fellows(dialer, nameservers, options, self.address)
                 await fellows.refuse_second_leader(str(self.store.root))
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kerolox.access.options import AccessOptions
 from kerolox.broker import absent
 from kerolox.errors import OptionError
 from kerolox.metric_text import MetricsExporter
@@ -34,7 +35,7 @@ class BrokerRole(enum.Enum):
 
 
 @dataclass
-class BrokerOptions(StoreOptions):
+class BrokerOptions(StoreOptions, AccessOptions):
     """Options of ``kerolox broker``."""
 
     ROLE: ClassVar[str] = "broker"

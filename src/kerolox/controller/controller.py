@@ -11,6 +11,9 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from kerolox.access.needs.controller import CONTROLLER
+from kerolox.access.rules import ClusterView
+from kerolox.access.server_access import ServerAccess
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.config_file import ConfigFile
 from kerolox.controller.carriers.carrier import Carrier, Deposed, LeadingController
@@ -61,7 +64,8 @@ class Controller(CallerEvents):
         self._carrier = carrier or chosen_carrier(self.options, clock)
         self._clock = clock
         self._config_file = ConfigFile(self.options.config_store_path)
-        self._dialer = Dialer(clock=clock, tls=self.options.own_tls)
+        self._dialer = Dialer(clock=clock, tls=self.options.own_tls, credentials=self.options.own_credentials)
+        self.access = ServerAccess(self.options, CONTROLLER, ClusterView(self.options.access_cluster), clock)
         self._notices = RoleNotices(self._dialer)
         self._server: Server | None = None
         self._figures: ControllerFigures | None = None
@@ -83,6 +87,7 @@ class Controller(CallerEvents):
     async def start(self) -> None:
         peer = self.options.own_peer
         await self._config_file.load()
+        await self.access.open()
         self._server = Server(
             self._handlers(),
             host=self.options.bind_address,
@@ -123,6 +128,7 @@ class Controller(CallerEvents):
             await asyncio.gather(*self._tasks, return_exceptions=True)
         self._notices.close()
         await self._dialer.close()
+        await self.access.close()
         await self._carrier.close()
         await self._config_file.close()
         log.info("controller_stopped address=%s", self.address)
@@ -162,6 +168,7 @@ class Controller(CallerEvents):
         lane = Lane("controller", running_max=1000, body_bytes_max=BODY_BYTES_MAX, clock=self._clock)
         own = OwnOptions(self.options, self._config_file, lambda: self.port, self.options.black_listed)
         handlers = RemotingHandlers()
+        handlers.guard = self.access.guard
         for code, handler, header in (
             *GroupHandlers(self, self.live, self.options).rows(),
             *ControllerHandlers(self, self.options).rows(),

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from kerolox.access.options import AccessOptions
 from kerolox.controller.etcd_access import EtcdAccess, read_endpoints
 from kerolox.errors import OptionError
 from kerolox.metric_text import MetricsExporter
 from kerolox.net.self_signed import NAME as SELF_SIGNED
 from kerolox.net.tls import ClientAuth, ClientTls, ServerTls, TlsMode
-from kerolox.options import Absent, Options, option
+from kerolox.options import Absent, option
 
 _HOME = os.path.join(os.path.expanduser("~"), "controller")
 
@@ -26,14 +27,9 @@ _HOME = os.path.join(os.path.expanduser("~"), "controller")
 ALWAYS_BLACK_LISTED = frozenset({"configBlackList", "configStorePath", "rocketmqHome"})
 
 _OFF = ("", "false")
-_ACCESS = (
-    "access control is not there yet, and everybody who reaches the port would be let in. Let a firewall or "
-    "mutual TLS (tls.server.mode=enforcing, tls.server.need.client.auth=require) decide who does"
-)
+_ACCESS = "plain_acl.yml is for brokers alone; this server has authenticationEnabled and authorizationEnabled"
 _ABSENT: Mapping[str, Absent] = {
     "aclEnable": Absent(_OFF, _ACCESS),
-    "authenticationEnabled": Absent(_OFF, _ACCESS),
-    "authorizationEnabled": Absent(_OFF, _ACCESS),
     "controllerType": Absent(
         ("", "DLedger"),
         "there is no raft log of jRaft's: one controller keeps its state in a file, several in etcd",
@@ -61,7 +57,7 @@ class ControllerPeer(NamedTuple):
 
 
 @dataclass
-class ControllerOptions(Options):
+class ControllerOptions(AccessOptions):
     """Options of ``kerolox controller``."""
 
     ROLE: ClassVar[str] = "controller"

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kerolox.access.options import AccessOptions
 from kerolox.net.self_signed import NAME as SELF_SIGNED
 from kerolox.net.tls import ClientAuth, ServerTls, TlsMode
-from kerolox.options import Absent, Options, option
+from kerolox.options import Absent, option
 
 _HOME = os.path.join(os.path.expanduser("~"), "namesrv")
 
@@ -21,23 +22,18 @@ _HOME = os.path.join(os.path.expanduser("~"), "namesrv")
 ALWAYS_BLACK_LISTED = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 
 _OFF = ("", "false")
-_ACCESS = (
-    "access control is not there yet, and everybody who reaches the port would be let in. Let a firewall or "
-    "mutual TLS (tls.server.mode=enforcing, tls.server.need.client.auth=require) decide who does"
-)
+_ACCESS = "plain_acl.yml is for brokers alone; this server has authenticationEnabled and authorizationEnabled"
 # Settings that ask for what this name server does not have: refused, for an operator who sets them relies on
 # them.
 _ABSENT: Mapping[str, Absent] = {
     "aclEnable": Absent(_OFF, _ACCESS),
-    "authenticationEnabled": Absent(_OFF, _ACCESS),
-    "authorizationEnabled": Absent(_OFF, _ACCESS),
     "clusterTest": Absent(_OFF, "routes of another environment (productEnvName) are not looked up"),
     "tls.config.file": Absent(("",), "TLS settings are lines of this file: copy those of the other into it"),
 }
 
 
 @dataclass
-class NamesrvOptions(Options):
+class NamesrvOptions(AccessOptions):
     """Options of ``kerolox nameserver``."""
 
     ROLE: ClassVar[str] = "nameserver"

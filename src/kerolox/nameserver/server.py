@@ -13,6 +13,9 @@ from collections.abc import Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from kerolox.access.needs.nameserver import NAMESERVER
+from kerolox.access.rules import ClusterView
+from kerolox.access.server_access import ServerAccess
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.config_file import ConfigFile
 from kerolox.errors import KeroloxError, OptionError
@@ -78,7 +81,8 @@ class NameServer(CallerEvents):
         self._brokers_awaited = brokers_awaited
         self._server: Server | None = None
         self._scan: TimerHandle | None = None
-        self._dialer = Dialer(clock=clock)
+        self.access = ServerAccess(self.options, NAMESERVER, ClusterView(self.options.access_cluster), clock)
+        self._dialer = Dialer(clock=clock, credentials=self.options.own_credentials)
         self._notices: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # changes by nobody's request
         self._closed = False
@@ -90,6 +94,7 @@ class NameServer(CallerEvents):
             )
         await self.kv.load()
         await self._config_file.load()
+        await self.access.open()
         self._server = Server(
             self._handlers(),
             host=await _resolve(self.options.bind_address),
@@ -119,6 +124,7 @@ class NameServer(CallerEvents):
         for task in (*self._notices, *self._tasks):
             task.cancel()
         await self._dialer.close()
+        await self.access.close()
         await self.kv.close()
         await self._config_file.close()
         log.info("nameserver_stopped address=%s", self.address)
@@ -157,6 +163,7 @@ class NameServer(CallerEvents):
             self.routes.options_changed,
         )
         handlers = RemotingHandlers()
+        handlers.guard = self.access.guard
         for code, handler, header in RouteHandlers(self.routes, opening).rows():
             handlers.add(code, handler, header, route_lane)
         for code, handler, header in (

@@ -30,7 +30,7 @@ REASONS = {
     RequestCode.GET_BROKER_EPOCH_CACHE: (
         "no controller elects the leaders of this broker's log, so it has no epochs (enableControllerMode)"
     ),
-    **{code: absent.ACCESS for code in RequestCode if code.name.startswith("AUTH_") or 50 <= code <= 54},
+    **{code: absent.ACCESS for code in RequestCode if 50 <= code <= 54},
     **{code: absent.LITE for code in RequestCode if "LITE" in code.name and code.value > 200_000},
     **dict.fromkeys(
         (

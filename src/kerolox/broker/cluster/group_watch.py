@@ -61,7 +61,7 @@ class GroupWatch:
         self._address = address
         self._copying = copying
         self._changed = changed
-        self.dialer = Dialer(clock=clock, tls=options.own_tls)
+        self.dialer = Dialer(clock=clock, tls=options.own_tls, credentials=options.own_credentials)
         self._group = GroupMembers(self.dialer, options)
         self._alone = 0  # looks in a row after which this broker would act
         self._not_before_s = 0.0

@@ -88,7 +88,9 @@ class Registrations(CallerEvents):
         self._address = address
         self._ha_address = ha_address
         self._clock = clock
-        self._dialer = Dialer(events=self, clock=clock, tls=options.own_tls)
+        self._dialer = Dialer(
+            events=self, clock=clock, tls=options.own_tls, credentials=options.own_credentials
+        )
         self.before_whole: Callable[[str], Awaitable[None]] = _nothing  # raises what forbids to register
         self._began = False
         self._closed = False

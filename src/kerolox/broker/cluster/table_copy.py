@@ -24,6 +24,7 @@ from kerolox.broker.tables.room import Tables
 from kerolox.clock import Clock
 from kerolox.errors import ConnectFailed, KeroloxError
 from kerolox.net.dialer import Dialer
+from kerolox.net.signing import Credentials
 from kerolox.net.tls import ClientTls
 from kerolox.protocol.bodies.groups import GroupConfigTable, RequestModeTable
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
@@ -68,6 +69,7 @@ class TableCopy:
         clock: Clock,
         *,
         tls: ClientTls | None = None,
+        credentials: Credentials | None = None,
         acting: bool = False,
         electable: bool = False,
         keeps_topics: bool = False,
@@ -81,7 +83,7 @@ class TableCopy:
         self._register = register
         self._agrees = agrees
         self._clock = clock
-        self._dialer = Dialer(clock=clock, tls=tls)
+        self._dialer = Dialer(clock=clock, tls=tls, credentials=credentials)
         self._acting = acting
         self._electable = electable
         self._keeps_topics = keeps_topics

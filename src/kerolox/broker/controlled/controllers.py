@@ -60,7 +60,9 @@ class Controllers(CallerEvents):
         self._names = self.addresses if options.controllers_by_name else []
         self._looked_up_s: float | None = None
         self._told = ""  # the last error
-        self.dialer = Dialer(events=self, clock=clock, tls=options.own_tls)
+        self.dialer = Dialer(
+            events=self, clock=clock, tls=options.own_tls, credentials=options.own_credentials
+        )
 
     async def close(self) -> None:
         await self.dialer.close()

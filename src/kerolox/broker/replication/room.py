@@ -27,7 +27,9 @@ class Replication:
         options = base.options
         self._store = base.store
         self._leadership = base.leadership
-        self.dialer = Dialer(clock=base.clock, tls=options.own_tls)  # for questions to the leader
+        self.dialer = Dialer(
+            clock=base.clock, tls=options.own_tls, credentials=options.own_credentials
+        )  # for questions to the leader
         self.epochs = self._epochs(base) if options.controlled else None
         self.controlled_status: Callable[[], ControlledStatus] | None = None
         self.leader = Leader(

@@ -135,9 +135,15 @@ class Escape:
 
     async def _open(self) -> Sender:
         if self._sender is None:
-            options = self._options
+            options, own = self._options, self._options.own_credentials
             client = Client(
-                ClientOptions(options.nameservers, tls=options.own_tls, instance=self._group),
+                ClientOptions(
+                    options.nameservers,
+                    tls=options.own_tls,
+                    instance=self._group,
+                    access_key=own.access_key if own else "",
+                    secret_key=own.secret_key if own else "",
+                ),
                 clock=self._clock,
             )
             self._sender = Sender(

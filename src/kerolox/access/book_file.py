@@ -1,0 +1,187 @@
+"""The file of the book: users with their passwords, and rules. Nobody but its owner may read it (0600).
+
+It is one JSON object, ``{"users": [...], "acls": [...], "keroloxCrc32": n}``, with users and rules in the
+shape in which tools exchange them, and ends with the CRC-32 of the rest: a digit that flips must not give
+somebody a right. Who writes the file by hand leaves the CRC out. It is replaced as a whole, and read again
+when somebody else has replaced it: a name server beside a broker knows the broker's users. A file that
+cannot be read refuses the start; later it changes nothing, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+from zlib import crc32
+
+import msgspec
+
+from kerolox.access.book import Book, rules_of, user_body, users_of
+from kerolox.access.policies import policies_body
+from kerolox.atomic_file import write_atomically
+from kerolox.clock import Clock, TimerHandle
+from kerolox.errors import KeroloxError
+from kerolox.protocol.bodies import access as bodies
+from kerolox.protocol.bodies.body import decode_list
+from kerolox.protocol.json_dialect import dumps, loads
+from kerolox.unsaved import NotSaved
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CRC = "keroloxCrc32"
+LOOK_S = 1.0  # how often it is looked whether somebody has changed the file
+FILE_BYTES_MAX = 64 << 20
+
+Stamp = tuple[int, int, int]
+
+
+class BookBroken(KeroloxError):
+    """The file of users cannot be read."""
+
+    def __init__(self, path: str, why: object) -> None:
+        super().__init__(
+            f"{path} cannot be read: {why}. Restore it from a copy, or make a new one: kerolox access init"
+        )
+
+
+class BookFile:
+    """A book and its file. Without a path the book is in memory alone."""
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        self.path = path
+        self.book = Book()
+        self._clock = clock
+        self._stamp: Stamp | None = None  # of the file as this process knows it
+        self._changing = asyncio.Lock()
+        self._timer: TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._told = ""
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    async def load(self) -> bool:
+        """Read the file; False when there is none. Raises BookBroken."""
+        found = await asyncio.to_thread(self._read)
+        if found is None:
+            return False
+        self._take(found)
+        return True
+
+    def watch(self) -> None:
+        """Look now and then whether somebody else has changed the file."""
+        self._timer = self._clock.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._reload())
+
+    async def _reload(self) -> None:
+        try:
+            async with self._changing:
+                found = await asyncio.to_thread(self._read, self._stamp)
+                if found is not None:
+                    self._take(found)
+                    log.info("access_read_again path=%s users=%d", self.path, len(self.book.users))
+                self._told = ""
+        except KeroloxError as error:
+            if self._told != str(error):  # told once
+                self._told = str(error)
+                log.warning("access_not_read error=%r next='the users of before stay; mend it'", str(error))
+        self.watch()
+
+    def _read(self, known: Stamp | None = None) -> tuple[Book, Stamp] | None:
+        """None: there is no file, or it is the one that is known."""
+        try:
+            with open(self.path, "rb") as file:
+                stat = os.fstat(file.fileno())
+                stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+                if stamp == known:
+                    return None
+                _warn_of_readers(self.path, stat.st_mode)
+                return decode_book(file.read(FILE_BYTES_MAX)), stamp
+        except FileNotFoundError:
+            if known is not None:
+                raise BookBroken(self.path, "it was removed") from None
+            return None
+        except (OSError, KeroloxError) as error:
+            raise BookBroken(self.path, error) from error
+
+    def _take(self, found: tuple[Book, Stamp]) -> None:
+        book, self._stamp = found
+        self.book.replace(book.users, book.policies)
+
+    # --- changing ------------------------------------------------------------------------------------
+
+    async def change(self, change: Callable[[Book], T]) -> T:
+        """Change the book by a function of it: on disk before it counts, or not at all. Gives what the
+        function gives. Raises its error, or NotSaved."""
+        async with self._changing:
+            draft = self.book.copy()
+            result = change(draft)
+            if draft.version:
+                self._stamp = await self._save(draft)
+                self.book.replace(draft.users, draft.policies)
+            return result
+
+    async def _save(self, book: Book) -> Stamp | None:
+        if not self.path:
+            return None
+        try:
+            return await asyncio.to_thread(save_book, self.path, book)
+        except OSError as error:
+            raise NotSaved(self.path, error) from error
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+            if self._timer is not None:
+                self._timer.cancel()
+
+
+def save_book(path: str, book: Book) -> Stamp:
+    """Blocking."""
+    write_atomically(path, encode_book(book), private=True)
+    stat = os.stat(path)
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+def encode_book(book: Book) -> bytes:
+    tree: dict[str, Any] = {
+        "users": [user_body(user, with_password=True) for user in book.users.values()],
+        "acls": [
+            bodies.Acl(policies=policies_body(book.policies[name]), subject=user.subject)
+            for name, user in book.users.items()
+            if name in book.policies
+        ],
+    }
+    content = msgspec.json.format(dumps(tree), indent=1)
+    return content[: content.rindex(b"\n}")] + b',\n "%b": %d\n}\n' % (CRC.encode(), crc32(content))
+
+
+def decode_book(data: bytes) -> Book:
+    """Raises a KeroloxError that says what is wrong with it."""
+    head, separator, tail = data.rpartition(b',\n "%b": ' % CRC.encode())
+    if separator:
+        data = head + b"\n}"
+        if crc32(data) != int(tail.strip(b"\n }") or b"-1"):
+            raise KeroloxError(f"its CRC is wrong; who changes it by hand leaves {CRC} out")
+    tree = loads(data)
+    if not isinstance(tree, dict):
+        raise KeroloxError("it is no JSON object")
+    book = Book()
+    users = users_of(decode_list(dumps(tree.get("users") or []), bodies.User))
+    book.replace(users, rules_of(decode_list(dumps(tree.get("acls") or []), bodies.Acl)))
+    return book
+
+
+def _warn_of_readers(path: str, mode: int) -> None:
+    if os.name == "posix" and mode & 0o077:
+        log.warning(
+            "access_file_open path=%s mode=%o next='it holds passwords: chmod 600 %s'",
+            path, mode & 0o777, path,
+        )  # fmt: skip

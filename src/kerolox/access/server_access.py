@@ -1,0 +1,79 @@
+"""What a server needs to know who may do what: its book, kept in its file, and its guard."""
+
+from __future__ import annotations
+
+import logging
+
+from kerolox.access.book import Book
+from kerolox.access.book_file import BookFile
+from kerolox.access.guard import Guard
+from kerolox.access.options import AccessOptions
+from kerolox.access.rules import Rules, View
+from kerolox.clock import Clock
+from kerolox.errors import OptionError
+from kerolox.net.signing import Credentials
+
+log = logging.getLogger(__name__)
+
+
+class ServerAccess:
+    """Made by :meth:`open`. ``path`` is used where the options name no file."""
+
+    def __init__(
+        self, options: AccessOptions, rules: Rules, view: View, clock: Clock, path: str = ""
+    ) -> None:
+        options.check_access()
+        self.file = BookFile(options.access_path or path, clock)
+        self.guard = Guard(self.file.book, rules, view, options, clock)
+        self._options = options
+
+    @property
+    def book(self) -> Book:
+        return self.file.book
+
+    async def open(self) -> None:
+        """Read the users, and make those that the options name. Raises when nobody could be let in."""
+        options = self._options
+        if not self.file.path:
+            if options.authentication:
+                raise OptionError(
+                    "accessPath",
+                    "",
+                    "a file with users, where authenticationEnabled=true: kerolox access init",
+                )
+            return
+        await self.file.load()
+        named = [own for own in (options.first_credentials, options.own_credentials) if own is not None]
+        if options.authentication:
+            await self._make(named)
+            if not self.book.users:
+                raise OptionError(
+                    "authenticationEnabled",
+                    True,
+                    f"users: there are none in {self.file.path}, so nobody would be let in. Make them: "
+                    "kerolox access init; or set initAuthenticationUser",
+                )
+            self.file.watch()
+
+    async def close(self) -> None:
+        await self.file.close()
+
+    async def _make(self, named: list[Credentials]) -> None:
+        missing = [own for own in named if own.access_key not in self.book.users]
+        if missing:
+
+            def make(book: Book) -> None:
+                for own in missing:
+                    book.ensure_super(own.access_key, own.secret_key)
+
+            await self.file.change(make)
+            log.info("users_made names=%s path=%s", [own.access_key for own in missing], self.file.path)
+        own = self._options.own_credentials
+        if own is not None:
+            user = self.book.users[own.access_key]
+            if user.password != own.secret_key or not user.is_super or not user.is_enabled:
+                log.warning(
+                    "inner_user_differs name=%r next='innerClientAuthenticationCredentials must name a Super "
+                    "user that is enabled, with its password: servers refuse each other otherwise'",
+                    user.name,
+                )  # fmt: skip

@@ -1,0 +1,202 @@
+"""Requests about users and their rules (5.3): create, update, delete, get and list both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kerolox.access.book import Book, User, check_user_name, user_body
+from kerolox.access.book_file import BookFile
+from kerolox.access.guard import Guard
+from kerolox.errors import InvalidRequest, KeroloxError, Refused
+from kerolox.front.requests import Answer, Request, Row
+from kerolox.protocol.bodies import access as bodies
+from kerolox.protocol.bodies.body import encode_list
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.headers import auth as headers
+
+
+class UserRequests:
+    """Whether somebody may send them at all, the guard has decided. What they may see and change of users
+    that may do everything is decided here."""
+
+    def __init__(self, file: BookFile, guard: Guard) -> None:
+        self._file = file
+        self._guard = guard
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.AUTH_CREATE_USER, self.create_user, headers.UserRequest),
+            (RequestCode.AUTH_UPDATE_USER, self.update_user, headers.UserRequest),
+            (RequestCode.AUTH_DELETE_USER, self.delete_user, headers.UserRequest),
+            (RequestCode.AUTH_GET_USER, self.get_user, headers.UserRequest),
+            (RequestCode.AUTH_LIST_USER, self.list_users, headers.ListUsersRequest),
+            (RequestCode.AUTH_CREATE_ACL, self.put_rules, headers.AclRequest),
+            (RequestCode.AUTH_UPDATE_ACL, self.put_rules, headers.AclRequest),
+            (RequestCode.AUTH_DELETE_ACL, self.delete_rules, headers.DeleteAclRequest),
+            (RequestCode.AUTH_GET_ACL, self.get_rules, headers.AclRequest),
+            (RequestCode.AUTH_LIST_ACL, self.list_rules, headers.ListAclsRequest),
+        ]
+
+    # --- users ---------------------------------------------------------------------------------------
+
+    async def create_user(self, request: Request[headers.UserRequest]) -> Answer:
+        body = _user_of(request)
+        self._check_super(request, None, body)
+        await self._change(
+            request, lambda book: book.create_user(body), f"user {body.username!r} was created"
+        )
+        return Answer()
+
+    async def update_user(self, request: Request[headers.UserRequest]) -> Answer:
+        body = _user_of(request)
+
+        def update(book: Book) -> None:
+            self._check_super(request, book.users.get(body.username or ""), body)
+            book.update_user(body)
+
+        parts = [
+            name
+            for name, value in (
+                ("password", body.password), ("type", body.user_type), ("status", body.user_status)
+            )
+            if value is not None
+        ]  # fmt: skip
+        await self._change(request, update, f"{' and '.join(parts)} of user {body.username!r} changed")
+        return Answer()
+
+    async def delete_user(self, request: Request[headers.UserRequest]) -> Answer:
+        name = _named(request.header.username)
+
+        def delete(book: Book) -> None:
+            self._check_super(request, book.users.get(name), None)
+            self._check_last_super(book, name)
+            book.delete_user(name)
+
+        await self._change(request, delete, f"user {name!r} was deleted")
+        return Answer()
+
+    def get_user(self, request: Request[headers.UserRequest]) -> Answer:
+        user = self._book.users.get(_named(request.header.username))
+        if user is None:
+            return Answer()
+        return Answer(body=user_body(user, with_password=self._is_super(request)).encode())
+
+    def list_users(self, request: Request[headers.ListUsersRequest]) -> Answer:
+        part = request.header.filter or ""
+        shown = self._is_super(request)
+        found = [
+            user_body(user, with_password=shown) for user in self._book.users.values() if part in user.name
+        ]
+        return Answer(body=encode_list(found)) if found else Answer()
+
+    # --- rules ---------------------------------------------------------------------------------------
+
+    async def put_rules(self, request: Request[headers.AclRequest]) -> Answer:
+        subject = request.header.subject or ""
+        body = bodies.Acl.decode(_body(request))
+        await self._change(
+            request, lambda book: book.merge_rules(subject, body), f"rules of {subject} changed"
+        )
+        return Answer()
+
+    async def delete_rules(self, request: Request[headers.DeleteAclRequest]) -> Answer:
+        said = request.header
+        subject = said.subject or ""
+        await self._change(
+            request,
+            lambda book: book.delete_rules(subject, said.policy_type, said.resource),
+            f"rules of {subject} for {said.resource or 'everything'} were deleted",
+        )
+        return Answer()
+
+    def get_rules(self, request: Request[headers.AclRequest]) -> Answer:
+        found = self._book.rules_body(request.header.subject or "")
+        return Answer() if found is None else Answer(body=found.encode())
+
+    def list_rules(self, request: Request[headers.ListAclsRequest]) -> Answer:
+        subject, resource = request.header.subject_filter or "", request.header.resource_filter or ""
+        found = []
+        for name in self._book.policies:
+            acl = self._book.rules_body(self._book.users[name].subject)
+            if acl is not None and subject in (acl.subject or ""):
+                kept = _about(acl, resource)
+                if kept.policies:
+                    found.append(kept)
+        return Answer(body=encode_list(found)) if found else Answer()
+
+    # --- who may -------------------------------------------------------------------------------------
+
+    @property
+    def _book(self) -> Book:
+        return self._file.book
+
+    def _is_super(self, request: Request[Any]) -> bool:
+        """Whether passwords are shown to who asks. Where nobody proves who they are, nobody sees them."""
+        user = self._book.users.get(request.identity or "")
+        return user is not None and user.is_super
+
+    def _check_super(self, request: Request[Any], before: User | None, body: bodies.User | None) -> None:
+        """Only users that may do everything make, change and delete such users. With authentication off
+        everybody may do everything."""
+        touches = (before is not None and before.is_super) or (
+            body is not None and (body.user_type or "").strip().lower() == "super"
+        )
+        if touches and self._guard.wants_signatures and not self._is_super(request):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                "The super user can only be created, changed or deleted by a super user",
+            )
+
+    def _check_last_super(self, book: Book, name: str) -> None:
+        user = book.users.get(name)
+        others = [one for one in book.users.values() if one.is_super and one.is_enabled and one.name != name]
+        if user is not None and user.is_super and not others and self._guard.wants_signatures:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"{name!r} is the last user that may do everything: without it nobody could administer this "
+                "broker. Make another one first",
+            )
+
+    async def _change(self, request: Request[Any], change: Callable[[Book], object], what: str) -> None:
+        try:
+            await self._file.change(change)
+        except InvalidRequest as error:
+            raise Refused(ResponseCode.NO_PERMISSION, str(error)) from error
+        self._guard.audit.changed(request, what)
+
+
+def _user_of(request: Request[headers.UserRequest]) -> bodies.User:
+    """The user in the body, under the name in the header."""
+    name = _named(request.header.username)
+    body = bodies.User.decode(_body(request))
+    return bodies.User(
+        password=body.password, user_status=body.user_status, user_type=body.user_type, username=name
+    )
+
+
+def _named(name: str | None) -> str:
+    if not (name or "").strip():
+        raise Refused(ResponseCode.INVALID_PARAMETER, "The username is blank")
+    try:
+        return check_user_name(name)
+    except KeroloxError as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+
+
+def _body(request: Request[Any]) -> bytes:
+    if not request.body:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "the request has no body")
+    return request.body
+
+
+def _about(acl: bodies.Acl, resource: str) -> bodies.Acl:
+    """The entries whose resource contains a text."""
+    if not resource:
+        return acl
+    policies = []
+    for policy in acl.policies or ():
+        entries = tuple(entry for entry in policy.entries or () if resource in (entry.resource or ""))
+        if entries:
+            policies.append(bodies.AclPolicy(entries=entries, policy_type=policy.policy_type))
+    return bodies.Acl(policies=tuple(policies), subject=acl.subject)
