@@ -33,7 +33,6 @@ from tests.broker.talk import Talk, send_fields
 ASKED = {
     "storeType": "defaultRocksDB", "configManagerVersion": "v2", "defaultMessageRequestMode": "POP",
     "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
-    "tls.config.file": "/etc/rocketmq/tls.properties",
 }  # fmt: skip
 
 

@@ -271,11 +271,11 @@ async def test_it_registers_over_tls(
 ) -> None:
     """The name server takes nothing else, and wants to see a certificate."""
     settings = {
-        "tls_server_mode": TlsMode.ENFORCING,
-        "tls_server_cert_path": certificates["server.pem"],
-        "tls_server_key_path": certificates["server.key"],
-        "tls_server_trust_cert_path": certificates["ca.pem"],
-        "tls_server_need_client_auth": ClientAuth.REQUIRE,
+        "tls_mode": TlsMode.ENFORCING,
+        "tls_certificate": certificates["server.pem"],
+        "tls_key": certificates["server.key"],
+        "tls_client_ca": certificates["ca.pem"],
+        "tls_client_auth": ClientAuth.REQUIRE,
     }
     ours = {
         "use_tls": True,
@@ -288,7 +288,7 @@ async def test_it_registers_over_tls(
             async with running_broker(nameserver=nameserver, directory=tmp_path / "b", **ours):
                 assert set(cluster_info(nameserver.routes).broker_addr_table) == {"broker-a"}
             assert cluster_info(nameserver.routes).broker_addr_table == {}  # it said good-bye, too
-    assert "nameservers_not_verified" not in caplog.text
+    assert "servers_not_verified role=broker" not in caplog.text
 
 
 @pytest.mark.parametrize("changes", [{}, {"use_tls": True}], ids=["plain", "without a certificate"])
@@ -296,11 +296,11 @@ async def test_who_does_not_speak_as_the_name_server_wants_is_not_registered(
     certificates: dict[str, str], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     settings = {
-        "tls_server_mode": TlsMode.ENFORCING,
-        "tls_server_cert_path": certificates["server.pem"],
-        "tls_server_key_path": certificates["server.key"],
-        "tls_server_trust_cert_path": certificates["ca.pem"],
-        "tls_server_need_client_auth": ClientAuth.REQUIRE,
+        "tls_mode": TlsMode.ENFORCING,
+        "tls_certificate": certificates["server.pem"],
+        "tls_key": certificates["server.key"],
+        "tls_client_ca": certificates["ca.pem"],
+        "tls_client_auth": ClientAuth.REQUIRE,
     }
     async with (
         running_nameserver(directory=tmp_path / "ns", **settings) as nameserver,

@@ -658,7 +658,7 @@ async def test_tls(tmp_path: Path) -> None:
         blob.write_to_path(str(chain), append=True)
     certificate.private_key_pem.write_to_path(str(key))
     authority.cert_pem.write_to_path(str(trusted))
-    files = {"tls_server_cert_path": str(chain), "tls_server_key_path": str(key)}
+    files = {"tls_certificate": str(chain), "tls_key": str(key)}
     async with running_nameserver(**files) as nameserver, Dialer(tls=ClientTls(ca=str(trusted))) as secure:
         assert (await register(secure, nameserver)).code == 0
         async with Dialer() as plain:  # permissive is the default

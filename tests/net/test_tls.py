@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from kerolox.errors import ConnectFailed, OptionError
 from kerolox.net.dialer import Dialer
+from kerolox.net.peer import Peer
 from kerolox.net.server import Server
-from kerolox.net.tls import ClientAuth, ClientTls, ServerContext, ServerTls, TlsMode
+from kerolox.net.tls import ClientAuth, ClientContext, ClientTls, ServerContext, ServerTls, TlsMode
+from kerolox.protocol.command import request
 from kerolox.testing.clock import ManualClock
 
-from .conftest import ECHO, Echo, Word, until
+from .conftest import ECHO, LATER, Echo, Word, until
 
 
 class Certificates:
@@ -33,6 +36,18 @@ class Certificates:
         issued.private_key_pem.write_to_path(self.key)
         issued.cert_chain_pems[0].write_to_path(self.certificate)
         os.utime(self.certificate, ns=(os.stat(self.certificate).st_mtime_ns + 10**9,) * 2)
+
+    def spoil(self) -> None:
+        Path(self.key).write_text("nonsense")
+
+    def encrypt_key(self, passphrase: bytes) -> None:
+        key = serialization.load_pem_private_key(Path(self.key).read_bytes(), None)
+        encrypted = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(passphrase),
+        )
+        Path(self.key).write_bytes(encrypted)
 
     def server(self, mode: TlsMode, **more: object) -> ServerTls:
         return ServerTls(mode=mode, certificate=self.certificate, key=self.key, **more)  # type: ignore[arg-type]
@@ -133,6 +148,75 @@ def test_a_broken_new_certificate_keeps_the_old(certificates: Certificates) -> N
 def test_enforcing_without_a_certificate_is_refused() -> None:
     with pytest.raises(OptionError, match=r"tls\.server\.certPath"):
         ServerContext(ServerTls(mode=TlsMode.ENFORCING))
+
+
+@pytest.mark.parametrize(("given", "right"), [("secret", True), ("wrong", False), (None, False)])
+async def test_a_key_with_a_passphrase(
+    echo: Echo, certificates: Certificates, given: str | None, right: bool
+) -> None:
+    """On both sides. Without the passphrase nobody is asked for it at a terminal: it is an error by name."""
+    certificates.encrypt_key(b"secret")
+    tls = certificates.server(
+        TlsMode.ENFORCING, key_password=given, client_ca=certificates.ca, client_auth=ClientAuth.REQUIRE
+    )
+    own = ClientTls(
+        ca=certificates.ca, certificate=certificates.certificate, key=certificates.key, key_password=given
+    )
+    if right:
+        async with Server(echo.handlers, host="127.0.0.1", tls=tls) as server:
+            assert await works(server, own)
+        return
+    with pytest.raises(OptionError, match=r"tls\.server\.keyPassword") as refused:
+        ServerContext(tls)
+    assert "the passphrase of the key in" in str(refused.value)
+    assert "wrong" not in str(refused.value)
+    with pytest.raises(OptionError, match=r"tls\.client\.keyPassword"):
+        ClientContext(own).current()
+
+
+async def test_a_changed_certificate_of_a_client_is_taken_up(
+    echo: Echo, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For new connections; those that are there stay."""
+    tls = certificates.server(TlsMode.ENFORCING, client_ca=certificates.ca, client_auth=ClientAuth.REQUIRE)
+    own = ClientTls(ca=certificates.ca, certificate=certificates.certificate, key=certificates.key)
+
+    def serial(peer: Peer) -> str:
+        assert peer._transport is not None
+        return str(peer._transport.get_extra_info("peercert")["serialNumber"])
+
+    async with (
+        Server(echo.handlers, host="127.0.0.1", tls=tls) as server,
+        Server(echo.handlers, host="127.0.0.1", tls=tls) as other,
+        Dialer(tls=own) as dialer,
+    ):
+        assert (await dialer.call(server.address, ECHO, Word(word="x"), timeout_s=5)).code == 0
+        first = dialer.connected_peer(server.address)
+        certificates.renew()
+        assert (await dialer.call(other.address, ECHO, Word(word="x"), timeout_s=5)).code == 0
+        assert (await dialer.call(server.address, ECHO, Word(word="x"), timeout_s=5)).code == 0
+        assert dialer.connected_peer(server.address) is first
+        assert len({serial(peer) for peer in (*server.peers, *other.peers)}) == 2
+        # Files that are broken meanwhile keep nobody from connecting.
+        certificates.spoil()
+        dialer.hang_up(server.address, "once more")
+        assert (await dialer.call(server.address, ECHO, Word(word="x"), timeout_s=5)).code == 0
+        assert "tls_reload_failed" in caplog.text
+
+
+async def test_enforcing_reads_nothing_that_is_plain(echo: Echo, certificates: Certificates) -> None:
+    """A plain request is not carried out, not even the one in the first bytes (RocketMQ may do that)."""
+    async with Server(echo.handlers, host="127.0.0.1", tls=certificates.server(TlsMode.ENFORCING)) as server:
+        frame = request(LATER, None, b"", opaque=1).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(frame * 3)
+        try:
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        except ConnectionResetError:
+            pass
+        writer.close()
+        assert await works(server, ClientTls(ca=certificates.ca))
+        assert not echo.later
 
 
 async def test_a_wrong_client_file_is_named(echo: Echo) -> None:

@@ -75,7 +75,7 @@ class ControllerNode:
             self_id=self.host.name,
             store_path=directory,
             config_store_path=os.path.join(directory, "controller.properties"),
-            tls_server_mode=TlsMode.DISABLED,
+            tls_mode=TlsMode.DISABLED,
             **self._options,  # type: ignore[arg-type]
         )
         self.controller = Controller(options, clock=self.host.clock, carrier=carrier)

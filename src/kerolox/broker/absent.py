@@ -36,12 +36,10 @@ POP = "messages are pulled here; POP, where the broker hands out single messages
 LITE = "lite topics are not there yet"
 TIERED = "tiered storage and store plug-ins are not there; fileReservedTime says how long messages stay"
 NAMESERVERS = "name servers are found by their addresses alone: list them in namesrvAddr"
-TLS_FILE = "TLS settings are lines of this file: copy those of the other into it"
 
 SETTINGS: Mapping[str, Absent] = {
     "aclEnable": Absent(OFF, ACCESS),
     "migrateAuthFromV1Enabled": Absent(OFF, ACCESS),
-    "tls.config.file": Absent(("",), TLS_FILE),
     "duplicationEnable": Absent(OFF, DUPLICATION),
     "enableDLedgerCommitLog": Absent(OFF, DLEDGER),
     "storeType": Absent(("", "default"), ROCKSDB),

@@ -18,7 +18,7 @@ from kerolox.broker import absent
 from kerolox.errors import OptionError
 from kerolox.metric_text import MetricsExporter
 from kerolox.net.self_signed import NAME as SELF_SIGNED
-from kerolox.net.tls import ClientAuth, ClientTls, ServerTls, TlsMode
+from kerolox.net.tls_options import TlsOptions
 from kerolox.options import Absent, option
 from kerolox.protocol.limits import INT32_MAX, INT64_MAX
 from kerolox.replication.dledger.settings import GroupSettings, GroupUnusable, parse_peers
@@ -35,7 +35,7 @@ class BrokerRole(enum.Enum):
 
 
 @dataclass
-class BrokerOptions(StoreOptions, AccessOptions):
+class BrokerOptions(TlsOptions, StoreOptions, AccessOptions):
     """Options of ``kerolox broker``."""
 
     ROLE: ClassVar[str] = "broker"
@@ -516,41 +516,6 @@ class BrokerOptions(StoreOptions, AccessOptions):
         "configBlackList;brokerConfigPath", "Keys, joined by semicolons, that no request may change."
     )
 
-    # --- TLS ------------------------------------------------------------------------------------------
-    tls_mode: TlsMode = option(
-        TlsMode.PERMISSIVE, "disabled, permissive or enforcing.", key="tls.server.mode"
-    )
-    tls_self_signed: bool = option(
-        True, "Without a certificate: make one when the first TLS client comes, and keep it in the store.",
-        key="tls.test.mode.enable",
-    )  # fmt: skip
-    tls_certificate: str | None = option(None, "Certificate chain, PEM.", key="tls.server.certPath")
-    tls_key: str | None = option(None, "Private key, PEM.", key="tls.server.keyPath")
-    tls_key_password: str | None = option(None, "Its password.", key="tls.server.keyPassword", secret=True)
-    tls_client_ca: str | None = option(None, "Authorities of clients, PEM.", key="tls.server.trustCertPath")
-    tls_client_auth: ClientAuth = option(
-        ClientAuth.NONE,
-        "none; optional: who shows a certificate must show a good one; require: everybody must.",
-        key="tls.server.need.client.auth",
-    )
-    use_tls: bool | None = option(
-        None, "Speak TLS to name servers; unset: if tls.server.mode is enforcing.", key="useTLS"
-    )
-    tls_own_ca: str | None = option(
-        None, "Authorities of name servers, PEM; the system's if unset.", key="tls.client.trustCertPath"
-    )
-    tls_own_verify: bool | None = option(
-        None, "Whether name servers must show a good certificate; unset: if trustCertPath is set.",
-        key="tls.client.authServer",
-    )  # fmt: skip
-    tls_own_certificate: str | None = option(
-        None, "Certificate shown to name servers, PEM.", key="tls.client.certPath"
-    )
-    tls_own_key: str | None = option(None, "Its private key, PEM.", key="tls.client.keyPath")
-    tls_own_key_password: str | None = option(
-        None, "Its password.", key="tls.client.keyPassword", secret=True
-    )
-
     def black_listed(self, key: str) -> bool:
         return key in ALWAYS_BLACK_LISTED or key in self.config_black_list.split(";")
 
@@ -573,33 +538,7 @@ class BrokerOptions(StoreOptions, AccessOptions):
         return settings
 
     @property
-    def own_tls(self) -> ClientTls | None:
-        """How the broker speaks to name servers; None: plainly."""
-        if self.use_tls is False or (self.use_tls is None and self.tls_mode is not TlsMode.ENFORCING):
-            return None
-        verify = self.tls_own_ca is not None if self.tls_own_verify is None else self.tls_own_verify
-        return ClientTls(
-            ca=self.tls_own_ca,
-            certificate=self.tls_own_certificate,
-            key=self.tls_own_key,
-            key_password=self.tls_own_key_password,
-            verify=verify,
-        )
-
-    @property
-    def tls(self) -> ServerTls:
-        return ServerTls(
-            mode=self.tls_mode,
-            certificate=self.tls_certificate,
-            key=self.tls_key,
-            key_password=self.tls_key_password,
-            client_ca=self.tls_client_ca,
-            client_auth=self.tls_client_auth,
-            self_signed=self._self_signed if self.tls_self_signed else None,
-        )
-
-    @property
-    def _self_signed(self) -> str:
+    def self_signed_path(self) -> str:
         return os.path.join(self.store_path, "config", SELF_SIGNED)
 
     @property

@@ -38,6 +38,7 @@ class Listening(Protocol):
 
 
 def load_options(cls: type[T], file: Path | None, flags: Mapping[str, Any]) -> Loaded[T]:
+    from kerolox.net.tls_options import with_tls_file
     from kerolox.options import load
 
     try:
@@ -48,7 +49,8 @@ def load_options(cls: type[T], file: Path | None, flags: Mapping[str, Any]) -> L
             "permissions, or leave the option out: then the defaults hold"
         )
         raise OptionError("--config-file", str(file), expected) from error
-    return load(cls, file_text=text, file_name=str(file or ""), environment=os.environ, flags=flags)
+    found = load(cls, file_text=text, file_name=str(file or ""), environment=os.environ, flags=flags)
+    return with_tls_file(found)
 
 
 def print_options(loaded: Loaded[Any], json: bool) -> None:

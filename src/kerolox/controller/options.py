@@ -18,7 +18,7 @@ from kerolox.controller.etcd_access import EtcdAccess, read_endpoints
 from kerolox.errors import OptionError
 from kerolox.metric_text import MetricsExporter
 from kerolox.net.self_signed import NAME as SELF_SIGNED
-from kerolox.net.tls import ClientAuth, ClientTls, ServerTls, TlsMode
+from kerolox.net.tls_options import TlsOptions
 from kerolox.options import Absent, option
 
 _HOME = os.path.join(os.path.expanduser("~"), "controller")
@@ -57,7 +57,7 @@ class ControllerPeer(NamedTuple):
 
 
 @dataclass
-class ControllerOptions(AccessOptions):
+class ControllerOptions(TlsOptions, AccessOptions):
     """Options of ``kerolox controller``."""
 
     ROLE: ClassVar[str] = "controller"
@@ -153,39 +153,6 @@ class ControllerOptions(AccessOptions):
     )
     metrics_labels: str = option("", "labels of all of them, as in instance:a,zone:b", key="metricsLabel")
 
-    # --- TLS
-    tls_server_mode: TlsMode = option(
-        TlsMode.PERMISSIVE,
-        "disabled: plain only; permissive: both; enforcing: TLS only",
-        key="tls.server.mode",
-    )
-    tls_test_mode_enable: bool = option(
-        True,
-        "without a certificate: make one when the first TLS client comes, kept in controllerStorePath",
-        key="tls.test.mode.enable",
-    )
-    tls_server_cert_path: str | None = option(
-        None, "PEM file with the certificate chain", key="tls.server.certPath"
-    )
-    tls_server_key_path: str | None = option(None, "PEM file with the private key", key="tls.server.keyPath")
-    tls_server_key_password: str | None = option(
-        None, "password of the private key", key="tls.server.keyPassword", secret=True
-    )
-    tls_server_trust_cert_path: str | None = option(
-        None, "PEM file with the authorities that sign client certificates", key="tls.server.trustCertPath"
-    )
-    tls_server_need_client_auth: ClientAuth = option(
-        ClientAuth.NONE,
-        "none; optional: who shows a certificate must show a good one; require: everybody must",
-        key="tls.server.need.client.auth",
-    )
-    use_tls: bool | None = option(
-        None, "speak TLS to brokers; unset: if tls.server.mode is enforcing", key="useTLS"
-    )
-    tls_client_trust_cert_path: str | None = option(
-        None, "PEM file with the authorities of brokers", key="tls.client.trustCertPath"
-    )
-
     @property
     def all_peers(self) -> tuple[ControllerPeer, ...]:
         """The controllers of ``controllerDLegerPeers``. Raises OptionError."""
@@ -242,28 +209,7 @@ class ControllerOptions(AccessOptions):
         )
 
     @property
-    def tls(self) -> ServerTls:
-        return ServerTls(
-            mode=self.tls_server_mode,
-            certificate=self.tls_server_cert_path,
-            key=self.tls_server_key_path,
-            key_password=self.tls_server_key_password,
-            client_ca=self.tls_server_trust_cert_path,
-            client_auth=self.tls_server_need_client_auth,
-            self_signed=self._self_signed if self.tls_test_mode_enable else None,
-        )
-
-    @property
-    def own_tls(self) -> ClientTls | None:
-        """How it speaks to brokers; None: plainly."""
-        if self.use_tls is False or (self.use_tls is None and self.tls_server_mode is not TlsMode.ENFORCING):
-            return None
-        return ClientTls(
-            ca=self.tls_client_trust_cert_path, verify=self.tls_client_trust_cert_path is not None
-        )
-
-    @property
-    def _self_signed(self) -> str:
+    def self_signed_path(self) -> str:
         return os.path.join(self.store_path, SELF_SIGNED)
 
     def black_listed(self, key: str) -> bool:

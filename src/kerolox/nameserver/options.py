@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from kerolox.access.options import AccessOptions
 from kerolox.net.self_signed import NAME as SELF_SIGNED
-from kerolox.net.tls import ClientAuth, ServerTls, TlsMode
+from kerolox.net.tls_options import TlsOptions
 from kerolox.options import Absent, option
 
 _HOME = os.path.join(os.path.expanduser("~"), "namesrv")
@@ -28,12 +28,11 @@ _ACCESS = "plain_acl.yml is for brokers alone; this server has authenticationEna
 _ABSENT: Mapping[str, Absent] = {
     "aclEnable": Absent(_OFF, _ACCESS),
     "clusterTest": Absent(_OFF, "routes of another environment (productEnvName) are not looked up"),
-    "tls.config.file": Absent(("",), "TLS settings are lines of this file: copy those of the other into it"),
 }
 
 
 @dataclass
-class NamesrvOptions(AccessOptions):
+class NamesrvOptions(TlsOptions, AccessOptions):
     """Options of ``kerolox nameserver``."""
 
     ROLE: ClassVar[str] = "nameserver"
@@ -105,47 +104,8 @@ class NamesrvOptions(AccessOptions):
         "keys, joined by semicolons, that no request may change",
     )
 
-    # --- TLS
-    tls_server_mode: TlsMode = option(
-        TlsMode.PERMISSIVE,
-        "disabled: plain only; permissive: both; enforcing: TLS only",
-        key="tls.server.mode",
-    )
-    tls_test_mode_enable: bool = option(
-        True,
-        "without a certificate: make one when the first TLS client comes, kept beside kvConfigPath",
-        key="tls.test.mode.enable",
-    )
-    tls_server_cert_path: str | None = option(
-        None, "PEM file with the certificate chain", key="tls.server.certPath"
-    )
-    tls_server_key_path: str | None = option(None, "PEM file with the private key", key="tls.server.keyPath")
-    tls_server_key_password: str | None = option(
-        None, "password of the private key", key="tls.server.keyPassword", secret=True
-    )
-    tls_server_trust_cert_path: str | None = option(
-        None, "PEM file with the authorities that sign client certificates", key="tls.server.trustCertPath"
-    )
-    tls_server_need_client_auth: ClientAuth = option(
-        ClientAuth.NONE,
-        "none; optional: who shows a certificate must show a good one; require: everybody must",
-        key="tls.server.need.client.auth",
-    )
-
     @property
-    def tls(self) -> ServerTls:
-        return ServerTls(
-            mode=self.tls_server_mode,
-            certificate=self.tls_server_cert_path,
-            key=self.tls_server_key_path,
-            key_password=self.tls_server_key_password,
-            client_ca=self.tls_server_trust_cert_path,
-            client_auth=self.tls_server_need_client_auth,
-            self_signed=self._self_signed if self.tls_test_mode_enable else None,
-        )
-
-    @property
-    def _self_signed(self) -> str:
+    def self_signed_path(self) -> str:
         return os.path.join(os.path.dirname(self.kv_config_path), SELF_SIGNED)
 
     def black_listed(self, key: str) -> bool:

@@ -82,7 +82,7 @@ class NameServer(CallerEvents):
         self._server: Server | None = None
         self._scan: TimerHandle | None = None
         self.access = ServerAccess(self.options, NAMESERVER, ClusterView(self.options.access_cluster), clock)
-        self._dialer = Dialer(clock=clock, credentials=self.options.own_credentials)
+        self._dialer = Dialer(clock=clock, tls=self.options.own_tls, credentials=self.options.own_credentials)
         self._notices: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # changes by nobody's request
         self._closed = False
@@ -92,6 +92,7 @@ class NameServer(CallerEvents):
             raise OptionError(
                 "enableControllerInNamesrv", True, "kerolox nameserver, which starts a controller beside it"
             )
+        self.options.check_tls()
         await self.kv.load()
         await self._config_file.load()
         await self.access.open()

@@ -17,7 +17,7 @@ from kerolox.front.caller import CallerEvents
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer, PeerEvents, PeerLimits
 from kerolox.net.signing import Credentials, Signing
-from kerolox.net.tls import ClientTls, client_context
+from kerolox.net.tls import ClientContext, ClientTls
 from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.command import Command, request
 from kerolox.protocol.exchange import OnAnswer
@@ -65,8 +65,7 @@ class Dialer:
         self._events: PeerEvents = events or CallerEvents()
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s
-        self._tls = tls
-        self._context: ssl.SSLContext | None = None
+        self._tls = None if tls is None else ClientContext(tls)
         self._encoding = encoding
         self._clock = clock
         self._lines: dict[str, _Line] = {}
@@ -221,8 +220,9 @@ class Dialer:
         loop = asyncio.get_running_loop()
         try:
             host, port = split_address(address)
-            if self._tls is not None and self._context is None:
-                self._context = await loop.run_in_executor(None, client_context, self._tls)
+            context: ssl.SSLContext | None = None
+            if self._tls is not None:
+                context = await loop.run_in_executor(None, self._tls.current)
             async with asyncio.timeout(self._connect_timeout_s):
                 _, protocol = await loop.create_connection(
                     lambda: Peer(
@@ -235,8 +235,8 @@ class Dialer:
                     ),
                     host,
                     port,
-                    ssl=self._context,
-                    server_hostname=host if self._context is not None else None,
+                    ssl=context,
+                    server_hostname=None if context is None else host,
                 )
         except (OSError, TimeoutError) as error:
             line.failures += 1

@@ -8,6 +8,7 @@ drops plain ones. A server without a certificate makes itself one when the first
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import ssl
@@ -23,6 +24,7 @@ from kerolox.net.self_signed import self_signed
 log = logging.getLogger(__name__)
 
 CLIENT_HELLO = 0x16
+Stamps = tuple[tuple[int, int], ...]  # when files were written, and how long they are
 MAKE_AGAIN_S = 10.0  # after a failure: hellos come as often as peers like
 
 
@@ -68,7 +70,7 @@ class ServerContext:
 
     def __init__(self, options: ServerTls) -> None:
         self.options = options
-        self._stamp: tuple[tuple[int, int], ...] = ()
+        self._stamp: Stamps = ()
         self._making = threading.Lock()
         self._not_before_s = 0.0
         self._reload_error = ""
@@ -150,15 +152,53 @@ class ServerContext:
         log.info("tls_reloaded certificate=%s", self.options.certificate)
         return True
 
-    def _stamps(self) -> tuple[tuple[int, int], ...]:
-        paths = (self.options.certificate, self.options.key, self.options.client_ca)
-        return tuple((s.st_mtime_ns, s.st_size) for s in (os.stat(path) for path in paths if path))
+    def _stamps(self) -> Stamps:
+        return _stamps(self.options.certificate, self.options.key, self.options.client_ca)
+
+
+class ClientContext:
+    """The context of outgoing connections: made for the first, and anew when the files have changed."""
+
+    def __init__(self, options: ClientTls) -> None:
+        self.options = options
+        self._stamp: Stamps = ()
+        self._context: ssl.SSLContext | None = None
+        self._making = threading.Lock()
+
+    def current(self) -> ssl.SSLContext:
+        """Blocking; call it in a thread. Raises OptionError, unless there is one from before: that one stays
+        in use while new files are broken."""
+        with self._making:
+            if self._context is None:
+                with contextlib.suppress(OSError):  # a file that is not there is named by what reads it
+                    self._stamp = self._stamps()
+                self._context = client_context(self.options)
+                return self._context
+            try:
+                stamp = self._stamps()
+                if stamp != self._stamp:
+                    self._stamp = stamp
+                    self._context = client_context(self.options)
+                    log.info("tls_reloaded certificate=%s", self.options.certificate)
+            except (OSError, OptionError) as error:
+                log.warning(
+                    "tls_reload_failed error=%r next='the old certificate stays in use; mend the files'",
+                    str(error),
+                )
+            return self._context
+
+    def _stamps(self) -> Stamps:
+        return _stamps(self.options.certificate, self.options.key, self.options.ca)
+
+
+def _stamps(*paths: str | None) -> Stamps:
+    return tuple((s.st_mtime_ns, s.st_size) for s in (os.stat(path) for path in paths if path))
 
 
 def server_context(options: ServerTls) -> ssl.SSLContext:
     """A context for listeners. Reads files: not on the event loop."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _load_chain(context, options.certificate, options.key, options.key_password, "tls.server.certPath")
+    _load_chain(context, options.certificate, options.key, options.key_password, "tls.server")
     if options.client_ca:
         _load_authorities(context, options.client_ca, "tls.server.trustCertPath")
     if options.client_auth is not ClientAuth.NONE:
@@ -185,17 +225,32 @@ def client_context(options: ClientTls) -> ssl.SSLContext:
     if options.ca:
         _load_authorities(context, options.ca, "tls.client.trustCertPath")
     if options.certificate:
-        _load_chain(context, options.certificate, options.key, options.key_password, "tls.client.certPath")
+        _load_chain(context, options.certificate, options.key, options.key_password, "tls.client")
     return context
 
 
 def _load_chain(
-    context: ssl.SSLContext, certificate: str | None, key: str | None, password: str | None, option: str
+    context: ssl.SSLContext, certificate: str | None, key: str | None, password: str | None, side: str
 ) -> None:
+    asked = False
+
+    def passphrase() -> str:  # without it a terminal would be asked, and the server stand still
+        nonlocal asked
+        asked = True
+        return password or ""
+
     try:
-        context.load_cert_chain(certificate or "", key, password)
-    except (OSError, ssl.SSLError) as error:
-        raise OptionError(option, certificate, f"a PEM certificate with its key ({error})") from error
+        context.load_cert_chain(certificate or "", key, passphrase)
+    except (OSError, ValueError) as error:  # SSLError is an OSError; a passphrase too long is a ValueError
+        if asked:
+            raise OptionError(
+                f"{side}.keyPassword",
+                "********" if password else None,
+                f"the passphrase of the key in {key or certificate} ({error})",
+            ) from error
+        raise OptionError(
+            f"{side}.certPath", certificate, f"a PEM certificate with its key ({error})"
+        ) from error
 
 
 def _load_authorities(context: ssl.SSLContext, path: str, option: str) -> None:

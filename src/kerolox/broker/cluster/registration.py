@@ -104,12 +104,6 @@ class Registrations(CallerEvents):
         if not self.lines:
             log.warning("no_nameserver next='clients find this broker only by its address; set namesrvAddr'")
             return
-        tls = self._options.own_tls
-        if tls is not None and not tls.verify:
-            log.warning(
-                "nameservers_not_verified next='set tls.client.trustCertPath: now anybody who gets between "
-                "can pretend to be a name server'"
-            )
         loop = asyncio.get_running_loop()
         for line in self.lines:
             line.task = loop.create_task(self._run(line))
