@@ -66,8 +66,8 @@ ROOMS = {
     "access": (
         "resources",
         "policies rules",
-        "needs",
         "book options",
+        "needs",
         "book_file audit failures",
         "guard",
         "server_access",

@@ -15,6 +15,7 @@ from pathlib import Path
 from kerolox.atomic_file import LatestSave
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
 from kerolox.protocol.json_dialect import dumps, loads
+from kerolox.protocol.reserved import ORDER_TOPIC_CONFIG as ORDER_TOPIC_CONFIG
 from kerolox.unsaved import NotSaved, Then, Unsaved
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,6 @@ NAMESPACES_MAX = 1000
 KEY_LENGTH_MAX = 1000
 VALUE_LENGTH_MAX = 64 << 10
 CHARACTERS_MAX = 4 << 20  # in the whole table
-
-ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 KvTable = dict[str, dict[str, str]]
 

@@ -10,6 +10,8 @@ DEAD_LETTER_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+LIGHT_PREFIX: Final = "%LMQ%"  # of light queues, and of groups that consume them
+TRACE_PREFIX: Final = "rmq_sys_TRACE_DATA_"  # where clients of a cloud send what they trace
 
 TEMPLATE_TOPIC: Final = "TBW102"  # new topics are made after it
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # where delayed messages wait, one queue a level
@@ -41,6 +43,7 @@ def is_closed(topic: str) -> bool:
 
 
 HALF_GROUP: Final = "CID_RMQ_SYS_TRANS"  # which reads the half messages
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"  # where name servers keep the queues of ordered topics
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"  # the group of tools that only read: every broker has it
 SYSTEM_GROUPS: Final = (
     TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",

@@ -13,9 +13,8 @@ from kerolox.protocol.flags import (
 from kerolox.protocol.limits import RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
 from kerolox.protocol.record import topic_field
 from kerolox.protocol.record_scan import Entry
+from kerolox.protocol.reserved import LIGHT_PREFIX as LIGHT_PREFIX
 from kerolox.protocol.reserved import RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
-
-LIGHT_PREFIX = "%LMQ%"  # of light queues, and of groups that consume them
 
 
 class AppendRefused(KeroloxError):

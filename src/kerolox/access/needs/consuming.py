@@ -1,0 +1,85 @@
+"""Messages out: pulls, queries, offsets, and the members of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from kerolox.access.needs import names
+from kerolox.access.needs.kinds import each, named, on
+from kerolox.access.resources import Need
+from kerolox.access.rules import Rule, Rules, View
+from kerolox.front.requests import Request
+from kerolox.protocol.bodies.heartbeat import CheckClient, HeartbeatData
+from kerolox.protocol.bodies.members import LockRequest
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.headers.heartbeat import UnregisterClientRequest
+from kerolox.protocol.headers.query import ViewMessageRequest
+
+
+def _heartbeat(asked: Request[None], view: View) -> Iterable[Need]:
+    """Everything that consumers of the client take part in. Producers need nothing: what they send is looked
+    at when it comes."""
+    return each(_joined(HeartbeatData.decode(asked.body), view))
+
+
+def _joined(told: HeartbeatData, view: View) -> Iterator[Need]:
+    for consumer in told.consumer_data_set:
+        yield names.group(consumer.group_name, names.SUB)
+        for wanted in consumer.subscription_data_set:
+            yield from names.topic(wanted.topic, names.SUB, view, consumer.group_name)
+
+
+def _unregister(asked: Request[UnregisterClientRequest], view: View) -> Iterator[Need]:
+    """It is its own connection that leaves, whatever client id it says."""
+    if asked.header.consumer_group:
+        yield names.group(asked.header.consumer_group, names.SUB)
+
+
+def _lock(asked: Request[None], view: View) -> Iterable[Need]:
+    told = LockRequest.decode(asked.body)
+    owner = named(told.consumer_group, "consumerGroup")
+    found = [names.group(owner, names.SUB)]
+    for queue in told.mq_set:
+        found += names.topic(queue.topic, names.SUB, view, owner)
+    return each(found)
+
+
+def _check_client(asked: Request[None], view: View) -> Iterator[Need]:
+    told = CheckClient.decode(asked.body) if asked.body else CheckClient()
+    if told.group is not None:
+        yield names.group(told.group, names.SUB)
+    if told.subscription_data is not None:
+        yield from names.topic(told.subscription_data.topic, names.SUB, view, told.group)
+
+
+def _view(asked: Request[ViewMessageRequest], view: View) -> Iterator[Need]:
+    """Which topic the message is of is known when it is found: the handler looks there."""
+    if asked.header.topic:
+        yield from names.topic(asked.header.topic, names.SUB_OR_GET, view)
+
+
+_PULL = on(topic=("topic", names.SUB), group=("consumer_group", names.SUB))
+_BOUNDS = on(topic=("topic", names.SUB_OR_GET))
+
+RULES: Rules = {
+    RequestCode.PULL_MESSAGE: _PULL,
+    RequestCode.LITE_PULL_MESSAGE: _PULL,
+    RequestCode.QUERY_MESSAGE: on(topic=("topic", names.SUB_OR_GET)),
+    RequestCode.VIEW_MESSAGE_BY_ID: Rule(_view, for_everybody=True),
+    RequestCode.QUERY_CONSUMER_OFFSET: on(
+        topic=("topic", names.SUB_OR_GET), group=("consumer_group", names.SUB_OR_GET)
+    ),
+    RequestCode.UPDATE_CONSUMER_OFFSET: on(
+        topic=("topic", names.SUB_OR_UPDATE), group=("consumer_group", names.SUB_OR_UPDATE)
+    ),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _BOUNDS,
+    RequestCode.GET_MAX_OFFSET: _BOUNDS,
+    RequestCode.GET_MIN_OFFSET: _BOUNDS,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _BOUNDS,
+    RequestCode.HEART_BEAT: Rule(_heartbeat, for_everybody=True),
+    RequestCode.UNREGISTER_CLIENT: Rule(_unregister, for_everybody=True),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: on(group=("consumer_group", names.SUB_OR_GET)),
+    RequestCode.CHECK_CLIENT_CONFIG: Rule(_check_client),
+    RequestCode.LOCK_BATCH_MQ: Rule(_lock),
+    RequestCode.UNLOCK_BATCH_MQ: Rule(_lock),
+}

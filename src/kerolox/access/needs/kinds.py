@@ -1,0 +1,106 @@
+"""Rules that many codes share, and the pieces others are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from kerolox.access.needs import names
+from kerolox.access.options import AccessOptions
+from kerolox.access.resources import Action, Need
+from kerolox.access.rules import Rule, Rules, View
+from kerolox.errors import InvalidRequest
+from kerolox.front.requests import Request
+from kerolox.options import specs
+from kerolox.protocol.bodies.properties_text import read_properties
+from kerolox.protocol.header import Header
+
+H = TypeVar("H", bound=Header)
+
+# Each need is compared with all rules of a user, by the event loop.
+NEEDS_MAX = 5000
+
+_ACCESS_KEYS = frozenset(spec.key for spec in specs(AccessOptions))
+
+
+def joined(*tables: Rules) -> Rules:
+    """One table of several. No code is in two of them."""
+    found: dict[int, Rule] = {}
+    for table in tables:
+        for code, rule in table.items():
+            if code in found:
+                raise ValueError(f"two rules for code {code}")
+            found[int(code)] = rule
+    return found
+
+
+def header_of(asked: Request[Any], cls: type[H]) -> H:
+    """The header, also of a code that is answered without a look at it because it is not served."""
+    found: H = asked.header if asked.header is not None else asked.ticket.header(cls)
+    return found
+
+
+def each(found: Iterable[Need]) -> list[Need]:
+    """Every need once. A request that names too much is refused, before anything is decided."""
+    needs: dict[Need, None] = {}
+    for need in found:
+        needs[need] = None
+        if len(needs) > NEEDS_MAX:
+            raise InvalidRequest(f"a request that names more than {NEEDS_MAX} topics and groups")
+    return list(needs)
+
+
+def named(text: str | None, what: str) -> str:
+    """A name that a body has to have."""
+    if text is None:
+        raise InvalidRequest(f"the request names no {what}")
+    return text
+
+
+# --- the cluster ---------------------------------------------------------------------------------------
+
+
+def _looks(asked: Request[Any], view: View) -> Iterator[Need]:
+    yield names.cluster(view, names.GET)
+
+
+def _changes(asked: Request[Any], view: View) -> Iterator[Need]:
+    yield names.cluster(view, names.UPDATE)
+
+
+def _changes_options(asked: Request[Any], view: View) -> Iterator[Need]:
+    """Who may change options may still not change what is looked at and what is logged of it."""
+    yield names.cluster(view, names.UPDATE)
+    if not _ACCESS_KEYS.isdisjoint(read_properties(asked.body)):
+        yield names.cluster(view, names.ALL)
+
+
+LOOKS = Rule(_looks)
+CHANGES = Rule(_changes, administers=True)
+CHANGES_OPTIONS = Rule(_changes_options, administers=True)
+
+
+# --- topics and groups of the header -------------------------------------------------------------------
+
+
+def on(
+    *,
+    topic: tuple[str, frozenset[Action]] | None = None,
+    group: tuple[str, frozenset[Action]] | None = None,
+    administers: bool = False,
+) -> Rule:
+    """The rule of requests whose header names a topic, a group or both: the fields, by our names, and what is
+    done to each. What is not named is not touched."""
+
+    def needs(asked: Request[Any], view: View) -> Iterator[Need]:
+        of_group: str | None = None
+        if group is not None:
+            of_group = getattr(asked.header, group[0])
+            if of_group is not None:
+                yield names.group(of_group, group[1])
+        if topic is not None:
+            found = getattr(asked.header, topic[0])
+            if found is not None:
+                yield from names.topic(found, topic[1], view, of_group)
+
+    return Rule(needs, administers=administers)

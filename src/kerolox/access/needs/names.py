@@ -1,0 +1,109 @@
+"""What the name of a topic stands for, when rights are asked.
+
+Not every topic is one that rules are written about. Retries and dead letters belong to their group: who may
+consume with the group may read them, whatever rules say of topics. Where brokers keep what is delayed, half
+sent or popped there lie the messages of everybody: that is for those who look after the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kerolox.access.resources import Action, Kind, Need, Resource
+from kerolox.access.rules import View
+from kerolox.protocol.reserved import (
+    DEAD_LETTER_PREFIX,
+    NOT_FOR_SENDING,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+    TRACE_PREFIX,
+)
+
+# Sets of actions of which one is enough. Made once: a set for every request costs more than its decision.
+PUB: Final = frozenset({Action.PUB})
+SUB: Final = frozenset({Action.SUB})
+GET: Final = frozenset({Action.GET})
+CREATE: Final = frozenset({Action.CREATE})
+UPDATE: Final = frozenset({Action.UPDATE})
+DELETE: Final = frozenset({Action.DELETE})
+SUB_OR_GET: Final = SUB | GET
+SUB_OR_UPDATE: Final = SUB | UPDATE
+PUB_SUB_OR_GET: Final = PUB | SUB | GET
+ALL: Final = frozenset({Action.ALL})  # only rules that allow All do
+
+_READING = PUB_SUB_OR_GET
+_SPECIAL = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX)
+
+
+def group(name: str, actions: frozenset[Action]) -> Need:
+    return Need(Resource(Kind.GROUP, name), actions)
+
+
+def cluster(view: View, actions: frozenset[Action]) -> Need:
+    return Need(Resource(Kind.CLUSTER, view.cluster), actions)
+
+
+def topic(name: str, actions: frozenset[Action], view: View, of_group: str | None = None) -> Iterator[Need]:
+    """What somebody needs who wants to do one of these things to a topic. ``of_group`` is the group that the
+    request names: the name of a POP retry topic alone does not tell where the group ends."""
+    if not name.startswith(_SPECIAL):
+        if name in NOT_FOR_SENDING or name == view.cluster + REPLY_SUFFIX:
+            yield _of_servers(actions, view)
+        else:
+            yield Need(Resource(Kind.TOPIC, name), actions)
+    elif name.startswith(RETRY_PREFIX):
+        owner, normal = retried(name, view, of_group)
+        yield group(owner, _of_group(actions))
+        if normal:
+            yield from topic(normal, actions, view)
+    elif name.startswith(DEAD_LETTER_PREFIX):
+        wanted = SUB_OR_GET if actions & SUB else _of_group(actions)
+        yield group(name.removeprefix(DEAD_LETTER_PREFIX), wanted)
+    elif name.startswith(TRACE_PREFIX):
+        yield Need(Resource(Kind.TOPIC, name), actions)
+    else:
+        yield _of_servers(actions, view)
+
+
+def sending(name: str, view: View) -> Iterator[Need]:
+    """What somebody needs who sends to a topic."""
+    if not name.startswith(_SPECIAL) and name not in NOT_FOR_SENDING:
+        yield Need(Resource(Kind.TOPIC, name), PUB)  # the topic of replies too: it is sent to by its name
+    elif name.startswith(RETRY_PREFIX):
+        # By the name, never by the producer group of the request: with that one could write into the retry
+        # topic of any group (apache/rocketmq#9910).
+        yield from topic(name, SUB, view)
+    elif name.startswith(TRACE_PREFIX):
+        yield Need(Resource(Kind.TOPIC, name), PUB)
+    else:
+        yield cluster(view, UPDATE)  # dead letters, and what brokers keep for themselves
+
+
+def retried(name: str, view: View, of_group: str | None = None) -> tuple[str, str]:
+    """The group of a retry topic, and the topic whose messages POP puts there; that is empty when it is not
+    one of POP.
+
+    ``%RETRY%group+topic`` can be nothing else: ``+`` is in no name. ``%RETRY%group_topic`` may just as well
+    be the retry topic of a group with a long name: it is POP's only for the group that the request names, and
+    only if there is such a topic and no such group.
+    """
+    rest = name.removeprefix(RETRY_PREFIX)
+    owner, plus, normal = rest.partition("+")
+    if plus and owner and normal and "+" not in normal:
+        return owner, normal
+    if of_group and rest.startswith(f"{of_group}_"):
+        normal = rest[len(of_group) + 1 :]
+        if not view.has_group(rest) and view.has_topic(normal):
+            return of_group, normal
+    return rest, ""
+
+
+def _of_group(actions: frozenset[Action]) -> frozenset[Action]:
+    """Nobody publishes to a group: who may consume with it does what publishing means there."""
+    return (actions - PUB) | SUB if actions & PUB else actions
+
+
+def _of_servers(actions: frozenset[Action], view: View) -> Need:
+    return cluster(view, GET if actions & _READING else UPDATE)

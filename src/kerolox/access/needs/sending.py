@@ -1,0 +1,66 @@
+"""Messages in: sends, replies, recalls, retries and the ends of transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kerolox.access.needs import names
+from kerolox.access.needs.kinds import CHANGES, each, on
+from kerolox.access.resources import Kind, Need, Resource
+from kerolox.access.rules import Rule, Rules, View
+from kerolox.errors import InvalidRequest
+from kerolox.front.requests import Request
+from kerolox.protocol import properties as packed
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.headers.send import RecallRequest, SendRequest
+from kerolox.protocol.headers.transaction import EndTransactionRequest
+from kerolox.protocol.reserved import LIGHT_PREFIX
+
+
+def _send(asked: Request[SendRequest], view: View) -> Iterator[Need]:
+    """The topic, and the light queues that the message names beside it. (Messages of a batch go into
+    none.)"""
+    header = asked.header
+    yield from names.sending(header.topic, view)
+    if header.properties is not None and packed.INNER_MULTI_DISPATCH in header.properties:
+        yield from each(_light_queues(header.properties.encode()))
+
+
+def _light_queues(properties: bytes) -> Iterator[Need]:
+    """RocketMQ asks nobody about them, and takes every name."""
+    for name in (packed.find(properties, packed.AT_INNER_MULTI_DISPATCH) or b"").split(b","):
+        if not name:
+            continue
+        light = name.decode("utf-8", "replace")
+        if not light.startswith(LIGHT_PREFIX):
+            raise InvalidRequest(
+                f"{packed.INNER_MULTI_DISPATCH} names {light[:80]!r}: only light queues, {LIGHT_PREFIX}..., "
+                "can be named there"
+            )
+        yield Need(Resource(Kind.TOPIC, light), names.PUB)
+
+
+def _recall(asked: Request[RecallRequest], view: View) -> Iterator[Need]:
+    yield from names.sending(asked.header.topic, view)
+
+
+def _end(asked: Request[EndTransactionRequest], view: View) -> Iterator[Need]:
+    """The topic is that of the half message, wherever the request says it is: the handler looks there. (So
+    does 36 for the message that is sent back.)"""
+    if asked.header.topic:
+        yield from names.sending(asked.header.topic, view)
+
+
+_SEND = Rule(_send)
+
+RULES: Rules = {
+    RequestCode.SEND_MESSAGE: _SEND,
+    RequestCode.SEND_MESSAGE_V2: _SEND,
+    RequestCode.SEND_BATCH_MESSAGE: _SEND,
+    RequestCode.SEND_REPLY_MESSAGE: _SEND,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _SEND,
+    RequestCode.RECALL_MESSAGE: Rule(_recall),
+    RequestCode.CONSUMER_SEND_MSG_BACK: on(group=("group", names.SUB)),
+    RequestCode.END_TRANSACTION: Rule(_end, for_everybody=True),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: CHANGES,
+}
