@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side; those with Java processes one by one.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test check bench crash chaos partition simulate jepsen dledger spark soak attacks fuzz sanitize pure peers peers-4x lock clean install
+.PHONY: demo test check bench crash chaos partition simulate jepsen dledger spark soak attacks access-decisions fuzz sanitize pure peers peers-4x lock clean install
 
 install: $(STAMP)
 
@@ -66,6 +66,11 @@ peers: $(STAMP)
 
 peers-4x: $(STAMP)
 	KEROLOX_PEERS_VERSION=4x KEROLOX_REQUIRE_PEERS=1 $(BIN)/python -m pytest tests/peers -m "not long" $(ARGS)
+
+# Users, rules and requests by the thousand, decided by our guard and by Apache's classes: where they differ, and why.
+access-decisions: $(STAMP)
+	$(BIN)/python -m tests.peers.access_decisions --cases $(or $(CASES),20000) \
+	    --out docs/results/access-decisions.json $(ARGS)
 
 # Prints the machine and the figures; keeps them in docs/results and docs/PERFORMANCE.md. The broker part, in full,
 # takes 25 minutes, replication 10, failover 20; `make bench ARGS="codec store nameserver"` leaves them out.

@@ -91,8 +91,11 @@ def _version_of(java: Path) -> str | None:
 
 
 def driver_jar(java: Java, jars: Jars) -> Path:
-    """Compile ``driver/*.java`` against ``jars`` unless the same sources were compiled before."""
+    """Compile ``driver/*.java``, and ``driver/v5`` where there is what it needs, against ``jars`` unless the
+    same sources were compiled before."""
     sources = sorted(DRIVER_SOURCES.glob("*.java"))
+    if not jars.is_4x:
+        sources += sorted((DRIVER_SOURCES / "v5").glob("*.java"))
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     target = jars.root / f"driver-{digest}.jar"
     if not target.exists():

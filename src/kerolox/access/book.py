@@ -13,7 +13,7 @@ import msgspec
 from kerolox.access.policies import (
     NONE,
     Policies,
-    parse_entry,
+    parse_entries,
     parse_policy_type,
     policies_body,
 )
@@ -116,21 +116,28 @@ class Book:
     def merge_rules(self, subject: str, body: bodies.Acl) -> None:
         """Put entries in place of those with the same patterns, and beside the others. All or none."""
         name = self._known(subject)
+        found = parse_entries(body)
+        if not any(found.values()):
+            raise InvalidRequest(f"rules of {subject} without an entry")
         merged = self.rules_of(name)
-        for policy in body.policies or ():
-            entries = [parse_entry(entry) for entry in policy.entries or ()]
-            merged = merged.merged(parse_policy_type(policy.policy_type), entries)
+        for type, entries in found.items():
+            merged = merged.merged(type, entries)
         self.policies[name] = merged
         self._changed()
 
     def delete_rules(self, subject: str, policy_type: str | None, resource: str | None) -> None:
         """Delete one entry, or without a resource all."""
         name = self._known(subject)
-        if not (resource or "").strip():
-            self.policies.pop(name, None)
-        else:
+        if name not in self.policies:
+            raise Refused(ResponseCode.NO_PERMISSION, "The acl is not exist.")
+        left = NONE
+        if (resource or "").strip():
             type = parse_policy_type(policy_type)
-            self.policies[name] = self.rules_of(name).without(type, parse_pattern(resource or ""))
+            left = self.policies[name].without(type, parse_pattern(resource or ""))
+        if left == NONE:
+            del self.policies[name]
+        else:
+            self.policies[name] = left
         self._changed()
 
     def rules_body(self, subject: str) -> bodies.Acl | None:
@@ -181,9 +188,8 @@ def rules_of(found: Iterable[bodies.Acl]) -> dict[str, Policies]:
     rules = {}
     for body in found:
         policies = NONE
-        for policy in body.policies or ():
-            type = parse_policy_type(policy.policy_type)
-            policies = policies.merged(type, [parse_entry(entry) for entry in policy.entries or ()])
+        for type, entries in parse_entries(body).items():
+            policies = policies.merged(type, entries)
         rules[(body.subject or "").removeprefix(SUBJECT_PREFIX)] = policies
     return rules
 

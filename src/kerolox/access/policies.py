@@ -122,10 +122,22 @@ def parse_entry(body: bodies.AclEntry) -> Entry:
     decision = (body.decision or "").strip().lower()
     if decision not in ("allow", "deny"):
         raise InvalidRequest(f"{body.decision!r} is no decision: there are Allow and Deny")
-    sources = tuple(parse_source(text) for text in body.source_ips or () if text.strip())
+    sources = tuple(parse_source(text) for text in body.source_ips or ())
     if len(sources) > SOURCES_MAX:
         raise InvalidRequest(f"{len(sources)} addresses in one entry, at most are {SOURCES_MAX}")
     return Entry(parse_pattern(body.resource or ""), actions, decision == "allow", sources)
+
+
+def parse_entries(body: bodies.Acl) -> dict[PolicyType, list[Entry]]:
+    """The entries of a body. Of two for the same pattern one would have to give way: that is refused."""
+    found: dict[PolicyType, dict[Pattern, Entry]] = {}
+    for policy in body.policies or ():
+        entries = found.setdefault(parse_policy_type(policy.policy_type), {})
+        for entry in map(parse_entry, policy.entries or ()):
+            if entry.pattern in entries:
+                raise InvalidRequest(f"two entries for {entry.pattern}: write one")
+            entries[entry.pattern] = entry
+    return {type: list(entries.values()) for type, entries in found.items()}
 
 
 def entry_body(entry: Entry) -> bodies.AclEntry:

@@ -93,9 +93,9 @@ def parse_pattern(text: str) -> Pattern:
     if text == "*":
         return Pattern(None, "", is_prefix=True)
     word, separator, name = text.partition(":")
-    kind = _KINDS.get(word.strip().lower())
-    name = name.strip()
-    if kind is None or not separator or not name:
+    kind = _KINDS.get(word.lower())
+    # A star within a name, or a space before it, would make a rule that matches nothing, and surprises.
+    if kind is None or not separator or not name or "*" in name[:-1] or name != name.strip():
         raise InvalidRequest(
             f"{text!r} is no resource: write *, or Topic:, Group:, Cluster: or Namespace: with a name, a "
             "prefix* or *"
