@@ -119,12 +119,21 @@ class BookFile:
         """Change the book by a function of it: on disk before it counts, or not at all. Gives what the
         function gives. Raises its error, or NotSaved."""
         async with self._changing:
-            draft = self.book.copy()
-            result = change(draft)
-            if draft.version:
-                self._stamp = await self._save(draft)
-                self.book.replace(draft.users, draft.policies)
-            return result
+            alone = await asyncio.to_thread(lock_book, self.path) if self.path else None
+            try:
+                if alone is not None:  # what another server has changed since is not undone
+                    found = await asyncio.to_thread(self._read, self._stamp)
+                    if found is not None:
+                        self._take(found)
+                draft = self.book.copy()
+                result = change(draft)
+                if draft.version:
+                    self._stamp = await self._save(draft)
+                    self.book.replace(draft.users, draft.policies)
+                return result
+            finally:
+                if alone is not None:
+                    os.close(alone)
 
     async def _save(self, book: Book) -> Stamp | None:
         if not self.path:
@@ -141,6 +150,20 @@ class BookFile:
             await asyncio.wait([self._task])
             if self._timer is not None:
                 self._timer.cancel()
+
+
+def lock_book(path: str) -> int:
+    """Wait until no other process changes the file; closing the descriptor lets the next one in. Blocking.
+    The lock is on the directory: the file itself is another one after each change."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: servers there have a file each
+        return os.open(os.devnull, os.O_RDONLY)
+    directory = os.path.dirname(path) or "."
+    os.makedirs(directory, exist_ok=True)
+    handle = os.open(directory, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    return handle
 
 
 def save_book(path: str, book: Book) -> Stamp:
