@@ -306,10 +306,13 @@ async def test_topics_are_not_copied_from_who_does_not_lead(tmp_path: Path) -> N
         assert (await Talk(dialer, group.broker(1)).send(TOPIC, b"1")).code == 0
         follower = group.broker(2).broker
         topics = follower.tables.topics
-        await group.until(lambda: TOPIC in topics.table.topics, "topic at the follower")
+        queues = follower.store.queues.by_topic
+        await group.until(
+            lambda: TOPIC in topics.table.topics and TOPIC in queues, "topic and message at the follower"
+        )
         await follower.table_copy._topics(TopicConfigTable(data_version=DataVersion(counter=99, timestamp=1)))
         assert TOPIC in topics.table.topics
-        assert [queue.max_offset for queue in follower.store.queues.by_topic[TOPIC].values()] == [1]
+        assert [queue.max_offset for queue in queues[TOPIC].values()] == [1]
         told = DataVersion(counter=99, state_version=topics.table.state_version, timestamp=1)
         await follower.table_copy._topics(TopicConfigTable(data_version=told))  # who leads may remove one
         assert TOPIC not in topics.table.topics
