@@ -274,6 +274,7 @@ class Broker(CallerEvents):
             self.clock,
             tls=self.options.own_tls,
             credentials=self.options.own_credentials,
+            access=self.access.file if self.options.authentication else None,
             acting=self.options.acting,
             electable=self.options.controlled or self.dledger is not None,
             keeps_topics=self.dledger is not None,

@@ -10,14 +10,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from kerolox.access.book import Book, rules_of, users_of
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.net.dialer import Dialer
+from kerolox.protocol.bodies import access as bodies
+from kerolox.protocol.bodies.body import decode_list
 from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigTable, RequestModeTable
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from kerolox.protocol.bodies.stats import TimerMetrics
 from kerolox.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
 from kerolox.protocol.codes import RequestCode, request_name
 from kerolox.protocol.header import Header
+from kerolox.protocol.headers.auth import ListAclsRequest, ListUsersRequest
 from kerolox.protocol.headers.group import AllGroupConfigAnswer, AllGroupConfigRequest
 from kerolox.protocol.headers.topic import AllTopicConfigAnswer, AllTopicConfigRequest
 
@@ -102,6 +106,20 @@ class RemoteTables:
     async def timer_checkpoint(self) -> bytes:
         body: bytes = (await self._ask(RequestCode.GET_TIMER_CHECK_POINT)).body
         return body
+
+    async def access(self) -> Book:
+        """Its users, with their passwords, and their rules: it tells them to users that may do everything."""
+        users = (await self._ask(RequestCode.AUTH_LIST_USER, ListUsersRequest())).body
+        found = decode_list(users, bodies.User) if users else []
+        if not found or any(user.password is None for user in found):
+            raise TableNotTold(
+                f"{self.address} does not tell its users: innerClientAuthenticationCredentials must name a "
+                "Super user there, and authenticationEnabled be true"
+            )
+        rules = (await self._ask(RequestCode.AUTH_LIST_ACL, ListAclsRequest())).body
+        book = Book()
+        book.replace(users_of(found), rules_of(decode_list(rules, bodies.Acl) if rules else []))
+        return book
 
     async def _table(self, code: RequestCode, decode: Callable[[bytes], T]) -> T:
         answer = await self._ask(code)

@@ -16,6 +16,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from kerolox.access.book import Book
+from kerolox.access.book_file import BookFile
 from kerolox.broker.cluster.remote_tables import RemoteTables
 from kerolox.broker.later.timers import Timers
 from kerolox.broker.leadership import LeaderAddress, Leadership
@@ -51,6 +53,7 @@ class TableCopy:
     """Copies while this broker follows and a leader is known whose log ``agrees``. ``register`` asks the name
     servers anew who leads, and tells them of topics that are other ones now. Without a timer there is nothing
     of it to copy.
+    ``access`` are the users of a broker that has any, which are its leader's then.
     ``acting``: this broker may act for its leader, and has to know soon what that has delivered.
     ``electable``: it may have to lead at any moment, with all the topics there are.
     ``keeps_topics``: the leader may lack topics that have messages. Members of a DLedger group elect whoever
@@ -70,6 +73,7 @@ class TableCopy:
         *,
         tls: ClientTls | None = None,
         credentials: Credentials | None = None,
+        access: BookFile | None = None,
         acting: bool = False,
         electable: bool = False,
         keeps_topics: bool = False,
@@ -84,6 +88,7 @@ class TableCopy:
         self._agrees = agrees
         self._clock = clock
         self._dialer = Dialer(clock=clock, tls=tls, credentials=credentials)
+        self._access = access
         self._acting = acting
         self._electable = electable
         self._keeps_topics = keeps_topics
@@ -158,6 +163,8 @@ class TableCopy:
         ]
         if self._timers is not None:
             done.append(await take(leader, "timer metrics", remote.timer_metrics, self._timer_metrics))
+        if self._access is not None:
+            done.append(await take(leader, "users and rules", remote.access, self._users))
         self.passes += all(done)
 
     async def _copy_changes(self, leader: LeaderAddress, remote: RemoteTables) -> None:
@@ -276,6 +283,13 @@ class TableCopy:
         if found.message_request_mode_map != modes.modes:
             modes.replace(found.message_request_mode_map)
             await self._tables.mode_saver.saved()
+
+    async def _users(self, found: Book) -> None:
+        own = self._access
+        assert own is not None
+        if (found.users, found.policies) != (own.book.users, own.book.policies):
+            await own.change(lambda book: book.replace(found.users, found.policies))
+            log.info("users_copied users=%d", len(found.users))
 
     async def _timer_metrics(self, found: TimerMetrics) -> None:
         table = self._tables.timer_counts
