@@ -15,6 +15,8 @@ from kerolox.replication.link_state import LinkState
 from kerolox.replication.turned_away import Why
 from kerolox.store.errors import StoreError
 from kerolox.store.log.safe import Safe
+from kerolox.store.state import Obstacle
+from kerolox.testing.faults import FaultyFiles
 
 from .epoch_kit import Replica, group, replica_at
 from .kit import FILE, Between, put, raw, store_at, until
@@ -139,6 +141,33 @@ async def test_the_role_moves_and_the_old_leader_is_cut(
         put(one.store, 3)
         await two.follow(one)
         await two.has(one)
+
+
+async def test_an_old_leader_without_room_for_the_cut_goes_on_when_there_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles()
+    async with replica_at(tmp_path / "1", 1, files) as one, replica_at(tmp_path / "2", 2) as two:
+        await one.lead(1)
+        put(one.store, 50)
+        await two.follow(one)
+        await two.has(one)
+        await in_sync(one, 1, 2)
+        await two.follower.stop()
+        put(one.store, 7)
+        had = raw(one.store)
+        await two.lead(2)
+        put(two.store, 9)
+        await one.store.housekeeper.flush()  # a round that finds no room would say so, too
+        files.fill()
+        await one.follow(two)
+        assert "kerolox.cut.tmp at byte 0: No space left on device" in await one.becomes(LinkState.LOST)
+        assert raw(one.store) == had
+        assert one.store.state.obstacles.keys() == {Obstacle.FOLLOWER}
+        (line,) = [line for line in caplog.messages if "kerolox.cut.tmp" in line]
+        assert "Next: free space on that disk or shorten the retention.' next='it is tried again'" in line
+        files.make_room()
+        await one.has(two)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -31,7 +31,7 @@ from kerolox.store.disk.cut_note import Cut
 from kerolox.store.disk.epoch_file import EpochFile
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.segment import segment_name
-from kerolox.store.errors import OffsetOutOfRange, StoreError
+from kerolox.store.errors import DiskFull, OffsetOutOfRange, StoreError
 from kerolox.store.log.acks import CutOff
 from kerolox.store.message_store import MessageStore
 from kerolox.store.offline.layout import find_layout
@@ -459,6 +459,88 @@ async def test_a_flush_that_fails_in_between_fences(tmp_path: Path) -> None:
         assert store.log.max_offset == ends[12]
         assert store.recovered is not None
         assert store.recovered.cut is not None
+
+
+# --- a full disk -----------------------------------------------------------------------------------------
+
+
+async def test_without_room_for_the_note_it_is_refused_and_succeeds_later(tmp_path: Path) -> None:
+    """Nothing was changed yet: no restart is needed, as for anything else a full disk refuses."""
+    async with rig_at(tmp_path / "own", **SMALL) as rig, rig_at(tmp_path / "other", **SMALL) as other:
+        history = History(3)
+        store, ends = await filled(rig, history, range(30))
+        never, _ = await filled(other, History(3), range(12))
+        await store.flusher.flush_all()
+        before = {queue: await bodies(store, queue.topic, queue.queue_id) for queue in store.queues}
+        follow(store)
+        rig.disk.fill()
+        for _ in range(2):
+            with pytest.raises(DiskFull, match="No space left on device"):
+                await store.truncate(ends[12])
+            assert store.state.obstacles.keys() == {Obstacle.FOLLOWER}
+            assert not (rig.path / CUT_NOTE).exists()
+            assert store.log.max_offset == ends[30]
+            for queue, had in before.items():
+                assert await bodies(store, queue.topic, queue.queue_id) == had
+        rig.disk.make_room()
+        lead(store)
+        await store.put("A", 0, b"it takes messages")
+        follow(store)
+        assert await store.truncate(ends[12]) is not None
+        lead(store)
+        await same(store, never, history.keys)
+        await store.close()
+        is_whole(rig)
+
+
+async def test_a_full_disk_at_any_moment(tmp_path: Path) -> None:
+    """The cut is refused with nothing changed, or made; or the next start finishes it, if it was noted."""
+    ended: set[str] = set()
+    for number in range(25):
+        rig = Rig(tmp_path / str(number), **SMALL)
+        history = History(11)
+        store, ends = await filled(rig, history, range(24))
+        await store.flusher.flush_all()
+        await store.housekeeper.flush(sums=True)
+        epochs = (Epoch(1, 0), Epoch(2, ends[4]), Epoch(4, ends[23]))
+        store.epochs.take(epochs)
+        if number % 2:
+            store.segments.discard_next()  # then there is nothing that the cut frees
+
+        async def save(cut: Cut, rig: Rig = rig) -> None:
+            rig.disk.write_atomic(rig.path / "a table", bytes(3000))
+
+        store.on_truncated.append(save)
+        follow(store)
+        rig.disk.fill(number * 200)
+        try:
+            await store.truncate(ends[23])
+            ended.add("made")
+        except DiskFull:
+            rig.disk.make_room()
+            if store.state.fenced:
+                ended.add("fenced")
+                assert (rig.path / CUT_NOTE).exists()
+                await store.close()
+                store = await rig.open()
+                assert store.recovered is not None
+                assert store.recovered.cut is not None
+                await store.finish_cut()
+            else:
+                ended.add("refused")
+                assert not (rig.path / CUT_NOTE).exists()
+                assert (store.log.max_offset, store.epochs.entries) == (ends[24], epochs)
+                assert await store.truncate(ends[23]) is not None
+        rig.disk.make_room()
+        assert store.log.max_offset == ends[23]
+        assert not (rig.path / CUT_NOTE).exists()
+        kept = EpochFile(rig.disk, store.epochs.path)
+        kept.load()
+        assert kept.entries == epochs[:2]
+        rest_is_zeros(rig, ends[23])
+        await store.close()
+        is_whole(rig)
+    assert ended == {"refused", "fenced", "made"}
 
 
 # --- a crash in between ----------------------------------------------------------------------------------

@@ -387,8 +387,9 @@ class MessageStore:
         """Drop everything from ``offset`` on and go on from there: the broker that leads does not have it.
 
         A follower's store only. What was taken; None when the log ends there anyway. Raises
-        :class:`kerolox.store.truncate.CannotTruncate`, with nothing changed, where no record begins. An
-        offset before the first file must be a multiple of the file size: then the log begins anew there.
+        :class:`kerolox.store.truncate.CannotTruncate` where no record begins, and DiskFull where there is no
+        room to note the cut, both with nothing changed. An offset before the first file must be a multiple of
+        the file size: then the log begins anew there.
         ``untold``: nobody who notes progress is here; they are told by the next start (:meth:`finish_cut`).
         """
         # To its end, also when the caller is cancelled: half a cut is finished by the next start only.

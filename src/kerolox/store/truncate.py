@@ -5,7 +5,8 @@ follower that led before may have dispatched, indexed and delivered it. In this 
 
 1. Nobody writes, flushes, dispatches or keeps house any more; what is under way is waited for.
 2. In a thread: is it the place of a record? What lies behind it, and where do the queues end before it? Until
-   here nothing was changed, and what is wrong is refused. Then the note ``kerolox.cut``, flushed.
+   here nothing was changed, and what is wrong is refused. Then the note ``kerolox.cut``, flushed: without
+   room for it, too, nothing was changed, and the same cut succeeds once there is room.
 3. On the loop, in one step: the log, its progress, the queues and cursors end there. Who waited for the flush
    of a message behind it is told that it is gone. Whoever reads from now on reads what is left; a read that
    is under way in a thread is made again.
@@ -43,7 +44,7 @@ from kerolox.protocol.record_scan import (
     Stop,
 )
 from kerolox.store.disk.cut_note import Cut, QueueEnd
-from kerolox.store.errors import CorruptRecord, StoreError
+from kerolox.store.errors import CorruptRecord, DiskFull, StoreError
 from kerolox.store.log.framing import position_of
 from kerolox.store.log.readable_log import ReadableLog
 from kerolox.store.queue.consume_queue import QueueCut
@@ -109,8 +110,10 @@ class Truncation:
 
     async def _carry_out(self, cut: Cut) -> None:
         store = self._store
+        is_noted = False
         try:
             await self._in_keeper(lambda: store.cut_note.save(cut))
+            is_noted = True
             self._lower(cut)
             await self._in_keeper(lambda: self._clear(cut))
             store.log.begin()
@@ -123,10 +126,12 @@ class Truncation:
                 await store.tell_truncated(cut)
                 await self._in_keeper(store.cut_note.remove)
         except BaseException as error:
-            store.state.set(
-                Obstacle.FENCED,
-                f"the log could not be cut back to {cut.end}: {error}; the next start finishes it",
-            )
+            # A full disk keeps the note from getting its name. Of other failures nobody knows what they left.
+            if is_noted or not isinstance(error, DiskFull):
+                store.state.set(
+                    Obstacle.FENCED,
+                    f"the log could not be cut back to {cut.end}: {error}; the next start finishes it",
+                )
             raise
         finally:
             store.cuts += 1  # what was read of the index meanwhile may be half of it
