@@ -300,11 +300,13 @@ class FaultyFiles(Files):
 
     def fill(self, free_bytes: int = 0) -> None:
         """From now on files may grow by this much in all, then the disk is full."""
-        self._space = free_bytes
+        with self._lock:
+            self._space = free_bytes
 
     def make_room(self) -> None:
         """The disk is not full any more."""
-        self._space = None
+        with self._lock:
+            self._space = None
 
     def is_cold(self, path: str, offset: int, size: int) -> bool:
         """Whether a read counts as not in memory: what the function ``cold`` says, if it is set."""
