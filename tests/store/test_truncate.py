@@ -543,6 +543,30 @@ async def test_a_full_disk_at_any_moment(tmp_path: Path) -> None:
     assert ended == {"refused", "fenced", "made"}
 
 
+async def test_the_room_that_a_cut_makes_is_for_what_it_has_to_write(tmp_path: Path) -> None:
+    """Of a disk that is nearly full: the next file, which was ready, is made again when all is written."""
+    async with rig_at(tmp_path, **SMALL) as rig:
+        store, ends = await filled(rig, History(11), range(24))
+        await store.flusher.flush_all()
+        await store.housekeeper.flush(sums=True)
+        await asyncio.get_running_loop().run_in_executor(store.ahead, int)
+        assert store.segments.next_ready
+
+        async def save(cut: Cut) -> None:
+            await asyncio.get_running_loop().run_in_executor(store.ahead, int)
+            rig.disk.write_atomic(rig.path / "a table", bytes(3000))
+
+        store.on_truncated.append(save)
+        follow(store)
+        rig.disk.fill(500)  # for the note
+        assert await store.truncate(ends[23]) is not None
+        rig.disk.make_room()
+        lead(store)
+        await fill(rig, store, History(12), range(30))
+        await store.close()
+        is_whole(rig)
+
+
 # --- a crash in between ----------------------------------------------------------------------------------
 
 

@@ -117,7 +117,6 @@ class Truncation:
             self._lower(cut)
             await self._in_keeper(lambda: self._clear(cut))
             store.log.begin()
-            store.segments.prepare_next(store.ahead)
             await store.housekeeper.make_safe(sums=True)
             store.flusher.release()  # those who are told may wait for a flush
             if self._untold:
@@ -125,6 +124,8 @@ class Truncation:
             else:
                 await store.tell_truncated(cut)
                 await self._in_keeper(store.cut_note.remove)
+            # Last: the room that the cut has made is for what it has to write.
+            store.segments.prepare_next(store.ahead)
         except BaseException as error:
             # A full disk keeps the note from getting its name. Of other failures nobody knows what they left.
             if is_noted or not isinstance(error, DiskFull):
