@@ -14,9 +14,11 @@ from kerolox.protocol.bodies.stats import HaStatus
 from kerolox.protocol.codes import RequestCode
 from kerolox.replication.link_state import LinkState
 from kerolox.replication.turned_away import Why
-from kerolox.store.errors import StoreError
+from kerolox.store.disk.files import Files
+from kerolox.store.errors import DiskFull, StoreError
 from kerolox.testing.broker import SMALL
 from kerolox.testing.clock import ManualClock
+from kerolox.testing.faults import FaultyFiles
 
 from .kit import FILE, Between, Following, Leading, Settings, pair, put, raw, store_at, until
 
@@ -135,7 +137,7 @@ async def test_a_log_begins_elsewhere_only_while_it_is_empty(tmp_path: Path) -> 
             await store.begin_at(0)
 
 
-def a_broker(path: Path) -> Broker:
+def a_broker(path: Path, files: Files | None = None) -> Broker:
     options: dict[str, Any] = {**SMALL, "commit_log_file_bytes": FILE, "disk_free_enough": 1}
     return Broker(
         BrokerOptions(
@@ -145,7 +147,8 @@ def a_broker(path: Path) -> Broker:
             broker_name=path.name,
             advertised_host="127.0.0.1",
             **options,
-        )
+        ),
+        files=files,
     )
 
 
@@ -194,6 +197,25 @@ async def test_half_a_record_is_cut_off_before_a_broker_leads(tmp_path: Path) ->
         put(two.store, 3)
         assert two.store.log.record_at(whole)
         assert sum(two.store.max_offset("T", queue_id) for queue_id in range(3)) == 7
+
+
+async def test_a_broker_without_room_to_cut_half_a_record_off_goes_on_following(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with a_broker(tmp_path / "one") as one, a_broker(tmp_path / "two", files) as two:
+        put(one.store, 5)
+        await two.leadership.follow("the other one leads")
+        two.store.log.append_raw(raw(one.store)[:-7])
+        await two.store.housekeeper.flush()  # a round that finds no room would say so, too
+        files.fill()
+        with pytest.raises(DiskFull):
+            await two.leadership.lead()
+        files.make_room()
+        two.replication.follower.lead_by(one.endpoints.ha_address, one.address)
+        await until(lambda: two.store.log.max_offset == one.store.log.max_offset)
+        put(one.store, 5)
+        await until(lambda: two.store.log.max_offset == one.store.log.max_offset)
+        await two.leadership.lead()
+        assert two.leadership.leads
 
 
 async def test_the_leader_is_asked_where_its_log_ends(tmp_path: Path) -> None:

@@ -190,12 +190,12 @@ class Leadership:
             store = self._store
             if self._link is not None:
                 await self._link.stop()
-            if store.log.whole_end < store.log.max_offset:
-                # The old leader's last record did not come to its end: nothing could be found behind it.
-                await store.truncate(store.log.whole_end)
-            if store.progress.flushed < store.progress.appended:
-                await store.flusher.flush_all()  # which lets all of it into its queues
             try:
+                if store.log.whole_end < store.log.max_offset:
+                    # The old leader's last record did not come to its end: nothing could be found behind it.
+                    await store.truncate(store.log.whole_end)
+                if store.progress.flushed < store.progress.appended:
+                    await store.flusher.flush_all()  # which lets all of it into its queues
                 if begin is not None:
                     await begin()
                 store.log.renew_cursors()
