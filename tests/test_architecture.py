@@ -68,7 +68,7 @@ ROOMS = {
         "policies rules",
         "book options",
         "needs",
-        "book_file audit failures",
+        "book_file audit failures signers",
         "guard",
         "server_access",
     ),

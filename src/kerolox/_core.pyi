@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from kerolox.protocol.frame import Frame
 from kerolox.protocol.record_scan import Entry, LogBytes
 from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken
+from kerolox.protocol.signature import Signer
 from kerolox.store.dispatch.queues import QueueRun
 from kerolox.store.index.index_file import IndexItem
 from kerolox.store.queue.property_scan import Scanned
@@ -27,6 +28,7 @@ def take_sends(
     end: int,
     file_end: int,
     now_ms: int,
+    signer: Signer | None,
     /,
 ) -> Taken | None: ...
 

@@ -10,7 +10,6 @@ import pytest
 
 import kerolox.broker
 from kerolox.broker.write.admission import REWRITTEN, STOPS, is_plain
-from kerolox.errors import Refused
 from kerolox.protocol import reserved
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.codes import ResponseCode
@@ -31,7 +30,6 @@ SOURCES = {path.name: path.read_text() for path in Path(kerolox.broker.__file__)
         (r"in-sync replicas not enough", "admission.py"),
         (r"request queueId\[", "admission.py"),
         (r"LMQ_CONSUME_QUEUE_NUM_EXCEEDED", "admission.py"),
-        (r"for guard in", "admission.py"),
         (r"\blog\.(append|append_batch|append_sends|append_raw|write|cursor)\b", "intake.py"),
         (r"acks\.(when_safe|safe)\(", "intake.py"),
         (r"\.wait_safe\(|\bflush_mode\b|FlushMode", None),
@@ -62,33 +60,6 @@ async def test_a_broker_that_follows_takes_no_runs_and_takes_them_again() -> Non
         assert not talk.running.broker.write_path.admission.takes_runs
         assert (await talk.send("T", properties=KEY)).code == ResponseCode.SYSTEM_BUSY
         await talk.running.broker.leadership.lead()
-        assert (await talk.send("T", properties=KEY)).code == 0
-
-
-async def test_a_caller_that_may_not_send_is_refused_whichever_way_it_comes() -> None:
-    """Nobody has a name here yet, so what stands guard refuses a topic to those without one."""
-    refused: set[str] = set()
-
-    def guard(identity: str | None, topic: str) -> None:
-        if topic in refused and identity is None:
-            raise Refused(ResponseCode.NO_PERMISSION, f"topic {topic} is not for strangers")
-
-    async with talking() as talk:
-        path = talk.running.broker.write_path
-        path.admission.guards.append(guard)
-        for _ in range(2):
-            assert (await talk.send("T", properties=KEY)).code == 0
-        assert b"T" in path.targets.of(None)
-        refused.add("T")
-        path.targets.forget()
-        for answer in (
-            await talk.send("T", properties=KEY),
-            await talk.send_v1("T", properties=KEY),
-            await talk.send_batch("T", encode_batch([(0, b"hello", b"")])),
-        ):
-            assert (answer.code, answer.remark) == (16, "topic T is not for strangers")
-        assert path.targets.of(None) == {}
-        refused.clear()
         assert (await talk.send("T", properties=KEY)).code == 0
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hmac
 import time
-from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +23,6 @@ from kerolox.protocol.command import Command, encode_answer
 from kerolox.protocol.frame import BINARY, JSON
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.reserved import SCHEDULE_TOPIC, TIMER_TOPIC
-from kerolox.protocol.send_runs import Signed
 from kerolox.store.errors import disk_error
 from kerolox.store.options import FlushMode
 from kerolox.store.state import Obstacle
@@ -249,23 +246,6 @@ async def test_sends_with_a_field_that_is_not_known_are_left_to_the_handlers(tal
         assert answer.code == 0
     assert talk.taken == 1
     assert len(await talk.messages("T")) == 3
-
-
-async def test_where_senders_must_sign_only_those_who_are_cleared_are_taken_in_runs(talk: Plain) -> None:
-    def clears(topic: bytes, host: bytes, signed: Signed) -> bool:
-        _, signature, _, text, body = signed
-        return signature == b64encode(hmac.digest(b"secret", text + body, "sha1"))
-
-    runs = talk.running.broker.remoting.send_runs
-    runs._settings = [one._replace(clears=clears, signed_only=True) for one in runs._settings]
-    await talk.send("T")
-    assert talk.taken == 0
-    talk.dialer.handlers.hooks.append(Signing(ClientOptions(access_key="me", secret_key="guess")))
-    await talk.send("T")
-    assert talk.taken == 0
-    talk.dialer.handlers.hooks[:] = [Signing(ClientOptions(access_key="me", secret_key="secret"))]
-    await talk.send("T", 'ü"'.encode(), {"x": 'ü"\\ \n'})
-    assert talk.taken == 1
 
 
 async def test_statistics_count_messages_and_requests(talk: Plain) -> None:

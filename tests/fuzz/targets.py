@@ -37,6 +37,8 @@ from kerolox.protocol.json_dialect import dumps, loads
 from kerolox.protocol.message_id import read_offset_id, read_unique_key
 from kerolox.protocol.record import decode_records
 from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE, CHECK_RECORD, SIZE, scan
+from kerolox.protocol.signature import sign, verify
+from kerolox.protocol.signature import signer as send_signer
 
 
 def frames(data: bytes) -> None:
@@ -180,8 +182,7 @@ def sends(data: bytes) -> None:
     """Runs of sends by the core and by its twin: whatever the core takes, the twin takes alike.
 
     A frame each for arbitrary bytes, and for arbitrary fields in a usual JSON and a usual binary header.
-    Senders are cleared if they sign an even number of bytes. Nothing is taken with a field that is not
-    known; where senders must sign, nothing that is not signed.
+    Nothing is taken with a field that is not known; where senders must sign, nothing that is not signed.
     """
     half = len(data) // 2
     fields = (
@@ -195,6 +196,9 @@ def sends(data: bytes) -> None:
         )
     )
     binary = b"\x01\x36\x00\x01\xdf" + bytes(12) + len(packed_fields).to_bytes(4, "big") + packed_fields
+    own = decode_command(0, usual % (fields, b""), b"").fields
+    right = sign(own, data, "me", "secret")["Signature"].encode()
+    signer = None if data[:1] < b"\x80" else send_signer("me", "secret")
     frames: list[Frame] = [
         (0, usual % (fields, b"," + data[:half] if data[:1] == b'"' else b""), data[half:]),
         (1, binary, data[half:]),
@@ -202,6 +206,7 @@ def sends(data: bytes) -> None:
         (0, (usual % (fields, b"")).replace(b"310", b"320"), data),
         (0, usual % (fields, b',"AccessKey":"%b"' % data[:half]), data[half:]),
         (0, usual % (fields, b',"AccessKey":"me","Signature":"%b"' % data[:half].hex().encode()), data),
+        (0, usual % (fields, b',"AccessKey":"me","Signature":"%b"' % right), data),
         (0, usual % (fields, b',"%b":"x"' % data[:half]), data[half:]),
     ]
     setting = send_runs.send_setting(
@@ -211,13 +216,11 @@ def sends(data: bytes) -> None:
         trace_on=True,
         stops=(b"DELAY",),
         wait_matters=False,
-        clears=None if data[:1] < b"\x20" else lambda topic, host, signed: len(b"".join(signed)) % 2 == 0,
-        signed_only=data[-1:] > b"\xc0",
     )
 
     def take(how: Callable[..., send_runs.Taken | None], at: int, count: int) -> object:
         targets = {b"T": (b"T", b"\x01T", {0: _Queue(), 1: _Queue()})}
-        taken = how(frames[: at + count], at, targets, setting, bytes(8), 1 << 20, 0, 1 << 22, 7)
+        taken = how(frames[: at + count], at, targets, setting, bytes(8), 1 << 20, 0, 1 << 22, 7, signer)
         return None if taken is None else (*taken[:4], taken[5])
 
     for at in range(len(frames)):
@@ -226,9 +229,9 @@ def sends(data: bytes) -> None:
             count = compiled[0]  # type: ignore[index]
             assert compiled == take(send_runs._take_sends, at, count)
             for one in frames[at : at + count]:
-                named = decode_command(*one).fields.keys()
-                assert named <= send_runs.KNOWN_FIELDS
-                assert not setting.signed_only or named & send_runs.SIGNATURE_FIELDS
+                command = decode_command(*one)
+                assert command.fields.keys() <= send_runs.KNOWN_FIELDS
+                assert signer is None or verify(command.fields, command.body, "secret", 479)
 
 
 def batches(data: bytes) -> None:

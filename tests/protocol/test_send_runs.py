@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -21,16 +19,13 @@ from kerolox.protocol.headers.send import SendAnswer
 from kerolox.protocol.record import body_crc_ok, decode_records, topic_field
 from kerolox.protocol.send_runs import (
     KNOWN_FIELDS,
-    SIGNATURE_FIELDS,
-    Clears,
     Park,
     ParkedSend,
     SendSetting,
-    Signed,
     Taken,
     send_setting,
 )
-from kerolox.protocol.signature import sign
+from kerolox.protocol.signature import Signer, sign, signature, signer, verify
 
 from . import golden
 
@@ -41,6 +36,7 @@ STORE_V6 = bytes(15) + b"\x01" + bytes([0, 0, 0x2A, 0x9F])
 ADDED = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
 STOPS = (b"DELAY", b"TIMER_", b"TRAN_MSG", b"POP_CK")
 KEY = "7F000001162E18B4AAC28E2F6D2A0001"
+ME = signer("me", "secret")
 END, FILE_END, NOW = 5000, 1 << 30, 1_700_000_000_123
 
 
@@ -62,8 +58,6 @@ def setting(
     store_host: bytes = STORE,
     region: str = "DefaultRegion",
     park: Park | None = None,
-    clears: Clears | None = None,
-    signed_only: bool = False,
 ) -> SendSetting:
     return send_setting(
         store_host,
@@ -73,8 +67,6 @@ def setting(
         stops=STOPS,
         wait_matters=wait_matters,
         park=park,
-        clears=clears,
-        signed_only=signed_only,
     )
 
 
@@ -100,18 +92,6 @@ class Waiting:
     @property
     def queues(self) -> list[Queue]:
         return [*self.levels, self.times]
-
-
-class Guard:
-    """Clears everybody but one."""
-
-    def __init__(self, refused: bytes = b"bad") -> None:
-        self.refused = refused
-        self.asked: list[tuple[bytes, bytes, Signed]] = []
-
-    def clears(self, topic: bytes, host: bytes, signed: Signed) -> bool:
-        self.asked.append((topic, host, signed))
-        return signed[0] != self.refused
 
 
 def fields(**changes: str | None) -> dict[str, str]:
@@ -148,11 +128,12 @@ def run(
     """What was taken, queues as their numbers, and the offsets of all queues after it."""
     known = targets() if known is None else known
     given: dict[str, Any] = {
-        "setting": setting(), "born": BORN, "bytes_max": 1 << 22, "end": END, "file_end": FILE_END, **changes,
+        "setting": setting(), "born": BORN, "bytes_max": 1 << 22, "end": END, "file_end": FILE_END,
+        "signer": None, **changes,
     }  # fmt: skip
     taken = take(
         frames, at, known, given["setting"], given["born"], given["bytes_max"], given["end"],
-        given["file_end"], NOW,
+        given["file_end"], NOW, given["signer"],
     )  # fmt: skip
     queues = [queue for _, _, by_number in known.values() for queue in by_number.values()]
     if given["setting"].park is not None:
@@ -383,7 +364,7 @@ def test_compiled_refuses_wrong_places_to_wait(answer: object) -> None:
     wrong: Any = lambda *_: answer  # noqa: E731
     frames = [frame(fields(i=f"UNIQ_KEY\x01{KEY}\x02DELAY\x011\x02"))]
     with pytest.raises((TypeError, AttributeError)):
-        CORE.take_sends(frames, 0, targets(), setting(park=wrong), BORN, 1 << 22, END, FILE_END, NOW)
+        CORE.take_sends(frames, 0, targets(), setting(park=wrong), BORN, 1 << 22, END, FILE_END, NOW, None)
 
 
 @pytest.mark.parametrize("take", TAKERS)
@@ -403,7 +384,7 @@ def test_a_run_holds_what_it_uses_while_others_are_asked(take: Take) -> None:
         frames[0] = frame()
         return waiting.park(topic, queue_id, properties)
 
-    taken = take(frames, 0, known, setting(park=forgetful), BORN, 1 << 22, END, FILE_END, NOW)
+    taken = take(frames, 0, known, setting(park=forgetful), BORN, 1 << 22, END, FILE_END, NOW, None)
     assert taken is not None
     assert taken[0] == 1
     assert expected[1].startswith(taken[1])
@@ -460,12 +441,11 @@ def test_more_queues_than_a_run_may_have(take: Take) -> None:
     ],
 )
 def test_a_send_with_a_field_that_is_not_known_is_left(take: Take, encoding: int, name: str) -> None:
-    everybody = setting(clears=Guard().clears)
     for own in ({name: "x", **fields()}, {**fields(), name: "x"}):
         for code, body in ((310, b"hello"), (320, ONE_ITEM)):
             odd = frame(own, body, code=code, encoding=encoding)
-            assert run(take, [odd], setting=everybody) == (None, [0, 1, 2, 3])
-            (count, *_), after = run(take, [frame(), odd, frame()], setting=everybody)
+            assert run(take, [odd]) == (None, [0, 1, 2, 3])
+            (count, *_), after = run(take, [frame(), odd, frame()])
             assert (count, after) == (1, [1, 1, 2, 3])
 
 
@@ -490,119 +470,141 @@ def test_what_apaches_clients_send_has_known_fields_and_is_taken(take: Take, kin
 @pytest.mark.parametrize("take", TAKERS)
 @pytest.mark.parametrize("encoding", [JSON, BINARY])
 @pytest.mark.parametrize("name", ["AccessKey", "SecurityToken", "Signature"])
-def test_what_is_signed_is_left_where_nobody_clears_it(take: Take, encoding: int, name: str) -> None:
+def test_where_nobody_must_sign_a_signature_says_as_much_as_none(
+    take: Take, encoding: int, name: str
+) -> None:
     for own in ({name: "x", **fields()}, {**fields(), name: "x"}):
         signed = frame(own, encoding=encoding)
-        for signed_only in (False, True):
-            assert run(take, [signed], setting=setting(signed_only=signed_only)) == (None, [0, 1, 2, 3])
-        assert run(take, [frame(), signed, frame()])[0][0] == 1
-        guard = Guard()
-        assert run(take, [signed], setting=setting(clears=guard.clears))[0][0] == 1
-        given = {"AccessKey": b"", "SecurityToken": b"", "Signature": b"", name: b"x"}
-        ((topic, host, (access_key, signature, token, _, body)),) = guard.asked
-        assert (topic, host, body) == (b"T", BORN, b"hello")
-        assert [access_key, token, signature] == list(given.values())
+        assert run(take, [signed]) == run(take, [frame(encoding=encoding)])
+        assert run(take, [signed], signer=ME) == (None, [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize("take", TAKERS)
 @pytest.mark.parametrize("encoding", [JSON, BINARY])
 @pytest.mark.parametrize("token", [None, "a token"])
 @pytest.mark.parametrize("code", [310, 320])
-def test_who_clears_gets_what_the_signature_is_made_of(
-    take: Take, encoding: int, token: str | None, code: int
+@pytest.mark.parametrize("secret", ["s", "secret", "x" * 64, "y" * 65, "ü" * 50])
+def test_what_the_signer_has_signed_is_taken(
+    take: Take, encoding: int, token: str | None, code: int, secret: str
 ) -> None:
     body = b"\x00body" if code == 310 else ONE_ITEM
     own = fields(i=f'UNIQ_KEY\x01{KEY}\x02x\x01ü"\\\n\x02', l="16", j=None)
-    signed = frame(sign(own, body, "me", "secret", token), body, code=code, encoding=encoding)
-    asked: list[bool] = []
-
-    def clears(topic: bytes, host: bytes, given: Signed) -> bool:
-        access_key, signature, security_token, text, content = given
-        right = b64encode(hmac.digest(b"secret", text + content, "sha1"))
-        asked.append(right == signature and access_key == b"me" and security_token == (token or "").encode())
-        return True
-
-    taken, after = run(take, [signed], setting=setting(clears=clears))
-    assert asked == [True]
-    # A signature changes nothing of what is stored and answered.
-    assert (taken, after) == run(take, [frame(own, body, code=code, encoding=encoding)])
+    signed = sign(own, body, "me", secret, token)
+    one = frame(signed, body, code=code, encoding=encoding)
+    # A signature changes nothing of what is stored and answered. In whichever order the fields come.
+    expected = run(take, [frame(own, body, code=code, encoding=encoding)])
+    assert run(take, [one], signer=signer("me", secret)) == expected
+    turned = frame(dict(reversed(signed.items())), body, code=code, encoding=encoding)
+    assert run(take, [turned], signer=signer("me", secret)) == expected
+    assert run(take, [one], signer=signer("me", secret + "2")) == (None, [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize("take", TAKERS)
-def test_a_run_ends_before_a_sender_who_is_not_cleared(take: Take) -> None:
-    good, bad = (frame(sign(fields(e="1"), b"hello", key, "secret")) for key in ("good", "bad"))
-    guard = Guard()
-    usual = {"setting": setting(clears=guard.clears)}
-    assert run(take, [bad], **usual) == (None, [0, 1, 2, 3])
-    (count, *_), after = run(take, [frame(), good, bad, good], **usual)
-    assert (count, after) == (2, [1, 2, 2, 3])
-    assert [signed[0] for _, _, signed in guard.asked] == [b"bad", b"good", b"bad"]
+def test_bodies_of_every_length_are_covered_by_the_signature(take: Take) -> None:
+    """What is hashed ends at every place of a block, and has a whole number of blocks or not."""
+    for length in (*range(1, 200), 1000, 4096, 100_000):
+        body = bytes(range(256)) * (length // 256 + 1)
+        body = body[:length]
+        one = frame(sign(fields(), body, "me", "secret"), body)
+        assert run(take, [one], signer=ME)[0][0] == 1, length
+        other = (*one[:2], body[:-1] + bytes([body[-1] ^ 1]))
+        assert run(take, [other], signer=ME)[0] is None, length
+
+
+def signed_fields(
+    body: bytes = b"hello", key: str = "me", secret: str = "secret", **more: str | None
+) -> dict[str, str]:
+    return sign(fields(**more), body, key, secret)
+
+
+GOOD = signed_fields()
+# What is not taken in a run of ME, whatever else may be right about it.
+NOT_SIGNED = {
+    "not at all": frame(),
+    "no signature": frame({name: value for name, value in GOOD.items() if name != "Signature"}),
+    "an empty signature": frame({**GOOD, "Signature": ""}),
+    "no access key": frame({name: value for name, value in GOOD.items() if name != "AccessKey"}),
+    "no access key, and signed without": frame(
+        {**fields(), "Signature": signature(fields(), b"hello", "secret")}
+    ),
+    "an empty access key": frame(signed_fields(key="")),
+    "another user": frame(signed_fields(key="you", secret="other")),
+    "another user, the same secret": frame(signed_fields(key="you")),
+    "a longer name": frame(signed_fields(key="mea")),
+    "a shorter name": frame(signed_fields(key="m")),
+    "another secret": frame(signed_fields(secret="guess")),
+    "a body that is not the signed one": frame(GOOD, b"hallo"),
+    "a longer body": frame(GOOD, b"hello "),
+    "another topic": frame({**GOOD, "b": "U"}),
+    "another queue": frame({**GOOD, "e": "1"}),
+    "other properties": frame({**GOOD, "i": GOOD["i"] + "x\x01y\x02"}),
+    "a field more": frame({**GOOD, "l": "1"}),
+    "a token that was not signed": frame({**GOOD, "SecurityToken": "t"}),
+    "a token taken away": frame(
+        {
+            name: value
+            for name, value in sign(fields(), b"hello", "me", "secret", "t").items()
+            if name != "SecurityToken"
+        }
+    ),
+    "another letter in the signature": frame({**GOOD, "Signature": "A" + GOOD["Signature"][1:]}),
+    "the signature's end changed": frame({**GOOD, "Signature": GOOD["Signature"][:-1] + "A"}),
+    "the signature shorter": frame({**GOOD, "Signature": GOOD["Signature"][:-1]}),
+    "the signature longer": frame({**GOOD, "Signature": GOOD["Signature"] + "="}),
+    "the digest in hex": frame({**GOOD, "Signature": "ab" * 20}),
+}
 
 
 @pytest.mark.parametrize("take", TAKERS)
-def test_where_senders_must_sign_others_are_left(take: Take) -> None:
-    signed = frame(sign(fields(), b"hello", "me", "secret"))
-    guard = Guard()
-    usual = {"setting": setting(clears=guard.clears, signed_only=True)}
-    assert run(take, [frame()], **usual) == (None, [0, 1, 2, 3])
-    assert run(take, [signed, signed, frame(), signed], **usual)[0][0] == 2
-    assert len(guard.asked) == 2
+@pytest.mark.parametrize("what", NOT_SIGNED)
+def test_what_the_signer_has_not_signed_is_left(take: Take, what: str) -> None:
+    good, bad = frame(GOOD), NOT_SIGNED[what]
+    assert bad != good
+    both = targets() | targets(topic=b"U")
+    assert run(take, [bad], both, signer=ME)[0] is None
+    (count, *_), after = run(take, [good, good, bad, good], signer=ME)
+    assert (count, after) == (2, [2, 1, 2, 3])
 
 
 @pytest.mark.parametrize("take", TAKERS)
-def test_what_comes_later_is_parked_only_for_senders_who_are_cleared(take: Take) -> None:
+def test_of_a_field_given_twice_none_counts_but_the_one_that_was_signed(take: Take) -> None:
+    encoding, header, body = frame(GOOD)
+    for name, other in (("e", "1"), ("AccessKey", "you"), ("Signature", "x"), ("b", "U")):
+        twice = header.replace(b'"extFields":{', b'"extFields":{"%b":"%b",' % (name.encode(), other.encode()))
+        assert twice != header
+        taken, _ = run(take, [(encoding, twice, body)], signer=ME)
+        # The twin reads JSON as the handlers do, for whom the last one counts.
+        assert taken is None or (take is send_runs._take_sends and taken[2][0][2] == 0)
+
+
+@pytest.mark.parametrize("take", TAKERS)
+def test_what_comes_later_is_parked_only_for_the_signer(take: Take) -> None:
     own = fields(i=f"UNIQ_KEY\x01{KEY}\x02DELAY\x011\x02")
-    good, bad = (frame(sign(own, b"hello", key, "secret")) for key in ("good", "bad"))
-    waiting, guard = Waiting(), Guard()
-    usual = {"setting": setting(park=waiting.park, clears=guard.clears, signed_only=True)}
+    good, bad = (frame(sign(own, b"hello", "me", secret)) for secret in ("secret", "guess"))
+    waiting = Waiting()
+    usual = {"setting": setting(park=waiting.park), "signer": ME}
     assert run(take, [good, bad], **usual)[0][0] == 1
-    assert len(waiting.asked) == 1
     assert run(take, [frame(own)], **usual)[0] is None
     assert len(waiting.asked) == 1
 
 
 @pytest.mark.parametrize("take", TAKERS)
-@pytest.mark.parametrize("later", [False, True])
-def test_when_who_clears_fails_nothing_was_taken(take: Take, later: bool) -> None:
-    def fails(topic: bytes, host: bytes, signed: Signed) -> bool:
-        raise RuntimeError("cannot say")
-
-    frames = [frame()] * later + [frame(sign(fields(e="1"), b"hello", "me", "secret")), frame()]
-    known = targets(first=100)
-    with pytest.raises(RuntimeError, match="cannot say"):
-        run(take, frames, known, setting=setting(clears=fails))
-    not_callable: Any = 7
-    with pytest.raises(TypeError):
-        run(take, frames, known, setting=setting(clears=not_callable))
-    assert [queue.next_offset for queue in known[b"T"][2].values()] == [100, 101, 102, 103]
-
-
-@pytest.mark.parametrize("take", TAKERS)
-@pytest.mark.parametrize("queues_too", [False, True])
-def test_a_run_holds_what_it_uses_while_senders_are_cleared(take: Take, queues_too: bool) -> None:
-    """Who is asked may forget the topic, or hear that the connection is gone."""
-    own = sign(fields(i=f"UNIQ_KEY\x01{KEY}\x02x\x01{'y' * 3000}\x02"), b"hello" * 1000, "me", "secret")
-    expected, _ = run(take, [frame(own, b"hello" * 1000)], setting=setting(clears=Guard().clears))
-    frames = [frame(own, b"hello" * 1000) for _ in range(3)]
-    known = targets()
-    queues = list(known[b"T"][2].values())
-
-    def forgetful(topic: bytes, host: bytes, signed: Signed) -> bool:
-        for name in list(known):
-            if queues_too:
-                known[name][2].clear()
-        known.clear()
-        del frames[1:]
-        frames[0] = frame()
-        return True
-
-    taken = take(frames, 0, known, setting(clears=forgetful), BORN, 1 << 22, END, FILE_END, NOW)
-    if queues_too:
-        assert taken is None  # the queue is no longer known
-    else:
-        assert taken is not None
-        assert (taken[0], taken[1], taken[3]) == (1, expected[1], expected[3])
-    assert [queue.next_offset for queue in queues] == [0 if queues_too else 1, 1, 2, 3]
+def test_sends_as_go_clients_write_and_sign_them(take: Take) -> None:
+    """Go's client writes its JSON header by a struct: other names first, language GO, all fields as text, and
+    its batches with one letter too; its own signing sorts names as Java does."""
+    own = {
+        "a": "producers", "b": "T", "c": "TBW102", "d": "4", "e": "2", "f": "0", "g": "1700000000000",
+        "h": "0", "i": f"UNIQ_KEY\x01{KEY}\x02TAGS\x01a\x02", "j": "0", "k": "false", "l": "0", "m": "true",
+    }  # fmt: skip
+    items = encode_batch([(0, b"one", b"TAGS\x01a\x02"), (0, b"two", b"")])
+    signed = sign(own, items, "me", "secret")
+    ext = ",".join(f'"{name}":"{value}"' for name, value in sorted(signed.items()))
+    ext = ext.replace("\x01", "\\u0001").replace("\x02", "\\u0002")
+    header = b'{"code":320,"language":"GO","version":317,"opaque":5,"flag":0,"extFields":{%b}}' % ext.encode()
+    one: Frame = (JSON, header, items)
+    taken, after = run(take, [one], signer=ME)
+    assert (taken[0], taken[5], after) == (1, 2, [0, 1, 4, 3])
+    assert run(take, [one], signer=signer("me", "guess"))[0] is None
 
 
 text = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=6)
@@ -641,11 +643,14 @@ def sends(draw: st.DrawFn) -> Frame:
         changes["i"] = draw(packed | st.just(f"UNIQ_KEY\x01{KEY}\x02")) + draw(packed)
     others = st.sampled_from(["AccessKey", "AccessKey", "Signature", "SecurityToken", "ns", "o", ""])
     for name in draw(st.lists(others, max_size=2)):
-        changes[name] = draw(text | st.sampled_from(["good", "bad"]))
+        changes[name] = draw(text | st.sampled_from(["me", "you"]))
     batch = draw(st.booleans())
     body = encode_batch(draw(st.lists(item, max_size=4))) if batch else draw(st.binary(max_size=20))
+    own = fields(**changes)
+    if draw(st.booleans()):
+        own = sign(own, body, *draw(st.sampled_from([("me", "secret"), ("me", "secret"), ("you", "x")])))
     return frame(
-        fields(**changes),
+        own,
         body,
         code=320 if batch else draw(st.sampled_from([310, 310, 310, 10, 3105])),
         flag=draw(st.sampled_from([0, 0, 0, 1, 2])),
@@ -677,8 +682,7 @@ def damaged(draw: st.DrawFn) -> Frame:
     wide=st.booleans(),
     topic=st.sampled_from([b"T", b"T" * 130]),
     parks=st.booleans(),
-    guarded=st.booleans(),
-    signed_only=st.booleans(),
+    by=st.sampled_from([None, ME]),
 )
 def test_compiled_takes_what_python_takes_and_makes_the_same_of_it(
     frames: list[Frame],
@@ -686,38 +690,31 @@ def test_compiled_takes_what_python_takes_and_makes_the_same_of_it(
     wide: bool,
     topic: bytes,
     parks: bool,
-    guarded: bool,
-    signed_only: bool,
+    by: Signer | None,
 ) -> None:
     assert CORE is not None
     store_host = STORE_V6 if wide else STORE
 
-    def usual(guard: Guard) -> dict[str, Any]:
+    def usual() -> dict[str, Any]:
+        park = Waiting().park if parks else None
         return {
-            "setting": setting(
-                wait_matters=wait_matters,
-                store_host=store_host,
-                park=Waiting().park if parks else None,
-                clears=guard.clears if guarded else None,
-                signed_only=signed_only,
-            )
+            "setting": setting(wait_matters=wait_matters, store_host=store_host, park=park),
+            "signer": by,
         }
 
     frames = [
         (encoding, header.replace(b'"b":"T"', b'"b":"%b"' % topic), body) for encoding, header, body in frames
     ]
     for at in range(len(frames)):
-        guard, other = Guard(), Guard()
-        compiled = run(CORE.take_sends, frames, targets(topic=topic), at, **usual(guard))
+        compiled = run(CORE.take_sends, frames, targets(topic=topic), at, **usual())
         if compiled[0] is not None:
             # Python may take more: it reads spellings that nobody writes.
             taken = frames[: at + compiled[0][0]]
-            assert compiled == run(send_runs._take_sends, taken, targets(topic=topic), at, **usual(other))
-            assert guard.asked[: len(other.asked)] == other.asked
+            assert compiled == run(send_runs._take_sends, taken, targets(topic=topic), at, **usual())
             for one in taken[at:]:
-                named = decode_command(*one).fields.keys()
-                assert named <= KNOWN_FIELDS
-                assert signed_only <= bool(named & SIGNATURE_FIELDS) <= guarded
+                command = decode_command(*one)
+                assert command.fields.keys() <= KNOWN_FIELDS
+                assert by is None or verify(command.fields, command.body, "secret", 479)
 
 
 @pytest.mark.skipif(CORE is None, reason="the core is not compiled")
@@ -745,15 +742,31 @@ def test_compiled_takes_every_usual_message(value: str, encoding: int) -> None:
     "arguments",
     [
         (),
-        (None,) * 9,
-        ([frame()], 0, {}, (), BORN, 1, 1, 1, 1),
-        ([frame()], -1, {}, setting(), BORN, 1, 1, 1, 1),
-        ([frame()], 0, {}, setting(), b"short", 1, 1, 1, 1),
-        ([frame()], 1 << 70, {}, setting(), BORN, 1, 1, 1, 1),
-        ([(0, "text", b"")], 0, {}, setting(), BORN, 1, 1, 1, 1),
-        ([()], 0, {}, setting(), BORN, 1, 1, 1, 1),
-        ([frame()], 0, {b"T": None}, setting(), BORN, 1, 1, 1, 1),
-        ([frame()], 0, {b"T": (b"T", b"\x01T", {0: object()})}, setting(), BORN, 1 << 22, END, FILE_END, NOW),
+        (None,) * 10,
+        ([frame()], 0, {}, (), BORN, 1, 1, 1, 1, None),
+        ([frame()], -1, {}, setting(), BORN, 1, 1, 1, 1, None),
+        ([frame()], 0, {}, setting(), b"short", 1, 1, 1, 1, None),
+        ([frame()], 1 << 70, {}, setting(), BORN, 1, 1, 1, 1, None),
+        ([(0, "text", b"")], 0, {}, setting(), BORN, 1, 1, 1, 1, None),
+        ([()], 0, {}, setting(), BORN, 1, 1, 1, 1, None),
+        ([frame()], 0, {b"T": None}, setting(), BORN, 1, 1, 1, 1, None),
+        (
+            [frame()],
+            0,
+            {b"T": (b"T", b"\x01T", {0: object()})},
+            setting(),
+            BORN,
+            1 << 22,
+            1,
+            1 << 30,
+            1,
+            None,
+        ),
+        ([frame()], 0, {}, setting(), BORN, 1, 1, 1, 1, "me"),
+        ([frame()], 0, {}, setting(), BORN, 1, 1, 1, 1, ()),
+        ([frame()], 0, {}, setting(), BORN, 1, 1, 1, 1, (b"me",)),
+        ([frame()], 0, {}, setting(), BORN, 1, 1, 1, 1, (b"me", b"secret")),
+        ([frame()], 0, {}, setting(), BORN, 1, 1, 1, 1, ("me", bytes(64), 1)),
     ],
 )
 def test_compiled_refuses_wrong_arguments(arguments: tuple[Any, ...]) -> None:

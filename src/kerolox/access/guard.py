@@ -15,18 +15,22 @@ from typing import Any
 from kerolox.access.audit import AuditLog
 from kerolox.access.book import Book, User
 from kerolox.access.failures import Failures
-from kerolox.access.options import AccessOptions
+from kerolox.access.needs import names
+from kerolox.access.options import AccessOptions, Audit
 from kerolox.access.policies import Address
-from kerolox.access.resources import Action, Need, topic
+from kerolox.access.resources import Need
 from kerolox.access.rules import Rules, View
+from kerolox.access.signers import Signers
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, OptionError, ProtocolError, Refused
 from kerolox.front.caller import Caller
 from kerolox.front.requests import Answer, Request
 from kerolox.protocol.codes import ResponseCode, request_name
-from kerolox.protocol.signature import ACCESS_KEY, verify
+from kerolox.protocol.signature import ACCESS_KEY, Signer, verify
 
 log = logging.getLogger(__name__)
+
+_SIGNED_BY = "signed_by"  # of a caller: who has signed what came last from it
 
 # One text for everything that may be wrong with a signature: it tells nobody which users there are.
 NOT_KNOWN = (
@@ -66,6 +70,7 @@ class Guard:
         self._unauthorized = _codes(options.unauthorized_codes, "authorizationWhitelist")
         self._admin_networks = options.admin_networks
         self.failures = Failures(clock)
+        self._signers = Signers(book)
         self.audit = AuditLog(options)
 
     @property
@@ -79,7 +84,7 @@ class Guard:
         if not self._options.authentication or asked.code in self._unauthenticated:
             return True
         try:
-            asked.identity = self._who(asked)
+            asked.caller.data[_SIGNED_BY] = asked.identity = self._who(asked)
         except NotKnown as refused:
             self.audit.not_known(asked, refused.why)
             self.failures.refuse(asked, refused)
@@ -119,17 +124,26 @@ class Guard:
                 raise NotAllowed(user.subject, need.resource, source, why)
             self.audit.allowed(asked, need, decision.entry)
 
+    # --- runs of plain sends -------------------------------------------------------------------------
+
+    def signer_of(self, caller: Caller) -> Signer | None:
+        """Who has signed what came last from a caller; None while nobody has. It says whose signature to
+        look for next, no more: callers may carry requests of many users, and all of them are verified."""
+        return self._signers.of(caller.data.get(_SIGNED_BY))
+
     def may_send(self, identity: str | None, caller: Caller, name: str) -> bool:
-        """Whether plain messages of a user to a topic need no further look, until the book changes."""
-        if not self._options.authentication:
+        """Whether plain messages of a user to a topic need no further look, until the book or the options
+        change. Messages that name light queues are not plain."""
+        options = self._options
+        if not options.authentication:
             return True
         user = self.book.users.get(identity or "")
-        if user is None or not user.is_enabled:
+        if user is None or not user.is_enabled or options.audit is Audit.ALL:
             return False
-        if user.is_super or not self._options.authorization:
+        if user.is_super or not options.authorization:
             return True
-        need = topic(name, Action.PUB)
-        return self.book.rules_of(user.name).decide(need, address_of(caller)).allowed
+        rules, source = self.book.rules_of(user.name), address_of(caller)
+        return all(rules.decide(need, source).allowed for need in names.sending(name, self._view))
 
     # --- decisions -----------------------------------------------------------------------------------
 

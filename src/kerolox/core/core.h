@@ -171,6 +171,40 @@ typedef struct {
 /* Reads it; 0 for everything else, a field that is not among those above too. Texts point into the header, or into scratch, which is as long. */
 int read_send(int encoding, const char *header, Py_ssize_t length, char *scratch, Send *send);
 
+/* --- signatures ---------------------------------------------------------------------------------------- */
+
+enum { SHA1_BLOCK = 64, SHA1_BYTES = 20, SIGNATURE_LENGTH = 28 };
+
+/* A text that comes in pieces, on its way to its SHA-1. */
+typedef struct {
+    uint32_t state[5];
+    uint64_t length;
+    unsigned char block[SHA1_BLOCK]; /* what has come of a block that is not whole */
+} Sha1;
+
+/* A secret, ready to sign with. */
+typedef struct {
+    uint32_t inner[5], outer[5];
+} HmacKey;
+
+void choose_sha1(void); /* once, at the start */
+void sha1_add(Sha1 *sha, const char *from, Py_ssize_t length);
+void hmac_prepare(HmacKey *key, const char *block); /* of 64 bytes */
+void hmac_start(const HmacKey *key, Sha1 *text);
+void hmac_end(const HmacKey *key, Sha1 *text, char digest[SHA1_BYTES]);
+
+/* Who signs: Signer of protocol/signature.py. */
+typedef struct {
+    Text access_key;
+    HmacKey key;
+} Signer;
+
+/* Points into the tuple, which has to stay; 0 with an exception when it is none. */
+int read_signer(PyObject *signer, Signer *read);
+
+/* Whether a send carries the access key and the right signature of that one. */
+int is_signed(const Signer *signer, const Send *send, Text body);
+
 /* --- what Python calls, by the file it stands in ------------------------------------------------------- */
 
 PyObject *split_frames(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);     /* frames.c */

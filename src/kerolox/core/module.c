@@ -28,6 +28,7 @@ static PyMethodDef methods[] = {
 static int start(PyObject *module) {
     CoreState *state = PyModule_GetState(module);
     fill_crc_table();
+    choose_sha1();
     state->next_offset = PyUnicode_InternFromString("next_offset");
     return state->next_offset ? 0 : -1;
 }

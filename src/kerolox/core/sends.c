@@ -22,10 +22,10 @@ typedef struct {
         json_end_length, binary_head_length, binary_tail_length;
     PyObject *stops; /* words in properties that need a handler */
     PyObject *park;  /* function: where a delayed message is parked; or None */
-    PyObject *clears; /* function: whether a signed send may be taken; or None */
-    int wait_matters, signed_only;
+    int wait_matters, must_sign;
+    Signer signer; /* who must have signed each of them, if they must be signed */
     int64_t bytes_max, file_end, now_ms;
-    PyObject *now, *sender; /* sender: born_host */
+    PyObject *now;
     PyObject *next_offset; /* the attribute's name */
     /* of the topic: what target holds, which is ours, because those who are asked may change what is known of topics */
     PyObject *target, *topic_name, *field, *cursors;
@@ -351,32 +351,6 @@ static int take_batch(Run *run, const Send *send, Text batch, Text unique) {
     return good ? 1 : -1;
 }
 
-static char *put_text(char *to, Text text) {
-    return text.length ? put_bytes(to, text.at, text.length) : to;
-}
-
-/* Whether a send may be taken as far as its sender goes. 1 it may, 0 left to others, -1 an error. */
-static int is_cleared(Run *run, const Send *send, PyObject *body) {
-    if (!send->access_key.at && !send->security_token.at && !send->signature.at) return !run->signed_only;
-    if (run->clears == Py_None) return 0;
-    /* What is signed: the values in the order of the names, all but the signature. */
-    Text key = send->access_key, token = send->security_token, signature = send->signature;
-    const int letters = (int)(sizeof send->letter / sizeof *send->letter);
-    Py_ssize_t length = key.length + token.length;
-    for (int i = 0; i < letters; i++) length += send->letter[i].length;
-    PyObject *text = PyBytes_FromStringAndSize(NULL, length);
-    if (!text) return -1;
-    char *to = put_text(put_text(PyBytes_AS_STRING(text), key), token);
-    for (int i = 0; i < letters; i++) to = put_text(to, send->letter[i]);
-    PyObject *answer = PyObject_CallFunction(
-        run->clears, "OO(y#y#y#NO)", run->topic_name, run->sender, key.at ? key.at : "", key.length,
-        signature.at ? signature.at : "", signature.length, token.at ? token.at : "", token.length, text, body);
-    if (!answer) return -1;
-    int cleared = PyObject_IsTrue(answer);
-    Py_DECREF(answer);
-    return cleared;
-}
-
 /* 1 taken, 0 left to others, -1 an error. */
 static int take_frame(Run *run, PyObject *frame, PyObject *targets, Buffer *scratch) {
     if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3 || !PyLong_Check(PyTuple_GET_ITEM(frame, 0)) ||
@@ -413,9 +387,9 @@ static int take_frame(Run *run, PyObject *frame, PyObject *targets, Buffer *scra
     /* A batch need not have a key of its own, and ours have none. */
     if (!is_simple(found.unique_key) && (send.code == SEND || found.unique_key.length)) return 0;
     if (run->wait_matters && IS_LITERAL(found.wait, "false")) return 0;
-    int cleared = is_cleared(run, &send, content);
-    if (cleared <= 0) return cleared;
     Text body = {PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content)};
+    if (body.length > run->bytes_max) return 0;
+    if (run->must_sign && !is_signed(&run->signer, &send, body)) return 0;
     if (has_any(send.properties.at, send.properties.length, run->stops))
         return take_later(run, &send, body, found.unique_key);
     return (send.code == SEND ? take_single : take_batch)(run, &send, body, found.unique_key);
@@ -441,7 +415,7 @@ static int move_cursors(Run *run) {
 }
 
 PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
-    if (arg_count != 9) return PyErr_Format(PyExc_TypeError, "take_sends takes 9 arguments, got %zd", arg_count);
+    if (arg_count != 10) return PyErr_Format(PyExc_TypeError, "take_sends takes 10 arguments, got %zd", arg_count);
     PyObject *frames = args[0], *targets = args[2], *setting = args[3], *born_host = args[4];
     if (!PyList_Check(frames) || !PyDict_Check(targets) || !PyTuple_Check(setting) || !PyBytes_Check(born_host) ||
         !PyLong_Check(args[8])) {
@@ -461,14 +435,14 @@ PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t arg_cou
     run.now_ms = PyLong_AsLongLong(run.now);
     run.next_offset = ((CoreState *)PyModule_GetState(module))->next_offset;
     if (PyErr_Occurred()) return NULL;
-    if (!PyArg_ParseTuple(setting, "y#y#y#y#y#y#y#O!pOOOOp", &run.store_host, &run.store_host_length, &run.added,
+    if (!PyArg_ParseTuple(setting, "y#y#y#y#y#y#y#O!pOOO", &run.store_host, &run.store_host_length, &run.added,
                           &run.added_length, &run.id_prefix, &run.id_prefix_length, &run.json_after,
                           &run.json_after_length, &run.json_end, &run.json_end_length, &run.binary_head,
                           &run.binary_head_length, &run.binary_tail, &run.binary_tail_length, &PyTuple_Type,
-                          &run.stops, &run.wait_matters, &region_id, &trace_on, &run.park, &run.clears,
-                          &run.signed_only))
+                          &run.stops, &run.wait_matters, &region_id, &trace_on, &run.park))
         return NULL;
-    run.sender = born_host;
+    run.must_sign = args[9] != Py_None;
+    if (run.must_sign && !read_signer(args[9], &run.signer)) return NULL;
     run.born_host = PyBytes_AS_STRING(born_host);
     run.born_host_length = PyBytes_GET_SIZE(born_host);
     if ((run.born_host_length != 8 && run.born_host_length != 20) ||

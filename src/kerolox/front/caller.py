@@ -32,10 +32,6 @@ class Caller(Protocol):
         """The release of the caller, as its last request told."""
 
     @property
-    def identity(self) -> str | None:
-        """The identity that the caller has proved; None when nobody has asked for one."""
-
-    @property
     def data(self) -> dict[str, Any]:
         """What the parts of a server want to remember about the caller."""
 

@@ -36,7 +36,7 @@ class RemotingHandlers(Handlers):
 
     def add_run(self, start: bytes, handler: RunHandler, lane: Lane) -> None:
         """Offer frames whose header begins with these bytes to this function first. Runs go past gates, so
-        there must be no gate."""
+        there must be no gate; and past the guard, so whoever takes them does what the guard does."""
         if self.gates:
             raise ValueError(f"runs of {start!r} would go past {len(self.gates)} gates: take none in runs")
         self.runs[start] = (handler, lane)

@@ -85,7 +85,6 @@ class Peer(asyncio.Protocol):
         self.local_address = ""
         self.close_reason: str | None = None
         self.data: dict[str, Any] = {}  # what a role wants to remember of this connection
-        self.identity: str | None = None
         self.version = 0  # of the other side, as its last request told
         self._language: int | str | None = None  # of the other side, as its last request told
         self.active_s = clock.monotonic_s()

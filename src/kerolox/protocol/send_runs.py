@@ -2,9 +2,10 @@
 
 Nearly all messages are plain: sent with one-letter fields, to a queue that is known, with a unique key,
 without transaction. A run of such frames needs no objects for its requests and answers. Of a message that is
-to come later somebody else says where it waits until then, and of one that is signed whether its sender may
-send it. What is not plain is left to the handlers, which decide everything once more: taking less than could
-be taken is never wrong. So a frame with a field that is not known here is left, whatever the field may mean.
+to come later somebody else says where it waits until then. Where senders must sign, a run is of one signer:
+each of its frames carries that access key and a signature that is right, and is checked like the first. What
+is not plain, or not signed so, is left to the handlers, which decide everything once more: taking less than
+could be taken is never wrong. So a frame with a field that is not known here is left, whatever it may mean.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.record import encode_record
 from kerolox.protocol.record_scan import Entry
-from kerolox.protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, signed_text
+from kerolox.protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, Signer
 
 _SIMPLE = re.compile(rb"[0-9A-Za-z_-]+")  # a unique key that needs no escapes
 QUEUES_MAX: Final = 64  # different queues in one run
@@ -47,8 +48,7 @@ PLAIN_STARTS: Final = (
 # - __ZONE_NAME, __ZONE_MODE: they are added after signing, and only who verifies makes allowance for that;
 # - ReqT (streams), bname, oway, lo: Java's headers could carry them, no client writes them into a plain send;
 # - long names, of C++ and of Go's single sends: they belong to code 10.
-SIGNATURE_FIELDS: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
-KNOWN_FIELDS: Final = frozenset("abcdefghijklmn") | SIGNATURE_FIELDS
+KNOWN_FIELDS: Final = frozenset("abcdefghijklmn") | {ACCESS_KEY, SECURITY_TOKEN, SIGNATURE}
 
 
 # Of a topic: its name as bytes, its field in records, and the queues messages may go to, by their number. A
@@ -61,13 +61,6 @@ SendTarget: TypeAlias = "tuple[bytes, bytes, dict[int, Any]]"
 ParkedSend: TypeAlias = "tuple[bytes, bytes, int, Any, bytes, bytes]"
 # Asked with topic, queue and properties; None when others have to look at it. Must not change anything.
 Park = Callable[[bytes, int, bytes], "ParkedSend | None"]
-
-# Of a send that is signed: access key, signature and security token (empty when absent), the signed text, and
-# the body, which is signed behind it.
-Signed: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes]"
-# Asked with topic, the sender's host and what is signed: whether that sender may send there. If not, the
-# handlers say why. Must not change anything.
-Clears = Callable[[bytes, bytes, Signed], bool]
 
 
 class SendSetting(NamedTuple):
@@ -85,8 +78,6 @@ class SendSetting(NamedTuple):
     region_id: str
     trace_on: bool
     park: Park | None  # asked about messages with such words
-    clears: Clears | None  # asked about messages that are signed; without it they are left
-    signed_only: bool  # leave out those that are not
 
 
 class Taken(NamedTuple):
@@ -109,8 +100,6 @@ def send_setting(
     stops: tuple[bytes, ...],
     wait_matters: bool,
     park: Park | None = None,
-    clears: Clears | None = None,
-    signed_only: bool = False,
 ) -> SendSetting:
     trace = "true" if trace_on else "false"
     return SendSetting(
@@ -126,8 +115,6 @@ def send_setting(
         region_id,
         trace_on,
         park,
-        clears,
-        signed_only,
     )
 
 
@@ -141,13 +128,15 @@ def _take_sends(
     end: int,
     file_end: int,
     now_ms: int,
+    signer: Signer | None,
 ) -> Taken | None:
     """Take plain sends of one topic from ``frames[at:]``, as long as they come; None when the first is none.
 
     Their records go to ``end`` and following, up to ``file_end``; each has at most ``bytes_max`` bytes. The
-    queues' ``next_offset`` is moved on.
+    queues' ``next_offset`` is moved on. With a ``signer`` only what that one has signed is taken; without
+    one a signature says as much as none.
     """
-    run = _Run(targets, setting, born_host, bytes_max, end, file_end, now_ms)
+    run = _Run(targets, setting, born_host, bytes_max, end, file_end, now_ms, signer)
     count = 0
     while at + count < len(frames):  # those who are asked may let go of frames
         try:
@@ -179,6 +168,7 @@ class _Run:
         end: int,
         file_end: int,
         now_ms: int,
+        signer: Signer | None,
     ) -> None:
         self._targets = targets
         self._setting = setting
@@ -187,6 +177,7 @@ class _Run:
         self._end = end
         self._file_end = file_end
         self._now_ms = now_ms
+        self._signer = signer
         self._target: SendTarget | None = None
         self._stored_name: bytes | None = None
         self.records: list[bytes] = []
@@ -216,7 +207,7 @@ class _Run:
             (unique is None and not batch)  # a batch need not have a key of its own, and ours have none
             or (unique is not None and not _SIMPLE.fullmatch(unique))
             or (setting.wait_matters and names.find(properties, names.AT_WAIT) == b"false")
-            or not self._is_cleared(target[0], fields, body)
+            or (self._signer is not None and not self._signer.has_signed(fields, body))
         ):
             return False
         if any(word in properties for word in setting.stops):
@@ -240,19 +231,6 @@ class _Run:
         self._put(command, said, items, (topic, target[1], said.queue_id), queue, unique)
         self._target = target
         return True
-
-    def _is_cleared(self, topic: bytes, fields: dict[str, str], body: bytes) -> bool:
-        """Whether a send may be taken as far as its sender goes."""
-        setting = self._setting
-        if SIGNATURE_FIELDS.isdisjoint(fields):
-            return not setting.signed_only
-        access_key, signature, token = [
-            fields.get(name, "") for name in (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)
-        ]
-        if setting.clears is None or not (access_key + signature + token).isascii():
-            return False
-        signed = (access_key.encode(), signature.encode(), token.encode(), signed_text(fields), body)
-        return setting.clears(topic, self._born_host, signed)
 
     def _take_later(
         self, command: Command, said: SendRequestV2, target: SendTarget, properties: bytes, unique: bytes

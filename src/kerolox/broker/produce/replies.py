@@ -69,7 +69,7 @@ class Replies:
 
     async def reply(self, request: Request[SendRequest]) -> Answer:
         # Its name, rights and topic are checked as those of a send; whether it could be stored now is not.
-        topic = self._admission.topic(request.caller.identity, request.header, stored=False)
+        topic = self._admission.topic(request.header, stored=False)
         queue_id = self._admission.queue(request.header, topic)
         if self._options.store_replies:
             await self._topics.unsaved.saved(topic.topic_name)

@@ -235,7 +235,7 @@ class Sends:
 
     def _topic(self, request: Request[SendRequest]) -> TopicConfig:
         self._admission.check_taking()
-        return self._admission.topic(request.caller.identity, request.header)
+        return self._admission.topic(request.header)
 
     def _properties(self, text: str | None) -> tuple[bytes, str]:
         """The properties as they are stored, and the unique key among them."""

@@ -29,5 +29,6 @@ class Remoting:
             later.delays,
             later.timer_sends,
             base.options,
+            base.guard,
         )
         self.send_runs.on_stored.append(figures.stats.stored)

@@ -3,6 +3,10 @@
 Everything here could be done by :mod:`kerolox.broker.produce.sends`, which does whatever is not plain: a new
 topic, a queue to be chosen, a transaction, a broker that takes nothing just now. Both append to the same log
 in the order in which the frames came. Messages that come later go the same way, to where they wait.
+
+Runs do not pass the guard of the handlers, so they do what it does: where requests must be signed, a run is
+of one user, whose signature under each frame is verified while the frame is taken, and goes to topics to
+which the guard has said that this user may send from this address.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kerolox.access.guard import Guard
 from kerolox.broker.figures.meters import SHARDING_KEY, Meters
 from kerolox.broker.later.delays import Delays
 from kerolox.broker.later.timer_sends import TimerSends
@@ -18,12 +23,13 @@ from kerolox.broker.produce.sends import Sends
 from kerolox.broker.write.admission import STOPS, Admission
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage
-from kerolox.broker.write.targets import ClearedTargets
+from kerolox.broker.write.targets import ClearedTargets, Sender
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Request
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer
+from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import decode_command
 from kerolox.protocol.frame import BINARY, JSON, Frame, pack_prefix
@@ -32,11 +38,15 @@ from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.record_scan import TOPIC
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.protocol.send_runs import PLAIN_STARTS, ParkedSend, send_setting
+from kerolox.protocol.signature import Signer
 from kerolox.store.log.acks import Acks
 from kerolox.store.log.safe import Safe
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _JSON_SUCCESS = b'{"code":0'
+_LEFT = (b"TRAN_MSG", b"POP_CK")  # properties that need a handler, with a delay too
+LIGHT_QUEUES = packed.INNER_MULTI_DISPATCH.encode()
+_PORT_BYTES = 4  # of a host, at its end
 _PREFIX_BYTES = 8  # of a frame: its length, and that of its header
 
 
@@ -65,7 +75,9 @@ class SendRuns:
         delays: Delays,
         timer_sends: TimerSends,
         options: BrokerOptions,
+        guard: Guard,
     ) -> None:
+        self._guard = guard
         self._intake = intake
         self._acks = acks
         self._admission = admission
@@ -78,6 +90,9 @@ class SendRuns:
         self.meters: Meters | None = None  # None while nobody reads the metrics
         self._runs: list[TakenRun] = []
         added = sends.added_properties
+        # Who may fill light queues is for the guard to say, though this broker may not fill them.
+        light = (LIGHT_QUEUES,) if guard.wants_signatures else ()
+        self._left = (*_LEFT, *light)
         # By whether messages wait for more than the write: those that ask not to are then left out.
         self._settings = [
             send_setting(
@@ -85,10 +100,9 @@ class SendRuns:
                 added,
                 options.region,
                 trace_on=options.trace_on,
-                stops=STOPS,
+                stops=(*STOPS, *light),
                 wait_matters=wait_matters,
                 park=self._park,
-                clears=admission.clears,
             )
             for wait_matters in (False, True)
         ]
@@ -102,6 +116,8 @@ class SendRuns:
 
     def add_to(self, handlers: RemotingHandlers, lane: Lane) -> None:
         """Take runs from now on."""
+        if handlers.guard is not self._guard:
+            raise ValueError("runs would go past the guard of these handlers: they ask another one")
         if self._possible:
             for start in PLAIN_STARTS:
                 handlers.add_run(start, self.take, lane)
@@ -117,12 +133,20 @@ class SendRuns:
         born_host: bytes | None = peer.data.get("born_host")
         if born_host is None:
             born_host = peer.data["born_host"] = host_bytes(peer.address)
-        setting = self._settings[self._acks.wait]
-        taken = self._intake.append_sends(frames, at, self._targets.of(peer.identity), setting, born_host)
-        if taken is None:
-            if not self._learn(peer.identity, frames[at]):
+        signer: Signer | None = None
+        sender: Sender = None
+        if self._guard.wants_signatures:
+            signer = self._guard.signer_of(peer)
+            if signer is None:
                 return 0
-            taken = self._intake.append_sends(frames, at, self._targets.of(peer.identity), setting, born_host)
+            sender = signer.access_key, born_host[:-_PORT_BYTES]
+        setting = self._settings[self._acks.wait]
+        append = self._intake.append_sends
+        taken = append(frames, at, self._targets.of(sender), setting, born_host, signer)
+        if taken is None:
+            if not self._learn(peer, sender, frames[at]):
+                return 0
+            taken = append(frames, at, self._targets.of(sender), setting, born_host, signer)
             if taken is None:
                 return 0
         count, records, entries, answers, queues, messages = taken
@@ -140,9 +164,9 @@ class SendRuns:
 
     # --- decisions -----------------------------------------------------------------------------------
 
-    def _learn(self, identity: str | None, frame: Frame) -> bool:
+    def _learn(self, peer: Peer, sender: Sender, frame: Frame) -> bool:
         """Remember the topic and queue of a send as a target, if the sender may send there; returns whether
-        it is new."""
+        it is new. Nobody has verified the frame yet, and this says nothing about it."""
         try:
             command = decode_command(*frame)
             if command.code not in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
@@ -150,12 +174,15 @@ class SendRuns:
             header = command.header(SendRequestV2)
         except (ProtocolError, InvalidRequest):
             return False
-        return self._targets.learn(identity, header.topic, header.queue_id)
+        identity = None if sender is None else sender[0].decode()
+        if not self._guard.may_send(identity, peer, header.topic):
+            return False
+        return self._targets.learn(sender, header.topic, header.queue_id)
 
     def _park(self, topic: bytes, queue_id: int, properties: bytes) -> ParkedSend | None:
         """The queue in which a delayed message waits; None for a message without a delay, or with other
         properties that need a handler."""
-        if b"TRAN_MSG" in properties or b"POP_CK" in properties:
+        if any(word in properties for word in self._left):
             return None
         name = topic.decode()
         pending = PendingMessage(name, queue_id, b"", properties, 0, b"")

@@ -1,16 +1,15 @@
-"""May this caller send this to that topic and queue now? Each rule stands here, and only here.
+"""May this be sent to that topic and queue now? Each rule stands here, and only here.
 
 Single sends, batches, runs of plain sends and replies ask. A run asks once for each topic and queue it does
 not know, and once for each time it is about to take something; what it was told is kept as a target, for as
-long as that holds: see :mod:`kerolox.broker.write.targets`. Of every signed message it asks whether it may
-take it.
+long as that holds: see :mod:`kerolox.broker.write.targets`. Whether the one who sends may do so is not asked
+here: the guard decides it before every handler, and runs ask the guard (:mod:`kerolox.access.guard`).
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
 from typing import Final
 
 from kerolox.broker import names
@@ -26,7 +25,6 @@ from kerolox.protocol import reserved
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.headers.send import SendRequest
-from kerolox.protocol.send_runs import Signed
 from kerolox.store.log.acks import Acks
 from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.state import StoreState
@@ -34,10 +32,6 @@ from kerolox.store.state import StoreState
 log = logging.getLogger(__name__)
 
 _LIGHT_QUEUE = LIGHT_PREFIX.encode()
-
-# Asked whether a caller may send to a topic: by the identity that was checked when it came, None when nobody
-# has checked it. Refuses by raising. A guard that changes its answer tells the targets.
-Guard = Callable[[str | None, str], None]
 
 # Words in properties about which somebody has something to say before the message is stored: delays, timers,
 # transactions. What looks like one may be part of a value: those who rewrite look closer.
@@ -70,7 +64,6 @@ class Admission:
         self._clock = clock
         # The light queues there are; None where messages do not go into those they name.
         self._light_queues = light_queues
-        self.guards: list[Guard] = []  # without any, every caller is cleared
 
     # --- the broker ----------------------------------------------------------------------------------
 
@@ -131,23 +124,11 @@ class Admission:
                 "broker, or again when the followers of this one are back.",
             )
 
-    # --- the caller ----------------------------------------------------------------------------------
-
-    def check_caller(self, identity: str | None, topic: str) -> None:
-        for guard in self.guards:
-            guard(identity, topic)
-
-    def clears(self, topic: bytes, host: bytes, signed: Signed) -> bool:
-        """Whether a run may take a signed message. Where nobody guards topics, a signature says as much as
-        none; where somebody does, the handlers look at it."""
-        return not self.guards
-
     # --- the topic -----------------------------------------------------------------------------------
 
-    def topic(self, identity: str | None, header: SendRequest, *, stored: bool = True) -> TopicConfig:
+    def topic(self, header: SendRequest, *, stored: bool = True) -> TopicConfig:
         """The topic of a message, made if it may be. ``stored``: ask too whether the store takes anything."""
         options = self._options
-        self.check_caller(identity, header.topic)
         if stored:
             refuse_inner_batch(header.sys_flag)
         if options.accept_sends_from_ms and self._clock.wall_ms() < options.accept_sends_from_ms:
@@ -197,12 +178,8 @@ class Admission:
             )
         return queue_id
 
-    def takes_plain(self, identity: str | None, topic: str, queue_id: int) -> bool:
-        """Whether plain sends of a caller to this queue need no further look, until something changes."""
-        try:
-            self.check_caller(identity, topic)
-        except KeroloxError:
-            return False  # the handlers say why
+    def takes_plain(self, topic: str, queue_id: int) -> bool:
+        """Whether plain sends to this queue need no further look, until something changes."""
         config = self._topics.find(topic)
         return (
             config is not None

@@ -31,6 +31,7 @@ class WritePath:
         self.intake = Intake(store.log, store.acks, self.admission.fills_light_queues)
         self.intake.due = figures.stats.timed(self.intake.write)
         self.targets = ClearedTargets(self.admission, self.intake)
+        base.guard.book.on_change.append(self.targets.forget)
         tables.topics.on_change.append(self.targets.topic_changed)
         tables.topics.on_removed += [self.targets.topic_removed, self.admission.topic_removed]
 

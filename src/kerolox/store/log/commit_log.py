@@ -27,6 +27,7 @@ from kerolox.protocol.record import (
 )
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, Entry
 from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken, take_sends
+from kerolox.protocol.signature import Signer
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import DiskFull, StoreError
 from kerolox.store.log.cursors import (
@@ -369,6 +370,7 @@ class CommitLog(ReadableLog):
         targets: dict[bytes, SendTarget],
         setting: SendSetting,
         born_host: bytes,
+        signer: Signer | None,
     ) -> Taken | None:
         """Give a run of plain sends their places; None when the frame at ``at`` is none. See send_runs.
 
@@ -386,6 +388,7 @@ class CommitLog(ReadableLog):
             self._end,
             self._file_end,
             self._now_ms,
+            signer,
         )
         if taken is None:
             return None

@@ -17,6 +17,7 @@ from kerolox.protocol.ledger_scan import Mark, Unit, encode_entry_blank, encode_
 from kerolox.protocol.record import encode_record, record_size
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, Entry, scan
 from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken
+from kerolox.protocol.signature import Signer
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import OutOfLedger, StoreError
 from kerolox.store.log.commit_log import BLANK_BYTES, CommitLog, Place
@@ -147,6 +148,7 @@ class LedgerLog(CommitLog):
         targets: dict[bytes, SendTarget],
         setting: SendSetting,
         born_host: bytes,
+        signer: Signer | None,
     ) -> Taken | None:
         """None: runs of sends are taken one by one, for records of a run lie one behind the other."""
         return None
