@@ -1,4 +1,5 @@
-"""Whether our guard decides as Apache's classes do: the same users, rules and requests given to both.
+"""Whether our guard decides as Apache's classes do: the same users, rules and requests given to both. (What a
+request needs is compared by :mod:`tests.peers.access_needs`.)
 
 The two may differ where Apache's is open, or wrong, and nowhere else: every difference has a name and a
 reason here. RocketMQ 5.5.0 has what older releases had not: Deny before Allow among equals (#9784), the order
@@ -29,6 +30,7 @@ from kerolox.errors import KeroloxError
 from kerolox.front.requests import Request
 from kerolox.protocol.bodies import access as bodies
 
+from . import access_needs
 from .access_cases import Case, as_java_tells, decisions, odd_changes
 from .driver import JavaDriver
 from .jars import get_jars
@@ -244,14 +246,22 @@ def main() -> int:
             result = compare(
                 driver, itertools.chain(odd_changes(options.seed), decisions(options.seed, options.cases))
             )
+            needs = {
+                name: access_needs.compare(driver, rules) for name, rules in access_needs.SERVERS.items()
+            }
         finally:
             driver.finish()
-    shown = {"apache": driver.jars.version, "seed": options.seed, "decisions": result.as_json()}
+    shown = {
+        "apache": driver.jars.version,
+        "seed": options.seed,
+        "decisions": result.as_json(),
+        "needs": {name: compared.as_json() for name, compared in needs.items()},
+    }
     text = json.dumps(shown, indent=1, ensure_ascii=False) + "\n"
     if options.out is not None:
         options.out.write_text(text, encoding="utf-8")
     print(text, end="")
-    return 1 if result.unnamed else 0
+    return 1 if result.unnamed or any(compared.unnamed for compared in needs.values()) else 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from . import access_needs
 from .access_cases import decisions, odd_changes
 from .access_decisions import OTHER_FAMILY, STRICTER, TAKEN, WRITTEN_OTHERWISE, compare
 from .conftest import JavaDriver
@@ -34,3 +35,14 @@ def test_odd_rules_are_refused_and_each_difference_has_a_name(driver: JavaDriver
     found = {name.partition(":")[0].partition(" (")[0] for name in result.differences}
     # Each is still one: a table of differences that are none would say nothing.
     assert found == {*STRICTER, *TAKEN}
+
+
+@pytest.mark.parametrize("server", access_needs.SERVERS)
+def test_requests_need_what_apaches_need_or_more(driver: JavaDriver, server: str) -> None:
+    rules = access_needs.SERVERS[server]
+    result = access_needs.compare(driver, rules)
+    assert result.unnamed == []
+    assert result.requests > 2 * len(rules)
+    if server == "broker":
+        assert set(result.otherwise) >= set(access_needs.OTHERWISE) - {"what is not said has a usual value"}
+        assert len(result.equal) > 25

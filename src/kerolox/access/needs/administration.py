@@ -14,7 +14,7 @@ from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigList
 from kerolox.protocol.bodies.topics import TopicConfigList
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.group import ConsumeStatsRequest
-from kerolox.protocol.headers.offset import CloneOffsetRequest
+from kerolox.protocol.headers.offset import CloneOffsetRequest, CorrectionOffsetRequest
 from kerolox.protocol.headers.topic import CreateTopicRequest
 
 # --- making ----------------------------------------------------------------------------------------------
@@ -60,6 +60,15 @@ def _consume_stats(asked: Request[ConsumeStatsRequest], view: View) -> Iterable[
     return each(found)
 
 
+def _correction(asked: Request[CorrectionOffsetRequest], view: View) -> Iterable[Need]:
+    """The groups that are left out show what they have by what changes without them."""
+    header = asked.header
+    found = [names.group(header.compare_group, names.GET)]
+    found += names.topic(header.topic, names.GET, view, header.compare_group)
+    found += (names.group(name, names.GET) for name in (header.filter_groups or "").split(",") if name)
+    return each(found)
+
+
 def _clone(asked: Request[CloneOffsetRequest], view: View) -> Iterator[Need]:
     """Without a topic it is about all topics that the first group consumes: who knows which?"""
     header = asked.header
@@ -96,7 +105,7 @@ TOPICS_AND_GROUPS: Rules = {
     RequestCode.QUERY_CONSUME_TIME_SPAN: _BOTH,
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _BOTH,
     RequestCode.QUERY_CONSUME_QUEUE: on(topic=("topic", names.GET), group=("consumer_group", names.GET)),
-    RequestCode.QUERY_CORRECTION_OFFSET: on(topic=("topic", names.GET), group=("compare_group", names.GET)),
+    RequestCode.QUERY_CORRECTION_OFFSET: Rule(_correction),
     RequestCode.GET_CONSUME_STATS: Rule(_consume_stats),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: on(
         topic=("topic", names.UPDATE), group=("group", names.UPDATE), administers=True
