@@ -11,6 +11,7 @@ from kerolox.front.lanes import Lane
 from kerolox.front.requests import Request
 from kerolox.net.dialer import Dialer
 from kerolox.net.handlers import RemotingHandlers
+from kerolox.net.signing import Credentials
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.heartbeat import HeartbeatData, ProducerData
 from kerolox.protocol.codes import RequestCode
@@ -42,10 +43,12 @@ class Half:
 class Producer(Talk):
     """One member of the group. What it is asked is kept, and answered if ``outcome`` says how."""
 
-    def __init__(self, running: RunningBroker, client_id: str = "payer-1") -> None:
+    def __init__(
+        self, running: RunningBroker, client_id: str = "payer-1", *, own: Credentials | None = None
+    ) -> None:
         handlers = RemotingHandlers()
         handlers.add(RequestCode.CHECK_TRANSACTION_STATE, self._check, CheckTransaction, Lane("client"))
-        super().__init__(Dialer(handlers), running)
+        super().__init__(Dialer(handlers, credentials=own), running)
         self.client_id = client_id
         self.asked: list[Request[CheckTransaction]] = []
         self.outcome: int | None = None

@@ -58,6 +58,16 @@ class NotAllowed(Refused):
         self.why = why
 
 
+class NotFound(Refused):
+    """What a known user asked for is not there, or not for them: they do not hear which."""
+
+    def __init__(self, subject: str, request: str) -> None:
+        super().__init__(
+            ResponseCode.NO_PERMISSION,
+            f"{subject} has no permission for this {request}: what it is about is not there, or for others",
+        )
+
+
 class Guard:
     """Decides about the requests of a server."""
 
@@ -124,6 +134,32 @@ class Guard:
                 raise NotAllowed(user.subject, need.resource, source, why)
             self.audit.allowed(asked, need, decision.entry)
 
+    def check_reading(self, asked: Request[Any], topic: str | None, of_group: str | None = None) -> None:
+        """Raise unless who asks may read a message that was found by its place, with a group if one is named.
+        ``topic`` is that of the message; None: none was found."""
+        actions = names.SUB_OR_GET if of_group is None else names.SUB
+        self._check_found(asked, None if topic is None else names.topic(topic, actions, self._view, of_group))
+
+    def check_ending(self, asked: Request[Any], topic: str | None) -> None:
+        """Raise unless who asks may end the transaction of a message to this topic; None: there is none."""
+        self._check_found(asked, None if topic is None else names.sending(topic, self._view))
+
+    def _check_found(self, asked: Request[Any], needs: Iterable[Need] | None) -> None:
+        """Like :meth:`check`, but who may not have a thing does not hear whether it is there, nor of which
+        topic it is."""
+        if not self._options.authorization or asked.code in self._unauthorized:
+            return
+        user = self._user(asked.identity)
+        if user.is_super:
+            return
+        try:
+            if needs is None:
+                raise NotAllowed(user.subject, "what is not there", address_of(asked.caller), "")
+            self.check(asked, needs)
+        except NotAllowed as refused:
+            self.audit.refused(asked, refused)
+            raise NotFound(user.subject, request_name(asked.code)) from None
+
     # --- runs of plain sends -------------------------------------------------------------------------
 
     def signer_of(self, caller: Caller) -> Signer | None:
@@ -134,11 +170,17 @@ class Guard:
     def may_send(self, identity: str | None, caller: Caller, name: str) -> bool:
         """Whether plain messages of a user to a topic need no further look, until the book or the options
         change. Messages that name light queues are not plain."""
+        if self._options.authentication and self._options.audit is Audit.ALL:
+            return False  # every decision has a line in the log
+        return self.may_publish(identity, caller, name)
+
+    def may_publish(self, identity: str | None, caller: Caller, name: str) -> bool:
+        """Whether a user may send to a topic, with nobody told of it."""
         options = self._options
         if not options.authentication:
             return True
         user = self.book.users.get(identity or "")
-        if user is None or not user.is_enabled or options.audit is Audit.ALL:
+        if user is None or not user.is_enabled:
             return False
         if user.is_super or not options.authorization:
             return True

@@ -59,7 +59,7 @@ class Admin:
         self.progress = ProgressAdmin(
             store, topics, groups, members, offsets, stats, options, clock, address=base.endpoints.address
         )
-        self.clients = ClientAdmin(store, topics, groups, members, options)
+        self.clients = ClientAdmin(store, topics, groups, members, options, base.guard)
         self.runtime_info = RuntimeInfo(store, stats, delays, base.lanes, options, clock)
         self.broker = BrokerAdmin(
             store, found, stats, self.runtime_info, options, settled, changed, roles, clock

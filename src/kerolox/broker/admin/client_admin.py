@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from kerolox.access.guard import Guard
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.members import Member, Members
 from kerolox.broker.options import BrokerOptions
@@ -25,6 +26,7 @@ from kerolox.protocol.header import Header, spelling
 from kerolox.protocol.headers.group import ConsumerConnectionRequest, ProducerConnectionRequest
 from kerolox.protocol.headers.heartbeat import ConsumeDirectlyRequest, ConsumerRunningInfoRequest
 from kerolox.protocol.message_id import read_offset_id
+from kerolox.protocol.record import decode_record
 from kerolox.store.message_store import MessageStore
 
 RELAY_TIMEOUT_S = 10.0
@@ -40,12 +42,14 @@ class ClientAdmin:
         groups: Groups,
         members: Members,
         options: BrokerOptions,
+        guard: Guard,
     ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
         self._members = members
         self._options = options
+        self._guard = guard
 
     def rows(self) -> list[Row]:
         return [
@@ -112,7 +116,13 @@ class ClientAdmin:
             topic_sys_flag=asked.topic_sys_flag if config is None else config.topic_sys_flag,
             group_sys_flag=asked.group_sys_flag if group is None else group.group_sys_flag,
         )
-        record = await self._store.message_at(read_offset_id(asked.msg_id).physical_offset)
+        try:
+            record = await self._store.message_at(read_offset_id(asked.msg_id).physical_offset)
+            topic = decode_record(record).topic
+        except KeroloxError:
+            self._guard.check_reading(request, None, asked.consumer_group)
+            raise
+        self._guard.check_reading(request, topic, asked.consumer_group)
         return await self._relay(request, told, asked.consumer_group, asked.client_id or "", record)
 
     async def _relay(

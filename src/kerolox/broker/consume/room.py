@@ -42,7 +42,7 @@ class Consuming:
         self.pulls.on_cold_read.append(stats.read_cold)
         stats.count_misses(lambda: self.pulls.misses)
         base.leadership.on_leader.append(lambda leader: self.waiting.wake_all())
-        self.queries = Queries(store, groups)
+        self.queries = Queries(store, groups, base.guard)
         self.commits = Commits(store, base.leadership, topics, groups, offsets)
         self.resets = Resets(
             store, base.leadership, topics, groups, membership.members, offsets, self.waiting, options

@@ -61,7 +61,7 @@ class Heartbeats:
         return self._with_filters(wanted, lambda: self._joined(request, told))
 
     def _joined(self, request: Request[None], told: HeartbeatData) -> Answer:
-        client = ConnectedClient.of(request.caller, told.client_id)
+        client = ConnectedClient.of(request.caller, told.client_id, request.identity)
         # A client that sends no fingerprint always sends everything; others want to know if they must.
         full_wanted = told.heartbeat_fingerprint == 0
         for data in told.consumer_data_set:

@@ -42,17 +42,25 @@ Subscribed = frozenset[tuple[str, str, str]]
 class ConnectedClient:
     """A client behind a connection, as its last heartbeat told."""
 
-    __slots__ = ("caller", "client_id", "language", "version")
+    __slots__ = ("caller", "client_id", "language", "user", "version")
 
-    def __init__(self, caller: Caller, client_id: str, language: str = "JAVA", version: int = 0) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        client_id: str,
+        language: str = "JAVA",
+        version: int = 0,
+        user: str | None = None,
+    ) -> None:
         self.caller = caller
         self.client_id = client_id
         self.language = language
         self.version = version
+        self.user = user  # who has signed the heartbeat
 
     @classmethod
-    def of(cls, caller: Caller, client_id: str) -> ConnectedClient:
-        return cls(caller, client_id, caller.language.name, caller.version)
+    def of(cls, caller: Caller, client_id: str, user: str | None = None) -> ConnectedClient:
+        return cls(caller, client_id, caller.language.name, caller.version, user)
 
 
 class Member:
@@ -262,8 +270,11 @@ class Members(CallerEvents):
                 del self._produces_in[caller]
         return self._remove_producer(group, caller)
 
-    def pick_producer(self, group: str) -> Caller | None:
-        """A connection of a producer group, another one each time; preferably one that is not stalled."""
+    def pick_producer(
+        self, group: str, may: Callable[[ConnectedClient], bool] = lambda client: True
+    ) -> Caller | None:
+        """A connection of a producer group, another one each time; preferably one that is not stalled. Only
+        clients that may be asked: everybody can say that they are of a group."""
         found = self.producers.get(group)
         if not found:
             return None
@@ -272,7 +283,7 @@ class Members(CallerEvents):
         start = self._turn % len(callers)
         waiting: Caller | None = None
         for caller in callers[start:] + callers[:start]:
-            if caller.is_closed:
+            if caller.is_closed or not may(found[caller].client):
                 continue
             if not caller.is_stalled:
                 return caller

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import random
 
+from kerolox.access.guard import Guard
 from kerolox.broker import names
 from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.figures.stats import Statistics
@@ -65,6 +66,7 @@ class Retries:
         stats: Statistics,
         options: BrokerOptions,
         endpoints: Endpoints,
+        guard: Guard,
     ) -> None:
         self._store = store
         self._admission = admission
@@ -75,6 +77,7 @@ class Retries:
         self._stats = stats
         self._options = options
         self._endpoints = endpoints
+        self._guard = guard
 
     def rows(self) -> list[Row]:
         return [(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, SendBackRequest)]
@@ -106,9 +109,12 @@ class Retries:
         try:
             message = decode_record(await self._store.message_at(asked.offset))
         except KeroloxError as error:
+            self._guard.check_reading(request, None, asked.group)
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {asked.offset}: {error}"
             ) from error
+        # A copy comes to the group: without this, of any message there is.
+        self._guard.check_reading(request, message.topic, asked.group)
         limit = _limit(group, request.caller.version, asked.max_reconsume_times)
         dead = message.reconsume_times >= limit or asked.delay_level < 0
         if dead:

@@ -59,6 +59,7 @@ class Producing:
             figures.stats,
             options,
             base.endpoints,
+            base.guard,
         )
         # A message whose group has tried often enough is redirected before it could become a half message.
         self.sends.rewrites += [self.retries.redirect, transactions.prepare]

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from kerolox.access.guard import Guard
 from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
@@ -59,6 +60,7 @@ class CheckBacks:
         topics: Topics,
         options: BrokerOptions,
         clock: Clock,
+        guard: Guard,
         outlet: Outlet | None = None,
     ) -> None:
         """``outlet``: where half messages go while this broker may not write."""
@@ -74,6 +76,7 @@ class CheckBacks:
         self._topics = topics
         self._options = options
         self._clock = clock
+        self._guard = guard
         self._task: asyncio.Task[None] | None = None
         self._unasked: Counter[str] = Counter()  # group → questions of this round that reached no producer
         self.rounds = 0  # rounds that are over
@@ -269,7 +272,11 @@ class CheckBacks:
     def _ask(self, half: StoredMessage, place: Place) -> None:
         """Ask one producer of the group; the answer comes as END_TRANSACTION, or not."""
         group = half_messages.producer_group(half)
-        producer = self._members.pick_producer(group)
+        topic = half_messages.real_topic(half)
+        # The question shows the message: who may not send to its topic is not asked.
+        producer = self._members.pick_producer(
+            group, lambda client: self._guard.may_publish(client.user, client.caller, topic)
+        )
         if producer is None:
             self._unasked[group] += 1
             return
@@ -286,7 +293,7 @@ class CheckBacks:
         record = encode_message(
             msgspec.structs.replace(
                 half,
-                topic=half_messages.real_topic(half),
+                topic=topic,
                 queue_id=half_messages.real_queue(half),
                 queue_offset=queue_offset,
                 physical_offset=physical,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from kerolox.access.guard import Guard
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.transactions import half_messages
@@ -47,6 +48,7 @@ class EndTransaction:
         counts: Counts,
         options: BrokerOptions,
         clock: Clock,
+        guard: Guard,
     ) -> None:
         self._store = store
         self._leadership = leadership
@@ -56,6 +58,7 @@ class EndTransaction:
         self._counts = counts
         self._options = options
         self._clock = clock
+        self._guard = guard
         self._waiting: list[tuple[Request[EndTransactionRequest], Open, tuple[str, int] | None]] = []
         self._cold: set[asyncio.Task[None]] = set()
         # Topic, messages, bytes, times: for statistics.
@@ -105,6 +108,7 @@ class EndTransaction:
     def _carry_out(self, request: Request[EndTransactionRequest], half: Open | None) -> Answer | None:
         """Commit or roll back; answered when that is written."""
         told = request.header
+        self._guard.check_ending(request, None if half is None else half.topic)
         if half is None:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark="Find prepared transaction message failed")
         if not told.from_transaction_check and half.is_too_late(

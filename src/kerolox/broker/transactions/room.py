@@ -30,6 +30,7 @@ def transactions_of(
         tables.transaction_counts,
         base.options,
         base.clock,
+        base.guard,
         outlet,
     )
     base.store.on_truncated.append(made.recent.truncated)

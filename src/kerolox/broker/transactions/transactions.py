@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kerolox.access.guard import Guard
 from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.members import Members
@@ -44,6 +45,7 @@ class Transactions:
         table: TransactionCounts,
         options: BrokerOptions,
         clock: Clock,
+        guard: Guard,
         outlet: Outlet | None = None,
     ) -> None:
         self._options = options
@@ -55,10 +57,10 @@ class Transactions:
         self.recent = RecentHalfMessages(intake, self.counts)
         self.finished = FinishedHalfMessages(store, intake, offsets, options, clock)
         self.endings = EndTransaction(
-            store, leadership, intake, self.finished, self.recent, self.counts, options, clock
+            store, leadership, intake, self.finished, self.recent, self.counts, options, clock, guard
         )
         self.check_backs = CheckBacks(
-            store, intake, self.finished, self.counts, members, topics, options, clock, outlet
+            store, intake, self.finished, self.counts, members, topics, options, clock, guard, outlet
         )
 
     async def lead(self) -> None:
