@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kerolox.protocol.signature import sign, signature, verify
+from kerolox.compiled import load
+from kerolox.protocol.signature import _key, _signature_of, sign, signature, signer, verify
+
+CORE = load()
 
 FIELDS = {"topic": "TopicTest", "AccessKey": "RocketMQ"}
 SECRET = "12345678"
@@ -62,6 +65,71 @@ def test_a_zone_added_after_signing_is_borne_with() -> None:
     assert verify(zoned, b"x", SECRET, VERSION_5)
     assert not verify({**zoned, "topic": "u"}, b"x", SECRET, VERSION_5)
     assert verify(sign({"topic": "t", "__ZONE_NAME": "z"}, b"x", "a", SECRET), b"x", SECRET, VERSION_5)
+
+
+def test_hmac_sha1_of_rfc_2202() -> None:
+    """Its cases with keys and data that are text: a short key, and one that is longer than a block."""
+    assert signature({"x": "what do ya want for nothing?"}, None, "Jefe") == "7/zfauXrL6LSdBbV8YTfnCWafHk="
+    text = "Test Using Larger Than Block-Size Key"
+    assert signature({"x": text}, b" - Hash Key First", "k" * 80) == signature(
+        {"x": text + " - Hash Key First"}, b"", "k" * 80
+    )
+
+
+def test_a_signer_bears_with_nothing() -> None:
+    own = signer("a", SECRET)
+    good = sign({"topic": "t"}, b"x", "a", SECRET)
+    assert own.has_signed(good, b"x")
+    assert not own.has_signed({**good, "__ZONE_NAME": "z"}, b"x")
+    assert not own.has_signed({**good, "Signature": "ü"}, b"x")
+    assert not own.has_signed(sign({"topic": "t"}, b"x", "b", SECRET), b"x")
+
+
+names = st.text(max_size=4) | st.sampled_from(
+    ["a", "b", "ab", "Z", "AccessKey", "Signature", "é", "\U0001f600", "～"]
+)
+
+
+@pytest.mark.skipif(CORE is None, reason="the core is not compiled")
+@given(
+    st.dictionaries(names, st.text(st.characters(), max_size=80), max_size=12),
+    st.binary(max_size=200),
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=80),
+    st.frozensets(names, max_size=2),
+)
+def test_compiled_signs_as_python_does(
+    fields: dict[str, str], body: bytes, secret: str, left_out: frozenset[str]
+) -> None:
+    assert CORE is not None
+    found = CORE.signature_of(fields, body, _key(secret), left_out)
+    assert found in (None, _signature_of(fields, body, _key(secret), left_out))
+    usual = all(name.isascii() for name in fields) and not any(
+        "\ud800" <= c <= "\udfff" for c in "".join(fields.values())
+    )
+    assert (found is not None) >= usual
+    assert signature(fields, body, secret, left_out) == _signature_of(fields, body, _key(secret), left_out)
+
+
+@pytest.mark.skipif(CORE is None, reason="the core is not compiled")
+def test_compiled_leaves_or_refuses_what_is_odd() -> None:
+    assert CORE is not None
+    key, none = _key(SECRET), frozenset[str]()
+    many = {str(number): "x" for number in range(65)}
+    assert CORE.signature_of(many, b"", key, none) is None
+    assert CORE.signature_of({**many, "Signature": "x"}, b"", key, frozenset({"0"})) is not None
+    assert signature(many, b"", SECRET) == _signature_of(many, b"", key, none)
+    wrong: list[tuple[object, ...]] = [
+        ([], b"", key, none),
+        ({1: "x"}, b"", key, none),
+        ({"x": 1}, b"", key, none),
+        ({}, "", key, none),
+        ({}, b"", key[1:], none),
+        ({}, b"", SECRET, none),
+        ({}, b"", key, ()),
+    ]
+    for arguments in wrong:
+        with pytest.raises((TypeError, ValueError)):
+            CORE.signature_of(*arguments)
 
 
 @given(st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=5), st.binary(max_size=20))

@@ -209,6 +209,7 @@ int is_signed(const Signer *signer, const Send *send, Text body);
 
 PyObject *split_frames(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);     /* frames.c */
 PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);       /* sends.c */
+PyObject *signature_of(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);     /* signature.c */
 PyObject *queue_runs(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);       /* entries.c */
 PyObject *key_items(PyObject *module, PyObject *entries);
 PyObject *index_entries(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);

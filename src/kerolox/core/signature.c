@@ -21,6 +21,78 @@ static int same_signature(Text given, const char right[SIGNATURE_LENGTH]) {
     return !differ;
 }
 
+/* --- a request's fields --------------------------------------------------------------------------------- */
+
+enum { FIELDS_MAX = 64 }; /* more are left to the twin; no request has half as many */
+
+typedef struct {
+    Text name, value;
+} Field;
+
+/* Puts a field among those that are sorted by name already; 0 when others have to sort: Java sorts by UTF-16 units. */
+static int put_sorted(Field *fields, int count, Field field) {
+    if (!is_ascii(field.name.at, field.name.length)) return 0;
+    for (; count; count--) {
+        Text before = fields[count - 1].name;
+        size_t common = (size_t)(before.length < field.name.length ? before.length : field.name.length);
+        int order = memcmp(before.at, field.name.at, common);
+        if (order < 0 || (!order && before.length <= field.name.length)) break;
+        fields[count] = fields[count - 1];
+    }
+    fields[count] = field;
+    return 1;
+}
+
+/* The UTF-8 of a text; 0 when it has none, or is none, with or without an error. */
+static int read_text(PyObject *text, Text *read) {
+    if (!PyUnicode_Check(text)) {
+        PyErr_SetString(PyExc_TypeError, "signature_of: fields are text");
+        return 0;
+    }
+    read->at = PyUnicode_AsUTF8AndSize(text, &read->length);
+    if (!read->at && PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) PyErr_Clear();
+    return read->at != NULL;
+}
+
+PyObject *signature_of(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
+    if (arg_count != 4) return PyErr_Format(PyExc_TypeError, "signature_of takes 4 arguments, got %zd", arg_count);
+    PyObject *given = args[0], *body = args[1], *block = args[2], *left_out = args[3];
+    if (!PyDict_Check(given) || !PyBytes_Check(body) || !PyBytes_Check(block) || !PyAnySet_Check(left_out)) {
+        PyErr_SetString(PyExc_TypeError, "signature_of: dict, bytes, bytes and set expected");
+        return NULL;
+    }
+    if (PyBytes_GET_SIZE(block) != SHA1_BLOCK)
+        return PyErr_Format(PyExc_ValueError, "a key has %d bytes, not %zd", SHA1_BLOCK, PyBytes_GET_SIZE(block));
+    Field fields[FIELDS_MAX];
+    int count = 0;
+    Py_ssize_t at = 0;
+    PyObject *name, *value;
+    while (PyDict_Next(given, &at, &name, &value)) {
+        Field field;
+        if (!read_text(name, &field.name)) goto not_here;
+        if (IS_LITERAL(field.name, "Signature")) continue;
+        int without = PySet_GET_SIZE(left_out) ? PySet_Contains(left_out, name) : 0;
+        if (without < 0) return NULL;
+        if (without) continue;
+        if (!read_text(value, &field.value) || count == FIELDS_MAX || !put_sorted(fields, count, field)) goto not_here;
+        count++;
+    }
+    HmacKey key;
+    Sha1 text;
+    hmac_prepare(&key, PyBytes_AS_STRING(block));
+    hmac_start(&key, &text);
+    for (int i = 0; i < count; i++) sha1_add(&text, fields[i].value.at, fields[i].value.length);
+    sha1_add(&text, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body));
+    char digest[SHA1_BYTES], right[SIGNATURE_LENGTH];
+    hmac_end(&key, &text, digest);
+    put_signature(right, digest);
+    return PyUnicode_DecodeASCII(right, SIGNATURE_LENGTH, NULL);
+not_here:
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* --- a run's signer ------------------------------------------------------------------------------------- */
+
 int read_signer(PyObject *signer, Signer *read) {
     const char *block;
     Py_ssize_t length;

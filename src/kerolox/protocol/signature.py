@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
+
+from kerolox.compiled import compiled
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
@@ -39,34 +41,42 @@ class Signer(NamedTuple):
     def has_signed(self, fields: Mapping[str, str], body: bytes) -> bool:
         """Whether these fields carry this access key and the right signature. Without the allowances that
         :func:`verify` makes."""
-        given = fields.get(SIGNATURE, "").encode("utf-8", "replace")
         if fields.get(ACCESS_KEY, "").encode("utf-8", "replace") != self.access_key:
             return False
-        digest = hmac.digest(self.key, signed_text(fields) + body, "sha1")
-        return hmac.compare_digest(given, b64encode(digest))
+        return _same(fields.get(SIGNATURE, ""), _signature_of(fields, body, self.key, _NOTHING))
 
 
 def signer(access_key: str, secret_key: str) -> Signer:
+    return Signer(access_key.encode(), _key(secret_key))
+
+
+def _key(secret_key: str) -> bytes:
     key = secret_key.encode()
     if len(key) > _BLOCK_BYTES:
         key = hashlib.sha1(key).digest()
-    return Signer(access_key.encode(), key.ljust(_BLOCK_BYTES, b"\0"))
+    return key.ljust(_BLOCK_BYTES, b"\0")
 
 
 def signature(
     fields: Mapping[str, str], body: bytes | None, secret_key: str, left_out: frozenset[str] = _NOTHING
 ) -> str:
     """The signature of header fields and body. ``Signature`` itself is never part of it."""
-    text = signed_text(fields, left_out)
-    digest = hmac.digest(secret_key.encode(), text + body if body else text, "sha1")
-    return b64encode(digest).decode()
+    key, body = _key(secret_key), body or b""
+    # Every signed request passes here.
+    found = signature_of(fields, body, key, left_out) if type(fields) is dict else None
+    return _signature_of(fields, body, key, left_out) if found is None else found
 
 
-def signed_text(fields: Mapping[str, str], left_out: frozenset[str] = _NOTHING) -> bytes:
-    """What is signed before the body."""
+def _signature_of(fields: Mapping[str, str], body: bytes, key: bytes, left_out: frozenset[str]) -> str:
+    """The signature by a prepared key. The compiled one gives None for fields that it leaves to this one."""
     signed = [name for name in fields if name != SIGNATURE and name not in left_out]
     signed.sort(key=_code_units)
-    return "".join([fields[name] for name in signed]).encode("utf-8", "replace")
+    text = "".join([fields[name] for name in signed]).encode("utf-8", "replace")
+    return b64encode(hmac.digest(key, text + body, "sha1")).decode()
+
+
+signature_of: Callable[[dict[str, str], bytes, bytes, frozenset[str]], str | None]
+signature_of = compiled("signature_of", _signature_of)
 
 
 def sign(
@@ -99,7 +109,7 @@ def verify(fields: Mapping[str, str], body: bytes | None, secret_key: str, peer_
 
 
 def _same(given: str, right: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), right.encode())
+    return given.isascii() and hmac.compare_digest(given, right)
 
 
 def _code_units(name: str) -> bytes:
