@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side; those with Java processes one by one.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test check bench crash chaos partition simulate jepsen dledger spark soak attacks access-decisions fuzz sanitize pure peers peers-4x lock clean install
+.PHONY: demo test check bench crash chaos partition simulate jepsen dledger spark soak attack attacks access-decisions fuzz sanitize pure peers peers-4x lock clean install
 
 install: $(STAMP)
 
@@ -122,6 +122,11 @@ spark: $(STAMP)
 # Mixed load for minutes: whether memory, descriptors and delays stay bounded. `make soak MINUTES=60`.
 soak: $(STAMP)
 	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10) $(ARGS)
+
+# Every request code on every port, asked for in every way that must not work: unsigned, as somebody else, replayed, with
+# rights to other things, from elsewhere.
+attack: $(STAMP)
+	$(BIN)/python -m tests.attack --out docs/results/attack.json $(ARGS)
 
 # What an honest client feels while somebody sends what no honest one does, and the memory that takes.
 attacks: $(STAMP)

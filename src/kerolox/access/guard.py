@@ -101,13 +101,13 @@ class Guard:
             return False
         return True
 
-    def allows(self, asked: Request[Any]) -> bool:
-        """Whether who asks may do that. Its header has been read; None as header where there is no handler.
-        Refuses by itself."""
+    def allows(self, asked: Request[Any], *, served: bool = True) -> bool:
+        """Whether who asks may do that. Its header has been read, unless nobody here serves it: only users
+        that may do everything hear that. Refuses by itself."""
         try:
             self._check_admin(asked)
             if self._options.authorization and asked.code not in self._unauthorized:
-                self.check(asked, self._needs(asked))
+                self.check(asked, self._needs(asked, served))
         except (Refused, InvalidRequest, ProtocolError) as refused:
             self.audit.refused(asked, refused)
             asked.answer(Answer(code=refused.code, remark=str(refused)))
@@ -209,8 +209,8 @@ class Guard:
             raise NotKnown("nobody has signed it")
         return user
 
-    def _needs(self, asked: Request[Any]) -> list[Need]:
-        rule = self._rules.get(asked.code)
+    def _needs(self, asked: Request[Any], served: bool) -> list[Need]:
+        rule = self._rules.get(asked.code) if served else None
         user = self._user(asked.identity)
         if rule is None:
             if user.is_super:

@@ -41,8 +41,8 @@ class Guard(Protocol):
     def admits(self, asked: Request[Any], /) -> bool:
         """Whether somebody known asks, before anything of the request is read. Notes who it is."""
 
-    def allows(self, asked: Request[Any], /) -> bool:
-        """Whether that one may do what is asked. The header has been read."""
+    def allows(self, asked: Request[Any], /, *, served: bool = True) -> bool:
+        """Whether that one may do what is asked. The header has been read, unless nobody serves it."""
 
 
 class Handlers:
@@ -76,7 +76,7 @@ class Handlers:
             return
         route = self.routes.get(asked.code)
         if route is None:
-            if guard is not None and not guard.allows(asked):
+            if guard is not None and not guard.allows(asked, served=False):
                 return
             remark = f" request type {asked.code} ({request_name(asked.code)}) not supported"
             answer_it(asked, Answer(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))

@@ -1,0 +1,65 @@
+"""``make attack``: every request code on every port, asked for in every way that must not work."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from .story import Outcome, attack_all
+from .world import running_world
+
+
+async def run(seeds: list[int]) -> list[Outcome]:
+    found = []
+    for seed in seeds:
+        with tempfile.TemporaryDirectory(prefix="kerolox-attack-") as place:
+            async with running_world(Path(place)) as world:
+                found.append(
+                    await attack_all(world, seed=seed, progress=lambda text: print(text, flush=True))
+                )
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=1, help="each with servers of its own")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)
+    began_s = time.monotonic()
+    outcomes = asyncio.run(run([arguments.seed + number for number in range(arguments.rounds)]))
+    violations = [text for outcome in outcomes for text in outcome.violations]
+    result = {
+        "when": time.strftime("%Y-%m-%d"),
+        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "seconds": round(time.monotonic() - began_s),
+        "rounds": arguments.rounds,
+        "seed": arguments.seed,
+        "attempts": sum(outcome.attempts for outcome in outcomes),
+        "succeeded": len(violations),
+        "by_attack": dict(sum((outcome.by_attack for outcome in outcomes), type(outcomes[0].by_attack)())),
+        "by_listener": dict(
+            sum((outcome.by_listener for outcome in outcomes), type(outcomes[0].by_listener)())
+        ),
+        "answered_to_every_known_user": dict(
+            sum((outcome.for_everybody for outcome in outcomes), type(outcomes[0].for_everybody)())
+        ),
+    }
+    print(json.dumps(result, indent=2))
+    for text in violations[:50]:
+        print("WRONG:", text)
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

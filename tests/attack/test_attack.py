@@ -1,0 +1,40 @@
+"""Attacks on a part of the codes, and that one that gets through is found. ``make attack`` tries them all."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from kerolox.protocol.codes import RequestCode
+
+from .attackers import ATTACKS
+from .requests import CODES
+from .story import attack_all
+from .world import running_world
+
+# The messages themselves, users and settings; of the others each run of the gate tries the same few.
+ALWAYS = (
+    *(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE),
+    *(RequestCode.PULL_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.END_TRANSACTION),
+    *(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_USER, RequestCode.UPDATE_BROKER_CONFIG),
+)
+
+
+async def test_nobody_gets_through(tmp_path: Path) -> None:
+    some = random.Random(16).sample(CODES, 20)
+    async with running_world(tmp_path) as world:
+        outcome = await attack_all(world, seed=16, codes=(*ALWAYS, *some))
+    assert outcome.violations == []
+    assert outcome.attempts > 2000
+    assert len(outcome.by_attack) == len(ATTACKS)
+
+
+async def test_an_attack_that_succeeds_is_found(tmp_path: Path) -> None:
+    """A code that needs no signature here: the checker has to see what that lets in."""
+    sends = int(RequestCode.SEND_MESSAGE)
+    async with running_world(
+        tmp_path, unauthenticated_codes=str(sends), unauthorized_codes=str(sends)
+    ) as world:
+        outcome = await attack_all(world, seed=16, codes=(sends,), attacks=ATTACKS[:1])
+    assert any("unsigned: SEND_MESSAGE" in text for text in outcome.violations)
+    assert any("log changed" in text for text in outcome.violations)
