@@ -71,6 +71,7 @@ ROOMS = {
         "book_file audit failures signers",
         "guard",
         "server_access",
+        "plain",
     ),
     "controller": (
         "etcd_access options state requests",

@@ -20,6 +20,7 @@ class SmallView:
     """A server with a few topics and groups."""
 
     cluster = CLUSTER
+    dead_letters_are_topics = False
 
     def __init__(self, topics: tuple[str, ...] = (), groups: tuple[str, ...] = ()) -> None:
         self._topics = topics

@@ -21,6 +21,10 @@ class View(Protocol):
     @property
     def cluster(self) -> str: ...
 
+    @property
+    def dead_letters_are_topics(self) -> bool:
+        """Whether who reads ``%DLQ%group`` needs a right to that topic, and not to the group."""
+
     def has_topic(self, name: str) -> bool: ...
 
     def has_group(self, name: str) -> bool: ...
@@ -28,6 +32,8 @@ class View(Protocol):
 
 class ClusterView:
     """Of a server that has no topics and groups of its own."""
+
+    dead_letters_are_topics = False
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster

@@ -58,10 +58,10 @@ def topic(name: str, actions: frozenset[Action], view: View, of_group: str | Non
         yield group(owner, _of_group(actions))
         if normal:
             yield from topic(normal, actions, view)
-    elif name.startswith(DEAD_LETTER_PREFIX):
+    elif name.startswith(DEAD_LETTER_PREFIX) and not view.dead_letters_are_topics:
         wanted = SUB_OR_GET if actions & SUB else _of_group(actions)
         yield group(name.removeprefix(DEAD_LETTER_PREFIX), wanted)
-    elif name.startswith(TRACE_PREFIX):
+    elif name.startswith((DEAD_LETTER_PREFIX, TRACE_PREFIX)):
         yield Need(Resource(Kind.TOPIC, name), actions)
     else:
         yield _of_servers(actions, view)

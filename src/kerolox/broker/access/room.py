@@ -19,6 +19,8 @@ FILE = os.path.join("config", "access.json")
 class BrokerView:
     """What rules ask of the broker."""
 
+    dead_letters_are_topics = False
+
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
         self.topics: Topics | None = None

@@ -1,0 +1,216 @@
+"""The files of accounts: ``plain_acl.yml``, and those in the folder ``acl`` beside it.
+
+They are looked at every few seconds. What changed is read again, all of it or nothing: an edit that cannot be
+read leaves the accounts of before, and is told once. A file of the folder that is gone takes its accounts
+with it; ``plain_acl.yml`` is missed, for editors remove files before they write them anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from kerolox.access.plain.accounts import Account
+from kerolox.access.plain.addresses import Patterns
+from kerolox.access.plain.yaml_file import (
+    FILE_BYTES_MAX,
+    AclFile,
+    AclFileBroken,
+    Tree,
+    edited,
+    parse,
+)
+from kerolox.atomic_file import write_atomically
+from kerolox.clock import Clock, TimerHandle
+from kerolox.errors import KeroloxError
+from kerolox.unsaved import NotSaved
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0  # as RocketMQ
+FILES_MAX = 1000
+ENDINGS = (".yml", ".yaml")
+
+Stamp = tuple[int, int, int]
+
+
+class Accounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What all files say together."""
+
+    files: dict[str, AclFile] = {}  # by path
+    by_key: dict[str, Account] = {}
+    homes: dict[str, str] = {}  # the file of each account
+    white: Patterns = ()
+    stamps: dict[str, Stamp] = {}  # of the files as they were read
+
+
+class AclFiles:
+    """Reads, watches and changes the files. ``on_change`` is called when accounts have changed."""
+
+    def __init__(self, path: str, folder: str, clock: Clock) -> None:
+        self.path = os.path.abspath(path)
+        self.folder = os.path.abspath(folder)
+        self.accounts = Accounts()
+        self.on_change: list[Callable[[], None]] = []
+        self._clock = clock
+        self._changing = asyncio.Lock()
+        self._timer: TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._told = ""
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Raises AclFileBroken: also when there is no file at all."""
+        found = await asyncio.to_thread(self._read)
+        assert found is not None, "nothing was known before"
+        self._take(found)
+
+    def watch(self) -> None:
+        """Look now and then whether somebody has edited them."""
+        self._timer = self._clock.beat(LOOK_S, self._begin_look)
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _begin_look(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._look_and_go_on())
+
+    async def _look_and_go_on(self) -> None:
+        await self.look()
+        self.watch()
+
+    async def look(self) -> None:
+        """Read again what somebody has edited."""
+        try:
+            async with self._changing:
+                found = await asyncio.to_thread(self._read, self.accounts)
+                if found is not None:
+                    self._take(found)
+                    log.info("acl_read_again files=%d accounts=%d", len(found.files), len(found.by_key))
+                self._told = ""
+        except KeroloxError as error:
+            if self._told != str(error):  # told once
+                self._told = str(error)
+                log.warning("acl_not_read error=%r next='the accounts of before stay; mend it'", str(error))
+
+    def _read(self, known: Accounts | None = None) -> Accounts | None:
+        """Blocking. None: nothing has changed."""
+        paths = self._paths()
+        if self.path not in paths and (not paths or (known is not None and self.path in known.files)):
+            raise AclFileBroken(self.path, 0, f"there is no such file, and none in {self.folder}")
+        try:
+            stamps = {path: _stamp(path) for path in paths}
+            if known is not None and stamps == known.stamps:
+                return None
+            files = {}
+            for path in paths:
+                before = known.files.get(path) if known is not None else None
+                if before is not None and known is not None and known.stamps[path] == stamps[path]:
+                    files[path] = before
+                else:
+                    _warn_of_readers(path)
+                    files[path] = parse(_content(path), path)
+        except OSError as error:
+            raise AclFileBroken(str(error.filename), 0, f"it cannot be read: {error.strerror}") from error
+        return joined(files, stamps)
+
+    def _paths(self) -> list[str]:
+        """RocketMQ's order: of an account that two files name, the first counts."""
+        found = sorted(
+            str(path)
+            for path in Path(self.folder).rglob("*")
+            if path.suffix in ENDINGS and path.is_file() and str(path) != self.path
+        )
+        if len(found) > FILES_MAX:
+            raise AclFileBroken(self.folder, 0, f"{len(found)} files of accounts, at most are {FILES_MAX}")
+        return [*found, self.path] if os.path.isfile(self.path) else found
+
+    def _take(self, found: Accounts) -> None:
+        self.accounts = found
+        for tell in self.on_change:
+            tell()
+
+    # --- changing --------------------------------------------------------------------------------------
+
+    async def change(self, path: str, edit: Callable[[Tree], None]) -> None:
+        """Change one file by a function of what is in it: on disk before it counts, or not at all. Raises
+        what the function raises, AclFileBroken if the outcome could not be read, or NotSaved."""
+        async with self._changing:
+            now_ms = self._clock.wall_ms()
+
+            def rewrite() -> Accounts | None:
+                before = _content(path) if os.path.exists(path) else b""
+                write_atomically(path, edited(before, path, edit, now_ms), private=True)
+                return self._read(self.accounts)
+
+            try:
+                found = await asyncio.to_thread(rewrite)
+            except OSError as error:
+                raise NotSaved(path, error) from error
+            if found is not None:
+                self._take(found)
+
+
+def read_file(path: str) -> AclFile:
+    """What one file says. Blocking. Raises AclFileBroken."""
+    try:
+        return parse(_content(path), path)
+    except OSError as error:
+        raise AclFileBroken(path, 0, f"it cannot be read: {error.strerror}") from error
+
+
+def joined(files: dict[str, AclFile], stamps: dict[str, Stamp]) -> Accounts:
+    by_key: dict[str, Account] = {}
+    homes: dict[str, str] = {}
+    white: Patterns = ()
+    for path, file in files.items():
+        white += file.white
+        for key, account in file.accounts.items():
+            if key in by_key:
+                log.warning(
+                    "account_twice key=%r counts=%s passed_over=%s next='keep one of them'",
+                    key, homes[key], path,
+                )  # fmt: skip
+                continue
+            by_key[key], homes[key] = account, path
+            if any(pattern.is_everywhere for pattern in account.white):
+                log.warning(
+                    "account_unguarded key=%r path=%s next='its whiteRemoteAddress lets everybody in who "
+                    "names it, without a signature: name addresses'",
+                    key, path,
+                )  # fmt: skip
+    if any(pattern.is_everywhere for pattern in white):
+        log.warning(
+            "acl_unguarded next='globalWhiteRemoteAddresses lets everybody in, without a key: name addresses'"
+        )
+    return Accounts(files=files, by_key=by_key, homes=homes, white=white, stamps=stamps)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        data = file.read(FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise AclFileBroken(path, 0, f"it is larger than {FILE_BYTES_MAX} bytes")
+    return data
+
+
+def _stamp(path: str) -> Stamp:
+    stat = os.stat(path)
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+def _warn_of_readers(path: str) -> None:
+    mode = os.stat(path).st_mode & 0o777
+    if os.name == "posix" and mode & 0o077:
+        log.warning("acl_file_open path=%s mode=%o next='it holds secrets: chmod 600 %s'", path, mode, path)

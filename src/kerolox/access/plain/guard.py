@@ -1,0 +1,200 @@
+"""The guard of a broker with RocketMQ 4's accounts (``aclEnable``).
+
+It decides as RocketMQ 4 does for whoever uses it as it was meant, and closes what is open there:
+
+- what administers needs an account with ``admin: true``, all of it; RocketMQ knows seven such requests;
+- what needs nothing there needs what the rules of 5.3 say, as far as accounts can have it;
+- white lists stand for a signature, as documented, but never for the right to change accounts, and those of
+  an account not for an ``admin: true`` that it does not have;
+- strangers hear one text, whatever was wrong, and late when they fail often; secrets are compared in constant
+  time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kerolox.access.book import Book, User
+from kerolox.access.guard import NOT_KNOWN, Guard, address_of
+from kerolox.access.options import AccessOptions
+from kerolox.access.plain.accounts import Account
+from kerolox.access.plain.addresses import matches_any
+from kerolox.access.plain.files import AclFiles
+from kerolox.access.plain.needs import PlainView, is_for_any_account, permits
+from kerolox.access.resources import Action, Need, topic
+from kerolox.access.rules import Rules, View
+from kerolox.clock import Clock
+from kerolox.errors import InvalidRequest, ProtocolError, Refused
+from kerolox.front.caller import Caller
+from kerolox.front.requests import Answer, Request
+from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
+from kerolox.protocol.signature import ACCESS_KEY, UNIQUE_KEY_QUERY, UNSIGNED_QUERY_VERSION_MAX, verify
+
+# How RocketMQ 4 begins what it refuses, with SYSTEM_ERROR: its clients and tools know it by that.
+ACL_EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
+
+# What changes accounts, or tells of them: no address is enough for that (CVE-2024-23321).
+ABOUT_ACCOUNTS = frozenset({
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, RequestCode.DELETE_ACL_CONFIG,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
+})  # fmt: skip
+
+_WHITE = "acl_white"  # of a caller: the accounts that were asked, and whether its address needs none
+
+
+class Stranger(Refused):
+    """Nobody known has signed the request. ``why`` is for the log alone."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(ResponseCode.SYSTEM_ERROR, ACL_EXCEPTION + NOT_KNOWN)
+        self.why = why
+
+
+class NoPermission(Refused):
+    """An account may not do this."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(ResponseCode.SYSTEM_ERROR, ACL_EXCEPTION + why)
+
+
+class PlainGuard(Guard):
+    """Decides about the requests of a broker by its files of accounts."""
+
+    def __init__(
+        self, files: AclFiles, rules: Rules, view: View, options: AccessOptions, clock: Clock
+    ) -> None:
+        # A book of the accounts, for those who keep prepared keys of users.
+        super().__init__(Book(), rules, PlainView(view), options, clock)
+        self.files = files
+        own = options.own_credentials
+        self._own = None if own is None else Account(
+            access_key=own.access_key, secret_key=own.secret_key, admin=True
+        )  # fmt: skip
+        files.on_change.append(self._accounts_changed)
+        self._accounts_changed()
+
+    @property
+    def wants_signatures(self) -> bool:
+        return True
+
+    def account(self, key: str | None) -> Account | None:
+        """An account by its key. The servers' own is known, too, where the files have none of that name."""
+        found = self.files.accounts.by_key.get(key or "")
+        if found is None and self._own is not None and key == self._own.access_key:
+            return self._own
+        return found
+
+    # --- every request -------------------------------------------------------------------------------
+
+    def admits(self, asked: Request[Any]) -> bool:
+        if asked.code not in ABOUT_ACCOUNTS and self._is_white(asked.caller):
+            return True
+        try:
+            asked.identity = self._who(asked)
+        except Stranger as refused:
+            self.audit.not_known(asked, refused.why)
+            self.failures.refuse(asked, refused)
+            return False
+        return True
+
+    def allows(self, asked: Request[Any]) -> bool:
+        try:
+            self._check_admin(asked)
+            self._check_request(asked)
+        except (Refused, InvalidRequest, ProtocolError) as refused:
+            self.audit.refused(asked, refused)
+            asked.answer(Answer(code=refused.code, remark=str(refused)))
+            return False
+        return True
+
+    def check(self, asked: Request[Any], needs: Iterable[Need]) -> None:
+        if asked.identity is None and self._is_white(asked.caller):
+            self.audit.allowed(asked, "white address")
+            return
+        account = self._known(asked.identity)
+        if matches_any(account.white, address_of(asked.caller)):
+            self.audit.allowed(asked, "white address of the account")
+            return
+        for need in needs:
+            if not permits(account, need):
+                raise NoPermission(f"No permission for {need.resource}: accessKey={account.access_key}")
+            self.audit.allowed(asked, need)
+
+    def may_send(self, identity: str | None, caller: Caller, name: str) -> bool:
+        """White addresses are not asked for: what comes from there unsigned goes the slow way."""
+        account = self.account(identity)
+        return account is not None and permits(account, topic(name, Action.PUB))
+
+    # --- decisions -----------------------------------------------------------------------------------
+
+    def _who(self, asked: Request[Any]) -> str:
+        fields = asked.fields
+        key = fields.get(ACCESS_KEY)
+        if not key:
+            raise Stranger("no access key")
+        account = self.account(key)
+        if account is None:
+            raise Stranger("no such account")
+        by_address = matches_any(account.white, address_of(asked.caller))
+        if (asked.code in ABOUT_ACCOUNTS or not by_address) and not self._is_signed(asked, account):
+            raise Stranger("wrong signature")
+        return account.access_key
+
+    def _is_signed(self, asked: Request[Any], account: Account) -> bool:
+        fields, version = asked.fields, asked.ticket.version
+        if verify(fields, asked.body, account.secret_key, version):
+            return True
+        if UNIQUE_KEY_QUERY not in fields:
+            return False
+        # Releases differ in whether this field is signed, not all as their version says. It carries no right.
+        other = 0 if version > UNSIGNED_QUERY_VERSION_MAX else UNSIGNED_QUERY_VERSION_MAX + 1
+        return verify(fields, asked.body, account.secret_key, other)
+
+    def _check_request(self, asked: Request[Any]) -> None:
+        white = asked.identity is None and self._is_white(asked.caller)
+        if white and asked.code not in ABOUT_ACCOUNTS:
+            self.audit.allowed(asked, "white address")
+            return
+        account = self._known(asked.identity)
+        rule = self._rules.get(asked.code)
+        if rule is None or rule.administers or asked.code in ABOUT_ACCOUNTS:
+            if not account.admin:
+                raise NoPermission(
+                    f"Need admin permission for request code={asked.code}, but accessKey="
+                    f"{account.access_key} is not"
+                )
+            self.audit.allowed(asked, "admin")
+            return
+        if is_for_any_account(rule):
+            self.audit.allowed(asked, "any account")
+            return
+        needs = list(rule.needs(asked, self._view))
+        if not needs and not rule.for_everybody and not account.admin:
+            raise NoPermission(
+                f"No permission for {request_name(asked.code)}, which names nothing: "
+                f"accessKey={account.access_key}"
+            )
+        self.check(asked, needs)
+
+    def _known(self, identity: str | None) -> Account:
+        account = self.account(identity)
+        if account is None:
+            raise Stranger("nobody has signed it")  # its account has just been deleted
+        return account
+
+    def _is_white(self, caller: Caller) -> bool:
+        accounts = self.files.accounts
+        asked = caller.data.get(_WHITE)
+        if asked is None or asked[0] is not accounts:
+            asked = caller.data[_WHITE] = accounts, matches_any(accounts.white, address_of(caller))
+        return bool(asked[1])
+
+    def _accounts_changed(self) -> None:
+        found = dict(self.files.accounts.by_key)
+        if self._own is not None:
+            found.setdefault(self._own.access_key, self._own)
+        self.book.replace(
+            {key: User(key, account.secret_key, is_super=account.admin) for key, account in found.items()}, {}
+        )
