@@ -53,3 +53,11 @@ async def test_a_change_that_is_refused_lets_the_next_one_in(tmp_path: Path) -> 
     with pytest.raises(BookBroken):  # and what is there is not overwritten
         await file.change(lambda book: book.create_user(made("bob")))
     assert (tmp_path / "access.json").read_text() == "no book"
+
+
+async def test_a_look_at_the_file_finds_what_another_server_has_changed(tmp_path: Path) -> None:
+    first, second = await opened(tmp_path / "access.json"), await opened(tmp_path / "access.json")
+    await second.refresh()  # there is none yet
+    await first.change(lambda book: book.create_user(made("alice")))
+    await second.refresh()
+    assert list(second.book.users) == ["alice"]

@@ -75,15 +75,24 @@ class BookFile:
         """Look now and then whether somebody else has changed the file."""
         self._timer = self._clock.call_later(LOOK_S, self._look)
 
+    async def refresh(self) -> None:
+        """Look now whether somebody else has changed the file. Raises BookBroken."""
+        async with self._changing:
+            await self._read_changed()
+
+    async def _read_changed(self) -> bool:
+        found = await asyncio.to_thread(self._read, self._stamp) if self.path else None
+        if found is not None:
+            self._take(found)
+        return found is not None
+
     def _look(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._reload())
 
     async def _reload(self) -> None:
         try:
             async with self._changing:
-                found = await asyncio.to_thread(self._read, self._stamp)
-                if found is not None:
-                    self._take(found)
+                if await self._read_changed():
                     log.info("access_read_again path=%s users=%d", self.path, len(self.book.users))
                 self._told = ""
         except KeroloxError as error:
@@ -121,10 +130,7 @@ class BookFile:
         async with self._changing:
             alone = await asyncio.to_thread(lock_book, self.path) if self.path else None
             try:
-                if alone is not None:  # what another server has changed since is not undone
-                    found = await asyncio.to_thread(self._read, self._stamp)
-                    if found is not None:
-                        self._take(found)
+                await self._read_changed()  # what another server has changed since is not undone
                 draft = self.book.copy()
                 result = change(draft)
                 if draft.version:

@@ -76,13 +76,15 @@ class UserRequests:
         await self._change(request, delete, f"user {name!r} was deleted")
         return Answer()
 
-    def get_user(self, request: Request[headers.UserRequest]) -> Answer:
+    async def get_user(self, request: Request[headers.UserRequest]) -> Answer:
+        await self._file.refresh()
         user = self._book.users.get(_named(request.header.username))
         if user is None:
             return Answer()
         return Answer(body=user_body(user, with_password=self._is_super(request)).encode())
 
-    def list_users(self, request: Request[headers.ListUsersRequest]) -> Answer:
+    async def list_users(self, request: Request[headers.ListUsersRequest]) -> Answer:
+        await self._file.refresh()
         part = request.header.filter or ""
         shown = self._is_super(request)
         found = [
@@ -110,11 +112,13 @@ class UserRequests:
         )
         return Answer()
 
-    def get_rules(self, request: Request[headers.AclRequest]) -> Answer:
+    async def get_rules(self, request: Request[headers.AclRequest]) -> Answer:
+        await self._file.refresh()
         found = self._book.rules_body(request.header.subject or "")
         return Answer() if found is None else Answer(body=found.encode())
 
-    def list_rules(self, request: Request[headers.ListAclsRequest]) -> Answer:
+    async def list_rules(self, request: Request[headers.ListAclsRequest]) -> Answer:
+        await self._file.refresh()
         subject, resource = request.header.subject_filter or "", request.header.resource_filter or ""
         found = []
         for name in self._book.policies:

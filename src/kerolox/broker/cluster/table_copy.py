@@ -16,8 +16,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from kerolox.access.book import Book
+from kerolox.access.book import Book, User
 from kerolox.access.book_file import BookFile
+from kerolox.access.policies import Policies
 from kerolox.broker.cluster.remote_tables import RemoteTables
 from kerolox.broker.later.timers import Timers
 from kerolox.broker.leadership import LeaderAddress, Leadership
@@ -164,7 +165,7 @@ class TableCopy:
         if self._timers is not None:
             done.append(await take(leader, "timer metrics", remote.timer_metrics, self._timer_metrics))
         if self._access is not None:
-            done.append(await take(leader, "users and rules", remote.access, self._users))
+            done.append(await self._copy_users(leader, remote, self._access))
         self.passes += all(done)
 
     async def _copy_changes(self, leader: LeaderAddress, remote: RemoteTables) -> None:
@@ -284,12 +285,29 @@ class TableCopy:
             modes.replace(found.message_request_mode_map)
             await self._tables.mode_saver.saved()
 
-    async def _users(self, found: Book) -> None:
-        own = self._access
-        assert own is not None
-        if (found.users, found.policies) != (own.book.users, own.book.policies):
-            await own.change(lambda book: book.replace(found.users, found.policies))
-            log.info("users_copied users=%d", len(found.users))
+    async def _copy_users(self, leader: LeaderAddress, remote: RemoteTables, own: BookFile) -> bool:
+        """Servers of one machine may share a file: what somebody else writes while the leader is asked stays.
+        It may be what the leader itself learned after it answered."""
+        known: tuple[dict[str, User], dict[str, Policies]] | None = None
+
+        async def ask() -> Book:
+            nonlocal known
+            await own.refresh()
+            known = (own.book.users, own.book.policies)
+            return await remote.access()
+
+        async def use(found: Book) -> None:
+            if (found.users, found.policies) == (own.book.users, own.book.policies):
+                return
+
+            def replace(book: Book) -> None:
+                if (book.users, book.policies) == known:
+                    book.replace(found.users, found.policies)
+                    log.info("users_copied users=%d", len(found.users))
+
+            await own.change(replace)
+
+        return await self._take(leader, "users and rules", ask, use)
 
     async def _timer_metrics(self, found: TimerMetrics) -> None:
         table = self._tables.timer_counts
