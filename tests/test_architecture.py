@@ -68,7 +68,7 @@ ROOMS = {
         "policies rules",
         "book options",
         "needs",
-        "book_file audit failures signers",
+        "book_file audit failures signers explain",
         "guard",
         "server_access",
         "plain",

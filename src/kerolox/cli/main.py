@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from kerolox.cli import (
+    access,
     bench,
     broker,
     cluster,
@@ -59,6 +60,7 @@ app.command("nameserver", epilog=nameserver.EXAMPLE)(nameserver.serve)
 app.add_typer(broker.app, name="broker")
 app.add_typer(controller.app, name="controller")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(access.app, name="access")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")

@@ -1,0 +1,277 @@
+"""Where users and rules are: at brokers, or in the file of a server that does not run.
+
+Commands work on places. What is read is read from all of them, so that differences show; what is changed is
+changed at all of them, one after the other, and a change that did not reach all says which it reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+
+import typer
+
+from kerolox.cli.nameservers import run_admin
+from kerolox.cli.output import say
+from kerolox.errors import KeroloxError, OptionError, nearest
+
+if TYPE_CHECKING:
+    from kerolox.access.book import Book
+    from kerolox.client.admin.admin import Admin
+    from kerolox.protocol.bodies.access import Acl, User
+
+T = TypeVar("T")
+
+AddressOption = Annotated[
+    str | None, typer.Option("--address", "-b", help="At the broker there only.", metavar="HOST:PORT")
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", "-c", help="At all brokers of this cluster; else of all.", metavar="NAME"),
+]
+FileOption = Annotated[
+    Path | None,
+    typer.Option("--file", help="In this access.json, of a server that does not run.", metavar="FILE"),
+]
+
+
+class NotEverywhere(KeroloxError):
+    """A change reached some brokers, and not all."""
+
+
+class Place(Protocol):
+    """What :class:`kerolox.client.admin.access.BrokerAccess` does."""
+
+    name: str
+
+    async def users(self, part: str = "") -> list[User]: ...
+    async def user(self, name: str) -> User | None: ...
+    async def create_user(self, user: User) -> None: ...
+    async def update_user(self, user: User) -> None: ...
+    async def delete_user(self, name: str) -> None: ...
+    async def all_rules(self, user_part: str = "", resource_part: str = "") -> list[Acl]: ...
+    async def rules(self, user: str) -> Acl | None: ...
+    async def put_rules(self, user: str, rules: Acl) -> None: ...
+    async def delete_rules(
+        self, user: str, resource: str | None = None, policy_type: str | None = None
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Where:
+    """The options that say where."""
+
+    nameserver: str
+    address: str | None = None
+    cluster: str | None = None
+    file: Path | None = None
+
+    def run(self, work: Callable[[list[Place]], Coroutine[Any, Any, T]]) -> T:
+        """Run a command's work on the places that were named."""
+        from kerolox.net.loop import run
+
+        given = [one for one in (self.address, self.cluster, self.file) if one is not None]
+        if len(given) > 1:
+            raise OptionError("--file" if self.file else "--address", given[-1], "one place, not several")
+        if self.file is not None:
+            return run(work([FileAccess(self.file)]))
+
+        async def at_brokers(admin: Admin) -> T:
+            from kerolox.client.admin.access import BrokerAccess
+
+            addresses = [self.address] if self.address else await _brokers(admin, self.cluster)
+            return await work([BrokerAccess(admin, address) for address in addresses])
+
+        return run_admin(self.nameserver, at_brokers)
+
+
+async def _brokers(admin: Admin, cluster: str | None) -> list[str]:
+    """The brokers of a cluster, or all: masters first. Followers are told as well, as mqadmin does: those of
+    Apache do not copy users."""
+    masters = await admin.masters(cluster=cluster)  # says when there is no such cluster
+    info = await admin.cluster_info()
+    followers = {
+        address
+        for name in masters
+        for address in info.broker_addr_table[name].broker_addrs.values()
+        if address not in masters.values()
+    }
+    return [*masters.values(), *sorted(followers)]
+
+
+# --- reading and changing --------------------------------------------------------------------------------
+
+
+async def read_all(places: Sequence[Place], ask: Callable[[Place], Coroutine[Any, Any, T]]) -> dict[str, T]:
+    """What each place says, by its name. One that does not answer is told of; the first error is raised when
+    none does."""
+    found: dict[str, T] = {}
+    errors: list[tuple[str, KeroloxError]] = []
+    for place in places:
+        try:
+            found[place.name] = await ask(place)
+        except KeroloxError as error:
+            errors.append((place.name, error))
+    if not found and errors:
+        raise errors[0][1]
+    for name, why in errors:
+        say(f"{name} does not tell: {why}")
+    return found
+
+
+async def change_all(places: Sequence[Place], change: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
+    """Change each place. Raises NotEverywhere when some were changed before one failed."""
+    done: list[str] = []
+    for place in places:
+        try:
+            await change(place)
+        except KeroloxError as error:
+            if not done:
+                raise
+            left = [one.name for one in places if one.name not in done]
+            raise NotEverywhere(
+                f"done at {', '.join(done)}, and not at {', '.join(left)}: {error} Repeat it there with -b"
+            ) from error
+        done.append(place.name)
+
+
+async def known_user(places: Sequence[Place], name: str) -> dict[str, User]:
+    """The user as each place that knows it has it. Raises NotFound when none does."""
+    from kerolox.client.admin.admin import NotFound
+
+    found = await read_all(places, lambda place: place.user(name))
+    known = {at: user for at, user in found.items() if user is not None}
+    if not known:
+        others = await read_all(places, lambda place: place.users())
+        near = nearest(name, {one.username or "" for users in others.values() for one in users})
+        raise NotFound(f"there is no user {name!r} at {', '.join(found)}.{near}")
+    return known
+
+
+# --- files -----------------------------------------------------------------------------------------------
+
+
+class FileAccess:
+    """The file of a server, for when it does not run; a server that runs reads it again when it changed."""
+
+    def __init__(self, path: Path, *, new: bool = False) -> None:
+        self.name = str(path)
+        self._path = path
+        self._new = new
+
+    def _read(self) -> Book:
+        from kerolox.access.book import Book
+        from kerolox.access.book_file import BookBroken, decode_book
+
+        try:
+            return decode_book(self._path.read_bytes())
+        except FileNotFoundError:
+            if self._new:
+                return Book()
+            raise OptionError(
+                "--file", self.name, "an access.json that is there. Make one: kerolox access init"
+            ) from None
+        except KeroloxError as error:
+            raise BookBroken(self.name, error) from error
+
+    def _change(self, change: Callable[[Book], object]) -> None:
+        import os
+
+        from kerolox.access.book_file import lock_book, save_book
+
+        alone = lock_book(self.name)
+        try:
+            book = self._read()
+            change(book)
+            save_book(self.name, book)
+        finally:
+            os.close(alone)
+
+    async def users(self, part: str = "") -> list[User]:
+        from kerolox.access.book import user_body
+
+        found = self._read().users.values()
+        return [user_body(user, with_password=True) for user in found if part in user.name]
+
+    async def user(self, name: str) -> User | None:
+        from kerolox.access.book import user_body
+
+        found = self._read().users.get(name)
+        return None if found is None else user_body(found, with_password=True)
+
+    async def create_user(self, user: User) -> None:
+        self._change(lambda book: book.create_user(user))
+
+    async def update_user(self, user: User) -> None:
+        self._change(lambda book: book.update_user(user))
+
+    async def delete_user(self, name: str) -> None:
+        self._change(lambda book: book.delete_user(name))
+
+    async def all_rules(self, user_part: str = "", resource_part: str = "") -> list[Acl]:
+        from kerolox.client.admin.access import subject_of
+
+        book = self._read()
+        found = [
+            _about(book.rules_body(subject_of(name)), resource_part)
+            for name in book.policies
+            if user_part in subject_of(name)
+        ]
+        return [acl for acl in found if acl is not None]
+
+    async def rules(self, user: str) -> Acl | None:
+        from kerolox.client.admin.access import subject_of
+
+        return self._read().rules_body(subject_of(user))
+
+    async def put_rules(self, user: str, rules: Acl) -> None:
+        from kerolox.client.admin.access import subject_of
+
+        self._change(lambda book: book.merge_rules(subject_of(user), rules))
+
+    async def delete_rules(
+        self, user: str, resource: str | None = None, policy_type: str | None = None
+    ) -> None:
+        from kerolox.client.admin.access import subject_of
+
+        self._change(lambda book: book.delete_rules(subject_of(user), policy_type, resource))
+
+
+def _about(acl: Acl | None, resource: str) -> Acl | None:
+    """The entries whose resource contains a text; None if there are none."""
+    import msgspec
+
+    if acl is None:
+        return None
+    policies = tuple(
+        msgspec.structs.replace(policy, entries=entries)
+        for policy in acl.policies or ()
+        if (entries := tuple(one for one in policy.entries or () if resource in (one.resource or "")))
+    )
+    return msgspec.structs.replace(acl, policies=policies) if policies else None
+
+
+# --- one place or another --------------------------------------------------------------------------------
+
+
+def run_between(
+    source: str, target: str, work: Callable[[Place, Place], Coroutine[Any, Any, T]], nameserver: str
+) -> T:
+    """Run work on two places, each the address of a broker or a file."""
+    from kerolox.client.admin.access import BrokerAccess
+
+    if source == target:
+        raise OptionError("--to", target, f"another place than --from {source}")
+
+    def place(admin: Admin, text: str, new: bool) -> Place:
+        host, separator, port = text.rpartition(":")
+        if separator and host and port.isdigit() and "/" not in text:
+            return BrokerAccess(admin, text)
+        return FileAccess(Path(text), new=new)
+
+    async def both(admin: Admin) -> T:
+        return await work(place(admin, source, False), place(admin, target, True))
+
+    return run_admin(nameserver, both)

@@ -1,0 +1,277 @@
+"""``kerolox access policy``"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kerolox.cli.access_places import (
+    AddressOption,
+    ClusterOption,
+    FileOption,
+    Place,
+    Where,
+    change_all,
+    known_user,
+    read_all,
+    run_between,
+)
+from kerolox.cli.access_users import replace_rules
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.errors import OptionError, nearest
+
+if TYPE_CHECKING:
+    from kerolox.protocol.bodies.access import Acl
+
+app = typer.Typer(help="Rules: what users may do, and to what.", no_args_is_help=True)
+
+UserArgument = Annotated[str, typer.Argument(help="Name of the user.")]
+COLUMNS = ("user", "policy", "resource", "actions", "from", "decision", "at")
+KEYS = ("user", "policyType", "resource", "actions", "sourceIps", "decision", "at")
+
+
+class PolicyType(Enum):
+    CUSTOM = "Custom"
+    DEFAULT = "Default"
+
+
+PolicyOption = Annotated[
+    PolicyType,
+    typer.Option("--policy", help="Default is asked where no rule of Custom matches.", case_sensitive=False),
+]
+
+
+@app.command("list", epilog="Example: kerolox access policy list alice")
+@one_line_errors
+def list_rules(
+    user: Annotated[str, typer.Argument(help="Only those of this user.")] = "",
+    resource: Annotated[str, typer.Option(help="Only for resources whose text contains this.")] = "",
+    address: AddressOption = None,
+    cluster: ClusterOption = None,
+    file: FileOption = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """List rules, and where each holds."""
+    from kerolox.client.admin.access import subject_of
+    from kerolox.client.admin.admin import NotFound
+
+    async def work(places: list[Place]) -> dict[str, list[Acl]]:
+        if user:
+            await known_user(places, user)
+        found = await read_all(places, lambda place: place.all_rules(user, resource))
+        wanted = subject_of(user)  # others' names may contain this one
+        return {at: [acl for acl in acls if not user or acl.subject == wanted] for at, acls in found.items()}
+
+    found = Where(nameserver, address, cluster, file).run(work)
+    document = [
+        dict(zip(KEYS, (*content, at), strict=True)) for content, at in sorted(_by_content(found).items())
+    ]
+    whose = f" of {user}" if user else ""
+    about = f" for a resource with {resource!r} in its text" if resource else ""
+    if resource and not document:
+        raise NotFound(f"there are no rules{whose}{about} at {', '.join(found)}")
+    rows = [
+        (
+            *(row["user"], row["policyType"], row["resource"], ", ".join(row["actions"])),
+            *(", ".join(row["sourceIps"]) or "anywhere", row["decision"], ", ".join(row["at"])),
+        )
+        for row in document
+    ]
+    empty = f"there are no rules{whose} at {', '.join(found)}: what no rule allows is denied"
+    output(json).show(document, OutputTable(COLUMNS, rows, empty=empty))
+
+
+@app.command(
+    "set", epilog="Example: kerolox access policy set alice Topic:orders Group:shop-* --actions Pub,Sub"
+)
+@one_line_errors
+def set_rules(
+    user: UserArgument,
+    resources: Annotated[
+        list[str],
+        typer.Argument(help="Topic:, Group: or Cluster: with a name, a prefix* or *; or * for everything."),
+    ],
+    actions: Annotated[
+        str, typer.Option(help="Of Pub, Sub, Create, Update, Delete, Get, List and All, joined by commas.")
+    ],
+    deny: Annotated[bool, typer.Option("--deny", help="Forbid it, instead of allowing it.")] = False,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            help="Only from this address or network, as in 10.0.0.0/8; may be repeated.",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    policy: PolicyOption = PolicyType.CUSTOM,
+    address: AddressOption = None,
+    cluster: ClusterOption = None,
+    file: FileOption = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Allow or forbid a user some actions. A rule for the same resource is replaced; the others stay."""
+    from kerolox.access.policies import entry_body, parse_entry
+    from kerolox.client.admin.access import subject_of
+    from kerolox.protocol.bodies.access import Acl, AclEntry, AclPolicy
+
+    wanted = [one.strip() for one in actions.split(",") if one.strip()]
+    # What is wrong with it is told here: Apache's brokers drop actions they do not know.
+    entries = [
+        parse_entry(
+            AclEntry(
+                actions=tuple(wanted),
+                decision="Deny" if deny else "Allow",
+                resource=resource,
+                source_ips=tuple(sources or ()) or None,
+            )
+        )
+        for resource in resources
+    ]
+    body = Acl(
+        policies=(AclPolicy(entries=tuple(map(entry_body, entries)), policy_type=policy.value),),
+        subject=subject_of(user),
+    )
+
+    async def work(places: list[Place]) -> list[str]:
+        known = await known_user(places, user)
+        chosen = [one for one in places if one.name in known]
+        await change_all(chosen, lambda place: place.put_rules(user, body))
+        return list(known)
+
+    places = Where(nameserver, address, cluster, file).run(work)
+    out = output(json)
+    for entry in entries:
+        out.note(f"{user}: {entry}, at {', '.join(places)}")
+    if json:
+        import msgspec
+
+        out.show({"user": user, "policies": msgspec.to_builtins(body.policies), "at": places})
+
+
+@app.command("delete", epilog="Example: kerolox access policy delete alice Topic:orders")
+@one_line_errors
+def delete(
+    user: UserArgument,
+    resources: Annotated[
+        list[str] | None, typer.Argument(help="The rules for these resources, written as they are listed.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All rules of the user.")] = False,
+    policy: PolicyOption = PolicyType.CUSTOM,
+    address: AddressOption = None,
+    cluster: ClusterOption = None,
+    file: FileOption = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Delete rules of a user."""
+    from kerolox.access.resources import parse_pattern
+
+    if bool(resources) == everything:
+        raise OptionError("--all", everything, "either resources or --all")
+    wanted = [str(parse_pattern(text)) for text in resources or ()]
+
+    async def work(places: list[Place]) -> list[str]:
+        known = await known_user(places, user)
+        chosen = [one for one in places if one.name in known]
+        await _check_there(chosen, user, policy, wanted)
+
+        async def change(place: Place) -> None:
+            if await place.rules(user) is None:
+                return  # brokers that share a file: the first has deleted them
+            for resource in wanted or (None,):
+                await place.delete_rules(user, resource, policy.value if resource else None)
+
+        await change_all(chosen, change)
+        return list(known)
+
+    places = Where(nameserver, address, cluster, file).run(work)
+    out = output(json)
+    out.note(
+        f"the rules of {user} for {', '.join(wanted) or 'everything'} are deleted at {', '.join(places)}"
+    )
+    if json:
+        out.show({"user": user, "resources": wanted or None, "at": places})
+
+
+async def _check_there(places: list[Place], user: str, policy: PolicyType, wanted: list[str]) -> None:
+    """Raises NotFound when a rule that is to be deleted is nowhere."""
+    from kerolox.client.admin.admin import NotFound
+
+    found = await read_all(places, lambda place: place.rules(user))
+    known = {
+        entry.resource or ""
+        for acl in found.values()
+        for one in (acl.policies if acl is not None else None) or ()
+        if not wanted or (one.policy_type or "Custom") == policy.value
+        for entry in one.entries or ()
+    }
+    if not known and not wanted:
+        raise NotFound(f"{user} has no rules at {', '.join(found)}")
+    for resource in wanted:
+        if resource not in known:
+            near = nearest(resource, known)
+            raise NotFound(
+                f"{user} has no {policy.value} rule for {resource} at {', '.join(found)}; it has some for: "
+                f"{', '.join(sorted(known)) or 'nothing'}.{near}"
+            )
+
+
+@app.command(
+    "copy", epilog="Example: kerolox access policy copy alice --from 10.0.0.1:10911 --to 10.0.0.2:10911"
+)
+@one_line_errors
+def copy(
+    source: Annotated[str, typer.Option("--from", help="A broker's address, or a file.", metavar="PLACE")],
+    target: Annotated[str, typer.Option("--to", help="A broker's address, or a file.", metavar="PLACE")],
+    users: Annotated[list[str] | None, typer.Argument(help="Of these users; of all without.")] = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Copy rules from one place to another, in place of those that the users have there. The users must be
+    there."""
+
+    async def work(origin: Place, place: Place) -> list[str]:
+        from kerolox.client.admin.access import SUBJECT_PREFIX
+
+        for user in users or ():
+            await known_user([origin], user)
+        names = users or [
+            (acl.subject or "").removeprefix(SUBJECT_PREFIX) for acl in await origin.all_rules()
+        ]
+        for user in names:
+            await known_user([place], user)
+        for user in names:
+            await replace_rules(origin, place, user)
+        return list(names)
+
+    copied = run_between(source, target, work, nameserver)
+    out = output(json)
+    out.note(f"rules of {', '.join(copied) or 'nobody'} copied from {source} to {target}")
+    if json:
+        out.show({"users": copied, "from": source, "to": target})
+
+
+def _by_content(found: dict[str, list[Acl]]) -> dict[tuple[Any, ...], list[str]]:
+    """A rule → where it holds."""
+    from kerolox.client.admin.access import SUBJECT_PREFIX
+
+    rules: dict[tuple[Any, ...], list[str]] = {}
+    for at, acls in found.items():
+        for acl in acls:
+            for policy in acl.policies or ():
+                for entry in policy.entries or ():
+                    content = (
+                        (acl.subject or "").removeprefix(SUBJECT_PREFIX),
+                        policy.policy_type or "Custom",
+                        entry.resource or "",
+                        tuple(entry.actions or ()),
+                        tuple(entry.source_ips or ()),
+                        entry.decision or "",
+                    )
+                    rules.setdefault(content, []).append(at)
+    return rules

@@ -1,0 +1,334 @@
+"""``kerolox access user``"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kerolox.cli.access_places import (
+    AddressOption,
+    ClusterOption,
+    FileOption,
+    Place,
+    Where,
+    change_all,
+    known_user,
+    read_all,
+    run_between,
+)
+from kerolox.cli.access_secrets import (
+    ClientFile,
+    ClientFileOption,
+    GenerateOption,
+    ShowSecretOption,
+    StdinOption,
+    ask_password,
+)
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.errors import KeroloxError, OptionError, RequestFailed
+
+if TYPE_CHECKING:
+    from kerolox.protocol.bodies.access import User
+
+app = typer.Typer(help="Users: who may sign requests.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(help="Name of the user: its access key.")]
+COLUMNS = ("user", "type", "status", "at")
+
+
+class UserType(Enum):
+    SUPER = "Super"
+    NORMAL = "Normal"
+
+
+TypeOption = Annotated[
+    UserType | None,
+    typer.Option(
+        "--type", help="Super: may do everything. Normal: what its rules say.", case_sensitive=False
+    ),
+]
+
+
+@app.command("list", epilog="Example: kerolox access user list -b 127.0.0.1:10911")
+@one_line_errors
+def list_users(
+    part: Annotated[str, typer.Argument(help="Only those whose name contains this.")] = "",
+    address: AddressOption = None,
+    cluster: ClusterOption = None,
+    file: FileOption = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """List users, and where each is known. Never their passwords."""
+    from kerolox.client.admin.admin import NotFound
+
+    async def work(places: list[Place]) -> dict[str, list[User]]:
+        return await read_all(places, lambda place: place.users(part))
+
+    found = Where(nameserver, address, cluster, file).run(work)
+    document = [
+        {**dict(zip(("username", "userType", "userStatus"), user, strict=True)), "at": at}
+        for user, at in sorted(_by_content(found).items())
+    ]
+    if part and not document:
+        raise NotFound(f"there is no user with {part!r} in its name at {', '.join(found)}")
+    rows = [(*list(row.values())[:3], ", ".join(row["at"])) for row in document]
+    empty = f"there are no users at {', '.join(found)}; make one: kerolox access user create NAME --generate"
+    output(json).show(document, OutputTable(COLUMNS, rows, empty=empty))
+
+
+@app.command("create", epilog="Example: kerolox access user create alice --generate --client-file alice.yml")
+@one_line_errors
+def create(
+    name: NameArgument,
+    type: TypeOption = UserType.NORMAL,
+    password_stdin: StdinOption = False,
+    generate: GenerateOption = False,
+    client_file: ClientFileOption = None,
+    show_secret: ShowSecretOption = False,
+    address: AddressOption = None,
+    cluster: ClusterOption = None,
+    file: FileOption = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Create a user. The password is asked for, unless it is generated or comes from stdin."""
+    from kerolox.client.admin.admin import AlreadyThere
+    from kerolox.protocol.bodies.access import User
+
+    password = ask_password(name, from_stdin=password_stdin, generate=generate)
+    kind = type or UserType.NORMAL
+    user = User(username=name, password=password, user_type=kind.value, user_status="enable")
+
+    async def work(places: list[Place]) -> list[str]:
+        there = await read_all(places, lambda place: place.user(name))
+        known = sorted(at for at, one in there.items() if one is not None)
+        if known:
+            raise AlreadyThere(
+                f"user {name!r} is at {', '.join(known)} already: kerolox access user update; to make the "
+                "same one elsewhere: kerolox access user copy"
+            )
+        await change_all(places, lambda place: _create(place, user, places[0]))
+        return [place.name for place in places]
+
+    keys = _keys_kept(name, password, generate, client_file, show_secret)
+    places = _with_keys(keys, lambda: Where(nameserver, address, cluster, file).run(work))
+    _say_done(f"user {name} is created", user, places, keys, show_secret, json)
+
+
+async def _create(place: Place, user: User, first: Place) -> None:
+    """Brokers that share a file, or copy users from another, know it as soon as the first does."""
+    try:
+        await place.create_user(user)
+    except RequestFailed:
+        if place is first or await place.user(user.username or "") is None:
+            raise
+        await place.update_user(user)
+
+
+@app.command("update", epilog="Example: kerolox access user update alice --generate --client-file alice.yml")
+@one_line_errors
+def update(
+    name: NameArgument,
+    password: Annotated[bool, typer.Option("--password", help="Ask for a new password.")] = False,
+    password_stdin: StdinOption = False,
+    generate: GenerateOption = False,
+    client_file: ClientFileOption = None,
+    show_secret: ShowSecretOption = False,
+    type: TypeOption = None,
+    enabled: Annotated[
+        bool | None, typer.Option("--enable/--disable", help="Whether what it signs is let in.")
+    ] = None,
+    address: AddressOption = None,
+    cluster: ClusterOption = None,
+    file: FileOption = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Change a user where it is known: its password, its type, or whether it is let in. What is not named
+    stays as it is."""
+    from kerolox.protocol.bodies.access import User
+
+    changes_password = password or password_stdin or generate
+    if not changes_password and type is None and enabled is None:
+        raise OptionError(
+            "--password", False, "something to change: --password, --generate, --type, --enable or --disable"
+        )
+    secret = ask_password(name, from_stdin=password_stdin, generate=generate) if changes_password else None
+    user = User(
+        username=name,
+        password=secret,
+        user_type=None if type is None else type.value,
+        user_status=None if enabled is None else ("enable" if enabled else "disable"),
+    )
+
+    async def work(places: list[Place]) -> list[str]:
+        known = await known_user(places, name)
+        await change_all([one for one in places if one.name in known], lambda place: place.update_user(user))
+        return list(known)
+
+    keys = _keys_kept(name, secret or "", generate, client_file, show_secret)
+    places = _with_keys(keys, lambda: Where(nameserver, address, cluster, file).run(work))
+    _say_done(f"user {name} is changed", user, places, keys, show_secret, json)
+
+
+@app.command("delete", epilog="Example: kerolox access user delete alice --yes")
+@one_line_errors
+def delete(
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    address: AddressOption = None,
+    cluster: ClusterOption = None,
+    file: FileOption = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Delete a user with its rules. Nothing it signs is let in from then on."""
+    if not yes:
+        typer.confirm(f"Delete user {name} and its rules?", abort=True, err=True)
+
+    async def work(places: list[Place]) -> list[str]:
+        known = await known_user(places, name)
+        await change_all([one for one in places if one.name in known], lambda place: place.delete_user(name))
+        return list(known)
+
+    places = Where(nameserver, address, cluster, file).run(work)
+    out = output(json)
+    out.note(f"user {name} is deleted at {', '.join(places)}")
+    if json:
+        out.show({"username": name, "at": places})
+
+
+@app.command("copy", epilog="Example: kerolox access user copy --from 10.0.0.1:10911 --to access.json")
+@one_line_errors
+def copy(
+    source: Annotated[str, typer.Option("--from", help="A broker's address, or a file.", metavar="PLACE")],
+    target: Annotated[
+        str, typer.Option("--to", help="A broker's address, or a file, made if not there.", metavar="PLACE")
+    ],
+    names: Annotated[list[str] | None, typer.Argument(help="These users; all without.")] = None,
+    policies: Annotated[
+        bool, typer.Option("--policies", help="With their rules, in place of those they have there.")
+    ] = False,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Copy users with their passwords from one place to another: made there, or made the same. Brokers tell
+    passwords to Super users alone."""
+
+    async def work(origin: Place, place: Place) -> list[str]:
+        users = [
+            user
+            for user in await origin.users()
+            if user.username and user.username in (names or [user.username])
+        ]
+        for name in names or ():
+            if name not in {user.username for user in users}:
+                await known_user([origin], name)  # says what there is
+        await _check_passwords(origin, users)
+        for user in users:
+            known = await place.user(user.username or "")
+            await (place.create_user if known is None else place.update_user)(user)
+            if policies:
+                await replace_rules(origin, place, user.username or "")
+        return [user.username or "" for user in users]
+
+    copied = run_between(source, target, work, nameserver)
+    out = output(json)
+    out.note(f"{len(copied)} users copied from {source} to {target}: {', '.join(copied) or 'there are none'}")
+    if json:
+        out.show({"users": copied, "from": source, "to": target})
+
+
+async def replace_rules(origin: Place, place: Place, name: str) -> None:
+    """Give a user the rules it has elsewhere, and no others."""
+    rules = await origin.rules(name)
+    if await place.rules(name) is not None:
+        await place.delete_rules(name)
+    if rules is not None and rules.policies:
+        await place.put_rules(name, rules)
+
+
+async def _check_passwords(origin: Place, users: Sequence[User]) -> None:
+    hidden = [user.username or "" for user in users if not user.password]
+    if hidden:
+        raise KeroloxError(
+            f"{origin.name} does not tell the password of {', '.join(hidden)}: passwords are told to Super "
+            "users alone. Set KEROLOX_ACCESS_KEY and KEROLOX_SECRET_KEY to the keys of one"
+        )
+
+
+# --- keys ------------------------------------------------------------------------------------------------
+
+
+def _keys_kept(name: str, password: str, generated: bool, path: Path | None, show: bool) -> ClientFile | None:
+    """Where the password will be kept, if anywhere: one that was made must be somewhere."""
+    if path is None and generated and not show:
+        path = Path(f"{name}.yml")
+        if path.name != str(path) or name in (".", ".."):
+            raise OptionError("--client-file", None, f"a file: {name!r} is no name for one")
+    if path is None:
+        return None
+    if not password:
+        raise OptionError(
+            "--client-file", str(path), "a new password: --generate, --password or --password-stdin"
+        )
+    return ClientFile(path, name, password)
+
+
+def _with_keys(keys: ClientFile | None, work: Any) -> list[str]:
+    """Do the work, and keep the keys if it was done, at some places at least."""
+    from kerolox.cli.access_places import NotEverywhere
+
+    try:
+        done: list[str] = work()
+    except NotEverywhere:
+        if keys is not None:
+            keys.keep()
+        raise
+    except BaseException:
+        if keys is not None:
+            keys.drop()
+        raise
+    if keys is not None:
+        keys.keep()
+    return done
+
+
+def _say_done(
+    what: str, user: User, places: list[str], keys: ClientFile | None, show: bool, json: bool
+) -> None:
+    out = output(json)
+    out.note(f"{what} at {', '.join(places)}")
+    if keys is not None:
+        out.note(f"its keys are in {keys.path}: export KEROLOX_KEYS_FILE={keys.path}")
+    if show and user.password:
+        out.note(f"its password is {user.password}")
+    if user.user_type == "Normal":
+        out.note(f"it may do what its rules say: kerolox access policy set {user.username} --help")
+    if json:
+        document: dict[str, Any] = {
+            "username": user.username,
+            "userType": user.user_type,
+            "userStatus": user.user_status,
+            "at": places,
+            "clientFile": None if keys is None else str(keys.path),
+        }
+        if show and user.password:
+            document["password"] = user.password
+        out.show(document)
+
+
+def _by_content(found: dict[str, list[User]]) -> dict[tuple[str, str, str], list[str]]:
+    """Name, type and status → where it is so."""
+    users: dict[tuple[str, str, str], list[str]] = {}
+    for at, listed in found.items():
+        for user in listed:
+            content = (user.username or "", user.user_type or "", user.user_status or "")
+            users.setdefault(content, []).append(at)
+    return users

@@ -1,0 +1,79 @@
+"""Users and their rules at one broker, over the wire (RocketMQ 5.3). Works with Apache's brokers as well."""
+
+from __future__ import annotations
+
+from kerolox.client.admin.admin import Admin
+from kerolox.protocol.bodies.access import Acl, User
+from kerolox.protocol.bodies.body import decode_list
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.headers import auth as headers
+
+SUBJECT_PREFIX = "User:"
+
+
+def subject_of(user: str) -> str:
+    return SUBJECT_PREFIX + user
+
+
+class BrokerAccess:
+    """What a broker knows of users and rules. It tells passwords to Super users alone."""
+
+    def __init__(self, admin: Admin, address: str) -> None:
+        self._admin = admin
+        self.name = address
+
+    # --- users ---------------------------------------------------------------------------------------
+
+    async def users(self, part: str = "") -> list[User]:
+        """Those whose name contains this."""
+        asked = headers.ListUsersRequest(filter=part or None)
+        answer = await self._admin.ask(self.name, RequestCode.AUTH_LIST_USER, asked)
+        return decode_list(answer.body, User) if answer.body else []
+
+    async def user(self, name: str) -> User | None:
+        asked = headers.UserRequest(username=name)
+        answer = await self._admin.ask(self.name, RequestCode.AUTH_GET_USER, asked)
+        return User.decode(answer.body) if answer.body else None
+
+    async def create_user(self, user: User) -> None:
+        await self._put_user(RequestCode.AUTH_CREATE_USER, user)
+
+    async def update_user(self, user: User) -> None:
+        """What is None stays as it is."""
+        await self._put_user(RequestCode.AUTH_UPDATE_USER, user)
+
+    async def _put_user(self, code: int, user: User) -> None:
+        asked = headers.UserRequest(username=user.username)
+        await self._admin.ask(self.name, code, asked, user.encode())
+
+    async def delete_user(self, name: str) -> None:
+        """With its rules."""
+        asked = headers.UserRequest(username=name)
+        await self._admin.ask(self.name, RequestCode.AUTH_DELETE_USER, asked)
+
+    # --- rules ---------------------------------------------------------------------------------------
+
+    async def all_rules(self, user_part: str = "", resource_part: str = "") -> list[Acl]:
+        """Of all users whose name contains this, those for resources whose text contains that."""
+        asked = headers.ListAclsRequest(
+            subject_filter=user_part or None, resource_filter=resource_part or None
+        )
+        answer = await self._admin.ask(self.name, RequestCode.AUTH_LIST_ACL, asked)
+        return decode_list(answer.body, Acl) if answer.body else []
+
+    async def rules(self, user: str) -> Acl | None:
+        asked = headers.AclRequest(subject=subject_of(user))
+        answer = await self._admin.ask(self.name, RequestCode.AUTH_GET_ACL, asked)
+        return Acl.decode(answer.body) if answer.body else None
+
+    async def put_rules(self, user: str, rules: Acl) -> None:
+        """Each entry takes the place of the one for the same resource; the others stay."""
+        asked = headers.AclRequest(subject=subject_of(user))
+        await self._admin.ask(self.name, RequestCode.AUTH_UPDATE_ACL, asked, rules.encode())
+
+    async def delete_rules(
+        self, user: str, resource: str | None = None, policy_type: str | None = None
+    ) -> None:
+        """The one for a resource, or without one all."""
+        asked = headers.DeleteAclRequest(subject=subject_of(user), policy_type=policy_type, resource=resource)
+        await self._admin.ask(self.name, RequestCode.AUTH_DELETE_ACL, asked)
