@@ -30,7 +30,7 @@ from kerolox.protocol.signature import ACCESS_KEY, Signer, verify
 
 log = logging.getLogger(__name__)
 
-_SIGNED_BY = "signed_by"  # of a caller: who has signed what came last from it
+SIGNED_BY = "signed_by"  # of a caller: who has signed what came last from it
 
 # One text for everything that may be wrong with a signature: it tells nobody which users there are.
 NOT_KNOWN = (
@@ -94,7 +94,7 @@ class Guard:
         if not self._options.authentication or asked.code in self._unauthenticated:
             return True
         try:
-            asked.caller.data[_SIGNED_BY] = asked.identity = self._who(asked)
+            asked.caller.data[SIGNED_BY] = asked.identity = self._who(asked)
         except NotKnown as refused:
             self.audit.not_known(asked, refused.why)
             self.failures.refuse(asked, refused)
@@ -165,7 +165,7 @@ class Guard:
     def signer_of(self, caller: Caller) -> Signer | None:
         """Who has signed what came last from a caller; None while nobody has. It says whose signature to
         look for next, no more: callers may carry requests of many users, and all of them are verified."""
-        return self._signers.of(caller.data.get(_SIGNED_BY))
+        return self._signers.of(caller.data.get(SIGNED_BY))
 
     def may_send(self, identity: str | None, caller: Caller, name: str) -> bool:
         """Whether plain messages of a user to a topic need no further look, until the book or the options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,7 @@ from kerolox.protocol.headers.admin import UpdateBrokerConfigRequest
 from kerolox.protocol.headers.offset import ResetOffsetRequest
 from kerolox.protocol.headers.query import QueryMessageRequest, ViewMessageRequest
 from kerolox.protocol.headers.send import SendRequestV2
+from kerolox.protocol.reserved import HALF_TOPIC
 from kerolox.protocol.signature import UNIQUE_KEY_QUERY, sign
 from kerolox.testing.clock import ManualClock
 from tests.access.needs_kit import EMPTY, asked
@@ -92,7 +93,7 @@ async def ask(tmp_path: Path) -> Asking:
     files = AclFiles(str(path), str(tmp_path / "acl"), ManualClock())
     await files.load()
     own = '{"accessKey": "inner", "secretKey": "the servers\' own"}'
-    options = AccessOptions(inner_credentials=own, audit=Audit.ALL)
+    options = AccessOptions(inner_credentials=own)
     return Asking(PlainGuard(files, BROKER, EMPTY, options, ManualClock()))
 
 
@@ -192,6 +193,19 @@ def test_what_handlers_find_later(ask: Asking) -> None:
     ask.guard.check(ask.request, [Need(Resource(Kind.TOPIC, "in"), SUB)])
     with pytest.raises(NoPermission, match="Topic:out"):
         ask.guard.check(ask.request, [Need(Resource(Kind.TOPIC, "out"), SUB)])
+    ask.guard.check_reading(ask.request, "in")
+    ask.guard.check_ending(ask.request, "out")
+    # Who may not have it does not hear whether it is there.
+    with pytest.raises(NoPermission) as for_others:
+        ask.guard.check_reading(ask.request, "out")
+    with pytest.raises(NoPermission) as not_there:
+        ask.guard.check_reading(ask.request, None)
+    assert str(for_others.value) == str(not_there.value)
+    with pytest.raises(NoPermission):
+        ask.guard.check_ending(ask.request, "in")
+    assert ask(Code.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=0), key="rocketmq2") == ""
+    ask.guard.check_reading(ask.request, None)
+    ask.guard.check_reading(ask.request, "out")
 
 
 def test_runs_of_plain_sends(ask: Asking) -> None:
@@ -199,7 +213,15 @@ def test_runs_of_plain_sends(ask: Asking) -> None:
     assert ask.guard.may_send("rocketmq1", caller, "out")
     assert not ask.guard.may_send("rocketmq1", caller, "in")
     assert ask.guard.may_send("rocketmq2", caller, "in")
+    assert ask.guard.may_send("rocketmq1", caller, "%RETRY%any")
+    assert not ask.guard.may_send("rocketmq1", caller, HALF_TOPIC)
+    assert ask.guard.signer_of(caller) is None
     assert not ask.guard.may_send(None, caller, "out")
+    assert ask.guard.may_publish(None, caller, "out")  # for who asks one by one
+    assert not ask.guard.may_publish(None, cast(Any, Caller(ELSEWHERE)), "out")
+    assert ask(Code.SEND_MESSAGE_V2, send(), key="rocketmq1") == ""
+    found = ask.guard.signer_of(ask.request.caller)
+    assert found is not None
     assert {name: user.password for name, user in ask.guard.book.users.items()} == SECRETS
 
 
@@ -218,6 +240,8 @@ async def test_edits_count_at_once(ask: Asking) -> None:
 
 def test_the_log_has_decisions_and_no_secrets(ask: Asking, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
+    ask.guard._options.audit = Audit.ALL
+    assert not ask.guard.may_send("rocketmq1", cast(Any, Caller(ELSEWHERE)), "out")
     ask(Code.SEND_MESSAGE_V2, send(), key="rocketmq1")
     ask(Code.SEND_MESSAGE_V2, send("in"), key="rocketmq1")
     ask(Code.SEND_MESSAGE_V2, send(), key="rocketmq1", secret="wrong")
