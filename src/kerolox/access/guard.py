@@ -39,6 +39,9 @@ NOT_KNOWN = (
 )
 
 
+_NOBODYS_SECRET = "nobody has this one, for nobody has signed with it"
+
+
 class NotKnown(Refused):
     """The request is not signed by a known user. ``why`` is for the log alone."""
 
@@ -195,9 +198,12 @@ class Guard:
         if not name:
             raise NotKnown("no access key")
         user = self.book.users.get(name)
+        # Also of a user that does not exist: how long a refusal takes must not tell which.
+        secret = _NOBODYS_SECRET if user is None else user.password
+        is_signed = verify(fields, asked.body, secret, asked.ticket.version)
         if user is None:
             raise NotKnown("no such user")
-        if not verify(fields, asked.body, user.password, asked.ticket.version):
+        if not is_signed:
             raise NotKnown("wrong signature")
         if not user.is_enabled:
             raise NotKnown("the user is disabled")
