@@ -22,6 +22,7 @@ Network: TypeAlias = "ipaddress.IPv4Network | ipaddress.IPv6Network"
 
 ENTRIES_MAX = 1000  # of one user
 SOURCES_MAX = 256  # of one entry
+_MAPPED_BITS = 96  # before an IPv4 address that is written as one of IPv6
 
 
 class PolicyType(enum.Enum):
@@ -108,10 +109,16 @@ def parse_policy_type(text: str | None) -> PolicyType:
 
 
 def parse_source(text: str) -> Network:
+    """An address or a network. That of IPv4 written as IPv6 is that of IPv4: so are those who ask (see
+    ``guard.address_of``), or a rule that denies would meet nobody."""
     try:
-        return ipaddress.ip_network(text.strip(), strict=False)
+        found = ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
         raise InvalidRequest(f"{text!r} is no address: write 10.0.0.9, 10.0.0.0/8 or fe80::/10") from None
+    mapped = found.network_address.ipv4_mapped if isinstance(found, ipaddress.IPv6Network) else None
+    if mapped is None or found.prefixlen < _MAPPED_BITS:
+        return found
+    return ipaddress.ip_network((int(mapped), found.prefixlen - _MAPPED_BITS))
 
 
 def parse_entry(body: bodies.AclEntry) -> Entry:
