@@ -85,7 +85,7 @@ ROOMS = {
         "controller",
     ),
     "client": (
-        "errors messages message_types names ids addresses options",
+        "errors messages message_types names ids addresses environment options",
         "calls",
         "nameservers",
         "cluster",

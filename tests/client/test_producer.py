@@ -119,6 +119,29 @@ def test_the_template_says_what_the_typed_header_says() -> None:
     assert first_command.body == second_command.body == b"body"
 
 
+@pytest.mark.parametrize("token", ["", 'to"ken€'])
+def test_the_template_signs_what_the_long_way_signs(token: str) -> None:
+    from kerolox.client.calls.outgoing import Outgoing, Target
+    from kerolox.client.calls.signing import finish_request, frame_signer
+    from kerolox.protocol.signature import verify
+
+    options = ClientOptions("x:1", access_key='k"ey%', secret_key="secret", security_token=token)
+    target = Target(Queue("a%b", 'bro"ker%d', 3), "x:1", "grüp", unit_mode=True, template_queues=7)
+    for code, flag, body in ((310, 0, b"body"), (310, -5, b""), (320, 7, b"\x00" * 5000)):
+        outgoing = Outgoing(
+            "a%b", body, 'TAGS\x01"é\\%\x02', "U", born_ms=123, flag=flag, sys_flag=0x301, code=code
+        )
+        slow = target.command(outgoing, 9, 0, plain=False)
+        finish_request(slow, options)
+        quick = target.command(outgoing, 9, 0, plain=True, signer=frame_signer(options))
+        (first,), (second,) = FrameSplitter().feed(quick.encode()), FrameSplitter().feed(slow.encode())
+        got = decode_command(*first)
+        assert got.fields == decode_command(*second).fields
+        assert (got.code, got.opaque, got.body) == (code, 9, body)
+        assert verify(got.fields, got.body, "secret", got.version)
+        assert target.command(outgoing, 9, 0, plain=True).encode() != quick.encode()
+
+
 # --- where to ---------------------------------------------------------------------------------------
 
 
@@ -606,7 +629,7 @@ async def test_whom_one_broker_does_not_let_in_does_not_ask_the_next(
     for name in ("a", "b"):
         await cluster.add(name, refuses(code, remark))
     async with to(cluster) as producer:
-        with pytest.raises(AccessDenied, match="Check access_key, secret_key") as caught:
+        with pytest.raises(AccessDenied, match="Give the keys of a user") as caught:
             await producer.send(Message("t", b"x"))
     assert not caught.value.retriable
     assert len(cluster.asked) == 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kerolox.cli.nameservers import new_dialer
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
 from kerolox.errors import KeroloxError, OptionError
 
@@ -188,12 +189,11 @@ async def _copying(servers: ClusterServers) -> None:
     """Wait until every leader has its followers: a message sent before would be answered as not copied."""
     import asyncio
 
-    from kerolox.net.dialer import Dialer
     from kerolox.protocol.bodies.stats import HaStatus
     from kerolox.protocol.codes import RequestCode
 
     entries = servers.entries()
-    async with Dialer() as dialer:
+    async with new_dialer() as dialer:
         for leader in (one for one in entries if one["role"] == "leader"):
             wanted = sum(one["role"] == "follower" and one["broker"] == leader["broker"] for one in entries)
             try:
@@ -217,14 +217,13 @@ async def _in_sync(servers: ClusterServers) -> None:
     import asyncio
 
     from kerolox.client.admin.controllers import Controllers
-    from kerolox.net.dialer import Dialer
 
     entries = servers.entries()
     at = [one["address"] for one in entries if one["role"] == "controller"]
     wanted = sum(one["role"] == "replica" for one in entries)
     if not wanted:
         return
-    async with Dialer() as dialer:
+    async with new_dialer() as dialer:
         controllers = Controllers(dialer, at)
         try:
             async with asyncio.timeout(COPYING_S):

@@ -181,13 +181,12 @@ def clean(
 
 
 def _run(addresses: str, work: Callable[[Controllers], Coroutine[Any, Any, T]]) -> T:
-    from kerolox.cli.nameservers import handlers, split_addresses
+    from kerolox.cli.nameservers import new_dialer, split_addresses
     from kerolox.client.admin.controllers import Controllers
-    from kerolox.net.dialer import Dialer
     from kerolox.net.loop import run
 
     async def main() -> T:
-        async with Dialer(handlers()) as dialer:
+        async with new_dialer() as dialer:
             return await work(Controllers(dialer, split_addresses(addresses)))
 
     return run(main())
@@ -195,12 +194,11 @@ def _run(addresses: str, work: Callable[[Controllers], Coroutine[Any, Any, T]]) 
 
 async def _registered(nameserver: str) -> list[str]:
     """The names of brokers that a name server knows."""
-    from kerolox.cli.nameservers import handlers, split_addresses
+    from kerolox.cli.nameservers import new_dialer, split_addresses
     from kerolox.client.admin.admin import Admin
     from kerolox.client.nameservers import NameServers
-    from kerolox.net.dialer import Dialer
 
-    async with Dialer(handlers()) as dialer:
+    async with new_dialer() as dialer:
         admin = Admin(NameServers(split_addresses(nameserver), dialer), dialer)
         return sorted((await admin.cluster_info()).broker_addr_table)
 

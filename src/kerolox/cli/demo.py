@@ -41,8 +41,10 @@ def play(
     orders up into Parquet files and send alerts to a topic; and stop everything."""
     import tempfile
 
+    from kerolox.cli.nameservers import forget_keys
     from kerolox.net.loop import run
 
+    forget_keys()
     with tempfile.TemporaryDirectory(prefix="kerolox-demo-") as temporary:
         place = data or Path(temporary)
         demo = Demo(output(json), messages, seconds, place, kept=data is not None, quiet=json)

@@ -23,6 +23,7 @@ from kerolox.cli import (
     kv,
     message,
     nameserver,
+    nameservers,
     pipeline,
     send,
     store,
@@ -51,8 +52,31 @@ def main(
             "--version", callback=version.show_short, is_eager=True, help="Show the version and exit."
         ),
     ] = False,
+    access_key: Annotated[
+        str | None,
+        typer.Option(help="Sign requests as this user; its secret is in KEROLOX_SECRET_KEY.", metavar="NAME"),
+    ] = None,
+    keys_file: Annotated[
+        str | None,
+        typer.Option(
+            help="Sign with the keys of this file, as RocketMQ's tools.yml has them.", metavar="FILE"
+        ),
+    ] = None,
+    tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="Speak TLS to servers.")] = None,
+    tls_ca: Annotated[
+        str | None, typer.Option(help="Trust the authorities of this file.", metavar="PEM")
+    ] = None,
+    tls_certificate: Annotated[
+        str | None, typer.Option(help="Show servers this certificate.", metavar="PEM")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(help="Its key.", metavar="PEM")] = None,
+    tls_verify: Annotated[
+        bool | None,
+        typer.Option("--tls-verify/--no-tls-verify", help="Refuse servers with an unknown authority."),
+    ] = None,
 ) -> None:
     """Apache RocketMQ rebuilt in Python: servers and administration."""
+    nameservers.use(access_key, keys_file, tls, tls_ca, tls_certificate, tls_key, tls_verify)
 
 
 app.command("up", epilog=up.EXAMPLE)(up.serve)

@@ -9,31 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kerolox.client.addresses import split_addresses
-from kerolox.errors import KeroloxError, OptionError, nearest
+from kerolox.errors import KeroloxError, nearest
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
     from kerolox.client.nameservers import NameServers
-    from kerolox.net.handlers import RemotingHandlers
+    from kerolox.net.dialer import Dialer
 
 __all__ = [
     "DEFAULT_ADDRESS",
     "NameServerOption",
-    "access_keys",
-    "handlers",
+    "forget_keys",
     "near_topic",
+    "new_dialer",
     "run_admin",
     "run_with",
     "split_addresses",
+    "use",
 ]
 
 T = TypeVar("T")
 
 DEFAULT_ADDRESS = "127.0.0.1:9876"
-# Not options: what stands in a command line, everybody on the machine can read.
-ACCESS_KEY_VARIABLE = "KEROLOX_ACCESS_KEY"
-SECRET_KEY_VARIABLE = "KEROLOX_SECRET_KEY"
-
 NameServerOption = Annotated[
     str,
     typer.Option(
@@ -46,26 +43,66 @@ NameServerOption = Annotated[
 ]
 
 
-def access_keys() -> tuple[str, str]:
-    """The keys of the environment, for brokers that let in only whom they know; empty without."""
-    access_key = os.environ.get(ACCESS_KEY_VARIABLE, "")
-    secret_key = os.environ.get(SECRET_KEY_VARIABLE, "")
-    if access_key and not secret_key:
-        raise OptionError(ACCESS_KEY_VARIABLE, access_key, f"{SECRET_KEY_VARIABLE} beside it")
-    return (access_key, secret_key) if access_key else ("", "")
-
-
-def handlers() -> RemotingHandlers:
+def new_dialer() -> Dialer:
+    """Connections of a command, to any server: with keys and TLS, as the environment says."""
+    from kerolox.client.calls.signing import goes_plain
+    from kerolox.client.cluster.signing import Signing
+    from kerolox.client.options import ClientOptions
+    from kerolox.net.dialer import Dialer
     from kerolox.net.handlers import RemotingHandlers
 
-    made = RemotingHandlers()
-    access_key, secret_key = access_keys()
-    if access_key:
-        from kerolox.client.cluster.signing import Signing
-        from kerolox.client.options import ClientOptions
+    options = ClientOptions()
+    handlers = RemotingHandlers()
+    if not goes_plain(options):
+        handlers.hooks.append(Signing(options))
+    return Dialer(handlers, tls=options.tls)
 
-        made.hooks.append(Signing(ClientOptions(access_key=access_key, secret_key=secret_key)))
-    return made
+
+def use(
+    access_key: str | None,
+    keys_file: str | None,
+    tls: bool | None,
+    tls_ca: str | None,
+    tls_certificate: str | None,
+    tls_key: str | None,
+    tls_verify: bool | None,
+) -> None:
+    """Take over the flags before a command. They stand in the environment from then on, as if they had been
+    there: processes that a command starts, such as Spark's, go by them too. Without any keys those of mqadmin
+    are used: a machine that is set up for it is set up for us."""
+    from kerolox.client import environment
+
+    detail = environment.TLS_DETAILS
+    files = {
+        environment.KEYS_FILE: keys_file,
+        detail["ca"]: tls_ca,
+        detail["certificate"]: tls_certificate,
+        detail["key"]: tls_key,
+    }
+    given = {name: os.path.abspath(path) for name, path in files.items() if path is not None}
+    if access_key is not None:
+        given[environment.ACCESS_KEY] = access_key
+    if tls is None and (tls_verify is not None or any(detail[name] in given for name in detail)):
+        tls = True
+    for name, switch in ((environment.TLS, tls), (detail["verify"], tls_verify)):
+        if switch is not None:
+            given[name] = "on" if switch else "off"
+    if keys_file is not None:  # then older variables do not say who asks
+        for name in environment.KEYS:
+            os.environ.pop(name, None)
+    os.environ.update(given)
+    if not any(os.environ.get(name) for name in (environment.ACCESS_KEY, environment.KEYS_FILE)):
+        mqadmins = os.path.join(os.environ.get("ROCKETMQ_HOME", ""), "conf", "tools.yml")
+        if os.environ.get("ROCKETMQ_HOME") and os.path.exists(mqadmins):
+            os.environ[environment.KEYS_FILE] = mqadmins
+
+
+def forget_keys() -> None:
+    """Ask without keys and TLS. For commands that speak to servers of their own, which know none."""
+    from kerolox.client.environment import VARIABLES
+
+    for name in VARIABLES:
+        os.environ.pop(name, None)
 
 
 async def near_topic(admin: Admin, topic: str) -> str:
@@ -79,11 +116,10 @@ async def near_topic(admin: Admin, topic: str) -> str:
 def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work against the name servers of an option."""
     from kerolox.client.nameservers import NameServers
-    from kerolox.net.dialer import Dialer
     from kerolox.net.loop import run
 
     async def main() -> T:
-        async with Dialer(handlers()) as dialer:
+        async with new_dialer() as dialer:
             return await work(NameServers(split_addresses(addresses), dialer))
 
     return run(main())
@@ -93,11 +129,10 @@ def run_admin(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -
     """Run a command's work against the name servers of an option and their brokers."""
     from kerolox.client.admin.admin import Admin, NoSuchTopic
     from kerolox.client.nameservers import NameServers
-    from kerolox.net.dialer import Dialer
     from kerolox.net.loop import run
 
     async def main() -> T:
-        async with Dialer(handlers()) as dialer:
+        async with new_dialer() as dialer:
             admin = Admin(NameServers(split_addresses(addresses), dialer), dialer)
             try:
                 return await work(admin)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
 from kerolox.cli.times import parse_span
 from kerolox.errors import OptionError
@@ -101,7 +101,6 @@ def archive(
         "nameserver": nameserver,
         "topic": ",".join(topics),
         "group": group,
-        **_keys(),
         **pairs("--option", options),
     }
     summary, stopped = _run(
@@ -221,12 +220,6 @@ QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 def _with_retries(master: str) -> str:
     """A task is tried more than once, as on a cluster."""
     return f"{master[:-1]},4]" if master.startswith("local[") and "," not in master else master
-
-
-def _keys() -> dict[str, str]:
-    """Access keys of the environment, as all commands take them."""
-    access_key, secret_key = access_keys()
-    return {"accessKey": access_key, "secretKey": secret_key} if access_key else {}
 
 
 def local_folder(to: str) -> Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys, split_addresses
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, split_addresses
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
 from kerolox.cli.pipeline_archive import _with_retries, pairs
 from kerolox.cli.times import parse_time
@@ -131,8 +131,7 @@ def _run(
     from kerolox.pipeline.replay.replay import check, replay
     from kerolox.spark import session
 
-    access_key, secret_key = access_keys()
-    cluster = ClientOptions(split_addresses(nameserver), access_key=access_key, secret_key=secret_key)
+    cluster = ClientOptions(split_addresses(nameserver))
     session.settings(master)
     check(source, cluster, choice=choice, **how)  # before Spark is started for nothing
     console = Console(stderr=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from kerolox.cli import completion
-from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, access_keys, split_addresses
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, split_addresses
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 from kerolox.cli.progress import ProgressLine
 from kerolox.cli.times import parse_moment, parse_span
@@ -141,8 +141,7 @@ class LineSending:
 
         tasks: set[asyncio.Task[None]] = set()
         progress = ProgressLine(self._how_far)
-        access_key, secret_key = access_keys()
-        where = ClientOptions(nameservers, access_key=access_key, secret_key=secret_key)
+        where = ClientOptions(nameservers)
         async with Producer(where, group=GROUP, options=ProducerOptions(timeout_s=TIMEOUT_S)) as producer:
             # Raises when nobody serves the topic.
             queues = await producer.queues(self._topic)

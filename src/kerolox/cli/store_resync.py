@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.nameservers import handlers, run_admin
+from kerolox.cli.nameservers import new_dialer, run_admin
 from kerolox.cli.output import JsonFlag, Output, OutputTable, one_line_errors, output
 from kerolox.cli.store import ConfigFileOption, StoreDirectory, ask, layout_of, options_of, progress_of, when
 from kerolox.errors import OptionError
@@ -98,13 +98,12 @@ def _leader(leader: str | None, nameserver: str | None, broker: str | None) -> s
 
 
 async def _compare(layout: Layout, address: str, progress: Callable[[int, int], None]) -> Parting:
-    from kerolox.net.dialer import Dialer
     from kerolox.replication.leader_questions import LeaderQuestions
     from kerolox.replication.own_log import OwnLog
     from kerolox.replication.parting import find_parting
 
     own = await asyncio.to_thread(OwnLog, layout)
-    async with Dialer(handlers()) as dialer:
+    async with new_dialer() as dialer:
         return await find_parting(own, LeaderQuestions(dialer, address), progress)
 
 

@@ -171,13 +171,21 @@ class BrokerUnreachable(ConnectFailed):
 
 
 class AccessDenied(RequestFailed):
-    """Refused for lack of rights, or for a wrong signature. Asking again does not help."""
+    """Refused for lack of rights, or for a wrong signature. Asking again does not help, nor does asking
+    another broker."""
 
-    next_step = "check access_key, secret_key and the rights they have at the broker"
+    next_step = (
+        "give the keys of a user that this server knows: access_key and secret_key, or KEROLOX_ACCESS_KEY "
+        "and KEROLOX_SECRET_KEY in the environment"
+    )
 
     def __init__(self, code: int, remark: str | None, *, address: str = "", request: str = "") -> None:
         super().__init__(code, remark, address=address, request=request)
         self.can_retry = self.retriable = False
+        if _NO_RIGHT in (remark or ""):
+            self.next_step = (
+                "this user needs a rule that allows it; kerolox access explain says what its rules decide"
+            )
         self.args = (sentences(self.args[0], self.next_step),)
 
 
@@ -251,6 +259,7 @@ _KINDS: dict[int, type[RequestFailed]] = {
 
 # How brokers begin that filter by tags alone.
 _NO_FILTER = "The broker does not support consumer to filter message"
+_NO_RIGHT = "has no permission to access"  # a user who is known
 _NO_RECALL = "recall failed, operation is forbidden"
 # How brokers begin when it is not the keys.
 _SETTINGS = ("the broker[", "the topic[", "the consumer group[", "subscription group no permission")

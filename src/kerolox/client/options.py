@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kerolox.client.addresses import split_addresses
+from kerolox.client.environment import Keys, find_keys, find_tls
 from kerolox.client.ids import DEFAULT_INSTANCE
 from kerolox.errors import OptionError
 from kerolox.net.tls import ClientTls
@@ -33,10 +34,14 @@ class ClientOptions:
     unit_mode: bool = False
     namespace: str = ""  # put before topics and groups: ns%topic
     namespace_v2: str = ""  # 5.x: sent beside the names instead
+    # What is not given here is taken from the environment (environment.py): code is no place for secrets.
     access_key: str = ""
-    secret_key: str = ""
-    security_token: str = ""
+    secret_key: str = field(default="", repr=False)
+    security_token: str = field(default="", repr=False)  # of temporary keys
+    secret_key_file: str = ""  # that has the secret key, and nothing else
+    keys_file: str = ""  # of lines accessKey: NAME and secretKey: TEXT, as RocketMQ's tools.yml
     tls: ClientTls | None = None
+    environment: bool = True  # False: go by these options alone
 
     # --- how often, how long
     route_refresh_s: float = 30.0
@@ -51,8 +56,17 @@ class ClientOptions:
         for name in ("route_refresh_s", "heartbeat_s", "request_timeout_s", "connect_timeout_s"):
             if getattr(self, name) <= 0:
                 raise OptionError(name, getattr(self, name), "a number of seconds over 0")
-        if bool(self.access_key) != bool(self.secret_key):
-            raise OptionError("access_key", self.access_key, "access_key and secret_key, or neither")
+        around = os.environ if self.environment else {}
+        keys = find_keys(
+            Keys(self.access_key, self.secret_key, self.security_token),
+            secret_key_file=self.secret_key_file,
+            keys_file=self.keys_file,
+            environment=around,
+        )
+        for name in keys.__struct_fields__:
+            object.__setattr__(self, name, getattr(keys, name))
+        if self.tls is None:
+            object.__setattr__(self, "tls", find_tls({}, environment=around))
 
     def addresses(self) -> list[str]:
         """The name servers."""

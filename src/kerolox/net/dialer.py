@@ -168,11 +168,14 @@ class Dialer:
         self._closed = True
         if self._scan is not None:
             self._scan.cancel()
+        peers = [line.peer for line in self._lines.values() if line.peer is not None] + self._retired
         for address in list(self._lines):
             self.hang_up(address, "the client was closed")
         for peer in self._retired:
             peer.close("the client was closed")
         await asyncio.sleep(0)
+        if self._tls is not None:
+            await _good_bye(peers)
 
     async def __aenter__(self) -> Dialer:
         return self
@@ -262,6 +265,16 @@ class Dialer:
                 peer.close("the server said go away")
         self._retired = [peer for peer in self._retired if not peer.is_closed]
         self._scan = self._clock.beat(IDLE_SCAN_S, self._check_peers)
+
+
+async def _good_bye(peers: list[Peer]) -> None:
+    """Wait until TLS connections are closed on both sides: a loop that ends before fails."""
+    for _ in range(100):
+        if all(peer.is_gone for peer in peers):
+            return
+        await asyncio.sleep(0.01)
+    for peer in peers:
+        peer.abort()
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -253,6 +253,16 @@ class Peer(asyncio.Protocol):
             else:
                 self._transport.close()
 
+    def abort(self) -> None:
+        """Cut a connection off that was closed, and that the other side does not let go of."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing is left of the connection. With TLS both sides say good-bye before."""
+        return self._transport is None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self.limits.write_bytes_high)

@@ -64,6 +64,9 @@ class ClientTls(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = True
     check_host: bool = False  # brokers are known by addresses, which certificates rarely name
 
+    def __repr__(self) -> str:  # never the password
+        return f"ClientTls(ca={self.ca!r}, certificate={self.certificate!r}, verify={self.verify})"
+
 
 class ServerContext:
     """The listener's current context. :meth:`reload_if_changed` reads the files anew when they changed."""

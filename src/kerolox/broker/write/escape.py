@@ -143,6 +143,7 @@ class Escape:
                     instance=self._group,
                     access_key=own.access_key if own else "",
                     secret_key=own.secret_key if own else "",
+                    environment=False,
                 ),
                 clock=self._clock,
             )

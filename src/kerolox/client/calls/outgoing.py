@@ -1,16 +1,18 @@
 """Messages made ready to travel: checked, packed, compressed, and put into frames.
 
 All but a few numbers of a send request's header are the same for every message to one queue, so the
-header is a template made once per queue. A request that must be signed takes the long way.
+header is a template made once per queue; and so is most of what is signed.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from kerolox.client.calls.signing import FrameSigner
 from kerolox.client.errors import InvalidMessage
 from kerolox.client.messages import Message, Queue, Receipt, SendStatus
 from kerolox.protocol.codes import VERSION, RequestCode
@@ -71,7 +73,7 @@ def check_properties(properties: str) -> None:
 
 
 class SendCommand(Command):
-    """A request whose frame is made already."""
+    """A request whose frame is made already, and signed if it has to be."""
 
     __slots__ = ("frame",)
 
@@ -79,6 +81,18 @@ class SendCommand(Command):
 
     def encode(self) -> bytes:
         return self.frame
+
+
+class SendTemplate(NamedTuple):
+    """What is always the same in requests to one queue."""
+
+    head: bytes  # before the born time
+    middle: bytes  # behind the properties, up to the signature or the opaque
+    behind: bytes  # behind the signature, up to the opaque
+    tail: bytes  # behind the opaque
+    fixed_bytes: int  # how long all of that is, and what stands between born time and properties
+    signed_head: bytes  # of what is signed: before the born time, and behind the properties
+    signed_tail: bytes
 
 
 class Target:
@@ -113,7 +127,7 @@ class Target:
         self.unit_mode = unit_mode
         self.template_topic = template_topic
         self.template_queues = template_queues
-        self._templates: dict[tuple[int, int, int], tuple[bytes, bytes, bytes, int]] = {}
+        self._templates: dict[tuple[int, int, int, bool], SendTemplate] = {}
 
     def header(self, outgoing: Outgoing) -> SendRequestV2:
         return SendRequestV2(
@@ -133,21 +147,39 @@ class Target:
             broker_name=self.queue.broker,
         )
 
-    def command(self, outgoing: Outgoing, opaque: int, encoding: int, *, plain: bool) -> Command:
-        """The request; by template if it is ``plain``: nobody has to look at its fields."""
+    def command(
+        self,
+        outgoing: Outgoing,
+        opaque: int,
+        encoding: int,
+        *,
+        plain: bool,
+        signer: FrameSigner | None = None,
+    ) -> Command:
+        """The request; by template if it is ``plain``: nobody else has to look at its fields. It is then
+        signed by ``signer``."""
         if not plain or encoding != JSON or outgoing.topic.startswith(RETRY_PREFIX):
             return request(
                 outgoing.code, self.header(outgoing), outgoing.body, opaque=opaque, encoding=encoding
             )
-        key = (outgoing.code, outgoing.sys_flag, outgoing.flag)
+        key = (outgoing.code, outgoing.sys_flag, outgoing.flag, signer is not None)
         parts = self._templates.get(key)
         if parts is None:
             if len(self._templates) > TEMPLATES_MAX:
                 self._templates.clear()
-            parts = self._templates[key] = self._make_template(*key)
-        head, middle, tail, fixed_bytes = parts
+            parts = self._templates[key] = self._make_template(outgoing, signer)
+        head, middle, behind, tail, fixed_bytes, signed_head, signed_tail = parts
         born, properties, number = b"%d" % outgoing.born_ms, _quote(outgoing.properties), b"%d" % opaque
         body = outgoing.body
+        signature = b""
+        if signer is not None:
+            signature = signer.signature(
+                signed_head,
+                b"%d%d" % (outgoing.born_ms, outgoing.flag),
+                outgoing.properties.encode("utf-8", "replace"),
+                signed_tail,
+                body,
+            )
         header_bytes = fixed_bytes + len(born) + len(properties) + len(number)
         command = SendCommand.__new__(SendCommand)
         command.code = outgoing.code
@@ -160,6 +192,8 @@ class Target:
                 _FLAG_AND_PROPERTIES % outgoing.flag if outgoing.flag else _NO_FLAG_AND_PROPERTIES,
                 properties,
                 middle,
+                signature,
+                behind,
                 number,
                 tail,
                 body,
@@ -167,26 +201,34 @@ class Target:
         )
         return command
 
-    def _make_template(self, code: int, sys_flag: int, flag: int) -> tuple[bytes, bytes, bytes, int]:
-        """What stands before the born time, behind the properties, and behind the opaque; and how long all
-        that is always the same is together."""
-        head = b'{"code":%d,"extFields":{"a":%b,"b":%b,"c":%b,"d":"%d","e":"%d","f":"%d","g":"' % (
-            code,
-            _quote(self.group),
-            _quote(self.queue.topic),
-            _quote(self.template_topic),
-            self.template_queues,
-            self.queue.queue_id,
-            sys_flag,
-        )
-        middle = b',"j":"0","k":"%b","m":"%b","n":%b},"flag":0,"language":"PYTHON","opaque":' % (
-            b"true" if self.unit_mode else b"false",
-            b"true" if code == RequestCode.SEND_BATCH_MESSAGE else b"false",
-            _quote(self.queue.broker),
-        )
+    def _make_template(self, outgoing: Outgoing, signer: FrameSigner | None) -> SendTemplate:
+        code, sys_flag = outgoing.code, outgoing.sys_flag
+        before = (
+            self.group, self.queue.topic, self.template_topic,
+            str(self.template_queues), str(self.queue.queue_id), str(sys_flag),
+        )  # fmt: skip
+        after = {
+            "j": "0",
+            "k": "true" if self.unit_mode else "false",
+            "m": "true" if code == RequestCode.SEND_BATCH_MESSAGE else "false",
+            "n": self.queue.broker,
+        }
+        first = _quote(dict(zip("abcdef", before, strict=True)))[:-1]
+        head = b'{"code":%d,"extFields":%b,"g":"' % (code, first)
+        middle = b"," + _quote(after)[1:-1]
+        behind = b'},"flag":0,"language":"PYTHON","opaque":'
+        signed_head = signed_tail = b""
+        signature_bytes = 0
+        if signer is not None:
+            middle += signer.fields
+            behind = b'"' + behind
+            signed_head = signer.text + "".join(before).encode("utf-8", "replace")
+            signed_tail = "".join(after.values()).encode("utf-8", "replace")
+            signature_bytes = signer.SIGNATURE_BYTES
         tail = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
-        between = len(_FLAG_AND_PROPERTIES % flag)
-        return head, middle, tail, len(head) + between + len(middle) + len(tail)
+        between = len(_FLAG_AND_PROPERTIES % outgoing.flag)
+        fixed_bytes = len(head) + between + len(middle) + signature_bytes + len(behind) + len(tail)
+        return SendTemplate(head, middle, behind, tail, fixed_bytes, signed_head, signed_tail)
 
     def receipt(self, answer: Command, outgoing: Outgoing) -> Receipt:
         """The receipt for a stored message; of a batch the one of its first."""

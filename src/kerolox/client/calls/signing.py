@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hmac
+from base64 import b64encode
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from kerolox.protocol.codes import VERSION_UNIQUE_KEY_UNSIGNED
-from kerolox.protocol.signature import UNIQUE_KEY_QUERY, sign
+from kerolox.protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, UNIQUE_KEY_QUERY, sign
 
 if TYPE_CHECKING:
     from kerolox.client.options import ClientOptions
@@ -15,6 +19,36 @@ if TYPE_CHECKING:
 def goes_plain(options: ClientOptions) -> bool:
     """Whether nothing is added to the requests of a client: they may be made from templates."""
     return not options.access_key and not options.namespace_v2
+
+
+class FrameSigner:
+    """Signs requests that are made from templates: most of what is signed is the same every time, so it is
+    put together once. A producer that builds and sorts the fields of every message anew takes three times as
+    long for it.
+
+    The names of its own fields begin with capitals, which stand before the names of all others: what they
+    say comes first in what is signed.
+    """
+
+    SIGNATURE_BYTES = 28
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._secret = options.secret_key.encode()
+        own = {ACCESS_KEY: options.access_key}
+        if options.security_token:
+            own[SECURITY_TOKEN] = options.security_token
+        self.text = "".join(own.values()).encode()
+        # Behind other fields; the signature and a quotation mark follow.
+        self.fields = b"," + msgspec.json.encode(own)[1:-1] + b',"%b":"' % SIGNATURE.encode()
+
+    def signature(self, *parts: bytes) -> bytes:
+        """Of these parts, joined: the values of all fields in the order of their names, and the body."""
+        return b64encode(hmac.digest(self._secret, b"".join(parts), "sha1"))
+
+
+def frame_signer(options: ClientOptions) -> FrameSigner | None:
+    """What signs requests from templates; None if they are not signed, or not made from templates."""
+    return FrameSigner(options) if options.access_key and not options.namespace_v2 else None
 
 
 def finish_request(request: Command, options: ClientOptions) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 from kerolox.client.calls.readers import Reader, Replica
 from kerolox.client.calls.routes import MASTER, Route, cluster_info, masters_of
-from kerolox.client.calls.signing import goes_plain
+from kerolox.client.calls.signing import frame_signer, goes_plain
 from kerolox.client.cluster.heartbeats import Heartbeats
 from kerolox.client.cluster.incoming import Incoming
 from kerolox.client.cluster.members import ConsumingMember, Member, ProducingMember
@@ -65,8 +65,11 @@ class Client(PeerEvents):
         self.consumers: dict[str, ConsumingMember] = {}
         self.replies: dict[str, asyncio.Future[Received]] = {}  # correlation id → who waits
         self.handlers = RemotingHandlers()
+        self.signer = frame_signer(self.options)
         if not goes_plain(self.options):
             self.handlers.hooks.append(Signing(self.options))
+        # A hook beside our own may change fields: then requests are not made from templates.
+        self._template_hooks = 0 if self.signer is None else len(self.handlers.hooks)
         self.dialer = Dialer(
             self.handlers,
             events=self,
@@ -227,6 +230,11 @@ class Client(PeerEvents):
             self._peers[address] = peer
             self.heartbeats.greet(address, peer)
         return peer
+
+    @property
+    def uses_templates(self) -> bool:
+        """Whether nobody looks at the fields of requests before they are sent."""
+        return len(self.handlers.hooks) == self._template_hooks
 
     def retire(self, address: str, peer: Peer) -> None:
         """The broker said GO_AWAY: the next request opens a new connection."""

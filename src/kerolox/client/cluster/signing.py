@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kerolox.client.calls.outgoing import SendCommand
 from kerolox.client.calls.signing import finish_request
 from kerolox.net.handlers import Hook
 
@@ -20,4 +21,5 @@ class Signing(Hook):
         self._options = options
 
     def before_request(self, peer: Peer, request: Command) -> None:
-        finish_request(request, self._options)
+        if not isinstance(request, SendCommand):  # that is signed already
+            finish_request(request, self._options)

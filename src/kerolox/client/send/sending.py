@@ -231,8 +231,13 @@ class Sender:
         on_answer: Callable[[Command | Exception], None],
         timeout_s: float,
     ) -> None:
+        client = self.client
         command = target.command(
-            outgoing, peer.next_opaque(), peer.encoding, plain=not self.client.handlers.hooks
+            outgoing,
+            peer.next_opaque(),
+            peer.encoding,
+            plain=client.uses_templates,
+            signer=client.signer,
         )
         peer.ask(command, on_answer, timeout_s)
 

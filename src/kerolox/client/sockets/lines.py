@@ -10,8 +10,8 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from kerolox.client.calls.outgoing import Outgoing, Target
-from kerolox.client.calls.signing import finish_request, goes_plain
+from kerolox.client.calls.outgoing import Outgoing, SendCommand, Target
+from kerolox.client.calls.signing import finish_request, frame_signer, goes_plain
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
 from kerolox.errors import ConnectFailed, ConnectionLost, RequestTimeout
@@ -161,7 +161,8 @@ class SendLine(Line):
     def __init__(self, address: str, options: ClientOptions) -> None:
         super().__init__(address, options)
         self._socket.setblocking(False)
-        self._goes_plain = goes_plain(options)
+        self._signer = frame_signer(options)
+        self._uses_templates = self._signer is not None or goes_plain(options)
         self.waiting: dict[int, Sending] = {}
         self._out: deque[tuple[Sending, memoryview]] = deque()
 
@@ -183,8 +184,10 @@ class SendLine(Line):
         self.push()
 
     def _frame(self, target: Target, parcel: Parcel, opaque: int) -> bytes:
-        command = target.command(parcel, opaque, self._options.encoding, plain=self._goes_plain)
-        if not self._goes_plain:
+        command = target.command(
+            parcel, opaque, self._options.encoding, plain=self._uses_templates, signer=self._signer
+        )
+        if not isinstance(command, SendCommand):
             finish_request(command, self._options)
         return command.encode()
 
