@@ -68,8 +68,8 @@ class Client(PeerEvents):
         self.signer = frame_signer(self.options)
         if not goes_plain(self.options):
             self.handlers.hooks.append(Signing(self.options))
-        # A hook beside our own may change fields: then requests are not made from templates.
-        self._template_hooks = 0 if self.signer is None else len(self.handlers.hooks)
+        # So many hooks do not look at requests that are made from templates; others may change fields.
+        self.template_hooks = 0 if self.signer is None else len(self.handlers.hooks)
         self.dialer = Dialer(
             self.handlers,
             events=self,
@@ -230,11 +230,6 @@ class Client(PeerEvents):
             self._peers[address] = peer
             self.heartbeats.greet(address, peer)
         return peer
-
-    @property
-    def uses_templates(self) -> bool:
-        """Whether nobody looks at the fields of requests before they are sent."""
-        return len(self.handlers.hooks) == self._template_hooks
 
     def retire(self, address: str, peer: Peer) -> None:
         """The broker said GO_AWAY: the next request opens a new connection."""

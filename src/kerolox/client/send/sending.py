@@ -236,7 +236,7 @@ class Sender:
             outgoing,
             peer.next_opaque(),
             peer.encoding,
-            plain=client.uses_templates,
+            plain=len(client.handlers.hooks) == client.template_hooks,
             signer=client.signer,
         )
         peer.ask(command, on_answer, timeout_s)
