@@ -158,6 +158,19 @@ async def test_stats(talk: Talk) -> None:
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
 
+async def test_retries_of_a_group_with_a_long_name_are_not_deleted_with_a_topic(talk: Talk) -> None:
+    """%RETRY%g_t is where POP puts messages of t for g, and the retry topic of a group g_t."""
+    await create(talk, "t")
+    await talk.send("t", queue_id=0)
+    await talk.heartbeat("g_t", subscribed("other"))
+    await talk.heartbeat("g", subscribed("t"))
+    commit = UpdateOffsetRequest(consumer_group="g", topic="t", queue_id=0, commit_offset=1)
+    assert (await ask(talk, RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
+    answer = await ask(talk, RequestCode.DELETE_TOPIC_IN_BROKER, headers.DeleteTopicRequest(topic="t"))
+    assert answer.code == 0
+    assert "%RETRY%g_t" in talk.running.broker.tables.topics.table.topics
+
+
 async def test_deleted_with_everything(talk: Talk, tmp_path: Path) -> None:
     broker = talk.running.broker
     for name in ("t", "%RETRY%g+t", "%RETRY%g_t"):

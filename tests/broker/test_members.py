@@ -89,6 +89,23 @@ async def test_a_producer_is_found_by_its_id_on_its_newest_connection(tmp_path: 
     assert members.producers == {}
 
 
+async def test_an_id_is_of_the_user_who_had_it_first(tmp_path: Path) -> None:
+    """Replies go to the client that asked, by its id, which whoever reads the question knows."""
+    members = Part(tmp_path).members
+    own, thief, again = peer("a:1"), peer("b:1"), peer("a:2")
+    members.join_producers("p", ConnectedClient(own, "c", user="alice"))
+    members.join_producers("p", ConnectedClient(thief, "c", user="mallory"))
+    members.join_producers("q", ConnectedClient(own, "c", user="alice"))
+    assert members.producer("c") is own
+    members.join_producers("p", ConnectedClient(again, "c", user="alice"))
+    assert members.producer("c") is again
+    members.closed(own, "gone")
+    members.closed(again, "gone")
+    assert members.producer("c") is None
+    members.join_producers("p", ConnectedClient(own, "c", user="alice"))
+    assert members.producer("c") is own
+
+
 async def test_a_connection_that_changes_its_name_is_one_member(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from kerolox.net.signing import Credentials
 from kerolox.protocol.codes import RequestCode as Code
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.command import Command
+from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.headers.heartbeat import ConsumeDirectlyRequest
 from kerolox.protocol.headers.query import QueryMessageRequest, ViewMessageRequest
 from kerolox.protocol.headers.send import SendBackRequest
@@ -146,6 +148,16 @@ async def test_a_key_that_meets_another_topics_finds_nothing(tmp_path: Path) -> 
 
         assert (await find("BB")).code == ResponseCode.QUERY_NOT_FOUND
         assert [message.body for message in decode_records((await find("Aa")).body)] == [b"theirs"]
+
+
+async def test_a_pull_that_waits_gets_nothing_once_the_right_is_gone(place: Place) -> None:
+    alice = await place.user(Topic_mine="Sub", Group_consumers="Sub")
+    waiting = place.running.broker.consuming.waiting
+    pull = asyncio.create_task(alice.pull("mine", 0, 1, sys_flag=PULL_SUBSCRIPTION | PULL_SUSPEND))
+    await until(lambda: waiting.held == 1)
+    add_user(place.running.broker.access.book, "alice", {"Group:consumers": "Sub"})
+    assert (await pull).code == ResponseCode.PULL_NOT_FOUND
+    assert (await alice.pull("mine")).code == ResponseCode.NO_PERMISSION
 
 
 # --- transactions ----------------------------------------------------------------------------------------

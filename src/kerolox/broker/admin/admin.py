@@ -43,7 +43,9 @@ class Admin:
         topics, offsets, delays = tables.topics, tables.offsets, tables.delay_offsets
         groups, members, stats = membership.groups, membership.members, figures.stats
         offsets_saved = tables.offset_saver.saved
-        self.topics = TopicAdmin(store, topics, offsets, members, stats, options, settled, offsets_saved)
+        self.topics = TopicAdmin(
+            store, topics, groups, offsets, members, stats, options, settled, offsets_saved
+        )
         self.groups = GroupAdmin(
             topics,
             groups,

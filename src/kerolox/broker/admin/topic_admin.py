@@ -12,6 +12,7 @@ from kerolox.broker import names
 from kerolox.broker.absent import refuse_topic_attribute
 from kerolox.broker.figures.lag import store_time_ms
 from kerolox.broker.figures.stats import Statistics
+from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
@@ -66,6 +67,7 @@ class TopicAdmin:
         self,
         store: MessageStore,
         topics: Topics,
+        groups: Groups,
         offsets: ConsumerOffsets,
         members: Members,
         stats: Statistics,
@@ -75,6 +77,7 @@ class TopicAdmin:
     ) -> None:
         self._store = store
         self._topics = topics
+        self._groups = groups
         self._offsets = offsets
         self._members = members
         self._stats = stats
@@ -156,11 +159,13 @@ class TopicAdmin:
         if not topic.strip():
             raise InvalidRequest("The specified topic is blank.")
         self._check_not_system(topic)
-        # With it go the topics where its messages wait to be popped again.
+        # With it go the topics where its messages wait to be popped again; not those of a group whose name
+        # looks like that.
         retries = [
             reserved.RETRY_PREFIX + retry
             for group in self._offsets.groups_of(topic)
             for retry in (f"{group}+{topic}", f"{group}_{topic}")
+            if self._groups.find(retry) is None
         ]
         gone = [topic, *(retry for retry in retries if self._topics.find(retry) is not None)]
         for name in gone:

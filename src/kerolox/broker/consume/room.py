@@ -42,6 +42,8 @@ class Consuming:
         self.pulls.on_cold_read.append(stats.read_cold)
         stats.count_misses(lambda: self.pulls.misses)
         base.leadership.on_leader.append(lambda leader: self.waiting.wake_all())
+        # Who pulls again is looked at again: no message goes to somebody who has lost the right to it.
+        base.guard.book.on_change.append(self.waiting.wake_all)
         self.queries = Queries(store, groups, base.guard)
         self.commits = Commits(store, base.leadership, topics, groups, offsets)
         self.resets = Resets(

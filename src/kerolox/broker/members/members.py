@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from kerolox.broker.bounds import (
     GROUPS_OF_CLIENT_MAX,
@@ -86,6 +87,15 @@ class Member:
         return self.client.client_id
 
 
+class ProducerConnections(NamedTuple):
+    """The connections of producers that have one id. It is that of the user who had it first, as long as
+    anybody has it: another one who learns it, from a message that asks for a reply, does not get the reply by
+    saying so."""
+
+    owner: str | None
+    users: dict[Caller, str | None]  # who has signed there; the newest connection last
+
+
 class ConsumerMembers:
     """The members of one consumer group. What they have subscribed is one table for all of them."""
 
@@ -154,7 +164,7 @@ class Members(CallerEvents):
         self._clock = clock
         self._consumes_in: dict[Caller, set[str]] = {}
         self._produces_in: dict[Caller, set[str]] = {}
-        self._by_client: dict[str, dict[Caller, None]] = {}  # producers; the newest connection last
+        self._by_client: dict[str, ProducerConnections] = {}
         self._turn = 0
         self._to_notify: set[str] = set()
         self._scan: TimerHandle | None = None
@@ -253,9 +263,8 @@ class Members(CallerEvents):
         _, changed = self._seen(found, client)
         if changed:
             self._produces_in.setdefault(client.caller, set()).add(group)
-            connections = self._by_client.setdefault(client.client_id, {})
-            connections.pop(client.caller, None)
-            connections[client.caller] = None
+            known = self._by_client.setdefault(client.client_id, ProducerConnections(client.user, {}))
+            known.users.setdefault(client.caller, client.user)
             log.info(
                 "producer_joined group=%r client=%r peer=%s language=%s version=%d members=%d",
                 group, client.client_id, client.caller.address, client.language, client.version, len(found),
@@ -292,9 +301,11 @@ class Members(CallerEvents):
 
     def producer(self, client_id: str) -> Caller | None:
         """The newest open connection of a producer."""
-        for caller in reversed(self._by_client.get(client_id, {})):
-            if not caller.is_closed:
-                return caller
+        known = self._by_client.get(client_id)
+        if known is not None:
+            for caller, user in reversed(known.users.items()):
+                if user == known.owner and not caller.is_closed:
+                    return caller
         return None
 
     # --- connections that go ---------------------------------------------------------------------------
@@ -394,10 +405,10 @@ class Members(CallerEvents):
             other = self.producers.get(group, {}).get(member.caller)
             if other is not None and other is not member and other.client_id == member.client_id:
                 return
-        connections = self._by_client.get(member.client_id)
-        if connections is not None:
-            connections.pop(member.caller, None)
-            if not connections:
+        known = self._by_client.get(member.client_id)
+        if known is not None:
+            known.users.pop(member.caller, None)
+            if not known.users:
                 del self._by_client[member.client_id]
 
     def _compare(self, found: ConsumerMembers, member: Member, wanted: tuple[SubscriptionData, ...]) -> None:
