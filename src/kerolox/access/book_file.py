@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CRC = "keroloxCrc32"
-LOOK_S = 1.0  # how often it is looked whether somebody has changed the file
+LOOK_S = 0.25  # how often it is looked whether somebody has changed the file
 FILE_BYTES_MAX = 64 << 20
 
 Stamp = tuple[int, int, int]

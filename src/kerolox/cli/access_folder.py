@@ -108,9 +108,8 @@ class AccessFolder:
 
     # --- TLS -----------------------------------------------------------------------------------------
 
-    def make_certificate(self) -> dict[str, str]:
-        """A key and a certificate for all servers of this folder, and a copy for clients; what servers are
-        told of them, by RocketMQ's keys."""
+    def make_certificate(self) -> None:
+        """A key and a certificate for all servers of this folder, and a copy for clients."""
         from kerolox.atomic_file import write_atomically
         from kerolox.net.self_signed import self_signed
 
@@ -118,6 +117,9 @@ class AccessFolder:
         _, begin, rest = self.certificate.read_bytes().partition(b"-----BEGIN CERTIFICATE-----")
         if not self.authority.exists() or self.authority.read_bytes() != begin + rest:
             write_atomically(self.authority, begin + rest)
+
+    def tls_settings(self) -> dict[str, str]:
+        """What servers are told of it, by RocketMQ's keys."""
         return {
             "tls.server.mode": "enforcing",
             "tls.server.certPath": str(self.certificate),

@@ -94,7 +94,7 @@ class Demo:
         from kerolox.cli import demo_spark
         from kerolox.cli.demo_broker import DemoBroker
         from kerolox.cli.demo_shop import ALERTS, QUEUES, TOPIC
-        from kerolox.cli.up import _nameserver
+        from kerolox.cli.up import nameserver_in
         from kerolox.compiled import CORE
         from kerolox.net.loop import LOOP_NAME
 
@@ -102,7 +102,7 @@ class Demo:
         told: dict[str, Any] | None = None
         failed: KeroloxError | None = None
         async with (
-            _nameserver(place, ("127.0.0.1", 0)) as nameserver,
+            nameserver_in(place, ("127.0.0.1", 0)) as nameserver,
             DemoBroker(nameserver.address, place) as broker,
             Client(nameserver.address) as client,
         ):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kerolox.cli.broker import by_key
 from kerolox.cli.output import JsonFlag, one_line_errors, output
+from kerolox.cli.posture import AccessFlag, OpenFlag
 from kerolox.cli.serving import (
     LogLevel,
     listen_address,
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
     from kerolox.broker.options import BrokerOptions
     from kerolox.nameserver.server import NameServer
-    from kerolox.options import Loaded
+    from kerolox.options import Loaded, Options
 
 EXAMPLE = "Example: kerolox up --data ./kerolox-data"
 
@@ -45,6 +49,9 @@ EMBEDDED: dict[str, int | str] = {
     "diskSpaceFreeEnough": 256 << 20,  # a laptop's disk is often nine tenths full
     "enablePropertyFilter": "true",  # who tries out `sql=` should not have to find this option first
 }
+
+
+ACCESS_IS_ON = "Access control is on. What a client needs, in a shell:"
 
 
 class BrokerEnded(KeroloxError):
@@ -74,6 +81,8 @@ def serve(
         int,
         typer.Option(min=1, max=BROKERS_MAX, help="Brokers; more than one run as processes of their own."),
     ] = 1,
+    access: AccessFlag = False,
+    open_to_all: OpenFlag = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -86,120 +95,168 @@ def serve(
     json: JsonFlag = False,
     log_level: Annotated[LogLevel, typer.Option(help="What to log, on stderr.")] = LogLevel.WARNING,
 ) -> None:
-    """Run a name server and a broker in one process until SIGTERM or SIGINT."""
+    """Run a name server and a broker in one process until SIGTERM or SIGINT. On addresses beyond this machine
+    they let in whom --access or --open says."""
     import tempfile
 
     from kerolox.broker.options import BrokerOptions
+    from kerolox.cli.access_folder import AccessFolder
+    from kerolox.cli.posture import check_posture
     from kerolox.net.loop import run
 
     chosen = settings or []
     by_key(BrokerOptions, chosen)  # a wrong one is told before anything starts
     nameserver_at, broker_at = listen_address(nameserver_listen), listen_address(broker_listen)
-    if print_config:
-        _print_config(data, nameserver_at, broker_at, advertised_host, brokers, chosen, json)
-        return
-    log_to_stderr(log_level)
-    flags = (["--advertised-host", advertised_host] if advertised_host else []) + _flags(chosen)
     with tempfile.TemporaryDirectory(prefix="kerolox-") as temporary:
-        place = Path(temporary) if ephemeral else data
+        place = Path(temporary) if ephemeral and not print_config else data
+        hosts = (nameserver_at[0], broker_at[0])
+        check_posture(hosts, access=access, open_to_all=open_to_all, folder=AccessFolder(place))
+        servers = _Servers(place, nameserver_at, broker_at, brokers, advertised_host, chosen)
+        if access:
+            servers.secure(make=not print_config)
+        if print_config:
+            _print_config(servers, json)
+            return
+        log_to_stderr(log_level)
         if brokers == 1:
-            run(_serve_in_process(place, nameserver_at, broker_at, advertised_host, chosen))
+            run(_serve_in_process(servers))
         else:
-            run(
-                _serve_processes(
-                    place, nameserver_at, broker_at, brokers, [*flags, "--log-level", log_level.value]
-                )
-            )
+            run(_serve_processes(servers, log_level))
 
 
-async def _serve_in_process(
+@dataclass
+class _Servers:
+    """What is to run, and with which settings."""
+
+    data: Path
+    nameserver_at: tuple[str, int]
+    broker_at: tuple[str, int]
+    count: int
+    advertised_host: str | None
+    settings: list[str]  # of brokers, as they were given
+    access: dict[str, str] = field(default_factory=dict)  # of all servers, by RocketMQ's keys
+
+    def secure(self, *, make: bool) -> None:
+        from kerolox.cli.access_folder import AccessFolder
+        from kerolox.cli.posture import secured
+
+        given = dict(setting.split("=", 1) for setting in self.settings)
+        hosts = (self.nameserver_at[0], self.broker_at[0])
+        self.access = secured(AccessFolder(self.data), hosts, given, make=make)
+        if "brokerClusterName" in given:
+            self.access["accessCluster"] = given["brokerClusterName"]
+
+    def access_of(self, cls: type[Options]) -> dict[str, Any]:
+        """The settings of access control that a kind of server has, by our names."""
+        from kerolox.options import specs
+
+        known = {spec.key for spec in specs(cls)}
+        return by_key(cls, [f"{key}={value}" for key, value in self.access.items() if key in known])
+
+    def nameserver(self, brokers_awaited: int) -> NameServer:
+        from kerolox.nameserver.options import NamesrvOptions
+
+        access = self.access_of(NamesrvOptions)
+        return nameserver_in(self.data, self.nameserver_at, brokers_awaited, access)
+
+    def broker_options(self, nameserver: str, number: int) -> Loaded[BrokerOptions]:
+        from kerolox.broker.options import BrokerOptions
+
+        name = broker_name(number)
+        own: dict[str, Any] = {
+            "bind_address": self.broker_at[0],
+            "listen_port": _port(self.broker_at, number),
+            "broker_name": name,
+            "store_path": str(self.data / name),
+            "nameservers": _reachable(nameserver),
+            "config_path": str(self.data / name / "broker.conf"),
+            **by_key(BrokerOptions, [f"{key}={value}" for key, value in EMBEDDED.items()]),
+            **self.access_of(BrokerOptions),
+        }
+        chosen = {"advertised_host": self.advertised_host, **by_key(BrokerOptions, self.settings)}
+        loaded = load_options(BrokerOptions, None, {**own, **chosen})
+        for key in own.keys() - chosen.keys():
+            loaded.sources[key] = "kerolox up"
+        return loaded
+
+    def say_ready(self, nameserver: str, brokers: list[str]) -> None:
+        from kerolox.cli.access_folder import AccessFolder
+
+        host = brokers[0].rpartition(":")[0]
+        port = nameserver.rpartition(":")[2]
+        shown = f"{host}:{port}" if _reachable(nameserver) != nameserver else nameserver
+        typer.echo(f"kerolox ready: nameserver {shown}, broker {', '.join(brokers)}")
+        if self.access:
+            typer.echo(ACCESS_IS_ON)
+            for line in AccessFolder(self.data).client_lines(shown, self.access):
+                typer.echo(line)
+        sys.stdout.flush()
+
+
+def nameserver_in(
     data: Path,
-    nameserver_at: tuple[str, int],
-    broker_at: tuple[str, int],
-    advertised_host: str | None,
-    settings: list[str],
-) -> None:
+    at: tuple[str, int],
+    brokers_awaited: int = 1,
+    access: Mapping[str, Any] = MappingProxyType({}),
+) -> NameServer:
+    """It answers clients once the brokers beside it have registered: what it cannot know yet is not
+    "no such topic"."""
+    from kerolox.nameserver.options import NamesrvOptions
+    from kerolox.nameserver.server import NameServer
+
+    options = NamesrvOptions(
+        bind_address=at[0],
+        listen_port=at[1],
+        kv_config_path=str(data / "nameserver" / "kvConfig.json"),
+        config_store_path=str(data / "nameserver" / "namesrv.properties"),
+        **access,
+    )
+    return NameServer(options, brokers_awaited=brokers_awaited)
+
+
+async def _serve_in_process(servers: _Servers) -> None:
     from kerolox.broker.broker import Broker
 
     told = stop_signals()
     # A broker that is told to register elsewhere would be waited for in vain.
-    elsewhere = any(setting.partition("=")[0] == "namesrvAddr" for setting in settings)
-    async with _nameserver(data, nameserver_at, 0 if elsewhere else 1) as nameserver:
-        loaded = _broker_options(data, nameserver.address, broker_at, 0, advertised_host, settings)
+    elsewhere = any(setting.partition("=")[0] == "namesrvAddr" for setting in servers.settings)
+    async with servers.nameserver(0 if elsewhere else 1) as nameserver:
+        loaded = servers.broker_options(nameserver.address, 0)
         async with Broker(loaded.options) as broker:
-            _say_ready(nameserver.address, [broker.address])
+            servers.say_ready(nameserver.address, [broker.address])
             await told.wait()
 
 
-def _broker_options(
-    data: Path,
-    nameserver: str,
-    broker_at: tuple[str, int],
-    number: int,
-    advertised_host: str | None,
-    settings: list[str],
-) -> Loaded[BrokerOptions]:
-    from kerolox.broker.options import BrokerOptions
-
-    name = broker_name(number)
-    own: dict[str, Any] = {
-        "bind_address": broker_at[0],
-        "listen_port": _port(broker_at, number),
-        "broker_name": name,
-        "store_path": str(data / name),
-        "nameservers": _reachable(nameserver),
-        "config_path": str(data / name / "broker.conf"),
-        **by_key(BrokerOptions, [f"{key}={value}" for key, value in EMBEDDED.items()]),
-    }
-    chosen = {"advertised_host": advertised_host, **by_key(BrokerOptions, settings)}
-    loaded = load_options(BrokerOptions, None, {**own, **chosen})
-    for key in own.keys() - chosen.keys():
-        loaded.sources[key] = "kerolox up"
-    return loaded
-
-
-def _print_config(
-    data: Path,
-    nameserver_at: tuple[str, int],
-    broker_at: tuple[str, int],
-    advertised_host: str | None,
-    brokers: int,
-    settings: list[str],
-    json: bool,
-) -> None:
+def _print_config(servers: _Servers, json: bool) -> None:
     """The options of all servers that would run."""
     from kerolox.options import Loaded
 
-    host, port = nameserver_at
+    host, port = servers.nameserver_at
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    options = servers.nameserver(servers.count).options
     given = {"bind_address", "listen_port", "kv_config_path", "config_store_path"}
-    servers: dict[str, Loaded[Any]] = {
-        "nameserver": Loaded(_nameserver(data, nameserver_at).options, dict.fromkeys(given, "kerolox up"), {})
-    }
-    for number in range(brokers):
-        servers[broker_name(number)] = _broker_options(
-            data, address, broker_at, number, advertised_host, settings
-        )
-    document = {name: options_document(loaded) for name, loaded in servers.items()}
-    output(json).show(document, *(options_table(loaded, name) for name, loaded in servers.items()))
+    given |= servers.access_of(type(options)).keys()
+    shown: dict[str, Loaded[Any]] = {"nameserver": Loaded(options, dict.fromkeys(given, "kerolox up"), {})}
+    for number in range(servers.count):
+        shown[broker_name(number)] = servers.broker_options(address, number)
+    document = {name: options_document(loaded) for name, loaded in shown.items()}
+    output(json).show(document, *(options_table(loaded, name) for name, loaded in shown.items()))
 
 
-async def _serve_processes(
-    data: Path, nameserver_at: tuple[str, int], broker_at: tuple[str, int], count: int, flags: list[str]
-) -> None:
+async def _serve_processes(servers: _Servers, log_level: LogLevel) -> None:
     import asyncio
 
     told = stop_signals()
-    async with _nameserver(data, nameserver_at, count) as nameserver:
+    async with servers.nameserver(servers.count) as nameserver:
         children: list[Process] = []
         try:
-            for number in range(count):  # one by one: those that were started are ended, whatever happens
-                child = await _spawn(data, nameserver.address, broker_at, number, flags)
+            for number in range(servers.count):  # one by one: who was started is ended, whatever happens
+                child = await _spawn(servers, nameserver.address, number, log_level)
                 children.append(child)
             ready = asyncio.gather(*(_ready(number, child) for number, child in enumerate(children)))
             async with asyncio.timeout(CHILD_READY_S):
                 addresses = await ready
-            _say_ready(nameserver.address, addresses)
+            servers.say_ready(nameserver.address, addresses)
             await _told_or_ended(told, children)
         finally:
             await asyncio.gather(*map(_end, children))
@@ -217,59 +274,43 @@ def _port(broker_at: tuple[str, int], number: int) -> int:
     return port
 
 
-def _nameserver(data: Path, at: tuple[str, int], brokers_awaited: int = 1) -> NameServer:
-    """It answers clients once the brokers beside it have registered: what it cannot know yet is not
-    "no such topic"."""
-    from kerolox.nameserver.options import NamesrvOptions
-    from kerolox.nameserver.server import NameServer
-
-    options = NamesrvOptions(
-        bind_address=at[0],
-        listen_port=at[1],
-        kv_config_path=str(data / "nameserver" / "kvConfig.json"),
-        config_store_path=str(data / "nameserver" / "namesrv.properties"),
-    )
-    return NameServer(options, brokers_awaited=brokers_awaited)
-
-
 def _reachable(address: str) -> str:
     """Where this machine finds a server that listens on all its addresses."""
     return address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
 
 
-def _say_ready(nameserver: str, brokers: list[str]) -> None:
-    host = brokers[0].rpartition(":")[0]
-    port = nameserver.rpartition(":")[2]
-    shown = f"{host}:{port}" if _reachable(nameserver) != nameserver else nameserver
-    typer.echo(f"kerolox ready: nameserver {shown}, broker {', '.join(brokers)}")
-    sys.stdout.flush()
-
-
-def _flags(settings: list[str]) -> list[str]:
-    embedded = [f"{key}={value}" for key, value in EMBEDDED.items()]
-    return [word for setting in [*embedded, *settings] for word in ("--set", setting)]
-
-
 # --- brokers as processes --------------------------------------------------------------------------------
 
 
-async def _spawn(
-    data: Path, nameserver: str, broker_at: tuple[str, int], number: int, flags: list[str]
-) -> Process:
+async def _spawn(servers: _Servers, nameserver: str, number: int, log_level: LogLevel) -> Process:
     import asyncio
     import os
 
-    host, port = broker_at[0], _port(broker_at, number)
+    from kerolox.broker.options import BrokerOptions
+    from kerolox.options import specs
+
+    host, port = servers.broker_at[0], _port(servers.broker_at, number)
     name = broker_name(number)
+    known = {spec.key: spec for spec in specs(BrokerOptions)}
+    access = {known[key]: value for key, value in servers.access.items() if key in known}
+    # What stands in a command line, everybody on the machine can read.
+    secret = {spec.environment: value for spec, value in access.items() if spec.secret}
+    told = [f"{spec.key}={value}" for spec, value in access.items() if not spec.secret]
+    embedded = [f"{key}={value}" for key, value in EMBEDDED.items()]
+    flags = [word for setting in [*embedded, *told, *servers.settings] for word in ("--set", setting)]
+    if servers.advertised_host:
+        flags += ["--advertised-host", servers.advertised_host]
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "kerolox", "broker",
         "--listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
         "--name", name,
-        "--store", str(data / name),
+        "--store", str(servers.data / name),
         "--nameserver", _reachable(nameserver),
         "--parent", str(os.getpid()),
+        "--log-level", log_level.value,
         *flags,
         stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, **secret},
         start_new_session=True,  # a Ctrl-C is for us, and we tell them
     )  # fmt: skip
 
