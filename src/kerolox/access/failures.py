@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 FREE = 10  # refusals of one address that are answered at once
 FORGIVEN_S = 60.0  # after so long without one, all is forgotten
 DELAY_FIRST_S = 0.1
-DELAY_MAX_S = 5.0
+# Clients wait for three seconds: who has the wrong keys by mistake should hear that, not silence.
+DELAY_MAX_S = 1.0
 WAITING_MAX = 32  # refusals of one address that wait; whoever sends more is cut off
 ADDRESSES_MAX = 10_000  # known at once; the longest quiet are forgotten first
 

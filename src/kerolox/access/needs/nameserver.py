@@ -13,14 +13,18 @@ from kerolox.front.requests import Request
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.kv import GetKvRequest
 from kerolox.protocol.headers.route import RouteRequest
-from kerolox.protocol.reserved import ORDER_TOPIC_CONFIG, TEMPLATE_TOPIC
+from kerolox.protocol.reserved import ORDER_TOPIC_CONFIG, REPLY_SUFFIX, TEMPLATE_TOPIC
 
 
 def _route(asked: Request[RouteRequest], view: View) -> Iterator[Need]:
     """Whoever does anything with a topic asks for its route. Producers of a topic that is still to be made
-    ask for that of the template; nothing is sent there by its name."""
-    if asked.header.topic != TEMPLATE_TOPIC:
-        yield from names.topic(asked.header.topic, names.PUB_SUB_OR_GET, view)
+    ask for that of the template; nothing is sent there by its name. Who replies asks for that of replies, and
+    needs no more for it than for the reply."""
+    name = asked.header.topic
+    if name.endswith(REPLY_SUFFIX):
+        yield Need(Resource(Kind.TOPIC, name), names.PUB_SUB_OR_GET)
+    elif name != TEMPLATE_TOPIC:
+        yield from names.topic(name, names.PUB_SUB_OR_GET, view)
 
 
 def _get_kv(asked: Request[GetKvRequest], view: View) -> Iterator[Need]:

@@ -256,7 +256,10 @@ class Consumer(ConsumingMember):
                 self._missing.add(topic)
                 log.warning("topic_not_there_yet topic=%s error=%r", topic, str(error))
         except (NoRoute, KeroloxError) as error:
-            log.warning("route_not_found topic=%s error=%r", topic, str(error))
+            # Our name servers ask for keys as well: who has wrong ones hears of it here. What is said of a
+            # topic is said of its retries too.
+            if topic.startswith(RETRY_PREFIX) or not self.failed(error, topic):
+                log.warning("route_not_found topic=%s error=%r", topic, str(error))
         return None
 
     async def look_for(self, topic: str) -> None:
