@@ -111,6 +111,9 @@ def test_what_brokers_keep_is_for_those_who_look_after_the_cluster(name: str) ->
 def test_replies_are_sent_by_their_topic_and_read_by_nobody_else() -> None:
     assert send("DefaultCluster_REPLY_TOPIC") == {"Pub on Topic:DefaultCluster_REPLY_TOPIC"}
     assert needs(Code.PULL_MESSAGE, pull("DefaultCluster_REPLY_TOPIC")) == {"Sub on Group:G", LOOKING}
+    asking = route.RouteRequest(topic="DefaultCluster_REPLY_TOPIC")
+    found = needs(Code.GET_ROUTEINFO_BY_TOPIC, asking, rules=NAMESERVER)
+    assert found == {"Get/Pub/Sub on Topic:DefaultCluster_REPLY_TOPIC"}
     # Somebody's own topic.
     assert "Sub on Topic:my_REPLY_TOPIC" in needs(Code.PULL_MESSAGE, pull("my_REPLY_TOPIC"))
 
