@@ -7,20 +7,20 @@ guessed at the speed of the network, and nobody else waits for it.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from collections.abc import Iterable
 from typing import Any
 
 from kerolox.access.audit import AuditLog
 from kerolox.access.book import Book, User
+from kerolox.access.decisions import Decisions
 from kerolox.access.failures import Failures
 from kerolox.access.needs import names
 from kerolox.access.options import AccessOptions, Audit
-from kerolox.access.policies import Address
 from kerolox.access.resources import Need
 from kerolox.access.rules import Rules, View
 from kerolox.access.signers import Signers
+from kerolox.access.sources import address_of
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, OptionError, ProtocolError, Refused
 from kerolox.front.caller import Caller
@@ -84,6 +84,7 @@ class Guard:
         self._admin_networks = options.admin_networks
         self.failures = Failures(clock)
         self._signers = Signers(book)
+        self._decisions = Decisions(book)
         self.audit = AuditLog(options)
 
     @property
@@ -128,13 +129,11 @@ class Guard:
         if user.is_super:
             self.audit.allowed(asked, "Super")
             return
-        source = address_of(asked.caller)
-        policies = self.book.rules_of(user.name)
         for need in needs:
-            decision = policies.decide(need, source)
+            decision = self._decisions.of(user.name, asked.caller, need)
             if not decision.allowed:
                 why = "no matched policies." if decision.entry is None else "the decision is deny."
-                raise NotAllowed(user.subject, need.resource, source, why)
+                raise NotAllowed(user.subject, need.resource, address_of(asked.caller), why)
             self.audit.allowed(asked, need, decision.entry)
 
     def check_reading(self, asked: Request[Any], topic: str | None, of_group: str | None = None) -> None:
@@ -243,21 +242,6 @@ class Guard:
             raise NotAllowed(
                 "nobody", request_name(asked.code), source, "administration is not open there (adminFrom)."
             )
-
-
-def address_of(caller: Caller) -> Address | None:
-    """The caller's address without its port; None when it has none, as callers of the same process."""
-    found: Address | None = caller.data.get("source")
-    if found is None:
-        host = caller.address.rpartition(":")[0].strip("[]")
-        try:
-            found = ipaddress.ip_address(host)
-        except ValueError:
-            return None
-        if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-            found = found.ipv4_mapped
-        caller.data["source"] = found
-    return found
 
 
 def _codes(text: str, key: str) -> frozenset[int]:

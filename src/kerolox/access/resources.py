@@ -11,6 +11,8 @@ from kerolox.errors import InvalidRequest
 
 
 class Kind(enum.Enum):
+    __hash__ = object.__hash__  # enum's own is a call of Python, in every question about a right
+
     CLUSTER = "Cluster"
     NAMESPACE = "Namespace"  # may be named by rules; nothing asks for one
     TOPIC = "Topic"
@@ -18,6 +20,8 @@ class Kind(enum.Enum):
 
 
 class Action(enum.Enum):
+    __hash__ = object.__hash__
+
     ALL = "All"  # in rules alone: whatever is asked
     PUB = "Pub"
     SUB = "Sub"

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kerolox.access.book import Book, User
-from kerolox.access.guard import NOT_KNOWN, SIGNED_BY, Guard, address_of
+from kerolox.access.guard import NOT_KNOWN, SIGNED_BY, Guard
 from kerolox.access.needs import names
 from kerolox.access.options import AccessOptions, Audit
 from kerolox.access.plain.accounts import Account
@@ -25,6 +25,7 @@ from kerolox.access.plain.files import AclFiles
 from kerolox.access.plain.needs import PlainView, is_for_any_account, permits
 from kerolox.access.resources import Need
 from kerolox.access.rules import Rules, View
+from kerolox.access.sources import address_of
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, ProtocolError, Refused
 from kerolox.front.caller import Caller
