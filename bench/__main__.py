@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import sys
 
-from bench import broker, client, codec, failover, later, nameserver, replication, report, spark, store
+from bench import (
+    access,
+    broker,
+    client,
+    codec,
+    failover,
+    later,
+    nameserver,
+    replication,
+    report,
+    spark,
+    store,
+)
 
 BENCHMARKS = {
     "codec": codec,
     "store": store,
     "nameserver": nameserver,
     "broker": broker,
+    "access": access,
     "replication": replication,
     "failover": failover,
     "later": later,

@@ -18,11 +18,13 @@ from pathlib import Path
 from tests.peers.jars import Jars
 from tests.peers.java import OPEN_PACKAGES, find_java
 from tests.peers.processes import free_ports, log_settings, write_home
-from tests.peers.wire import GET_BROKER_CLUSTER_INFO, UPDATE_BROKER_CONFIG, request
+from tests.peers.wire import GET_BROKER_CLUSTER_INFO, UPDATE_BROKER_CONFIG, Answer, request
 
 from bench import apache, machine
+from kerolox.net.signing import Credentials
 from kerolox.protocol.bodies.stats import ConsumeStats, TopicStats
 from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.signature import sign
 
 OURS, APACHE = "kerolox", "Apache"
 QUEUES = 8
@@ -126,7 +128,7 @@ class NameServer:
 
 class BenchBroker:
     """One broker with a store of its own, from its start to its end. A name server is its own unless one is
-    given, and a follower needs its leader's."""
+    given, and a follower needs its leader's. With credentials all that is asked is signed."""
 
     def __init__(
         self,
@@ -136,8 +138,10 @@ class BenchBroker:
         *,
         nameserver: NameServer | None = None,
         profile: Path | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.kind = kind
+        self._credentials = credentials
         self.home = Path(tempfile.mkdtemp(prefix=f"kerolox-bench-{kind.lower()}-"))
         self.nameserver = nameserver or NameServer(self.home / "nameserver")
         self._follows = properties.get("brokerRole") == "SLAVE"
@@ -228,7 +232,7 @@ class BenchBroker:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
-                code = request(self.address, RequestCode.SEND_MESSAGE, fields, b"hello", timeout=10.0).code
+                code = self.ask(RequestCode.SEND_MESSAGE, fields, b"hello", timeout=10.0).code
                 if code in STORED:
                     return
             except OSError:
@@ -243,12 +247,20 @@ class BenchBroker:
         while shown not in request(self.nameserver.address, GET_BROKER_CLUSTER_INFO).body:
             # Apache's may have skipped its first registration; a setting that changes makes it register.
             with contextlib.suppress(OSError):  # a follower that is not there yet
-                request(self.address, UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")
+                self.ask(UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")
             if self.process.poll() is not None or time.monotonic() > deadline_s:
                 raise RuntimeError(f"{self.kind}'s broker did not register:\n{self.tail()}")
             time.sleep(0.2)
 
     # --- asking ---------------------------------------------------------------------------------
+
+    def ask(
+        self, code: int, fields: dict[str, str] | None = None, body: bytes = b"", timeout: float = 3.0
+    ) -> Answer:
+        own = self._credentials
+        if own is not None:
+            fields = sign(fields or {}, body, own.access_key, own.secret_key)
+        return request(self.address, code, fields, body, timeout)
 
     def create_topic(self, topic: str) -> None:
         fields = {
@@ -256,7 +268,7 @@ class BenchBroker:
             "writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0",
             "order": "false",
         }  # fmt: skip
-        answer = request(self.address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields, timeout=20.0)
+        answer = self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, timeout=20.0)
         if answer.code != 0:
             raise RuntimeError(f"{self.kind} did not create {topic}: {answer.remark}")
         deadline_s = time.monotonic() + 20.0
@@ -267,7 +279,7 @@ class BenchBroker:
 
     def stored(self, topic: str) -> int:
         """Messages of a topic, by the ends of its queues."""
-        answer = request(self.address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}, timeout=20.0)
+        answer = self.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}, timeout=20.0)
         if answer.code != 0:
             return 0
         return sum(bounds.max_offset for bounds in TopicStats.decode(answer.body).offset_table.values())
@@ -275,7 +287,7 @@ class BenchBroker:
     def consumed(self, topic: str, group: str) -> int:
         """Every pull carries how far the consumer is, so this is up to date to within one pull."""
         fields = {"consumerGroup": group, "topic": topic}
-        answer = request(self.address, RequestCode.GET_CONSUME_STATS, fields, timeout=20.0)
+        answer = self.ask(RequestCode.GET_CONSUME_STATS, fields, timeout=20.0)
         if answer.code != 0:
             return 0
         table = ConsumeStats.decode(answer.body).offset_table

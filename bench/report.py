@@ -7,6 +7,7 @@ from bench.results import FOLDER, ROOT, Result, load
 PAGE = ROOT / "docs" / "PERFORMANCE.md"
 ORDER = (
     "broker",
+    "access",
     "replication",
     "failover",
     "client",

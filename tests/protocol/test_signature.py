@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerolox.compiled import load
@@ -91,6 +91,7 @@ names = st.text(max_size=4) | st.sampled_from(
 
 
 @pytest.mark.skipif(CORE is None, reason="the core is not compiled")
+@settings(deadline=None)
 @given(
     st.dictionaries(names, st.text(st.characters(), max_size=80), max_size=12),
     st.binary(max_size=200),
