@@ -43,6 +43,7 @@ class ServerAccess:
                 )
             return
         await self.file.load()
+        await self._bring()
         named = [own for own in (options.first_credentials, options.own_credentials) if own is not None]
         if options.authentication:
             await self._make(named)
@@ -57,6 +58,9 @@ class ServerAccess:
 
     async def close(self) -> None:
         await self.file.close()
+
+    async def _bring(self) -> None:
+        """Users that come from elsewhere, before it is asked whether there are any."""
 
     async def _make(self, named: list[Credentials]) -> None:
         missing = [own for own in named if own.access_key not in self.book.users]

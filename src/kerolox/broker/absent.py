@@ -11,10 +11,11 @@ import logging
 from collections.abc import Mapping
 
 from kerolox.errors import Refused
+from kerolox.front.requests import Answer, Handler, Request
 from kerolox.options import Absent
 from kerolox.protocol.bodies.groups import WHY_DISABLED, RequestMode, SetRequestMode
 from kerolox.protocol.bodies.topics import TopicConfig
-from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import INNER_BATCH
 from kerolox.store.log.cursors import AppendRefused
 
@@ -22,10 +23,6 @@ log = logging.getLogger(__name__)
 
 OFF = ("", "false")
 
-ACCESS = (
-    "access control of RocketMQ 4 (plain_acl.yml) is not there yet, and everybody who reaches the port would "
-    "be let in. That of 5.3 is: authenticationEnabled, authorizationEnabled"
-)
 DUPLICATION = (
     "it switches RocketMQ's copies off, for brokers that get theirs by other means: here whoever wants no "
     "followers starts none, and messages wait for none with brokerRole=ASYNC_MASTER"
@@ -38,8 +35,6 @@ TIERED = "tiered storage and store plug-ins are not there; fileReservedTime says
 NAMESERVERS = "name servers are found by their addresses alone: list them in namesrvAddr"
 
 SETTINGS: Mapping[str, Absent] = {
-    "aclEnable": Absent(OFF, ACCESS),
-    "migrateAuthFromV1Enabled": Absent(OFF, ACCESS),
     "duplicationEnable": Absent(OFF, DUPLICATION),
     "enableDLedgerCommitLog": Absent(OFF, DLEDGER),
     "storeType": Absent(("", "default"), ROCKSDB),
@@ -128,6 +123,19 @@ def report_from_before(
         for group, mode in groups.items():
             if mode.mode is RequestMode.POP:
                 log.warning("mode_without_effect topic=%r group=%r mode=POP reason=%r", topic, group, POP)
+
+
+def refusing(code: RequestCode, why: str) -> Handler:
+    """Answers requests that are not served with the reason."""
+    answer = Answer(
+        code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        remark=f" request type {code.value} ({code.name}) not supported: {why}",
+    )
+
+    def refuse(request: Request[None]) -> Answer:
+        return answer
+
+    return refuse
 
 
 def _refused(what: str, why: str) -> Refused:

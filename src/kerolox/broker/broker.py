@@ -345,7 +345,7 @@ class Broker(CallerEvents):
             ("admin", [row for row in self.admin.rows() if row[0] not in own]), ("admin", own.values()),
             ("admin", self.replication.rows()),
             ("admin", self.leader_notices.rows()),
-            ("admin", self.access.rows()),
+            ("admin", self.access.rows(self.address)),
         ]  # fmt: skip
         for lane, served in rows:
             self.ports.serve(self.lanes[lane], served)

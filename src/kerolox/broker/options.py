@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kerolox.access.options import AccessOptions
+from kerolox.access.plain.options import PlainAclOptions
 from kerolox.broker import absent
 from kerolox.errors import OptionError
 from kerolox.metric_text import MetricsExporter
@@ -35,7 +35,7 @@ class BrokerRole(enum.Enum):
 
 
 @dataclass
-class BrokerOptions(TlsOptions, StoreOptions, AccessOptions):
+class BrokerOptions(TlsOptions, StoreOptions, PlainAclOptions):
     """Options of ``kerolox broker``."""
 
     ROLE: ClassVar[str] = "broker"

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 from kerolox.access.needs.broker import BROKER
+from kerolox.access.plain.files import AclFiles
+from kerolox.access.plain.guard import ABOUT_ACCOUNTS, PlainGuard
+from kerolox.access.plain.migration import left_over_white, migrate_into
+from kerolox.access.plain.requests import AccountRequests
 from kerolox.access.server_access import ServerAccess
+from kerolox.broker.absent import refusing
 from kerolox.broker.access.users import UserRequests
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.front.requests import Row
+from kerolox.protocol.codes import RequestCode
 from kerolox.store.tables.groups import GroupTable
+
+log = logging.getLogger(__name__)
 
 FILE = os.path.join("config", "access.json")
 
@@ -33,12 +42,64 @@ class BrokerView:
         return self.groups is not None and name in self.groups.groups
 
 
+_NO_ACCOUNTS = (
+    "this broker has no accounts of RocketMQ 4 (aclEnable); users and rules are made by kerolox access, or "
+    "mqadmin createUser and createAcl of 5.3"
+)
+_NO_USERS = (
+    "this broker has accounts of RocketMQ 4 (aclEnable), and no users: mqadmin updateAclConfig of 4.x "
+    "changes them, or whoever edits plain_acl.yml. For users: migrateAuthFromV1Enabled"
+)
+
+
 class Access(ServerAccess):
-    """The users of a broker are a table of its store, unless the options name a file."""
+    """The users of a broker are a table of its store, unless the options name a file; or it has the accounts
+    of RocketMQ 4."""
 
     def __init__(self, options: BrokerOptions, store_root: str, clock: Clock) -> None:
         self.view = BrokerView(options.cluster)
         super().__init__(options, BROKER, self.view, clock, os.path.join(store_root, FILE))
+        self._broker_options = options
+        self._accounts: AclFiles | None = None
+        if options.acl or options.migrate_acl:
+            self._accounts = AclFiles(*options.acl_places(options.config_path), clock)
+            if options.acl:
+                self.guard = PlainGuard(self._accounts, BROKER, self.view, options, clock)
 
-    def rows(self) -> list[Row]:
-        return UserRequests(self.file, self.guard).rows()
+    async def _bring(self) -> None:
+        files = self._accounts
+        if files is None:
+            return
+        await files.load()
+        found = files.accounts
+        if self._broker_options.acl:
+            files.watch()
+            log.info("acl_read files=%d accounts=%d", len(found.files), len(found.by_key))
+            return
+        made, left_over = await self.file.change(lambda book: migrate_into(book, found.by_key.values()))
+        log.info("accounts_migrated users=%s path=%s", made, self.file.path)
+        for line in [*left_over, *left_over_white(found.white if made else ())]:
+            log.warning("account_not_migrated what=%r", line)
+
+    async def close(self) -> None:
+        if self._accounts is not None:
+            await self._accounts.close()
+        await super().close()
+
+    def rows(self, address: str) -> list[Row]:
+        """``address`` is told to those who ask for the versions of files."""
+        users = UserRequests(self.file, self.guard).rows()
+        if isinstance(self.guard, PlainGuard):
+            options = self._broker_options
+            accounts = AccountRequests(
+                self.guard.files,
+                self.guard,
+                broker_name=options.broker_name,
+                address=address,
+                cluster=options.cluster,
+            )
+            return [
+                *accounts.rows(),
+                *((row[0], refusing(RequestCode(row[0]), _NO_USERS), None) for row in users),
+            ]
+        return [*users, *((code, refusing(code, _NO_ACCOUNTS), None) for code in ABOUT_ACCOUNTS)]

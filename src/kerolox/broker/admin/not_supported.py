@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kerolox.broker import absent
-from kerolox.front.requests import Answer, Handler, Request, Row
-from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.front.requests import Row
+from kerolox.protocol.codes import RequestCode
 
 _COLD = (
     "this broker does not throttle groups that read cold messages; it can disable those that fall too far "
@@ -30,7 +30,6 @@ REASONS = {
     RequestCode.GET_BROKER_EPOCH_CACHE: (
         "no controller elects the leaders of this broker's log, so it has no epochs (enableControllerMode)"
     ),
-    **{code: absent.ACCESS for code in RequestCode if 50 <= code <= 54},
     **{code: absent.LITE for code in RequestCode if "LITE" in code.name and code.value > 200_000},
     **dict.fromkeys(
         (
@@ -51,16 +50,4 @@ REASONS = {
 
 
 def rows() -> list[Row]:
-    return [(code, _refuse(code, why), None) for code, why in REASONS.items()]
-
-
-def _refuse(code: RequestCode, why: str) -> Handler:
-    answer = Answer(
-        code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-        remark=f" request type {code.value} ({code.name}) not supported: {why}",
-    )
-
-    def refuse(request: Request[None]) -> Answer:
-        return answer
-
-    return refuse
+    return [(code, absent.refusing(code, why), None) for code, why in REASONS.items()]

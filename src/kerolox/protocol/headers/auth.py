@@ -36,3 +36,40 @@ class ListAclsRequest(Header, frozen=True, kw_only=True):
 
     subject_filter: str | None = None
     resource_filter: str | None = None
+
+
+# --- accounts of RocketMQ 4 ------------------------------------------------------------------------------
+
+
+class UpdateAccountRequest(Header, frozen=True, kw_only=True):
+    """Create an account, or change what is named of it; ``admin`` always is."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None  # joined by commas
+    group_perms: str | None = None
+
+
+class DeleteAccountRequest(Header, frozen=True, kw_only=True):
+    access_key: str
+
+
+class UpdateWhiteAddressesRequest(Header, frozen=True, kw_only=True):
+    """The addresses that need no account, in one of the files; without a path in the main one."""
+
+    global_white_addrs: str  # joined by commas
+    acl_file_full_path: str | None = None
+
+
+class AccountFilesAnswer(Header, frozen=True, kw_only=True):
+    """The versions of the files of accounts."""
+
+    version: str  # of the main file, as JSON
+    all_acl_file_version: str | None = None  # by path, as JSON
+    broker_name: str
+    broker_addr: str
+    cluster_name: str

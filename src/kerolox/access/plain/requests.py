@@ -1,0 +1,163 @@
+"""Requests about accounts (RocketMQ 4): create, change and delete one, the white list, and versions of files.
+
+The guard lets administrators through that have signed, and nobody else. What was changed is on disk before it
+is answered. Accounts cannot be read: RocketMQ had a request for them, which told all secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kerolox.access.plain.accounts import check_key, check_secret, parse_perms
+from kerolox.access.plain.addresses import parse_addresses
+from kerolox.access.plain.files import AclFiles
+from kerolox.access.plain.guard import ACL_EXCEPTION, PlainGuard
+from kerolox.access.plain.yaml_file import Tree, accounts_of, find_account
+from kerolox.errors import KeroloxError, Refused
+from kerolox.front.requests import Answer, Request, Row
+from kerolox.protocol.bodies.topics import DataVersion
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.headers import auth as headers
+from kerolox.protocol.json_dialect import dumps
+
+# RocketMQ 4's codes for these, which mean other things in 5.x.
+UPDATE_FAILED = 209
+DELETE_FAILED = 210
+WHITE_ADDRESSES_FAILED = 211
+
+_NOT_TOLD = (
+    " request type 54 (GET_BROKER_CLUSTER_ACL_CONFIG) not supported: accounts are not told, for their "
+    "secrets would be; RocketMQ removed this with 4.9.8 and 5.2 (CVE-2024-23321)"
+)
+
+
+class AccountRequests:
+    """``broker_name``, ``address`` and ``cluster`` are told with the versions of the files."""
+
+    def __init__(
+        self, files: AclFiles, guard: PlainGuard, *, broker_name: str, address: str, cluster: str
+    ) -> None:
+        self._files = files
+        self._guard = guard
+        self._broker_name = broker_name
+        self._address = address
+        self._cluster = cluster
+
+    def rows(self) -> list[Row]:
+        return [
+            (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, self.put, headers.UpdateAccountRequest),
+            (RequestCode.DELETE_ACL_CONFIG, self.delete, headers.DeleteAccountRequest),
+            (RequestCode.GET_BROKER_CLUSTER_ACL_INFO, self.versions, None),
+            (RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, self.white, headers.UpdateWhiteAddressesRequest),
+            (RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, self.refuse, None),
+        ]
+
+    async def put(self, request: Request[headers.UpdateAccountRequest]) -> Answer:
+        said = request.header
+        key = said.access_key
+        path = self._files.accounts.homes.get(key, self._files.path)
+
+        def edit(tree: Tree) -> None:
+            account = find_account(tree, check_key(key))
+            if account is None:
+                account = {"accessKey": key}
+                accounts_of(tree).append(account)
+            elif account.get("admin") and not said.admin:
+                self._check_last(key)
+            account.update(changed(said))
+
+        await self._change(request, path, edit, UPDATE_FAILED, f"account {key!r} was put")
+        return Answer()
+
+    async def delete(self, request: Request[headers.DeleteAccountRequest]) -> Answer:
+        key = request.header.access_key
+        path = self._files.accounts.homes.get(key, self._files.path)
+
+        def edit(tree: Tree) -> None:
+            account = find_account(tree, key)
+            if account is None:
+                raise ValueError(f"there is no account {key[:40]!r}")
+            if account.get("admin"):
+                self._check_last(key)
+            accounts_of(tree).remove(account)
+
+        await self._change(request, path, edit, DELETE_FAILED, f"account {key!r} was deleted")
+        return Answer()
+
+    async def white(self, request: Request[headers.UpdateWhiteAddressesRequest]) -> Answer:
+        said = request.header
+        path = self._files.path
+        if (said.acl_file_full_path or "").strip():
+            path = (said.acl_file_full_path or "").strip()
+            if path not in self._files.accounts.files:  # it comes from a request: nothing else is touched
+                raise Refused(
+                    WHITE_ADDRESSES_FAILED,
+                    f"{ACL_EXCEPTION}the path is none of the files of accounts of this broker",
+                )
+        texts = [text.strip() for text in said.global_white_addrs.split(",") if text.strip()]
+
+        def edit(tree: Tree) -> None:
+            for text in texts:
+                parse_addresses(text)
+            tree["globalWhiteRemoteAddresses"] = texts
+
+        await self._change(
+            request, path, edit, WHITE_ADDRESSES_FAILED, f"the addresses that need no account are {texts}"
+        )
+        return Answer()
+
+    def versions(self, request: Request[None]) -> Answer:
+        files = self._files.accounts.files
+        main = files.get(self._files.path)
+        return Answer(
+            header=headers.AccountFilesAnswer(
+                version=(DataVersion() if main is None else main.version).encode().decode(),
+                all_acl_file_version=dumps({path: file.version for path, file in files.items()}).decode(),
+                broker_name=self._broker_name,
+                broker_addr=self._address,
+                cluster_name=self._cluster,
+            )
+        )
+
+    def refuse(self, request: Request[None]) -> Answer:
+        return Answer(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=_NOT_TOLD)
+
+    def _check_last(self, key: str) -> None:
+        if not any(one.admin and one.access_key != key for one in self._files.accounts.by_key.values()):
+            raise ValueError(
+                f"{key!r} is the last administrator, and nobody could make another: make one first (mqadmin "
+                "updateAclConfig -m true)"
+            )
+
+    async def _change(
+        self, request: Request[Any], path: str, edit: Callable[[Tree], None], code: int, what: str
+    ) -> None:
+        try:
+            await self._files.change(path, edit)
+        except (ValueError, KeroloxError) as error:
+            raise Refused(code, ACL_EXCEPTION + str(error)) from error
+        self._guard.audit.changed(request, what)
+
+
+def changed(said: headers.UpdateAccountRequest) -> Tree:
+    """What a request changes of an account, as it stands in a file. Raises ValueError with the reason."""
+    found: Tree = {}
+    if said.secret_key:
+        found["secretKey"] = check_secret(said.secret_key)
+    if said.white_remote_address:
+        parse_addresses(said.white_remote_address)
+        found["whiteRemoteAddress"] = said.white_remote_address
+    found["admin"] = said.admin
+    for key, perm in (
+        ("defaultTopicPerm", said.default_topic_perm),
+        ("defaultGroupPerm", said.default_group_perm),
+    ):
+        if perm:
+            parse_perms([f"default={perm}"], strict=True)
+            found[key] = perm
+    for key, perms in (("topicPerms", said.topic_perms), ("groupPerms", said.group_perms)):
+        if perms:
+            found[key] = [text.strip() for text in perms.split(",") if text.strip()]
+            parse_perms(found[key], strict=True)
+    return found
