@@ -16,7 +16,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.errors import OptionError
 from kerolox.metric_text import MetricsExporter
 from kerolox.net.dialer import Dialer
-from kerolox.net.server import ListenFailed
+from kerolox.net.listener import ListenFailed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command, decode_command
 from kerolox.protocol.frame import FrameSplitter

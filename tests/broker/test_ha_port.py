@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from pathlib import Path
 
 import pytest
 
-from kerolox.net.server import ListenFailed
+from kerolox.net.listener import ListenFailed
 from kerolox.protocol.ha import pack_report
 from kerolox.testing.broker import running_broker
 
@@ -34,7 +35,9 @@ async def test_a_follower_is_served_while_the_broker_leads(
             assert await asyncio.wait_for(reader.read(), 5) == b""
             writer.close()
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.write(pack_report(0))
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 5) == b""
             writer.close()
             await until(lambda: "follower_refused peer=127.0.0.1" in caplog.text)
         await running.broker.leadership.lead()

@@ -14,13 +14,14 @@ DOORS = ("broker/remoting/", "nameserver/server.py")
 # What only they may know. Whom a role calls itself, it calls through a dialer.
 DOORS_OWN = (
     "kerolox.net.handlers",
+    "kerolox.net.listener",
     "kerolox.net.peer",
     "kerolox.net.server",
     "kerolox.protocol.command",
     "kerolox.protocol.exchange",
     "kerolox.protocol.frame",
 )
-OPEN_TO_ALL = {"kerolox.net.server.ListenFailed"}  # any port may be taken
+OPEN_TO_ALL = {"kerolox.net.listener.ListenFailed"}  # any port may be taken
 DOORS_WORDS = {"Command", "Frame", "Peer"}
 
 
@@ -72,7 +73,7 @@ def test_what_a_client_is_asked_needs_none_of_it_either() -> None:
         "from kerolox.net.peer import PeerLimits",
         "import kerolox.protocol.command",
         "from kerolox.protocol import frame",
-        "from kerolox.net.server import ListenFailed, Server",
+        "from kerolox.net.listener import ListenFailed, Listener",
         "from kerolox.net import handlers",
         "version = request.command.version",
         "flag = request.ticket.flag",
@@ -84,7 +85,7 @@ def test_a_trespass_is_seen(line: str) -> None:
 
 
 def test_what_any_role_may_know_is_no_trespass() -> None:
-    allowed = "from kerolox.net.dialer import Dialer\nfrom kerolox.net.server import ListenFailed\n"
+    allowed = "from kerolox.net.dialer import Dialer\nfrom kerolox.net.listener import ListenFailed\n"
     assert trespasses(allowed + "from kerolox.front.requests import Request") == []
 
 

@@ -21,8 +21,9 @@ from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG
 from kerolox.nameserver.server import NameServer
 from kerolox.net.dialer import Dialer
 from kerolox.net.handlers import RemotingHandlers
+from kerolox.net.listener import ListenFailed
 from kerolox.net.peer import Peer
-from kerolox.net.server import ListenFailed, Server
+from kerolox.net.server import Server
 from kerolox.net.tls import ClientTls
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.routes import (

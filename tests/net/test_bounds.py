@@ -110,12 +110,12 @@ async def test_what_waits_in_a_lane_is_bounded_in_bytes(echo: Echo, monkeypatch:
 async def test_connections_above_the_limit_are_closed_and_others_served(echo: Echo) -> None:
     async with Server(echo.handlers, host="127.0.0.1") as server, Dialer() as dialer:
         assert (await dialer.call(server.address, ECHO, Word(word="x"))).code == 0
-        server.connections_max = 1
+        server.listener.connections_max = 1
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
         assert (await dialer.call(server.address, ECHO, Word(word="x"))).code == 0
-        server.connections_max = 2
+        server.listener.connections_max = 2
         async with Dialer() as other:
             assert (await other.call(server.address, ECHO, Word(word="x"))).code == 0
 

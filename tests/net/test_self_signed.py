@@ -123,8 +123,8 @@ async def test_what_cannot_be_made_shuts_out_tls_clients_alone(
                 file.unlink(missing_ok=True)
             else:
                 file.parent.unlink(missing_ok=True)
-            assert server._tls is not None
-            server._tls._not_before_s -= MAKE_AGAIN_S
+            assert server.listener.tls is not None
+            server.listener.tls._not_before_s -= MAKE_AGAIN_S
             assert await answered(server.address, BLIND)  # mended without a restart
 
 

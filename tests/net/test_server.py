@@ -12,8 +12,9 @@ import pytest
 from kerolox.errors import Refused
 from kerolox.front.requests import Answer, Request
 from kerolox.net.dialer import Dialer
+from kerolox.net.listener import ListenFailed
 from kerolox.net.peer import Peer, PeerLimits
-from kerolox.net.server import ListenFailed, Server
+from kerolox.net.server import Server
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.command import Command, decode_command, request
 from kerolox.protocol.frame import BINARY, JSON, Frame, FrameSplitter

@@ -103,11 +103,11 @@ async def test_silent_connections_before_the_first_byte(echo: Echo, certificates
         echo.handlers, host="127.0.0.1", tls=certificates.server(TlsMode.PERMISSIVE), clock=clock
     ) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        await until(lambda: len(server._unknown) == 1)
+        await until(lambda: len(server.listener.unknown) == 1)
         assert await works(server, None)
         await clock.advance(130)
         assert await asyncio.wait_for(reader.read(), 10) == b""
-        assert not server._unknown
+        assert not server.listener.unknown
         writer.close()
 
 
@@ -127,10 +127,10 @@ async def test_a_changed_certificate_is_taken_up(echo: Echo, certificates: Certi
     ) as server:
         before = await served()
         certificates.renew()
-        assert server._tls is not None
-        old = server._tls.current
+        assert server.listener.tls is not None
+        old = server.listener.tls.current
         await clock.advance(2)
-        await until(lambda: server._tls is not None and server._tls.current is not old)
+        await until(lambda: server.listener.tls is not None and server.listener.tls.current is not old)
         assert await served() != before
 
 

@@ -27,8 +27,7 @@ from .network import Network, Sockets
 
 MEMORY = Path("/dev/shm")
 PATCHED = {
-    "kerolox.net.server": {"socket": Sockets},
-    "kerolox.replication.ha_port": {"socket": Sockets},
+    "kerolox.net.listener": {"socket": Sockets},
     "kerolox.store.log.flush": {"FlushThread": FlushSteps},
     "kerolox.store.message_store": {"boot_identity": lambda: current().boot},
 }

@@ -36,8 +36,9 @@ from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.routes import Routes
 from kerolox.net.dialer import Dialer
 from kerolox.net.handlers import RemotingHandlers
+from kerolox.net.listener import ListenFailed
 from kerolox.net.peer import PeerLimits
-from kerolox.net.server import ListenFailed, Server
+from kerolox.net.server import Server
 from kerolox.protocol import fast_codecs  # noqa: F401 — route queries are decoded in one pass
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.registration import MinBrokerIdChanged

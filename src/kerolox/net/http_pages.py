@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from kerolox.net.address import address_text
-from kerolox.net.server import ListenFailed
+from kerolox.net.listener import ListenFailed
 
 log = logging.getLogger(__name__)
 

@@ -1,37 +1,20 @@
-"""Server: one listener, many peers.
-
-With TLS possible on the port, each new connection is first looked at, not read: its first byte decides.
-Such a look costs no task and no buffer, so thousands of silent connections cost only their sockets.
-"""
+"""Server: one listener, many peers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
-from kerolox.errors import KeroloxError
 from kerolox.front.caller import CallerEvents
-from kerolox.net.address import address_text
 from kerolox.net.handlers import RemotingHandlers
+from kerolox.net.listener import Listener
 from kerolox.net.peer import Budgets, Peer, PeerEvents, PeerLimits
-from kerolox.net.tls import CLIENT_HELLO, ServerContext, ServerTls, TlsMode
+from kerolox.net.tls import ServerTls
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024  # as RocketMQ's
 IDLE_SCAN_S = 1.0
-CONNECTIONS_MAX = 500_000  # on one port, however many files may be open
-
-
-class ListenFailed(KeroloxError):
-    """The address cannot be listened on."""
-
-    def __init__(self, address: str, reason: object) -> None:
-        self.address = address
-        super().__init__(f"cannot listen on {address}: {reason}. Is another process using the port?")
 
 
 class Server:
@@ -50,52 +33,41 @@ class Server:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.handlers = handlers
-        self.host = host
-        self.port = port
         self.peers: set[Peer] = set()
-        self.address = ""
+        self.listener = Listener(
+            self._accept,
+            host=host,
+            port=port,
+            tls=tls,
+            in_use=lambda: len(self.peers),
+            silent_s_max=limits.idle_s_max,
+            clock=clock,
+        )
         self._events: PeerEvents = events or CallerEvents()
         self._limits = limits
         self._budgets = budgets or Budgets()  # shared where a process has several ports
-        self._tls_options = tls
-        self._tls: ServerContext | None = None
         self._clock = clock
-        self._socket: socket.socket | None = None
-        self._unknown: dict[socket.socket, float] = {}  # accepted, first byte not seen yet → since when
-        self._tasks: set[asyncio.Task[None]] = set()
         self._scan: TimerHandle | None = None
         self._closing = False
-        self._is_deaf = False  # does not accept until the next scan
-        self._refused = 0  # connections above the limit since the last scan
-        self.connections_max = connections_max()
+
+    @property
+    def host(self) -> str:
+        return self.listener.host
+
+    @property
+    def port(self) -> int:
+        return self.listener.port
+
+    @property
+    def address(self) -> str:
+        return self.listener.address
 
     async def bind(self, *, fresh: bool = False) -> None:
-        """Take the port without accepting connections: for a server that must know its port before it can
-        serve.
-
-        ``fresh``: any free port would do, so no other process may have this one. (A port that was asked for
-        may be shared with connections that an earlier process left, and therefore also with a process that
-        has taken it and does not listen yet.)
-        """
-        loop = asyncio.get_running_loop()
-        self._tls = await loop.run_in_executor(None, ServerContext, self._tls_options)
-        try:
-            self._socket = _bind(self.host, self.port, shared=self.port != 0 and not fresh)
-        except OSError as error:
-            raise ListenFailed(f"{self.host}:{self.port}", error) from error
-        self.port = self._socket.getsockname()[1]
-        self.address = address_text(self._socket.getsockname())
+        """Take the port without accepting connections (:meth:`Listener.bind`)."""
+        await self.listener.bind(fresh=fresh)
 
     async def start(self) -> None:
-        if self._socket is None:
-            await self.bind()
-        assert self._socket is not None
-        try:
-            _let_share(self._socket)  # with connections that an earlier process left
-            self._socket.listen(BACKLOG)
-        except OSError as error:
-            raise ListenFailed(f"{self.host}:{self.port}", error) from error
-        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
+        await self.listener.start()
         self._scan = self._clock.beat(IDLE_SCAN_S, self._check_peers)
 
     async def close(self) -> None:
@@ -103,17 +75,9 @@ class Server:
         if self._closing:
             return
         self._closing = True
-        loop = asyncio.get_running_loop()
         if self._scan is not None:
             self._scan.cancel()
-        if self._socket is not None:
-            loop.remove_reader(self._socket.fileno())
-            self._socket.close()
-        for sock in list(self._unknown):
-            self._forget(sock)
-            sock.close()
-        for task in list(self._tasks):
-            task.cancel()
+        self.listener.close()
         for peer in list(self.peers):
             peer.close("the server shuts down")
         lanes = {route.lane for route in self.handlers.routes.values()}
@@ -145,133 +109,11 @@ class Server:
         log.debug("peer_closed peer=%s reason=%r", peer.address, reason)
         self._events.closed(peer, reason)
 
-    # --- accepting ---------------------------------------------------------------------------
-
-    def _accept(self) -> None:
-        assert self._socket is not None
-        for _ in range(BACKLOG):
-            try:
-                sock, _ = self._socket.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                # Out of descriptors: keep serving those we have. The port stays readable, so it is not looked
-                # at before the next scan: it would take all of the loop.
-                log.warning(
-                    "accept_failed error=%r next='raise the limit of open files (ulimit -n)'", str(error)
-                )
-                asyncio.get_running_loop().remove_reader(self._socket.fileno())
-                self._is_deaf = True
-                return
-            if len(self.peers) + len(self._unknown) + len(self._tasks) >= self.connections_max:
-                sock.close()
-                self._refused += 1
-                continue
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is None or not self._tls.speaks_tls:
-                self._adopt(sock, is_tls=False)
-            else:
-                self._unknown[sock] = self._clock.monotonic_s()
-                asyncio.get_running_loop().add_reader(sock.fileno(), self._look, sock)
-
-    def _look(self, sock: socket.socket) -> None:
-        try:
-            first = sock.recv(1, socket.MSG_PEEK)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            first = b""
-        self._forget(sock)
-        assert self._tls is not None
-        is_tls = bool(first) and first[0] == CLIENT_HELLO
-        if not first or (not is_tls and self._tls.options.mode is TlsMode.ENFORCING):
-            if first:
-                log.warning("plain_refused next='this port takes TLS only: tls.server.mode is enforcing'")
-            sock.close()
-            return
-        self._adopt(sock, is_tls=is_tls)
-
-    def _forget(self, sock: socket.socket) -> None:
-        if self._unknown.pop(sock, None) is not None:
-            asyncio.get_running_loop().remove_reader(sock.fileno())
-
-    def _adopt(self, sock: socket.socket, *, is_tls: bool) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(sock, is_tls))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, sock: socket.socket, is_tls: bool) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            context = None
-            if is_tls and self._tls is not None:
-                context = self._tls.current or await loop.run_in_executor(None, self._tls.make)
-                if context is None:
-                    sock.close()
-                    return
-            await loop.connect_accepted_socket(
-                lambda: Peer(
-                    self.handlers, self, limits=self._limits, clock=self._clock, budgets=self._budgets
-                ),
-                sock,
-                ssl=context,
-            )
-        except (OSError, asyncio.CancelledError) as error:  # SSLError is an OSError
-            log.debug("handshake_failed error=%r", str(error))
-            sock.close()
-
-    # --- idle connections and certificates ---------------------------------------------------
+    def _accept(self) -> Peer:
+        return Peer(self.handlers, self, limits=self._limits, clock=self._clock, budgets=self._budgets)
 
     def _check_peers(self) -> None:
         now_s = self._clock.monotonic_s()
         for peer in list(self.peers):
             peer.check_idle(now_s)
-        for sock, since_s in list(self._unknown.items()):
-            if now_s - since_s > self._limits.idle_s_max:
-                self._forget(sock)
-                sock.close()
-        if self._tls is not None and self._tls.current is not None:
-            asyncio.get_running_loop().run_in_executor(None, self._tls.reload_if_changed)
-        if self._refused:
-            log.warning(
-                "connections_refused count=%d limit=%d next='raise the limit of open files (ulimit -n): half "
-                "of them are for connections'",
-                self._refused, self.connections_max,
-            )  # fmt: skip
-            self._refused = 0
-        if self._is_deaf and self._socket is not None and not self._closing:
-            self._is_deaf = False
-            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
         self._scan = self._clock.beat(IDLE_SCAN_S, self._check_peers)
-
-
-def connections_max() -> int:
-    """How many connections a port takes: half of the files the process may open. A store needs the others."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return CONNECTIONS_MAX
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        CONNECTIONS_MAX if soft in (-1, resource.RLIM_INFINITY) else max(64, min(soft // 2, CONNECTIONS_MAX))
-    )
-
-
-def _let_share(listener: socket.socket) -> None:
-    if os.name == "posix":  # on Windows the option lets two processes take one port
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-
-
-def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if shared:
-            _let_share(listener)
-        listener.setblocking(False)
-        listener.bind((host, port))
-    except BaseException:
-        listener.close()
-        raise
-    return listener

@@ -14,8 +14,9 @@ from kerolox.front.caller import CallerEvents
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Request, Row
 from kerolox.net.handlers import RemotingHandlers
+from kerolox.net.listener import ListenFailed
 from kerolox.net.peer import Budgets, PeerLimits
-from kerolox.net.server import ListenFailed, Server
+from kerolox.net.server import Server
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.replication.ha_port import HaPort
 
@@ -77,7 +78,13 @@ class Ports:
             await server.bind()
             vip_port = options.vip_port if options.vip_port >= 0 else max(0, server.port - 2)
             vip_server = self._listener(self.vip_handlers, host, vip_port)
-            followers = HaPort(host, options.ha_port if options.ha_port >= 0 else server.port + 1)
+            followers = HaPort(
+                host,
+                options.ha_port if options.ha_port >= 0 else server.port + 1,
+                tls=options.tls,
+                silent_s_max=options.ha_silence_ms / 1000,
+                clock=self._clock,
+            )
             try:
                 await vip_server.bind(fresh=not options.listen_port)
                 await followers.start()
