@@ -6,6 +6,7 @@ hold when the bytes were accepted, so that a decoder cannot pass by accepting ev
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from kerolox.errors import InvalidRequest, ProtocolError
@@ -32,6 +33,7 @@ from kerolox.protocol.ha_epochs import (
     pack_hello,
     pack_welcome,
 )
+from kerolox.protocol.ha_proof import FollowersProof, LeadersProof, ProofRefused
 from kerolox.protocol.headers import REQUEST_HEADERS
 from kerolox.protocol.json_dialect import dumps, loads
 from kerolox.protocol.message_id import read_offset_id, read_unique_key
@@ -324,6 +326,19 @@ def epoch_reports(data: bytes) -> None:
     assert data.startswith(b"".join(packed))
 
 
+def proofs(data: bytes) -> None:
+    """What either side says before a log is copied: nobody gets in by chance, nor in other steps."""
+    proof = LeadersProof({"inner": "secret"}.get)
+    with contextlib.suppress(ProofRefused):
+        for at in range(0, len(data), 7):
+            proof.feed(data[at : at + 7])
+    assert not proof.done
+    followers = FollowersProof("inner", "secret")
+    with contextlib.suppress(ProofRefused):
+        followers.feed(data)
+    assert not followers.done
+
+
 def epoch_files(data: bytes) -> None:
     try:
         epochs = decode_epochs(data)
@@ -361,6 +376,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         reports,
         epoch_ranges,
         epoch_reports,
+        proofs,
         epoch_files,
         identities,
     )

@@ -10,6 +10,8 @@ from typing import Any
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.net.dialer import Dialer
+from kerolox.net.signing import Credentials
+from kerolox.replication.entrance import Trust
 from kerolox.replication.epoch_history import EpochHistory
 from kerolox.replication.epoch_mode import EpochMode
 from kerolox.replication.follower import Follower
@@ -33,18 +35,35 @@ class EpochSettings(Settings):
 class Replica:
     """One broker of a group: it leads or follows, as it is told."""
 
-    def __init__(self, store: MessageStore, id: int, clock: Clock = SYSTEM_CLOCK, **settings: Any) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        id: int,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        trust: Trust | None = None,
+        credentials: Credentials | None = None,
+        **settings: Any,
+    ) -> None:
         self.store = store
         self.id = id
         self.settings = EpochSettings(**settings)
         self.history = EpochHistory(store)
         self.in_sync = InSyncSet(store, self.settings, clock)
         self.mode = EpochMode(self.history, self.in_sync, id)
-        self.leader = Leader(store, self.settings, clock, mode=self.mode)
+        self.leader = Leader(store, self.settings, clock, mode=self.mode, trust=trust)
         self.port = HaPort("127.0.0.1", 0)
         self.port.accept = self.leader.accept
         self.dialer = Dialer()
-        self.follower = Follower(store, self.settings, clock, self.dialer, mode=self.mode)
+        self.follower = Follower(
+            store,
+            self.settings,
+            clock,
+            self.dialer,
+            mode=self.mode,
+            credentials=credentials,
+            proves=credentials is not None,
+        )
         store.state.set(Obstacle.FOLLOWER, "nobody was elected")
 
     @property
@@ -121,6 +140,7 @@ async def replica_at(
     path: Path, id: int, files: Files | None = None, **options: Any
 ) -> AsyncIterator[Replica]:
     settings = {key: options.pop(key) for key in list(options) if hasattr(EpochSettings, key)}
+    settings |= {key: options.pop(key) for key in ("trust", "credentials") if key in options}
     async with store_at(path, files, controlled=True, **options) as store:
         replica = Replica(store, id, **settings)
         await replica.port.start()

@@ -11,8 +11,10 @@ from typing import Any
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.net.dialer import Dialer
+from kerolox.net.tls import ServerTls
+from kerolox.replication.entrance import Trust
 from kerolox.replication.follower import Follower
-from kerolox.replication.ha_port import HaPort
+from kerolox.replication.ha_port import PLAIN, HaPort
 from kerolox.replication.leader import Leader
 from kerolox.replication.link_state import LinkState
 from kerolox.store.disk.files import Files
@@ -104,14 +106,16 @@ class Leading:
         *,
         watched: bool = True,
         clock: Clock = SYSTEM_CLOCK,
+        trust: Trust | None = None,
+        tls: ServerTls = PLAIN,
     ) -> None:
         self.store = store
         self.settings = settings or Settings()
         self.told = Told(store)
         if watched:  # then what is told does not reach who answers
             store.replicas = self.told
-        self.leader = Leader(store, self.settings, clock)
-        self.port = HaPort("127.0.0.1", 0)
+        self.leader = Leader(store, self.settings, clock, trust=trust)
+        self.port = HaPort("127.0.0.1", 0, tls=tls)
         self.port.accept = self.leader.accept
 
     @property
@@ -137,10 +141,13 @@ class Following:
         address: str,
         settings: Settings | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        **more: Any,
     ) -> None:
         self.store = store
         self.dialer = Dialer()
-        self.follower = Follower(store, settings or Settings(), clock, self.dialer, ha_address=address)
+        self.follower = Follower(
+            store, settings or Settings(), clock, self.dialer, ha_address=address, **more
+        )
         store.state.set(Obstacle.FOLLOWER, "another leads")
 
     async def __aenter__(self) -> Following:

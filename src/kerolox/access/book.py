@@ -67,6 +67,11 @@ class Book:
     def rules_of(self, name: str) -> Policies:
         return self.policies.get(name, NONE)
 
+    def secret_of_super(self, name: str) -> str | None:
+        """The secret of a user who may do everything; None for others."""
+        user = self.users.get(name)
+        return user.password if user is not None and user.is_super and user.is_enabled else None
+
     # --- users ---------------------------------------------------------------------------------------
 
     def create_user(self, body: bodies.User) -> User:

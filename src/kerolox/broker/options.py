@@ -22,6 +22,7 @@ from kerolox.net.tls_options import TlsOptions
 from kerolox.options import Absent, option
 from kerolox.protocol.limits import INT32_MAX, INT64_MAX
 from kerolox.replication.dledger.settings import GroupSettings, GroupUnusable, parse_peers
+from kerolox.replication.entrance import Network, parse_networks
 from kerolox.store.options import DAY_MS, HOUR_MS, StoreOptions
 
 # Never changed by a request, whatever configBlackList says.
@@ -81,6 +82,12 @@ class BrokerOptions(TlsOptions, StoreOptions, PlainAclOptions):
     ha_bytes_per_s: int = option(
         100 << 20, "Most bytes of the log each follower is sent in a second.",
         key="maxHaTransferByteInSecond", low=1, high=1 << 40, changeable=True,
+    )  # fmt: skip
+    ha_trusted: str = option(
+        "", "Addresses and networks, joined by commas, whose brokers may copy the log, or belong to the "
+        "DLedger group, without proving who they are, while authenticationEnabled: for RocketMQ's, which "
+        "cannot.",
+        key="haTrustedAddresses",
     )  # fmt: skip
     advertised_host: str = option("", "Address clients are told; found out if empty.", key="brokerIP1")
     advertised_ha_host: str = option("", "Address followers are told; brokerIP1 if empty.", key="brokerIP2")
@@ -518,6 +525,16 @@ class BrokerOptions(TlsOptions, StoreOptions, PlainAclOptions):
 
     def black_listed(self, key: str) -> bool:
         return key in ALWAYS_BLACK_LISTED or key in self.config_black_list.split(";")
+
+    @property
+    def trusted_networks(self) -> tuple[Network, ...]:
+        """Raises OptionError."""
+        try:
+            return parse_networks(self.ha_trusted)
+        except ValueError as error:
+            raise OptionError(
+                "haTrustedAddresses", self.ha_trusted, f"addresses and networks joined by commas ({error})"
+            ) from None
 
     @property
     def ledger_settings(self) -> GroupSettings | None:

@@ -53,6 +53,10 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
     client_auth: ClientAuth = ClientAuth.NONE
     self_signed: str | None = None  # where to keep a certificate of our own, if none is given
 
+    @property
+    def is_spoken(self) -> bool:
+        return self.mode is not TlsMode.DISABLED and bool(self.certificate or self.self_signed)
+
 
 class ClientTls(msgspec.Struct, frozen=True, kw_only=True):
     """How a client speaks TLS. RocketMQ's clients do not verify by default; ours does unless told not to."""

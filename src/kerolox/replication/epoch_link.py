@@ -22,6 +22,7 @@ from kerolox.protocol.ha_epochs import (
     pack_epoch_report,
     pack_hello,
 )
+from kerolox.protocol.ha_proof import FollowersProof
 from kerolox.replication.epoch_mode import EpochMode
 from kerolox.replication.leader_link import LeaderLink
 from kerolox.replication.link_state import BeginAt, CannotFollow, LinkState, not_writable
@@ -43,8 +44,11 @@ class EpochLink(LeaderLink):
         mode: EpochMode,
         *,
         on_copying: Callable[[], None],
+        proof: FollowersProof | None = None,
     ) -> None:
-        super().__init__(store, settings, clock, address, overlap=None, begin=None, on_copying=on_copying)
+        super().__init__(
+            store, settings, clock, address, overlap=None, begin=None, on_copying=on_copying, proof=proof
+        )
         self.welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self.welcome.add_done_callback(lambda done: done.cancelled() or done.exception())
         self.ended.add_done_callback(self._no_welcome)

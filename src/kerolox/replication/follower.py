@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 
 import msgspec
@@ -16,7 +17,10 @@ import msgspec
 from kerolox.clock import Clock
 from kerolox.errors import ConnectFailed, KeroloxError, sentences
 from kerolox.net.dialer import Dialer
+from kerolox.net.signing import Credentials
+from kerolox.net.tls import ClientContext, ClientTls
 from kerolox.protocol.ha_epochs import Welcome
+from kerolox.protocol.ha_proof import FollowersProof
 from kerolox.replication.epoch_agreement import agreement
 from kerolox.replication.epoch_link import EpochLink
 from kerolox.replication.epoch_mode import EpochMode
@@ -54,8 +58,13 @@ class Follower:
         *,
         ha_address: str = "",
         mode: EpochMode | None = None,
+        tls: ClientTls | None = None,
+        credentials: Credentials | None = None,
+        proves: bool = False,
     ) -> None:
-        """``mode``: of a broker under a controller; its ``own_id`` has to be known before this starts."""
+        """``mode``: of a broker under a controller; its ``own_id`` has to be known before this starts.
+        ``tls``: spoken to leaders that can. ``credentials``: what it proves by who it is, to leaders that
+        want it; ``proves``: also to those that cannot be asked whether they do."""
         self.mode = mode
         self.state = LinkState.OFF
         self.text = LinkState.OFF.value  # the same with all that is known about it
@@ -74,6 +83,10 @@ class Follower:
         self._fixed = ha_address  # by an option: name servers are not believed then
         self._ha_address = ha_address
         self._broker_address = ""
+        self._tls = None if tls is None else ClientContext(tls)
+        self._credentials = credentials
+        self._proves = proves
+        self._plainly = ""  # the leader of which that was said
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -227,18 +240,52 @@ class Follower:
             overlap=overlap,
             begin=begin,
             on_copying=lambda: self._copying(address),
+            proof=self._proof(there),
         )
         if overlap is not None:
             self._set(LinkState.COMPARING)
-        await self._connect(link, address)
+        await self._connect(link, address, there)
         await self._until_it_ends(link)
 
-    async def _connect(self, link: LeaderLink, address: str) -> None:
+    def _proof(self, there: LogRange | None) -> FollowersProof | None:
+        """What this leader wants to hear first. Raises CannotFollow."""
+        if not (self._proves if there is None else there.wants_proof):
+            return None
+        if self._credentials is None:
+            raise CannotFollow(
+                LinkState.NOT_LET_IN,
+                "the leader lets nobody copy who does not prove who they are",
+                "set innerClientAuthenticationCredentials here as it is set there",
+            )
+        return FollowersProof(self._credentials.access_key, self._credentials.secret_key)
+
+    async def _context(self, address: str, there: LogRange | None) -> ssl.SSLContext | None:
+        """TLS to speak to a leader; None: plainly, to RocketMQ's, which can do nothing else."""
+        if self._tls is None:
+            return None
+        if there is not None and not there.speaks_tls:
+            if self._plainly != address:
+                self._plainly = address
+                log.warning(
+                    "copied_plainly leader=%r next='its port for followers speaks no TLS: keep the network "
+                    "between to yourself'",
+                    address,
+                )
+            return None
+        return await asyncio.get_running_loop().run_in_executor(None, self._tls.current)
+
+    async def _connect(self, link: LeaderLink, address: str, there: LogRange | None) -> None:
         host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        context = await self._context(address, there)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await asyncio.get_running_loop().create_connection(
-                    lambda: link, host.strip("[]"), int(port) if port.isdigit() else 0
+                    lambda: link,
+                    host,
+                    int(port) if port.isdigit() else 0,
+                    ssl=context,
+                    server_hostname=None if context is None else host,
                 )
         except (OSError, TimeoutError) as error:
             link.close()
@@ -264,8 +311,9 @@ class Follower:
             address,
             mode,
             on_copying=lambda: self._copying(address),
+            proof=self._proof(there),
         )
-        await self._connect(link, address)
+        await self._connect(link, address, there)
         try:
             await self._agree(mode, link, await asyncio.shield(link.welcome), there)
         except BaseException:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, cast
 from kerolox.errors import ProtocolError
 from kerolox.net.address import address_text
 from kerolox.protocol.ha import RANGE_BYTES_MAX, ReportReader, pack_head
+from kerolox.protocol.ha_proof import REFUSAL, ProofRefused
+from kerolox.replication.entrance import REFUSE_AFTER_S, Entrance
 from kerolox.replication.rate import Rate
 from kerolox.replication.turned_away import Why
 from kerolox.store.errors import StoreError
@@ -41,6 +43,7 @@ class FollowerConnection(asyncio.Protocol):
         self._reports = ReportReader()
         self._head: Callable[[int, int], bytes] = pack_head  # what goes before so many bytes of the log
         self._transport: asyncio.Transport | None = None
+        self._entrance: Entrance | None = None  # until it has proved who it is
         self._paused = False  # the socket takes no more
         self._reading: asyncio.Task[None] | None = None  # from the disk
         self._later: TimerHandle | None = None  # when the limit lets more through
@@ -75,7 +78,11 @@ class FollowerConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         self.address = address_text(transport.get_extra_info("peername"))
         self._heard_s = self._said_s = self._leader.clock.monotonic_s()
-        self._leader.connected(self)
+        if self._leader.trust is None:
+            self._leader.connected(self)
+        else:
+            self._entrance = Entrance(self._leader.trust, self.address.rpartition(":")[0])
+            self._leader.enters(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -102,10 +109,44 @@ class FollowerConnection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         self._heard_s = self._leader.clock.monotonic_s()
+        if self._entrance is not None:
+            data = self._enter(self._entrance, data)
+        if not data or self._transport.is_closing():
+            return
         try:
             self._hear(data)
         except ProtocolError as error:
             self._leader.turn_away(self, Why.NOT_A_REPORT, str(error))
+
+    def _enter(self, entrance: Entrance, data: bytes) -> bytes:
+        """Let it prove who it is; what came behind that."""
+        assert self._transport is not None
+        if self._later is not None:
+            return b""  # it is refused in a moment
+        try:
+            answer = entrance.feed(data)
+        except ProofRefused as error:
+            text = (
+                f"{error}. Followers sign with innerClientAuthenticationCredentials of a Super user here; "
+                "for one that cannot, as RocketMQ's, name its address in haTrustedAddresses"
+            )
+            if entrance.began:
+                self._later = self._leader.clock.call_later(REFUSE_AFTER_S, lambda: self._refuse(text))
+            else:
+                self._leader.turn_away(self, Why.NOT_KNOWN, text)
+            return b""
+        self._transport.write(answer)
+        if not entrance.done:
+            return b""
+        self._entrance = None
+        self._leader.connected(self)
+        return entrance.rest
+
+    def _refuse(self, text: str) -> None:
+        self._later = None
+        if self._transport is not None:
+            self._transport.write(REFUSAL)
+            self._leader.turn_away(self, Why.NOT_KNOWN, text)
 
     def _hear(self, data: bytes) -> None:
         """Take what it says. Raises ProtocolError."""

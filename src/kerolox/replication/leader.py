@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 from kerolox.clock import Clock, TimerHandle
+from kerolox.replication.entrance import ENTER_S_MAX, ENTERING_MAX, Trust
 from kerolox.replication.epoch_connection import EpochConnection
 from kerolox.replication.epoch_mode import EpochMode
 from kerolox.replication.follower_connection import FollowerConnection
@@ -55,16 +56,19 @@ class Leader:
         *,
         broker_address: str = "",
         mode: EpochMode | None = None,
+        trust: Trust | None = None,
     ) -> None:
         """``mode``: of a broker under a controller. Its epoch has begun, and the in-sync set is known, before
-        it leads."""
+        it leads. ``trust``: who may copy; None: everybody."""
         self.store = store
         self.mode = mode
+        self.trust = trust
         self.resync = resync_command("STORE", broker_address)  # for a follower whose log does not fit
         self.settings = settings
         self.clock = clock
         self.ranges = HotRanges(store)
         self.followers: set[FollowerConnection] = set()
+        self._entering: dict[FollowerConnection, float] = {}  # who has not proved who it is → since when
         self.refused: Counter[Why] = Counter()
         self.since_ms = 0  # it leads
         self._turned_away: OrderedDict[tuple[str, Why], TurnedAwayPeer] = OrderedDict()  # by host
@@ -93,7 +97,7 @@ class Leader:
         if self._look is not None:
             self._look.cancel()
             self._look = None
-        for follower in list(self.followers):
+        for follower in (*self.followers, *self._entering):
             follower.close()
         while self.followers:
             self._gone.clear()
@@ -104,7 +108,16 @@ class Leader:
     def accept(self) -> FollowerConnection:
         return FollowerConnection(self) if self.mode is None else EpochConnection(self, self.mode)
 
+    def enters(self, follower: FollowerConnection) -> None:
+        """Somebody has connected who has to prove that they may copy. Whoever does so is quick, so those who
+        only take up room make room for others."""
+        self._entering[follower] = self.clock.monotonic_s()
+        if len(self._entering) > ENTERING_MAX:
+            first = next(iter(self._entering))
+            self.turn_away(first, Why.TOO_MANY, f"{ENTERING_MAX} others want to prove who they are")
+
     def connected(self, follower: FollowerConnection) -> None:
+        self._entering.pop(follower, None)
         if not self._leads:
             self.turn_away(
                 follower, Why.NOT_LEADING, "this broker does not lead, so nothing is copied from it"
@@ -115,6 +128,7 @@ class Leader:
             self.followers.add(follower)
 
     def disconnected(self, follower: FollowerConnection) -> None:
+        self._entering.pop(follower, None)
         if follower not in self.followers:
             return
         self.followers.remove(follower)
@@ -154,6 +168,7 @@ class Leader:
 
     def turn_away(self, follower: FollowerConnection, why: Why, text: str) -> None:
         """Close it, and say so: once a minute for each peer, for it comes again every few seconds."""
+        self._entering.pop(follower, None)
         self.refused[why] += 1
         host = follower.address.rpartition(":")[0]
         now_s = self.clock.monotonic_s()
@@ -198,6 +213,12 @@ class Leader:
         self._look_soon()
         for follower in list(self.followers):
             follower.look()
+        now_s = self.clock.monotonic_s()
+        for follower, since_s in list(self._entering.items()):
+            if now_s - since_s > ENTER_S_MAX:
+                self.turn_away(
+                    follower, Why.TOO_SLOW, f"it has not proved in {ENTER_S_MAX:.0f} s that it may copy"
+                )
 
 
 def _id_of(follower: FollowerConnection) -> str:

@@ -14,6 +14,7 @@ from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import ConnectionLost, KeroloxError, ProtocolError
 from kerolox.net.address import address_text
 from kerolox.protocol.ha import RangeReader, pack_report
+from kerolox.protocol.ha_proof import FollowersProof, ProofRefused
 from kerolox.replication.link_state import BeginAt, CannotFollow, LinkState, not_writable
 from kerolox.replication.overlap import Overlap, when_stored
 from kerolox.replication.rate import Rate
@@ -41,8 +42,10 @@ class LeaderLink(asyncio.Protocol):
         overlap: Overlap | None,
         begin: int | None,
         on_copying: Callable[[], None],
+        proof: FollowersProof | None = None,
     ) -> None:
-        """``overlap``: compare this first. Without it, where the leader has to begin; None: it may choose."""
+        """``overlap``: compare this first. Without it, where the leader has to begin; None: it may choose.
+        ``proof``: what the leader asks for before that."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # heard of or not
         self.rate = Rate(clock)
@@ -55,6 +58,7 @@ class LeaderLink(asyncio.Protocol):
         self._overlap = overlap
         self._begin = begin
         self._on_copying = on_copying
+        self._proof = proof
         self._reader = RangeReader()
         self._pack_report: Callable[[int], bytes] = pack_report
         self._next = overlap.equal if overlap is not None else begin  # where the next range has to lie
@@ -86,7 +90,10 @@ class LeaderLink(asyncio.Protocol):
         self._store.progress.on_committed.append(self._committed)
         self._store.flusher.on_flushed.append(self._flushed)
         self._look_soon()
-        self._open()
+        if self._proof is None:
+            self._open()
+        else:
+            self._transport.write(self._proof.begin())
 
     def _open(self) -> None:
         """Say the first word."""
@@ -109,7 +116,32 @@ class LeaderLink(asyncio.Protocol):
         self._heard_s = self._clock.monotonic_s()
         self.heard_ms = self._clock.wall_ms()
         self.rate.count(len(data))
+        if self._proof is not None:
+            data = self._prove(self._proof, data)
+            if not data:
+                return
         self._guard(lambda: self._take(data))
+
+    def _prove(self, proof: FollowersProof, data: bytes) -> bytes:
+        """Answer the leader; what came behind that."""
+        assert self._transport is not None
+        try:
+            self._transport.write(proof.feed(data))
+        except ProofRefused as error:
+            self._end(
+                CannotFollow(
+                    LinkState.NOT_LET_IN,
+                    f"{error}: both brokers need the same innerClientAuthenticationCredentials, of a user "
+                    "who is Super and enabled at the leader",
+                    "the leader's log says what was wrong",
+                )
+            )
+            return b""
+        if not proof.done:
+            return b""
+        self._proof = None
+        self._open()
+        return proof.rest
 
     def _guard(self, take: Callable[[], None]) -> None:
         """Append what came, or end because of it."""
@@ -218,7 +250,7 @@ class LeaderLink(asyncio.Protocol):
             self._report(self.safe_end)
 
     def _report(self, offset: int) -> None:
-        if offset > self._reported:
+        if offset > self._reported and self._proof is None:
             self._reported = offset
             self._say()
 

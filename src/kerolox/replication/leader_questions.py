@@ -14,6 +14,9 @@ from kerolox.protocol.header import Header
 from kerolox.protocol.headers.query import ViewMessageRequest
 
 TIMEOUT_S = 5.0
+# What a leader of ours tells of its port for followers; RocketMQ's has neither.
+HA_PROOF = "haProof"
+HA_TLS = "haTls"
 
 
 class LogRange(NamedTuple):
@@ -21,6 +24,8 @@ class LogRange(NamedTuple):
 
     low: int
     end: int
+    wants_proof: bool = False  # of who follows: ha_proof.py
+    speaks_tls: bool = False  # on its port for followers
 
 
 class LeaderQuestions:
@@ -33,7 +38,12 @@ class LeaderQuestions:
         answer = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         table = KVTable.decode(answer.body).table
         try:
-            return LogRange(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+            return LogRange(
+                int(table["commitLogMinOffset"]),
+                int(table["commitLogMaxOffset"]),
+                wants_proof=table.get(HA_PROOF) == "true",
+                speaks_tls=table.get(HA_TLS) == "true",
+            )
         except (KeyError, ValueError):
             raise KeroloxError(
                 f"the leader at {self.address} does not say where its log begins and ends"

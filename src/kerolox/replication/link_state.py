@@ -17,6 +17,7 @@ class LinkState(Enum):
     COMPARING = "comparing the end of the log with the leader's"
     COPYING = "copying what the leader writes"
     LOST = "no connection to the leader"
+    NOT_LET_IN = "the leader does not let this follower in"
     DIVERGED = "the leader's log is another one"
     LEADER_BEHIND = "the leader has less than this follower"
     TOO_OLD = "the leader has deleted what this follower needs next"

@@ -9,6 +9,8 @@ class Why(Enum):
     """One word for metrics and logs; the text beside it has the offsets."""
 
     NOT_LEADING = "not_leading"
+    NOT_KNOWN = "not_known"  # it does not prove that it may copy
+    TOO_SLOW = "too_slow"  # to prove it
     TOO_MANY = "too_many"
     SILENT = "silent"
     AHEAD = "ahead"  # its log ends behind the leader's

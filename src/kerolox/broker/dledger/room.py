@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from kerolox.broker.base import Base
 from kerolox.broker.dledger.leader_search import LeaderSearch
+from kerolox.broker.dledger.member_guard import MemberGuard
 from kerolox.broker.dledger.role_turns import RoleTurns
 from kerolox.broker.figures.room import Figures
 from kerolox.metric_text import MetricText
@@ -46,8 +47,12 @@ class DLedger:
         self._took_role = took_role
         self._ask_who_leads = ask_who_leads
         self._file = TermFile(self._ledger.directory, base.store.files)
-        self._network = MemberNetwork(settings, base.clock)
-        self._port = MemberPort(settings, host=host, clock=base.clock)
+        options = base.options
+        self._network = MemberNetwork(
+            settings, base.clock, tls=options.own_tls, credentials=options.own_credentials
+        )
+        guard = MemberGuard(base.guard, options.trusted_networks) if options.authentication else None
+        self._port = MemberPort(settings, host=host, clock=base.clock, tls=options.tls, guard=guard)
         self._turns: RoleTurns | None = None
         self._search: LeaderSearch | None = None
         self._led = asyncio.Event()

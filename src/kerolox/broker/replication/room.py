@@ -12,11 +12,13 @@ from kerolox.metric_text import MetricText
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.stats import ControlledStatus, HaClient, HaConnection, HaStatus, TurnedAway
 from kerolox.protocol.codes import RequestCode
+from kerolox.replication.entrance import Trust
 from kerolox.replication.epoch_history import EpochHistory
 from kerolox.replication.epoch_mode import EpochMode
 from kerolox.replication.follower import Follower
 from kerolox.replication.in_sync_set import InSyncSet
 from kerolox.replication.leader import Leader
+from kerolox.replication.leader_questions import HA_PROOF, HA_TLS
 from kerolox.replication.link_state import LinkState
 
 
@@ -27,23 +29,44 @@ class Replication:
         options = base.options
         self._store = base.store
         self._leadership = base.leadership
+        self._speaks_tls = options.tls.is_spoken
         self.dialer = Dialer(
             clock=base.clock, tls=options.own_tls, credentials=options.own_credentials
         )  # for questions to the leader
         self.epochs = self._epochs(base) if options.controlled else None
         self.controlled_status: Callable[[], ControlledStatus] | None = None
         self.leader = Leader(
-            base.store, options, base.clock, broker_address=base.endpoints.address, mode=self.epochs
+            base.store,
+            options,
+            base.clock,
+            broker_address=base.endpoints.address,
+            mode=self.epochs,
+            trust=self._trust(base),
         )
         # Under a controller nobody copies from where a file says.
         ha_address = "" if options.controlled else options.ha_master_address
         self.follower = Follower(
-            base.store, options, base.clock, self.dialer, ha_address=ha_address, mode=self.epochs
+            base.store,
+            options,
+            base.clock,
+            self.dialer,
+            ha_address=ha_address,
+            mode=self.epochs,
+            tls=options.own_tls,
+            credentials=options.own_credentials,
+            proves=options.authentication,
         )
         if not options.ledger:  # members of a DLedger group push to each other
             base.leadership.follow_by(self.follower)
             base.leadership.on_leader.append(self._leader_changed)
         figures.metrics.more.append(self.metrics)
+
+    @staticmethod
+    def _trust(base: Base) -> Trust | None:
+        """Who copies the log reads every message, so that is for users who may do everything."""
+        if not base.options.authentication:
+            return None
+        return Trust(base.guard.book.secret_of_super, base.options.trusted_networks)
 
     @staticmethod
     def _epochs(base: Base) -> EpochMode:
@@ -101,9 +124,10 @@ class Replication:
         return Answer(body=status.encode())
 
     def runtime_info(self) -> dict[str, object]:
-        """Of a follower: how it stands with its leader, in words, and whether it acts for it."""
+        """Of a follower: how it stands with its leader, in words, and whether it acts for it. Of a leader:
+        what followers have to know of its port for them."""
         if self._leadership.leads:
-            return {}
+            return {HA_PROOF: self.leader.trust is not None, HA_TLS: self._speaks_tls}
         told: dict[str, object] = {"followerState": self.follower.text}
         return told | {"brokerActive": True} if self._leadership.acts else told
 

@@ -8,12 +8,15 @@ from typing import Any
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, ProtocolError
+from kerolox.front.handlers import Guard
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Request
 from kerolox.net.dialer import Dialer, split_address
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer, PeerLimits
 from kerolox.net.server import Server
+from kerolox.net.signing import Credentials
+from kerolox.net.tls import ClientTls, ServerTls
 from kerolox.protocol.bodies.dledger import ANSWERED, LedgerCode, PushAnswer
 from kerolox.protocol.command import Command, request
 from kerolox.replication.dledger.group import LedgerGroup
@@ -51,9 +54,18 @@ class PeerLine:
 class MemberNetwork:
     """Reaches members by their ids."""
 
-    def __init__(self, settings: GroupSettings, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        tls: ClientTls | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._settings = settings
-        self._dialer = Dialer(clock=clock, limits=PeerLimits(idle_s_max=IDLE_S_MAX))
+        self._dialer = Dialer(
+            clock=clock, limits=PeerLimits(idle_s_max=IDLE_S_MAX), tls=tls, credentials=credentials
+        )
 
     async def line(self, peer: str) -> PeerLine:
         return PeerLine(await self._dialer.connect(self._settings.peers[peer], code=LedgerCode.PUSH))
@@ -73,7 +85,13 @@ class MemberPort:
     """Hears what other members and tools ask. ``bind`` first, ``start`` when the member is there."""
 
     def __init__(
-        self, settings: GroupSettings, *, host: str = "0.0.0.0", clock: Clock = SYSTEM_CLOCK
+        self,
+        settings: GroupSettings,
+        *,
+        host: str = "0.0.0.0",
+        clock: Clock = SYSTEM_CLOCK,
+        tls: ServerTls = ServerTls(),
+        guard: Guard | None = None,
     ) -> None:
         _, port = split_address(settings.peers[settings.self_id])
         self._group: LedgerGroup | None = None
@@ -81,10 +99,11 @@ class MemberPort:
         # Heartbeats and pushes never wait in a lane. Votes do, for the disk.
         lane = Lane("ledger", running_max=REQUESTS_MAX, waiting_max=REQUESTS_MAX, clock=clock)
         handlers = RemotingHandlers()
+        handlers.guard = guard
         for code in LedgerCode:
             handlers.add(code, self._push if code is LedgerCode.PUSH else self._other, None, lane)
         self._server = Server(
-            handlers, host=host, port=port, limits=PeerLimits(idle_s_max=IDLE_S_MAX), clock=clock
+            handlers, host=host, port=port, limits=PeerLimits(idle_s_max=IDLE_S_MAX), tls=tls, clock=clock
         )
 
     @property

@@ -1,0 +1,41 @@
+"""Who may speak on the port of a DLedger member while access control is on: whoever does writes the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kerolox.access.guard import Guard, NotAllowed, address_of
+from kerolox.front.requests import Answer, Request
+from kerolox.protocol.codes import request_name
+from kerolox.replication.entrance import Network
+
+
+class MemberGuard:
+    """Lets in what a user has signed who may do everything, as our members sign all they say. RocketMQ's
+    members cannot: they are let in by address (haTrustedAddresses)."""
+
+    def __init__(self, guard: Guard, networks: tuple[Network, ...]) -> None:
+        self._guard = guard
+        self._networks = networks
+
+    def admits(self, asked: Request[Any], /) -> bool:
+        return self._trusts(asked) or self._guard.admits(asked)
+
+    def allows(self, asked: Request[Any], /) -> bool:
+        if self._trusts(asked) or self._guard.book.secret_of_super(asked.identity or "") is not None:
+            return True
+        refused = NotAllowed(
+            f"User:{asked.identity}",
+            request_name(asked.code),
+            address_of(asked.caller),
+            "members sign as a Super user.",
+        )
+        self._guard.audit.refused(asked, refused)
+        asked.answer(Answer(code=refused.code, remark=str(refused)))
+        return False
+
+    def _trusts(self, asked: Request[Any]) -> bool:
+        if not self._networks:
+            return False
+        source = address_of(asked.caller)
+        return source is not None and any(source in network for network in self._networks)
