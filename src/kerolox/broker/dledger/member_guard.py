@@ -21,7 +21,7 @@ class MemberGuard:
     def admits(self, asked: Request[Any], /) -> bool:
         return self._trusts(asked) or self._guard.admits(asked)
 
-    def allows(self, asked: Request[Any], /) -> bool:
+    def allows(self, asked: Request[Any], /, *, served: bool = True) -> bool:
         if self._trusts(asked) or self._guard.book.secret_of_super(asked.identity or "") is not None:
             return True
         refused = NotAllowed(
