@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FIRST_USER = "admin"
 INNER_USER = "inner"
+ACCESS_IS_ON = "Access control is on. What a client needs, in a shell:"
 
 
 class NoFirstUser(KeroloxError):
@@ -129,18 +130,8 @@ class AccessFolder:
 
     # --- what clients need ---------------------------------------------------------------------------
 
-    def client_tls(self, settings: Mapping[str, str]) -> ClientTls | None:
-        """How to speak to servers with these settings."""
-        from kerolox.net.tls import ClientTls
-
-        if settings.get("tls.server.mode") != "enforcing":
-            return None
-        return ClientTls(ca=settings.get("tls.client.trustCertPath"))
-
-    def client_lines(self, nameserver: str, settings: Mapping[str, str]) -> list[str]:
-        """Lines for a shell, after which commands and clients are let in. No secret is among them."""
-        import shlex
-
+    def client_variables(self, nameserver: str, settings: Mapping[str, str]) -> dict[str, str]:
+        """The environment in which commands and clients are let in. No secret is in it."""
         variables = {"NAMESRV_ADDR": nameserver}
         if self.keys.exists():
             variables["KEROLOX_KEYS_FILE"] = str(self.keys)
@@ -148,7 +139,24 @@ class AccessFolder:
             variables["KEROLOX_CLIENT_TLS"] = "on"
             if "tls.client.trustCertPath" in settings:
                 variables["KEROLOX_CLIENT_TLS_CA"] = settings["tls.client.trustCertPath"]
-        return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+        return variables
+
+    def client_lines(self, nameserver: str, settings: Mapping[str, str]) -> list[str]:
+        """The same as lines for a shell."""
+        import shlex
+
+        variables = self.client_variables(nameserver, settings)
+        return [ACCESS_IS_ON, *(f"export {name}={shlex.quote(value)}" for name, value in variables.items())]
+
+
+def client_tls(settings: Mapping[str, str]) -> ClientTls | None:
+    """How to speak to servers with these settings."""
+    from kerolox.net.tls import ClientTls
+
+    if settings.get("tls.server.mode") != "enforcing":
+        return None
+    authority = settings.get("tls.client.trustCertPath")
+    return ClientTls(ca=authority, verify=authority is not None)
 
 
 def credentials_text(own: Credentials) -> str:

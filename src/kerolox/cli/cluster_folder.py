@@ -14,18 +14,23 @@ import time
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Any
 
 from kerolox.atomic_file import write_atomically
 from kerolox.cli.cluster_layouts import NAMESERVER, Planned
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.protocol.bodies.properties_text import read_properties, write_properties
 
+if TYPE_CHECKING:
+    from kerolox.net.dialer import Dialer
+
 FIRST_PORT = 10911
 PORTS_APART = 10  # between brokers: each takes its own port, the one two below, and the next
 PLACES = 1900  # all below the ports that systems give to clients
 PORT_KEYS = {"controller": "controllerListenPort"}  # of servers whose key is another one than listenPort
 NAMESERVER_ADDRESS = "127.0.0.1:9876"
+INNER_KEY = "innerClientAuthenticationCredentials"
 LEFT_OVER_S = 60.0  # servers whose parent was killed have so long to stop
 
 
@@ -122,19 +127,16 @@ class ClusterFolder:
         nameserver: str | None,
         settings: Mapping[str, str],
         etcd: str | None = None,
+        access: Mapping[str, str] = MappingProxyType({}),
     ) -> list[Path]:
         """Write the settings of all servers that have none yet, and those that are asked for now. Controllers
-        are told of ``etcd``, or of the members that are among the servers. The files that are new."""
+        are told of ``etcd``, or of the members that are among the servers; all servers of ``access``. The
+        files that are new."""
         self._check_same(like)
         kept = self.settings(NAMESERVER.name)
-        if nameserver is None:
-            nameserver = (
-                f"{_bracketed(kept['bindAddress'])}:{kept['listenPort']}" if kept else NAMESERVER_ADDRESS
-            )
-        host, _, port = nameserver.rpartition(":")
-        host = host.strip("[]") or "0.0.0.0"
+        host, port = self.nameserver_at(nameserver)
         ports = _FreePorts(host, self)
-        number = int(port) or int(kept.get("listenPort", 0)) or ports.take("the name server")
+        number = port or int(kept.get("listenPort", 0)) or ports.take("the name server")
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         places = {NAMESERVER.name: number}
         for one in servers:
@@ -147,13 +149,41 @@ class ClusterFolder:
             asked |= around.settings(one)
             if one.server == "broker":
                 asked |= ({} if near != host else {"brokerIP1": host}) | dict(settings)
+            if one.server != "etcd-member":
+                asked |= access
             path, known = self.config(one.name), self.settings(one.name)
             if not known:
                 new.append(path)
-                write_atomically(path, _text(like, one, asked | self._paths(one)).encode())
+                self._write(path, _text(like, one, asked | self._paths(one)))
             elif known != known | asked:
-                write_atomically(path, write_properties(known | asked).encode())
+                self._write(path, write_properties(known | asked))
         return new
+
+    def _write(self, path: Path, text: str) -> None:
+        """Nobody else may read settings with a secret among them."""
+        write_atomically(path, text.encode(), private=INNER_KEY in text)
+
+    def nameserver_at(self, given: str | None) -> tuple[str, int]:
+        """Where the name server listens: as was said, as before, or where it does by default."""
+        kept = self.settings(NAMESERVER.name)
+        if given is None:
+            given = f"{_bracketed(kept['bindAddress'])}:{kept['listenPort']}" if kept else NAMESERVER_ADDRESS
+        host, _, port = given.rpartition(":")
+        return host.strip("[]") or "0.0.0.0", int(port)
+
+    @property
+    def is_secured(self) -> bool:
+        return self.settings(NAMESERVER.name).get("authenticationEnabled") == "true"
+
+    def dialer(self) -> Dialer:
+        """Connections to its servers, as they speak to each other."""
+        from kerolox.cli.access_folder import client_tls
+        from kerolox.net.dialer import Dialer
+        from kerolox.net.signing import parse_credentials
+
+        known = self.settings(NAMESERVER.name)
+        own = parse_credentials(known.get(INNER_KEY), INNER_KEY, "accessKey", "secretKey")
+        return Dialer(credentials=own if self.is_secured else None, tls=client_tls(known))
 
     def _paths(self, one: Planned) -> dict[str, str]:
         place = self.path / one.name

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.nameservers import new_dialer
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
+from kerolox.cli.posture import AccessFlag, OpenFlag
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
     import asyncio
 
+    from kerolox.cli.access_folder import AccessFolder
     from kerolox.cli.cluster_folder import ClusterFolder
     from kerolox.cli.cluster_layouts import Planned
     from kerolox.cli.cluster_servers import ClusterServers
+    from kerolox.net.dialer import Dialer
 
 UP_EXAMPLE = "Example: kerolox cluster up --like 2m-2s-sync --data ./cluster"
 STATUS_EXAMPLE = "Example: kerolox cluster status --data ./cluster"
@@ -72,29 +75,40 @@ def up(
             metavar="URL,URL",
         ),
     ] = None,
+    access: AccessFlag = False,
+    open_to_all: OpenFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Run a cluster as processes on this machine until SIGTERM or SIGINT; who ends is started again."""
+    """Run a cluster as processes on this machine until SIGTERM or SIGINT; who ends is started again. On
+    addresses beyond this machine they let in whom --access or --open says."""
     from kerolox.broker.options import BrokerOptions
+    from kerolox.cli.access_folder import AccessFolder
     from kerolox.cli.broker import by_key
     from kerolox.cli.cluster_folder import ClusterFolder
     from kerolox.cli.cluster_layouts import layout
     from kerolox.cli.cluster_servers import ClusterServers
+    from kerolox.cli.posture import check_posture, secured
     from kerolox.cli.serving import listen_address
     from kerolox.net.loop import run
 
     layout(like)
-    folder = ClusterFolder(data)
+    folder, users = ClusterFolder(data), AccessFolder(data)
     planned = _planned(folder, like, controllers, etcd)
     chosen = settings or []
     by_key(BrokerOptions, chosen)  # a wrong one is told before anything starts
     if nameserver_listen is not None:
         listen_address(nameserver_listen)
+    host, _ = folder.nameserver_at(nameserver_listen)
+    given = dict(setting.split("=", 1) for setting in chosen)
+    if open_to_all and folder.is_secured:
+        known = f"the settings in {folder.path / 'conf'} say authenticationEnabled=true"
+        raise OptionError("--open", True, f"nothing here: {known}. Edit them there")
+    check_posture([host], access=access or folder.is_secured, open_to_all=open_to_all, folder=users)
     lock = folder.take()
     try:
-        given = dict(setting.split("=", 1) for setting in chosen)
-        new = folder.prepare(like, planned, nameserver_listen, given, etcd)
-        events = _Events(json)
+        secure = secured(users, [host], given) if access or folder.is_secured else {}
+        new = folder.prepare(like, planned, nameserver_listen, given, etcd, secure)
+        events = _Events(json, users, secure)
         servers = ClusterServers(folder, like, planned, events.tell)
         if new:
             added = sorted({key for one in planned for key in one.added})
@@ -150,7 +164,7 @@ async def _run(folder: ClusterFolder, servers: ClusterServers, lock: int, events
 
     told = stop_signals()
     try:
-        starting = _start(servers, lock)
+        starting = _start(folder, servers, lock)
         if await _unless_told(starting, told):
             events.up(servers.entries())
             await servers.keep(lock, told)
@@ -160,10 +174,11 @@ async def _run(folder: ClusterFolder, servers: ClusterServers, lock: int, events
     events.tell("stopped", {})
 
 
-async def _start(servers: ClusterServers, lock: int) -> None:
+async def _start(folder: ClusterFolder, servers: ClusterServers, lock: int) -> None:
     await servers.start(lock)
-    await _copying(servers)
-    await _in_sync(servers)
+    async with folder.dialer() as dialer:
+        await _copying(servers, dialer)
+        await _in_sync(servers, dialer)
 
 
 async def _unless_told(work: Any, told: asyncio.Event) -> bool:
@@ -185,7 +200,7 @@ async def _unless_told(work: Any, told: asyncio.Event) -> bool:
     return True
 
 
-async def _copying(servers: ClusterServers) -> None:
+async def _copying(servers: ClusterServers, dialer: Dialer) -> None:
     """Wait until every leader has its followers: a message sent before would be answered as not copied."""
     import asyncio
 
@@ -193,26 +208,25 @@ async def _copying(servers: ClusterServers) -> None:
     from kerolox.protocol.codes import RequestCode
 
     entries = servers.entries()
-    async with new_dialer() as dialer:
-        for leader in (one for one in entries if one["role"] == "leader"):
-            wanted = sum(one["role"] == "follower" and one["broker"] == leader["broker"] for one in entries)
-            try:
-                async with asyncio.timeout(COPYING_S):
-                    while wanted:
-                        answer = await dialer.call(
-                            leader["address"], RequestCode.GET_BROKER_HA_STATUS, timeout_s=ASK_S
-                        )
-                        if HaStatus.decode(answer.body).in_sync_slave_nums >= wanted:
-                            break
-                        await asyncio.sleep(0.05)
-            except (KeroloxError, TimeoutError):
-                say(
-                    f"{leader['name']} has not all of its followers after {COPYING_S:.0f} s. Look: "
-                    f"kerolox broker followers -b {leader['address']}"
-                )
+    for leader in (one for one in entries if one["role"] == "leader"):
+        wanted = sum(one["role"] == "follower" and one["broker"] == leader["broker"] for one in entries)
+        try:
+            async with asyncio.timeout(COPYING_S):
+                while wanted:
+                    answer = await dialer.call(
+                        leader["address"], RequestCode.GET_BROKER_HA_STATUS, timeout_s=ASK_S
+                    )
+                    if HaStatus.decode(answer.body).in_sync_slave_nums >= wanted:
+                        break
+                    await asyncio.sleep(0.05)
+        except (KeroloxError, TimeoutError):
+            say(
+                f"{leader['name']} has not all of its followers after {COPYING_S:.0f} s. Look: "
+                f"kerolox broker followers -b {leader['address']}"
+            )
 
 
-async def _in_sync(servers: ClusterServers) -> None:
+async def _in_sync(servers: ClusterServers, dialer: Dialer) -> None:
     """Wait until the controllers have elected a master, and all replicas are in sync with it."""
     import asyncio
 
@@ -223,30 +237,32 @@ async def _in_sync(servers: ClusterServers) -> None:
     wanted = sum(one["role"] == "replica" for one in entries)
     if not wanted:
         return
-    async with new_dialer() as dialer:
-        controllers = Controllers(dialer, at)
-        try:
-            async with asyncio.timeout(COPYING_S):
-                while True:
-                    try:
-                        found = await controllers.groups(await controllers.leader(), None)
-                        if sum(len(one.in_sync_replicas) for one in found.values()) >= wanted:
-                            return
-                    except KeroloxError:
-                        pass  # asked again
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            say(
-                f"not all replicas are in sync after {COPYING_S:.0f} s. Look: kerolox controller status "
-                f"-a '{';'.join(at)}'"
-            )
+    controllers = Controllers(dialer, at)
+    try:
+        async with asyncio.timeout(COPYING_S):
+            while True:
+                try:
+                    found = await controllers.groups(await controllers.leader(), None)
+                    if sum(len(one.in_sync_replicas) for one in found.values()) >= wanted:
+                        return
+                except KeroloxError:
+                    pass  # asked again
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        say(
+            f"not all replicas are in sync after {COPYING_S:.0f} s. Look: kerolox controller status "
+            f"-a '{';'.join(at)}'"
+        )
 
 
 class _Events:
     """What happens, as lines: sentences for people, objects for programs."""
 
-    def __init__(self, json: bool) -> None:
+    def __init__(self, json: bool, users: AccessFolder, access: Mapping[str, str]) -> None:
+        """``access``: what the servers were told of access control; nothing if there is none."""
         self._json = json
+        self._users = users
+        self._access = access
 
     def note(self, text: str) -> None:
         if not self._json:
@@ -255,12 +271,16 @@ class _Events:
     def up(self, entries: list[dict[str, Any]]) -> None:
         nameserver = next(one["address"] for one in entries if one["role"] == "nameserver")
         if self._json:
-            self._object({"event": "up", "nameserver": nameserver, "servers": entries})
+            variables = self._users.client_variables(nameserver, self._access) if self._access else {}
+            self._object({"event": "up", "nameserver": nameserver, "servers": entries, "client": variables})
             return
         output(False).show(entries, _table(entries))
         controllers = ";".join(one["address"] for one in entries if one["role"] == "controller")
         told = f"; who is master: kerolox controller status -a '{controllers}'" if controllers else ""
         self._line(f"kerolox cluster ready: nameserver {nameserver}{told}")
+        if self._access:
+            for line in self._users.client_lines(nameserver, self._access):
+                self._line(line)
 
     def tell(self, what: str, entry: dict[str, Any]) -> None:
         if self._json:

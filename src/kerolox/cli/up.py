@@ -51,9 +51,6 @@ EMBEDDED: dict[str, int | str] = {
 }
 
 
-ACCESS_IS_ON = "Access control is on. What a client needs, in a shell:"
-
-
 class BrokerEnded(KeroloxError):
     """A broker process stopped by itself."""
 
@@ -187,7 +184,6 @@ class _Servers:
         shown = f"{host}:{port}" if _reachable(nameserver) != nameserver else nameserver
         typer.echo(f"kerolox ready: nameserver {shown}, broker {', '.join(brokers)}")
         if self.access:
-            typer.echo(ACCESS_IS_ON)
             for line in AccessFolder(self.data).client_lines(shown, self.access):
                 typer.echo(line)
         sys.stdout.flush()
