@@ -46,10 +46,10 @@ def known_commands() -> dict[tuple[str, ...], Any]:
 def check_command(line: str) -> None:
     """Raises unless command and options are there. Arguments may be missing, or the end of its name."""
     words = shlex.split(line, comments=True)[1:]
-    named = tuple(words[:2])
-    if len(words) < 2 and any(path[: len(named)] == named for path in known_commands()):
+    named = tuple(words[:3])
+    if len(words) < 3 and any(path[: len(named)] == named for path in known_commands()):
         return
-    length = next((n for n in (2, 1) if named[:n] in known_commands()), 0)
+    length = next((n for n in (3, 2, 1) if named[:n] in known_commands()), 0)
     assert length, f"{line}: no such command"
     options = {"--help"}
     for option in known_commands()[named[:length]].params:
