@@ -66,7 +66,7 @@ ROOMS = {
     "access": (
         "resources",
         "policies rules",
-        "book options",
+        "book options server_options",
         "needs",
         "sources",
         "book_file audit decisions failures signers explain",

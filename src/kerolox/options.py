@@ -76,6 +76,10 @@ class Options:
     ROLE: ClassVar[str] = ""
     ABSENT: ClassVar[Mapping[str, Absent]] = {}  # by key; its own options may be among them
 
+    def chosen(self) -> Mapping[str, object]:
+        """Values, by our names, that hold where its options leave it open."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -185,8 +189,13 @@ class Loaded(Generic[T]):
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Key, value and source of every option: what ``--print-config`` shows."""
+        chosen = self.options.chosen()
         return [
-            (spec.key, spec.show(getattr(self.options, spec.name)), self.sources.get(spec.name, "default"))
+            (
+                spec.key,
+                spec.show(chosen.get(spec.name, getattr(self.options, spec.name))),
+                self.sources.get(spec.name, "default"),
+            )
             for spec in specs(type(self.options))
         ]
 
@@ -292,6 +301,7 @@ def to_properties(options: Options, found: Mapping[str, object] = MappingProxyTy
     ``found`` are values, by our names, that were chosen where the options leave it open.
     """
     absent = {key: absent.harmless[-1] for key, absent in type(options).ABSENT.items()}
+    found = {**options.chosen(), **found}
     known = {
         spec.key: spec.show(found.get(spec.name, getattr(options, spec.name)))
         for spec in specs(type(options))

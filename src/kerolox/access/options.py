@@ -62,6 +62,11 @@ class AccessOptions(Options):
         key="accessAudit",
     )  # fmt: skip
 
+    @property
+    def asks_who(self) -> bool:
+        """Whether it lets in only those who prove who they are."""
+        return self.authentication
+
     def check_access(self) -> None:
         """Refuse settings that would protect nothing."""
         if self.authorization and not self.authentication:

@@ -83,7 +83,7 @@ class Broker(CallerEvents):
         """Start the parts in order. Each is pushed on a stack, so that they stop in the opposite order."""
         options = self.options
         check_role(options)
-        options.check_tls()
+        options.check_server()
         push, callback = self._stop.push_async_callback, self._stop.callback
         # The address goes into every record, so the ports are taken before the store opens. Nobody is let
         # in before all parts are there, and name servers send nobody before that.

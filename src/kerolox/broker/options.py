@@ -14,19 +14,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kerolox.access.plain.options import PlainAclOptions
+from kerolox.access.server_options import ServerOptions
 from kerolox.broker import absent
 from kerolox.errors import OptionError
 from kerolox.metric_text import MetricsExporter
 from kerolox.net.self_signed import NAME as SELF_SIGNED
-from kerolox.net.tls_options import TlsOptions
 from kerolox.options import Absent, option
 from kerolox.protocol.limits import INT32_MAX, INT64_MAX
 from kerolox.replication.dledger.settings import GroupSettings, GroupUnusable, parse_peers
 from kerolox.replication.entrance import Network, parse_networks
 from kerolox.store.options import DAY_MS, HOUR_MS, StoreOptions
-
-# Never changed by a request, whatever configBlackList says.
-ALWAYS_BLACK_LISTED = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
 class BrokerRole(enum.Enum):
@@ -36,11 +33,12 @@ class BrokerRole(enum.Enum):
 
 
 @dataclass
-class BrokerOptions(TlsOptions, StoreOptions, PlainAclOptions):
+class BrokerOptions(ServerOptions, StoreOptions, PlainAclOptions):
     """Options of ``kerolox broker``."""
 
     ROLE: ClassVar[str] = "broker"
     ABSENT: ClassVar[Mapping[str, Absent]] = absent.SETTINGS
+    ALWAYS_BLACK_LISTED: ClassVar[frozenset[str]] = ServerOptions.ALWAYS_BLACK_LISTED | {"brokerConfigPath"}
 
     # --- identity and network ------------------------------------------------------------------------
     broker_name: str = option(
@@ -55,7 +53,6 @@ class BrokerOptions(TlsOptions, StoreOptions, PlainAclOptions):
     role: BrokerRole = option(
         BrokerRole.ASYNC_MASTER, "What the broker does with its log.", key="brokerRole", changeable=True
     )
-    bind_address: str = option("0.0.0.0", "Address to listen on.")
     listen_port: int = option(10911, "Port to listen on; 0 takes a free one.", low=0, high=65535)
     vip_port: int = option(-1, "Second port, without pulls; -1: listenPort - 2.", low=-1, high=65535)
     ha_port: int = option(
@@ -522,9 +519,6 @@ class BrokerOptions(TlsOptions, StoreOptions, PlainAclOptions):
     config_black_list: str = option(
         "configBlackList;brokerConfigPath", "Keys, joined by semicolons, that no request may change."
     )
-
-    def black_listed(self, key: str) -> bool:
-        return key in ALWAYS_BLACK_LISTED or key in self.config_black_list.split(";")
 
     @property
     def trusted_networks(self) -> tuple[Network, ...]:

@@ -6,13 +6,13 @@ Nobody gets an open port on a network by accident. On loopback nothing need be s
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.net.address import is_loopback
 
 if TYPE_CHECKING:
     from kerolox.cli.access_folder import AccessFolder
@@ -32,15 +32,6 @@ OpenFlag = Annotated[
 
 class NotOpened(KeroloxError):
     """Nobody has said that everybody may come in."""
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_posture(hosts: Iterable[str], *, access: bool, open_to_all: bool, folder: AccessFolder) -> None:

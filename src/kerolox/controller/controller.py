@@ -85,7 +85,7 @@ class Controller(CallerEvents):
         self._closed = False
 
     async def start(self) -> None:
-        self.options.check_tls()
+        self.options.check_server()
         peer = self.options.own_peer
         await self._config_file.load()
         await self.access.open()

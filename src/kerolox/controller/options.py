@@ -13,18 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from kerolox.access.options import AccessOptions
+from kerolox.access.server_options import ServerOptions
 from kerolox.controller.etcd_access import EtcdAccess, read_endpoints
 from kerolox.errors import OptionError
 from kerolox.metric_text import MetricsExporter
 from kerolox.net.self_signed import NAME as SELF_SIGNED
-from kerolox.net.tls_options import TlsOptions
 from kerolox.options import Absent, option
 
 _HOME = os.path.join(os.path.expanduser("~"), "controller")
-
-# Never changed by a request, whatever configBlackList says.
-ALWAYS_BLACK_LISTED = frozenset({"configBlackList", "configStorePath", "rocketmqHome"})
 
 _OFF = ("", "false")
 _ACCESS = "plain_acl.yml is for brokers alone; this server has authenticationEnabled and authorizationEnabled"
@@ -57,14 +53,14 @@ class ControllerPeer(NamedTuple):
 
 
 @dataclass
-class ControllerOptions(TlsOptions, AccessOptions):
+class ControllerOptions(ServerOptions):
     """Options of ``kerolox controller``."""
 
     ROLE: ClassVar[str] = "controller"
     ABSENT: ClassVar[Mapping[str, Absent]] = _ABSENT
+    ALWAYS_BLACK_LISTED: ClassVar[frozenset[str]] = ServerOptions.ALWAYS_BLACK_LISTED | {"configStorePath"}
 
     # --- where it listens
-    bind_address: str = option("0.0.0.0", "address to listen on; a loopback address shuts others out")
     listen_port: int = option(
         9878,
         "port to listen on, unless controllerDLegerPeers says one; 0 takes a free one",
@@ -211,6 +207,3 @@ class ControllerOptions(TlsOptions, AccessOptions):
     @property
     def self_signed_path(self) -> str:
         return os.path.join(self.store_path, SELF_SIGNED)
-
-    def black_listed(self, key: str) -> bool:
-        return key in ALWAYS_BLACK_LISTED or key in self.config_black_list.split(";")

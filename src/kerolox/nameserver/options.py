@@ -11,15 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kerolox.access.options import AccessOptions
+from kerolox.access.server_options import ServerOptions
 from kerolox.net.self_signed import NAME as SELF_SIGNED
-from kerolox.net.tls_options import TlsOptions
 from kerolox.options import Absent, option
 
 _HOME = os.path.join(os.path.expanduser("~"), "namesrv")
-
-# Never changed by a request, whatever configBlackList says.
-ALWAYS_BLACK_LISTED = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 
 _OFF = ("", "false")
 _ACCESS = "plain_acl.yml is for brokers alone; this server has authenticationEnabled and authorizationEnabled"
@@ -32,14 +28,17 @@ _ABSENT: Mapping[str, Absent] = {
 
 
 @dataclass
-class NamesrvOptions(TlsOptions, AccessOptions):
+class NamesrvOptions(ServerOptions):
     """Options of ``kerolox nameserver``."""
 
     ROLE: ClassVar[str] = "nameserver"
     ABSENT: ClassVar[Mapping[str, Absent]] = _ABSENT
+    ALWAYS_BLACK_LISTED: ClassVar[frozenset[str]] = ServerOptions.ALWAYS_BLACK_LISTED | {
+        "configStorePath",
+        "kvConfigPath",
+    }
 
     # --- where it listens
-    bind_address: str = option("0.0.0.0", "address to listen on; a loopback address shuts others out")
     listen_port: int = option(9876, "port to listen on; 0 takes a free one", low=0, high=65535)
     server_channel_max_idle_time_seconds: int = option(
         120,
@@ -107,6 +106,3 @@ class NamesrvOptions(TlsOptions, AccessOptions):
     @property
     def self_signed_path(self) -> str:
         return os.path.join(os.path.dirname(self.kv_config_path), SELF_SIGNED)
-
-    def black_listed(self, key: str) -> bool:
-        return key in ALWAYS_BLACK_LISTED or key in self.config_black_list.split(";")

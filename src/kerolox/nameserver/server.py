@@ -93,7 +93,7 @@ class NameServer(CallerEvents):
             raise OptionError(
                 "enableControllerInNamesrv", True, "kerolox nameserver, which starts a controller beside it"
             )
-        self.options.check_tls()
+        self.options.check_server()
         await self.kv.load()
         await self._config_file.load()
         await self.access.open()

@@ -21,6 +21,16 @@ def address_text(name: Any) -> str:
     return f"{host}:{port}"
 
 
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches what listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def reachable_host(bind_address: str) -> str:
     """The host that others can be told: the address that is listened on, or, when that is any, the one of the
     interface we go out with; the loopback when there is none."""

@@ -37,6 +37,10 @@ class PlainAclOptions(AccessOptions):
         key="migrateAuthFromV1Enabled",
     )  # fmt: skip
 
+    @property
+    def asks_who(self) -> bool:
+        return self.authentication or self.acl
+
     def check_access(self) -> None:
         super().check_access()
         if self.acl and (self.authentication or self.migrate_acl):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kerolox.access.guard import Guard, NotAllowed, address_of
+from kerolox.access.guard import Guard, NotAllowed
+from kerolox.access.sources import address_of
 from kerolox.front.requests import Answer, Request
 from kerolox.protocol.codes import request_name
 from kerolox.replication.entrance import Network

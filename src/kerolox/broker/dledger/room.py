@@ -51,7 +51,7 @@ class DLedger:
         self._network = MemberNetwork(
             settings, base.clock, tls=options.own_tls, credentials=options.own_credentials
         )
-        guard = MemberGuard(base.guard, options.trusted_networks) if options.authentication else None
+        guard = MemberGuard(base.guard, options.trusted_networks) if base.guard.wants_signatures else None
         self._port = MemberPort(settings, host=host, clock=base.clock, tls=options.tls, guard=guard)
         self._turns: RoleTurns | None = None
         self._search: LeaderSearch | None = None

@@ -54,7 +54,7 @@ class Replication:
             mode=self.epochs,
             tls=options.own_tls,
             credentials=options.own_credentials,
-            proves=options.authentication,
+            proves=base.guard.wants_signatures,
         )
         if not options.ledger:  # members of a DLedger group push to each other
             base.leadership.follow_by(self.follower)
@@ -64,7 +64,7 @@ class Replication:
     @staticmethod
     def _trust(base: Base) -> Trust | None:
         """Who copies the log reads every message, so that is for users who may do everything."""
-        if not base.options.authentication:
+        if not base.guard.wants_signatures:
             return None
         return Trust(base.guard.book.secret_of_super, base.options.trusted_networks)
 
