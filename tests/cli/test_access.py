@@ -256,3 +256,51 @@ def test_explain(file: Path) -> None:
 
 def test_one_place_at_a_time(file: Path) -> None:
     assert "one place" in error("user", "list", "--file", str(file), "-b", "127.0.0.1:10911")
+
+
+PLAIN = """
+globalWhiteRemoteAddresses: [10.10.103.*]
+accounts:
+  - accessKey: RocketMQ
+    secretKey: 12345678
+    defaultTopicPerm: DENY
+    defaultGroupPerm: SUB
+    topicPerms: [topicA=DENY, topicB=PUB|SUB]
+  - accessKey: rocketmq2
+    secretKey: "0012345678"
+    whiteRemoteAddress: 192.168.1.*
+    admin: true
+"""
+
+
+def test_migrate(tmp_path: Path, file: Path) -> None:
+    source = tmp_path / "conf" / "plain_acl.yml"
+    source.parent.mkdir()
+    source.write_text(PLAIN)
+    before = file.read_bytes()
+    at = ("--file", str(file))
+    told = as_json("migrate", str(source), "--dry-run", *at)
+    assert told["users"] == [
+        {"username": "RocketMQ", "userType": "Normal", "rules": 4, "made": True},
+        {"username": "rocketmq2", "userType": "Super", "rules": 2, "made": True},
+    ]
+    assert file.read_bytes() == before
+    code, out, errors = run("migrate", str(source.parent), *at)
+    assert code == 0
+    assert "12345678" not in out + errors
+    assert [line.split(":")[1] for line in errors.splitlines()] == [" left over"] * 2
+    assert "10.10.103.*" in errors
+    users = book(file).users
+    assert list(users) == ["admin", "inner", "RocketMQ", "rocketmq2"]
+    assert users["rocketmq2"].password == "0012345678"
+    assert as_json("explain", "RocketMQ", "Pub", "Topic:topicB", *at)[0]["allowed"]
+    assert not as_json("explain", "RocketMQ", "Pub", "Topic:topicA", *at)[0]["allowed"]
+    # Once more: who is there stays as it is.
+    ok("user", "update", "RocketMQ", "--disable", *at)
+    assert [one["made"] for one in as_json("migrate", str(source), *at)["users"]] == [False, False]
+    assert not book(file).users["RocketMQ"].is_enabled
+    made = tmp_path / "new.json"
+    ok("migrate", str(source), "--file", str(made))
+    assert mode(made) == 0o600
+    assert "there are none" in error("migrate", str(tmp_path / "made"), *at)
+    assert "No such file" in error("migrate", str(tmp_path / "missing.yml"), *at)

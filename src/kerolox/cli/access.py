@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kerolox.cli import access_explain, access_policies, access_users
+from kerolox.cli import access_explain, access_migrate, access_policies, access_users
 from kerolox.cli.access_folder import FIRST_USER, INNER_USER
 from kerolox.cli.output import JsonFlag, one_line_errors, output
 from kerolox.errors import OptionError
@@ -18,6 +18,7 @@ app = typer.Typer(help="Who may do what: users and rules.", no_args_is_help=True
 app.add_typer(access_users.app, name="user")
 app.add_typer(access_policies.app, name="policy")
 app.command("explain", epilog=access_explain.EXAMPLE)(access_explain.explain)
+app.command("migrate", epilog=access_migrate.EXAMPLE)(access_migrate.migrate)
 
 
 @app.command("init", epilog="Example: kerolox access init /etc/kerolox")

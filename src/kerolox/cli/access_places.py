@@ -161,7 +161,7 @@ class FileAccess:
         self._path = path
         self._new = new
 
-    def _read(self) -> Book:
+    def read(self) -> Book:
         from kerolox.access.book import Book
         from kerolox.access.book_file import BookBroken, decode_book
 
@@ -176,14 +176,15 @@ class FileAccess:
         except KeroloxError as error:
             raise BookBroken(self.name, error) from error
 
-    def _change(self, change: Callable[[Book], object]) -> None:
+    def change(self, change: Callable[[Book], object]) -> None:
+        """Change the book by a function of it, while nobody else does."""
         import os
 
         from kerolox.access.book_file import lock_book, save_book
 
         alone = lock_book(self.name)
         try:
-            book = self._read()
+            book = self.read()
             change(book)
             save_book(self.name, book)
         finally:
@@ -192,28 +193,28 @@ class FileAccess:
     async def users(self, part: str = "") -> list[User]:
         from kerolox.access.book import user_body
 
-        found = self._read().users.values()
+        found = self.read().users.values()
         return [user_body(user, with_password=True) for user in found if part in user.name]
 
     async def user(self, name: str) -> User | None:
         from kerolox.access.book import user_body
 
-        found = self._read().users.get(name)
+        found = self.read().users.get(name)
         return None if found is None else user_body(found, with_password=True)
 
     async def create_user(self, user: User) -> None:
-        self._change(lambda book: book.create_user(user))
+        self.change(lambda book: book.create_user(user))
 
     async def update_user(self, user: User) -> None:
-        self._change(lambda book: book.update_user(user))
+        self.change(lambda book: book.update_user(user))
 
     async def delete_user(self, name: str) -> None:
-        self._change(lambda book: book.delete_user(name))
+        self.change(lambda book: book.delete_user(name))
 
     async def all_rules(self, user_part: str = "", resource_part: str = "") -> list[Acl]:
         from kerolox.client.admin.access import subject_of
 
-        book = self._read()
+        book = self.read()
         found = [
             _about(book.rules_body(subject_of(name)), resource_part)
             for name in book.policies
@@ -224,19 +225,19 @@ class FileAccess:
     async def rules(self, user: str) -> Acl | None:
         from kerolox.client.admin.access import subject_of
 
-        return self._read().rules_body(subject_of(user))
+        return self.read().rules_body(subject_of(user))
 
     async def put_rules(self, user: str, rules: Acl) -> None:
         from kerolox.client.admin.access import subject_of
 
-        self._change(lambda book: book.merge_rules(subject_of(user), rules))
+        self.change(lambda book: book.merge_rules(subject_of(user), rules))
 
     async def delete_rules(
         self, user: str, resource: str | None = None, policy_type: str | None = None
     ) -> None:
         from kerolox.client.admin.access import subject_of
 
-        self._change(lambda book: book.delete_rules(subject_of(user), policy_type, resource))
+        self.change(lambda book: book.delete_rules(subject_of(user), policy_type, resource))
 
 
 def _about(acl: Acl | None, resource: str) -> Acl | None:

@@ -1,0 +1,100 @@
+"""``kerolox access migrate``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kerolox.cli.access_places import FileAccess
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
+from kerolox.errors import OptionError
+
+if TYPE_CHECKING:
+    from kerolox.access.book import Book
+    from kerolox.access.plain.accounts import Account
+
+EXAMPLE = "Example: kerolox access migrate /opt/rocketmq/conf/plain_acl.yml --file /etc/kerolox/access.json"
+COLUMNS = ("user", "type", "rules", "now")
+ENDINGS = (".yml", ".yaml")
+
+
+@one_line_errors
+def migrate(
+    sources: Annotated[
+        list[Path], typer.Argument(help="plain_acl.yml, and more such files or folders of them.")
+    ],
+    file: Annotated[
+        Path,
+        typer.Option("--file", help="The access.json to add to; made if it is not there.", metavar="FILE"),
+    ] = Path("access.json"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be made, and change nothing.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Make users and rules of the accounts of RocketMQ 4, as RocketMQ 5.3 does. Users that are there stay as
+    they are. What has no counterpart, such as white lists, is told."""
+    from kerolox.access.plain.migration import migrate_into
+
+    accounts, left_over = _read(sources)
+    place = FileAccess(file, new=True)
+    made: list[str] = []
+    found: list[Book] = []
+
+    def change(book: Book) -> None:
+        names, lines = migrate_into(book, accounts.values())
+        made.extend(names)
+        left_over.extend(lines)
+        found.append(book)
+
+    if dry_run:
+        change(place.read())
+    else:
+        place.change(change)
+    (book,) = found
+    document = [
+        {
+            "username": name,
+            "userType": "Super" if book.users[name].is_super else "Normal",
+            "rules": sum(map(len, (book.rules_of(name).custom, book.rules_of(name).default))),
+            "made": name in made,
+        }
+        for name in accounts
+    ]
+    rows = [(*list(row.values())[:3], "made" if row["made"] else "was there") for row in document]
+    out = output(json)
+    out.show({"users": document, "leftOver": left_over, "file": str(file)}, OutputTable(COLUMNS, rows))
+    if not json:
+        for line in left_over:
+            say(f"left over: {line}")
+    out.note("nothing was written: --dry-run" if dry_run else f"{len(made)} users made in {file}")
+
+
+def _read(sources: list[Path]) -> tuple[dict[str, Account], list[str]]:
+    """All accounts; of one that is in two files the first counts. And what is told of white lists."""
+    from kerolox.access.plain.migration import left_over_white
+    from kerolox.access.plain.yaml_file import parse
+
+    paths = [path for source in sources for path in _files(source)]
+    accounts: dict[str, Account] = {}
+    left_over: list[str] = []
+    for path in paths:
+        read = parse(path.read_bytes(), str(path))
+        for name, account in read.accounts.items():
+            if name in accounts:
+                left_over.append(f"{name}: once more in {path}; what stands in the file before counts")
+            accounts.setdefault(name, account)
+        left_over += left_over_white(read.white)
+    if not accounts:
+        raise OptionError(
+            "sources", ", ".join(map(str, sources)), "files with accounts: there are none in them"
+        )
+    return accounts, left_over
+
+
+def _files(source: Path) -> list[Path]:
+    if not source.is_dir():
+        return [source]
+    return sorted(path for path in source.rglob("*") if path.suffix in ENDINGS and path.is_file())
