@@ -105,6 +105,9 @@ EXAMPLES = [
     ),
     Example(37, end("T"), b"", ("Pub on Topic:T",)),
     Example(37, end(None)),
+    Example(
+        37, end("RMQ_SYS_TRANS_HALF_TOPIC")
+    ),  # the answer to a check: looked at when the message is found
     Example(370, RecallRequest(topic="T", recall_handle="h"), b"", ("Pub on Topic:T",)),
     # Messages out.
     Example(11, pull(), b"", BOTH_SUB),

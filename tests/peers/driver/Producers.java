@@ -18,6 +18,7 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.AclUtils;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -59,7 +60,11 @@ final class Producers {
 
     // Starting.
 
+    /** Signs with the keys that were given, or with those of the file that mqadmin reads; else there is none. */
     static RPCHook hook(JSONObject args) {
+        if (args.get("toolsFile") != null) {
+            return AclUtils.getAclRPCHook(args.getString("toolsFile"));
+        }
         String accessKey = args.getString("accessKey");
         if (accessKey == null) {
             return null;

@@ -9,6 +9,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.message.Message;
@@ -58,12 +59,13 @@ final class Replies {
     }
 
     private static Object start(JSONObject args) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(args.getString("group") + "-replies");
+        DefaultMQProducer producer = new DefaultMQProducer(args.getString("group") + "-replies", Producers.hook(args));
         Producers.configure(producer, args);
         // So that a reply to nobody is told at once.
         producer.setRetryTimesWhenSendFailed(0);
         producer.start();
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            null, args.getString("group"), Producers.hook(args), new AllocateMessageQueueAveragely(), false, null);
         Producers.configure(consumer, args);
         JSONObject fromTheFirst = new JSONObject();
         fromTheFirst.put("consumeFromWhere", "CONSUME_FROM_FIRST_OFFSET");

@@ -6,7 +6,7 @@ import base64
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -134,12 +134,16 @@ class Load(Handle):
 class Client:
     """A driver that works with one name server."""
 
-    def __init__(self, driver: JavaDriver, nameserver: str, kind: str = "ours") -> None:
+    def __init__(
+        self, driver: JavaDriver, nameserver: str, kind: str = "ours", keys: Mapping[str, str] | None = None
+    ) -> None:
         self.driver = driver
         self.nameserver = nameserver
         self.kind = kind
+        self.keys = dict(keys or {})  # accessKey and secretKey
 
     def _start(self, op: str, **args: Any) -> str:
+        args = {**self.keys, **args}
         try:
             return str(self.driver.call(op, namesrv=self.nameserver, **args))
         except JavaError as error:
@@ -179,8 +183,13 @@ class Client:
         group = args.pop("group", "pid_load")
         return Load(self.driver, self._start("load.start", topic=topic, group=group, lanes=lanes, **args))
 
+    def replier(self, topic: str, group: str, word: str) -> Handle:
+        """A consumer that replies to each message with a word before its text."""
+        return Handle(self.driver, self._start("replier.start", topic=topic, group=group, word=word))
+
     def mqadmin(self, command: str, *args: str) -> str:
-        return self.driver.mqadmin(command, "-n", self.nameserver, *args)
+        words = [command, "-n", self.nameserver, *args]
+        return str(self.driver.call("mqadmin", args=words, **self.keys)["out"])
 
     def later(self, action: Callable[[], Any]) -> Future[Any]:
         """Start on another thread."""

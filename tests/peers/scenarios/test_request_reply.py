@@ -25,14 +25,7 @@ def broker(cluster: Cluster) -> Iterator[Broker]:
 
 
 def replier(client: Client, topic: str, group: str) -> Handle:
-    return Handle(
-        client.driver,
-        str(
-            client.driver.call(
-                "replier.start", namesrv=client.nameserver, topic=topic, group=group, word="you said "
-            )
-        ),
-    )
+    return client.replier(topic, group, "you said ")
 
 
 def text(message: dict[str, str]) -> str:

@@ -14,7 +14,7 @@ from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.send import RecallRequest, SendRequest
 from kerolox.protocol.headers.transaction import EndTransactionRequest
-from kerolox.protocol.reserved import LIGHT_PREFIX
+from kerolox.protocol.reserved import HALF_TOPIC, LIGHT_PREFIX
 
 
 def _send(asked: Request[SendRequest], view: View) -> Iterator[Need]:
@@ -47,8 +47,10 @@ def _recall(asked: Request[RecallRequest], view: View) -> Iterator[Need]:
 def _end(asked: Request[EndTransactionRequest], view: View) -> Iterator[Need]:
     """The topic is that of the half message, wherever the request says it is: the handler looks there. (So
     does 36 for the message that is sent back.)"""
-    if asked.header.topic:
-        yield from names.sending(asked.header.topic, view)
+    name = asked.header.topic
+    # Answers to a check name the topic that the check named: it is that of all half messages.
+    if name and name != HALF_TOPIC:
+        yield from names.sending(name, view)
 
 
 _SEND = Rule(_send)
