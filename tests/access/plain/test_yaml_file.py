@@ -82,6 +82,7 @@ ACCOUNT = "accounts:\n- accessKey: rocketmq1\n  secretKey: secret-of-1\n"
         ("accounts:\n- accessKey: rocketmq1\n  secretKey:", 3, "the secretKey should be longer than 6"),
         ("accounts:\n- accessKey: rocketmq1\n  secretKey: 01234567", 3, "put it in quotes"),
         ("accounts:\n- accessKey: rocketmq1\n  secretKey: 2026-01-01", 3, "put it in quotes"),
+        ("accounts:\n- accessKey: rocketmq1\n  secretKey: 12e45678", 3, "put it in quotes"),
         ("accounts:\n- accessKey: rocketmq1\n  secretKey: [secret-of-1]", 3, "there should be a text"),
         (ACCOUNT + "  secretKey: another-one", 4, "secretKey is there twice"),
         (ACCOUNT + "- accessKey: rocketmq1\n  secretKey: another-one", 4, "'rocketmq1' is there twice"),
@@ -109,14 +110,15 @@ def test_a_change_keeps_the_rest_and_counts() -> None:
     def change(tree: Tree) -> None:
         account = find_account(tree, "RocketMQ")
         assert account is not None
-        account["secretKey"] = "0123456789"
+        account["secretKey"] = "12e45678"
         accounts_of(tree).append({"accessKey": "rocketmq3", "secretKey": "yes-yes-yes"})
 
     before = parse(WHOLE + b"more: [1, 2]\n", "f.yml")
     text = edited(WHOLE + b"more: [1, 2]\n", "f.yml", change, 1_700_000_000_000)
     after = parse(text, "f.yml")
     assert after.version == DataVersion(counter=4, timestamp=1_700_000_000_000)
-    assert after.accounts["RocketMQ"].secret_key == "0123456789"  # in quotes
+    assert after.accounts["RocketMQ"].secret_key == "12e45678"
+    assert b'secretKey: "12e45678"' in text
     assert after.accounts["RocketMQ"].topics == before.accounts["RocketMQ"].topics
     assert after.accounts["rocketmq2"] == before.accounts["rocketmq2"]
     assert after.accounts["rocketmq3"].secret_key == "yes-yes-yes"

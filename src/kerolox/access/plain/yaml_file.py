@@ -47,6 +47,7 @@ FILE_BYTES_MAX = 16 << 20
 ACCOUNTS_MAX = 10_000
 
 _TAG = "tag:yaml.org,2002:"
+_FLOAT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")
 
 
 class AclFileBroken(KeroloxError):
@@ -184,6 +185,8 @@ class _Reader:
         text for other readers of the file: 0123 is 83."""
         text = self._text(node)
         is_text = node.tag == _TAG + "str" or _is_null(node)
+        if not node.style and _FLOAT.fullmatch(text):  # type: ignore[attr-defined]
+            is_text = False  # to RocketMQ's reader, though not to ours
         if not is_text and not (node.tag == _TAG + "int" and re.fullmatch(r"0|[1-9][0-9]*", text)):
             raise self._broken(
                 node, "YAML reads this as something other than the text it is: put it in quotes"
@@ -215,6 +218,12 @@ def _is_null(node: Node) -> bool:
 Tree = dict[str, Any]
 
 
+class _InQuotes(str):
+    """A text of which no reader of YAML makes anything else."""
+
+    __slots__ = ()
+
+
 def edited(data: bytes, path: str, edit: Callable[[Tree], None], now_ms: int) -> bytes:
     """The text of a file after a change, with the next version. What else is in it stays, but for comments,
     as with RocketMQ. Raises AclFileBroken if the outcome could not be read."""
@@ -224,7 +233,18 @@ def edited(data: bytes, path: str, edit: Callable[[Tree], None], now_ms: int) ->
     tree: Tree = yaml.safe_load(data.decode()) or {}
     edit(tree)
     tree["dataVersion"] = [{"counter": before.counter + 1, "timestamp": now_ms}]
-    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    for account in accounts_of(tree):
+        for name in ("accessKey", "secretKey"):
+            if name in account:
+                account[name] = _InQuotes(account[name])
+
+    class Dumper(yaml.SafeDumper):
+        """With a way to write them that is not everybody's."""
+
+    Dumper.add_representer(
+        _InQuotes, lambda dumper, text: dumper.represent_scalar(_TAG + "str", str(text), style='"')
+    )
+    text = yaml.dump(tree, Dumper=Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
     parse(text.encode(), path)
     return text.encode()
 
