@@ -122,16 +122,25 @@ async def test_a_changed_certificate_is_taken_up(echo: Echo, certificates: Certi
         writer.close()
         return bytes(der)
 
-    async with Server(
-        echo.handlers, host="127.0.0.1", tls=certificates.server(TlsMode.PERMISSIVE), clock=clock
-    ) as server:
+    async with (
+        Server(
+            echo.handlers, host="127.0.0.1", tls=certificates.server(TlsMode.PERMISSIVE), clock=clock
+        ) as server,
+        Dialer(tls=ClientTls(ca=certificates.ca)) as open_before,
+    ):
         before = await served()
+        await open_before.connect(server.address)
+        kept = open_before.connected_peer(server.address)
         certificates.renew()
         assert server.listener.tls is not None
         old = server.listener.tls.current
         await clock.advance(2)
         await until(lambda: server.listener.tls is not None and server.listener.tls.current is not old)
         assert await served() != before
+        # Who was connected before stays so.
+        answer = await open_before.call(server.address, ECHO, Word(word="x"), timeout_s=5)
+        assert answer.code == 0
+        assert open_before.connected_peer(server.address) is kept
 
 
 def test_a_broken_new_certificate_keeps_the_old(certificates: Certificates) -> None:
