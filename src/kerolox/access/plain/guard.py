@@ -2,7 +2,7 @@
 
 It decides as RocketMQ 4 does for whoever uses it as it was meant, and closes what is open there:
 
-- what administers needs an account with ``admin: true``, all of it; RocketMQ knows seven such requests;
+- what administers needs an account with ``admin: true``, all of it; RocketMQ knows five such requests;
 - what needs nothing there needs what the rules of 5.3 say, as far as accounts can have it;
 - white lists stand for a signature, as documented, but never for the right to change accounts, and those of
   an account not for an ``admin: true`` that it does not have;

@@ -1,7 +1,7 @@
 """What an account of RocketMQ 4 may do, of all that requests need.
 
-Accounts know PUB and SUB of topics, SUB of groups, and ``admin``. RocketMQ 4 asks for them in ten requests,
-for ``admin`` in seven, and for nothing in all others, so that any account could reset a group or read any
+Accounts know PUB and SUB of topics, SUB of groups, and ``admin``. RocketMQ 4 asks for them in nine requests,
+for ``admin`` in five, and for nothing in all others, so that any account could reset a group or read any
 message by its id. Here every request has the needs of 5.3 (:mod:`kerolox.access.needs`), and this module says
 who has what they ask for. What RocketMQ 4 asks for is asked for here, too:
 
