@@ -12,7 +12,10 @@ from typer.testing import CliRunner
 
 from kerolox.access.book import Book
 from kerolox.access.book_file import decode_book
+from kerolox.cli.access_places import FileAccess, NotEverywhere, change_all, read_all
 from kerolox.cli.main import app
+from kerolox.errors import OptionError
+from kerolox.protocol.bodies.access import User
 
 runner = CliRunner()
 
@@ -304,3 +307,15 @@ def test_migrate(tmp_path: Path, file: Path) -> None:
     assert mode(made) == 0o600
     assert "there are none" in error("migrate", str(tmp_path / "made"), *at)
     assert "No such file" in error("migrate", str(tmp_path / "missing.yml"), *at)
+
+
+async def test_a_change_that_did_not_reach_all_places_says_which_it_reached(
+    file: Path, tmp_path: Path
+) -> None:
+    here, gone = FileAccess(file), FileAccess(tmp_path / "gone.json")
+    user = User(username="alice", password="p")
+    with pytest.raises(NotEverywhere, match=f"done at {file}, and not at {gone.name}: .*access init"):
+        await change_all([here, gone], lambda place: place.create_user(user))
+    with pytest.raises(OptionError):  # nothing was done anywhere
+        await change_all([gone, here], lambda place: place.create_user(user))
+    assert list(await read_all([gone, here], lambda place: place.user("alice"))) == [str(file)]

@@ -1,4 +1,4 @@
-"""Where users and rules are: at brokers, or in the file of a server that does not run.
+"""Where users and rules are: at brokers, or in the file of a server.
 
 Commands work on places. What is read is read from all of them, so that differences show; what is changed is
 changed at all of them, one after the other, and a change that did not reach all says which it reached.
@@ -33,7 +33,11 @@ ClusterOption = Annotated[
 ]
 FileOption = Annotated[
     Path | None,
-    typer.Option("--file", help="In this access.json, of a server that does not run.", metavar="FILE"),
+    typer.Option(
+        "--file",
+        help="In this access.json itself, without asking anybody; a server that runs reads it again.",
+        metavar="FILE",
+    ),
 ]
 
 
@@ -154,7 +158,7 @@ async def known_user(places: Sequence[Place], name: str) -> dict[str, User]:
 
 
 class FileAccess:
-    """The file of a server, for when it does not run; a server that runs reads it again when it changed."""
+    """The file of a server, which may run: it reads the file again when it changed."""
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
         self.name = str(path)
