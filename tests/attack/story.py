@@ -11,6 +11,7 @@ from kerolox.access.rules import Rule
 from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.command import Command
 
+from . import followers_port
 from .attackers import ATTACKS, Attack, make
 from .requests import CODES, Names
 from .wire import Cut, Line
@@ -37,9 +38,11 @@ async def attack_all(
     seed: int,
     codes: Iterable[int] = CODES,
     attacks: Iterable[Attack] = ATTACKS,
+    at_followers: int = 5,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
-    """Each attempt is made twice: about what is there, and about what is not. The answers must not differ."""
+    """Each attempt is made twice: about what is there, and about what is not. The answers must not differ.
+    Those at the followers' port are made ``at_followers`` times each."""
     outcome, chance = Outcome(), random.Random(seed)
     before = world.known()
     for listener in world.listeners():
@@ -59,6 +62,11 @@ async def attack_all(
                         before = _compare(outcome, before, world.known(), f"{listener.name}, {attack.name}")
         before = _compare(outcome, before, world.known(), listener.name)
         progress(f"{listener.name}: {outcome.attempts} attempts, {len(outcome.violations)} violations")
+    count, wrong = await followers_port.attack_all(world.followers_address, at_followers)
+    outcome.attempts += count
+    outcome.by_listener[followers_port.NAME] += count
+    outcome.violations += wrong
+    _compare(outcome, before, world.known(), followers_port.NAME)
     return outcome
 
 

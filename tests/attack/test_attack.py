@@ -23,7 +23,7 @@ ALWAYS = (
 async def test_nobody_gets_through(tmp_path: Path) -> None:
     some = random.Random(16).sample(CODES, 20)
     async with running_world(tmp_path) as world:
-        outcome = await attack_all(world, seed=16, codes=(*ALWAYS, *some))
+        outcome = await attack_all(world, seed=16, codes=(*ALWAYS, *some), at_followers=1)
     assert outcome.violations == []
     assert outcome.attempts > 2000
     assert len(outcome.by_attack) == len(ATTACKS)
@@ -35,6 +35,6 @@ async def test_an_attack_that_succeeds_is_found(tmp_path: Path) -> None:
     async with running_world(
         tmp_path, unauthenticated_codes=str(sends), unauthorized_codes=str(sends)
     ) as world:
-        outcome = await attack_all(world, seed=16, codes=(sends,), attacks=ATTACKS[:1])
+        outcome = await attack_all(world, seed=16, codes=(sends,), attacks=ATTACKS[:1], at_followers=1)
     assert any("unsigned: SEND_MESSAGE" in text for text in outcome.violations)
     assert any("log changed" in text for text in outcome.violations)

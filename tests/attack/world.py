@@ -76,6 +76,10 @@ class World:
             Listener("controller", self.controller.address, controller.handlers),
         ]
 
+    @property
+    def followers_address(self) -> str:
+        return f"127.0.0.1:{self.broker.ports.followers.port}"
+
     def known(self) -> dict[str, str]:
         """Everything that a request could change, part by part."""
         broker, nameserver, controller = self.broker, self.nameserver, self.controller
