@@ -48,6 +48,7 @@ async def watched(tmp_path: Path) -> Watched:
     write(tmp_path / "acl" / "b.yaml", account("rocketmq2"))
     write(tmp_path / "acl" / "deep" / "er.yml", account("rocketmq3"))
     (tmp_path / "acl" / "notes.txt").write_text("no accounts")
+    write(tmp_path / "acl" / "..data" / "b.yaml", account("rocketmq4"))
     await watched.files.load()
     return watched
 
@@ -150,6 +151,16 @@ async def test_a_change_is_on_disk_and_private_when_it_counts(watched: Watched) 
     again = Watched(watched.folder)
     await again.files.load()
     assert again.keys == watched.keys
+
+
+async def test_a_file_that_a_link_leads_to_is_changed_where_it_is(watched: Watched) -> None:
+    elsewhere = watched.folder / "real.yml"
+    watched.main.rename(elsewhere)
+    watched.main.symlink_to(elsewhere)
+    await watched.files.change(watched.files.path, adding("another"))
+    assert watched.main.is_symlink()
+    assert "another" in elsewhere.read_text()
+    assert "another" in watched.keys
 
 
 async def test_what_cannot_be_written_does_not_count(

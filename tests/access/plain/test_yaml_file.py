@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kerolox.access.plain.accounts import Account, Perm
 from kerolox.access.plain.yaml_file import AclFileBroken, Tree, accounts_of, edited, find_account, parse
@@ -104,6 +108,15 @@ def test_what_is_wrong_is_told_with_its_line(text: str, line: int, why: str) -> 
 def test_bytes_that_are_no_text() -> None:
     with pytest.raises(AclFileBroken, match=r"f.yml: it is no UTF-8"):
         parse(b"accounts: \xff", "f.yml")
+
+
+@given(
+    st.text(alphabet="accountsKey:- []{}*&!%?|>'\"#\n\t019.e~", max_size=60)
+    | st.lists(st.sampled_from(WHOLE.decode().splitlines()), max_size=12).map("\n".join)
+)
+def test_whatever_is_in_a_file_is_taken_or_refused_with_a_reason(text: str) -> None:
+    with contextlib.suppress(AclFileBroken):
+        parse(text.encode(), "f.yml")
 
 
 def test_a_change_keeps_the_rest_and_counts() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kerolox.access.needs.broker import BROKER
 from kerolox.access.plain.guard import ACL_EXCEPTION, PlainGuard
 from kerolox.access.plain.yaml_file import AclFileBroken
 from kerolox.broker.access.room import Access
@@ -32,6 +33,7 @@ from kerolox.protocol.headers import auth as headers
 from kerolox.protocol.headers.offset import ResetOffsetRequest
 from kerolox.testing.broker import RunningBroker, running_broker
 from kerolox.testing.clock import ManualClock
+from kerolox.testing.cluster import running_cluster
 from tests.broker.talk import Talk, until
 
 SHOP = Credentials("shop-key", "the shop's secret")
@@ -156,6 +158,11 @@ async def test_plain_sends_of_an_account_go_by_the_run(place: Place) -> None:
     assert await many("orders") == {1}  # what runs have learned does not outlive the accounts
 
 
+async def test_every_request_that_is_served_has_a_rule(place: Place) -> None:
+    assert set(place.running.broker.handlers.routes) - set(BROKER) == set()
+    assert {50, 51, 52, 53, 54, 3001, 3010} <= set(place.running.broker.handlers.routes)
+
+
 async def test_accounts_by_request(place: Place) -> None:
     admin, shop = await place.talk(ADMIN), await place.talk(SHOP)
 
@@ -265,6 +272,27 @@ async def test_users_become_of_accounts(tmp_path: Path, caplog: pytest.LogCaptur
         await running.start()
         assert (await shop.send("orders")).code == 16
     assert SHOP.secret_key not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["admin-key", "servers-own"])
+async def test_followers_copy_with_an_administrators_key(tmp_path: Path, name: str) -> None:
+    """With an account of the file, or with one that brokers know of each other alone."""
+    own = {"accessKey": name, "secretKey": ADMIN.secret_key}
+    settings = {
+        "aclEnable": True,
+        "aclPath": write(tmp_path / "plain_acl.yml"),
+        "innerClientAuthenticationCredentials": msgspec.json.encode(own).decode(),
+    }
+    async with (
+        running_cluster(followers=1, directory=tmp_path / "data", **settings) as cluster,
+        Dialer(credentials=SHOP) as dialer,
+    ):
+        leader, follower = cluster.leaders["broker-a"], cluster.followers("broker-a")[1].broker
+        assert (await Talk(dialer, leader).send("orders")).code == 0
+        logs = leader.broker.store.log, follower.store.log
+        await until(lambda: logs[0].max_offset == logs[1].max_offset > 0, 20.0)
+        follower.table_copy.copy_now()
+        await until(lambda: follower.tables.topics.find("orders") is not None, 20.0)
 
 
 @pytest.mark.parametrize(

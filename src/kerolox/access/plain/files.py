@@ -126,11 +126,16 @@ class AclFiles:
         return joined(files, stamps)
 
     def _paths(self) -> list[str]:
-        """RocketMQ's order: of an account that two files name, the first counts."""
+        """RocketMQ's order: of an account that two files name, the first counts. What begins with a dot is
+        passed over: there Kubernetes keeps what the names beside it lead to."""
+        folder = Path(self.folder)
         found = sorted(
             str(path)
-            for path in Path(self.folder).rglob("*")
-            if path.suffix in ENDINGS and path.is_file() and str(path) != self.path
+            for path in folder.rglob("*")
+            if path.suffix in ENDINGS
+            and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+            and path.is_file()
+            and str(path) != self.path
         )
         if len(found) > FILES_MAX:
             raise AclFileBroken(self.folder, 0, f"{len(found)} files of accounts, at most are {FILES_MAX}")
@@ -151,7 +156,7 @@ class AclFiles:
 
             def rewrite() -> Accounts | None:
                 before = _content(path) if os.path.exists(path) else b""
-                write_atomically(path, edited(before, path, edit, now_ms), private=True)
+                write_atomically(os.path.realpath(path), edited(before, path, edit, now_ms), private=True)
                 return self._read(self.accounts)
 
             try:
