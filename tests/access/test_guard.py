@@ -209,3 +209,19 @@ def test_as_many_addresses_are_remembered_as_there_is_room_for(monkeypatch: pyte
         address = f"{ipaddress.IPv4Address(0x0A000000 + number)}:1"
         failures.refuse(asked(ROUTE, caller=Stranger(address)), NotKnown("?"))
     assert len(failures._known) == 100
+
+
+@pytest.mark.parametrize(
+    ("admin_from", "local", "allowed"),
+    [("", FAR, True), ("", "203.0.113.8:10911", False), ("10.0.0.0/8", FAR, False)],
+)
+def test_this_host_may_have_an_address_of_the_internet(
+    book: Book, admin_from: str, local: str, allowed: bool
+) -> None:
+    """Commands there reach a server by its address, which is theirs as well."""
+    caller = Stranger(FAR)
+    caller.local_address = local  # type: ignore[attr-defined]
+    request = asked(WIPE, ADMIN, caller=caller)
+    guard = guard_of(book, admin_from=admin_from)
+    assert guard.admits(request)
+    assert guard.allows(request) is allowed

@@ -12,12 +12,22 @@ def address_of(caller: Caller) -> Address | None:
     """The caller's address without its port; None when it has none, as callers of the same process."""
     found: Address | None = caller.data.get("source")
     if found is None:
-        host = caller.address.rpartition(":")[0].strip("[]")
-        try:
-            found = ipaddress.ip_address(host)
-        except ValueError:
-            return None
-        if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-            found = found.ipv4_mapped
-        caller.data["source"] = found
+        found = caller.data["source"] = _parsed(caller.address)
+    return found
+
+
+def is_of_this_host(caller: Caller) -> bool:
+    """Whether a connection has one address at both ends. Nobody else's has: what is answered to it would not
+    leave the host."""
+    source = address_of(caller)
+    return source is not None and source == _parsed(getattr(caller, "local_address", ""))
+
+
+def _parsed(text: str) -> Address | None:
+    try:
+        found = ipaddress.ip_address(text.rpartition(":")[0].strip("[]"))
+    except ValueError:
+        return None
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        return found.ipv4_mapped
     return found
