@@ -36,3 +36,11 @@ def test_each_failure_of_a_replica_is_shown_by_a_test() -> None:
     rows = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| failure")]
     assert len(rows) > 15
     assert [row for row in rows if not NAMED.search(row)] == []
+
+
+def test_each_known_hole_is_shown_to_be_closed_by_a_test() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    table = text.partition("## Known holes of RocketMQ")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| hole")]
+    assert len(rows) > 20
+    assert [row for row in rows if not NAMED.search(row)] == []
