@@ -368,9 +368,10 @@ def test_compiled_refuses_wrong_places_to_wait(answer: object) -> None:
 
 
 @pytest.mark.parametrize("take", TAKERS)
-def test_a_run_holds_what_it_uses_while_others_are_asked(take: Take) -> None:
+@pytest.mark.parametrize("by", [None, ME])
+def test_a_run_holds_what_it_uses_while_others_are_asked(take: Take, by: Signer | None) -> None:
     """Who is asked where a message waits may forget the topic, or hear that the connection is gone."""
-    delayed = fields(i=f"UNIQ_KEY\x01{KEY}\x02DELAY\x011\x02")
+    delayed = sign(fields(i=f"UNIQ_KEY\x01{KEY}\x02DELAY\x011\x02"), b"hello", "me", "secret")
     expected, _ = run(take, [frame(delayed)] * 2, setting=setting(park=Waiting().park))
     frames = [frame(delayed) for _ in range(2)]
     waiting = Waiting()
@@ -384,7 +385,7 @@ def test_a_run_holds_what_it_uses_while_others_are_asked(take: Take) -> None:
         frames[0] = frame()
         return waiting.park(topic, queue_id, properties)
 
-    taken = take(frames, 0, known, setting(park=forgetful), BORN, 1 << 22, END, FILE_END, NOW, None)
+    taken = take(frames, 0, known, setting(park=forgetful), BORN, 1 << 22, END, FILE_END, NOW, by)
     assert taken is not None
     assert taken[0] == 1
     assert expected[1].startswith(taken[1])
@@ -509,6 +510,31 @@ def test_bodies_of_every_length_are_covered_by_the_signature(take: Take) -> None
         assert run(take, [one], signer=ME)[0][0] == 1, length
         other = (*one[:2], body[:-1] + bytes([body[-1] ^ 1]))
         assert run(take, [other], signer=ME)[0] is None, length
+
+
+@pytest.mark.parametrize("take", TAKERS)
+def test_every_frame_of_a_run_is_checked(take: Take) -> None:
+    """Two at once where that is quicker, of whatever lengths; the one that is wrong ends the run."""
+    bodies = [b"x" * length for length in (1, 64, 65, 1, 500, 20, 3, 3, 129, 63, 4000, 1, 56)]
+    good = [frame(sign(fields(e=str(n % 4)), body, "me", "secret"), body) for n, body in enumerate(bodies)]
+    for at in (0, 1):
+        expected = run(take, [frame(fields(e=str(n % 4)), body) for n, body in enumerate(bodies)], at=at)
+        assert run(take, good, at=at, signer=ME) == expected
+        for wrong in range(at, len(good)):
+            encoding, header, body = good[wrong]
+            frames = [*good[:wrong], (encoding, header, bytes([body[0] ^ 1]) + body[1:]), *good[wrong + 1 :]]
+            taken, _ = run(take, frames, at=at, signer=ME)
+            assert (taken[0] if taken else 0) == wrong - at
+
+
+@pytest.mark.skipif(CORE is None, reason="the core is not compiled")
+def test_compiled_hears_of_a_wrong_frame_when_its_turn_has_come() -> None:
+    assert CORE is not None
+    good, wrong = frame(GOOD), (0, "text", b"")
+    for number in (1, 2, 3):
+        with pytest.raises(TypeError, match="a frame is a tuple"):
+            run(CORE.take_sends, [good] * number + [wrong], signer=ME)
+    assert run(CORE.take_sends, [good, frame(), wrong], signer=ME)[0][0] == 1
 
 
 def signed_fields(

@@ -193,6 +193,14 @@ void hmac_prepare(HmacKey *key, const char *block); /* of 64 bytes */
 void hmac_start(const HmacKey *key, Sha1 *text);
 void hmac_end(const HmacKey *key, Sha1 *text, char digest[SHA1_BYTES]);
 
+/* What is signed of a send: the values of its fields, one behind the other, and its body. */
+typedef struct {
+    Text fields, body;
+} SignedText;
+
+/* The HMACs of one or two of them; of two in the time of little more than one. */
+void hmac_texts(const HmacKey *key, const SignedText *texts, int count, char digests[][SHA1_BYTES]);
+
 /* Who signs: Signer of protocol/signature.py. */
 typedef struct {
     Text access_key;
@@ -202,8 +210,16 @@ typedef struct {
 /* Points into the tuple, which has to stay; 0 with an exception when it is none. */
 int read_signer(PyObject *signer, Signer *read);
 
-/* Whether a send carries the access key and the right signature of that one. */
-int is_signed(const Signer *signer, const Send *send, Text body);
+/* A send, about which it is asked whether it carries the access key and the right signature of somebody. */
+typedef struct {
+    const Send *send;
+    Text body;
+    char *room; /* as long as the header */
+    int is_signed; /* the answer */
+} Claim;
+
+/* Of one or two. */
+void check_claims(const Signer *signer, Claim *const *claims, int count);
 
 /* --- what Python calls, by the file it stands in ------------------------------------------------------- */
 

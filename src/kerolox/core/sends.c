@@ -351,8 +351,18 @@ static int take_batch(Run *run, const Send *send, Text batch, Text unique) {
     return good ? 1 : -1;
 }
 
-/* 1 taken, 0 left to others, -1 an error. */
-static int take_frame(Run *run, PyObject *frame, PyObject *targets, Buffer *scratch) {
+/* A frame that has been read. */
+typedef struct {
+    PyObject *frame; /* ours; NULL when there is none */
+    Send send;
+    Claim claim;
+    Buffer scratch;
+} Reading;
+
+static void let_go(Reading *reading) { Py_CLEAR(reading->frame); }
+
+/* 1 read, 0 left to others, -1 an error. */
+static int read_frame(Reading *reading, PyObject *frame) {
     if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3 || !PyLong_Check(PyTuple_GET_ITEM(frame, 0)) ||
         !PyBytes_Check(PyTuple_GET_ITEM(frame, 1)) || !PyBytes_Check(PyTuple_GET_ITEM(frame, 2))) {
         PyErr_SetString(PyExc_TypeError, "a frame is a tuple of encoding, header and body");
@@ -360,15 +370,50 @@ static int take_frame(Run *run, PyObject *frame, PyObject *targets, Buffer *scra
     }
     long encoding = PyLong_AsLong(PyTuple_GET_ITEM(frame, 0));
     if (encoding == -1 && PyErr_Occurred()) return -1;
-    PyObject *header = PyTuple_GET_ITEM(frame, 1), *content = PyTuple_GET_ITEM(frame, 2);
-    Send send;
-    scratch->length = 0;
-    char *room = reserve(scratch, PyBytes_GET_SIZE(header) + 1);
-    if (!room) return -1;
     if (encoding != JSON && encoding != BINARY) return 0;
-    if (!read_send((int)encoding, PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header), room, &send)) return 0;
+    PyObject *header = PyTuple_GET_ITEM(frame, 1), *content = PyTuple_GET_ITEM(frame, 2);
+    Py_ssize_t length = PyBytes_GET_SIZE(header);
+    reading->scratch.length = 0;
+    char *room = reserve(&reading->scratch, 2 * (length + 1)); /* for what is unescaped, and for what is signed */
+    if (!room) return -1;
+    if (!read_send((int)encoding, PyBytes_AS_STRING(header), length, room, &reading->send)) return 0;
+    Text body = {PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content)};
+    reading->claim = (Claim){&reading->send, body, room + length + 1, 0};
+    reading->frame = Py_NewRef(frame);
+    return 1;
+}
+
+/* The frame of a list at an index: 1 read, 0 left to others, -1 an error. Where frames must be signed the next one is read
+ * too, because two signatures are checked in little more than the time of one. */
+static int read_ahead(Run *run, PyObject *frames, Py_ssize_t at, Reading *reading, Reading *next) {
+    PyObject *frame = PyList_GET_ITEM(frames, at);
+    if (reading->frame == frame) return 1; /* with the one before */
+    let_go(reading);
+    int read = read_frame(reading, frame);
+    if (read <= 0 || !run->must_sign) return read;
+    Claim *claims[2] = {&reading->claim, &next->claim};
+    int count = 1;
+    let_go(next);
+    if (at + 1 < PyList_GET_SIZE(frames)) {
+        if (read_frame(next, PyList_GET_ITEM(frames, at + 1)) > 0) count = 2;
+        else PyErr_Clear(); /* its turn comes */
+    }
+    if (count == 2 && next->claim.body.length > run->bytes_max) {
+        let_go(next);
+        count = 1;
+    }
+    if (reading->claim.body.length > run->bytes_max) return 0;
+    check_claims(&run->signer, claims, count);
+    return 1;
+}
+
+/* 1 taken, 0 left to others, -1 an error. */
+static int take_read(Run *run, const Reading *reading, PyObject *targets) {
+    const Send *send = &reading->send;
+    Text body = reading->claim.body;
+    if (run->must_sign && !reading->claim.is_signed) return 0;
     if (!run->topic_name) {
-        PyObject *topic = PyBytes_FromStringAndSize(send.topic.at, send.topic.length);
+        PyObject *topic = PyBytes_FromStringAndSize(send->topic.at, send->topic.length);
         if (!topic) return -1;
         PyObject *target = Py_XNewRef(PyDict_GetItemWithError(targets, topic));
         Py_DECREF(topic);
@@ -381,18 +426,15 @@ static int take_frame(Run *run, PyObject *frame, PyObject *targets, Buffer *scra
             return -1;
         }
     }
-    if (!same_text(send.topic, PyBytes_AS_STRING(run->topic_name), PyBytes_GET_SIZE(run->topic_name))) return 0;
+    if (!same_text(send->topic, PyBytes_AS_STRING(run->topic_name), PyBytes_GET_SIZE(run->topic_name))) return 0;
     Properties found;
-    read_properties(send.properties.at, send.properties.length, &found);
+    read_properties(send->properties.at, send->properties.length, &found);
     /* A batch need not have a key of its own, and ours have none. */
-    if (!is_simple(found.unique_key) && (send.code == SEND || found.unique_key.length)) return 0;
+    if (!is_simple(found.unique_key) && (send->code == SEND || found.unique_key.length)) return 0;
     if (run->wait_matters && IS_LITERAL(found.wait, "false")) return 0;
-    Text body = {PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content)};
-    if (body.length > run->bytes_max) return 0;
-    if (run->must_sign && !is_signed(&run->signer, &send, body)) return 0;
-    if (has_any(send.properties.at, send.properties.length, run->stops))
-        return take_later(run, &send, body, found.unique_key);
-    return (send.code == SEND ? take_single : take_batch)(run, &send, body, found.unique_key);
+    if (has_any(send->properties.at, send->properties.length, run->stops))
+        return take_later(run, send, body, found.unique_key);
+    return (send->code == SEND ? take_single : take_batch)(run, send, body, found.unique_key);
 }
 
 /* Tell the cursors how far they have come; if one cannot be told, none was. */
@@ -451,15 +493,16 @@ PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t arg_cou
         return NULL;
     }
     if (!are_words(run.stops, "take_sends")) return NULL;
-    Buffer scratch = {0};
+    Reading readings[2] = {0};
     PyObject *result = NULL, *taken = NULL;
     Py_ssize_t count = 0;
     run.entries = PyList_New(0);
     if (!run.entries) goto done;
     for (; at + count < PyList_GET_SIZE(frames); count++) {
-        PyObject *frame = Py_NewRef(PyList_GET_ITEM(frames, at + count));
-        int took = take_frame(&run, frame, targets, &scratch);
-        Py_DECREF(frame);
+        Reading *reading = &readings[count & 1];
+        int took = read_ahead(&run, frames, at + count, reading, &readings[~count & 1]);
+        if (took > 0) took = take_read(&run, reading, targets);
+        let_go(reading);
         if (took < 0) goto done;
         if (!took) break;
     }
@@ -489,6 +532,9 @@ done:
     Py_XDECREF(run.entries);
     PyMem_Free(run.records.data);
     PyMem_Free(run.answers.data);
-    PyMem_Free(scratch.data);
+    for (int i = 0; i < 2; i++) {
+        let_go(&readings[i]);
+        PyMem_Free(readings[i].scratch.data);
+    }
     return result;
 }

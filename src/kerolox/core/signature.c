@@ -109,19 +109,35 @@ int read_signer(PyObject *signer, Signer *read) {
     return 1;
 }
 
-int is_signed(const Signer *signer, const Send *send, Text body) {
+/* The values in the order of the names, all but the signature. */
+static Text put_values(const Send *send, char *room) {
     Text name = send->access_key, token = send->security_token;
-    if (!name.at || !same_text(name, signer->access_key.at, signer->access_key.length) || !send->signature.at) return 0;
-    /* The values in the order of the names, all but the signature; then the body. */
-    Sha1 text;
-    hmac_start(&signer->key, &text);
-    sha1_add(&text, name.at, name.length);
-    sha1_add(&text, token.at, token.length);
+    char *to = put_bytes(room, name.at, name.length);
+    if (token.length) to = put_bytes(to, token.at, token.length);
     const int letters = (int)(sizeof send->letter / sizeof *send->letter);
-    for (int i = 0; i < letters; i++) sha1_add(&text, send->letter[i].at, send->letter[i].length);
-    sha1_add(&text, body.at, body.length);
-    char digest[SHA1_BYTES], right[SIGNATURE_LENGTH];
-    hmac_end(&signer->key, &text, digest);
-    put_signature(right, digest);
-    return same_signature(send->signature, right);
+    for (int i = 0; i < letters; i++)
+        if (send->letter[i].length) to = put_bytes(to, send->letter[i].at, send->letter[i].length);
+    return (Text){room, to - room};
+}
+
+void check_claims(const Signer *signer, Claim *const *claims, int count) {
+    Claim *checked[2];
+    SignedText texts[2];
+    char digests[2][SHA1_BYTES], right[SIGNATURE_LENGTH];
+    int found = 0;
+    for (int i = 0; i < count; i++) {
+        const Send *send = claims[i]->send;
+        claims[i]->is_signed = 0;
+        if (!send->access_key.length || !send->signature.length ||
+            !same_text(send->access_key, signer->access_key.at, signer->access_key.length))
+            continue;
+        checked[found] = claims[i];
+        texts[found++] = (SignedText){put_values(send, claims[i]->room), claims[i]->body};
+    }
+    if (!found) return;
+    hmac_texts(&signer->key, texts, found, digests);
+    for (int i = 0; i < found; i++) {
+        put_signature(right, digests[i]);
+        checked[i]->is_signed = same_signature(checked[i]->send->signature, right);
+    }
 }
