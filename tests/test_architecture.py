@@ -97,7 +97,7 @@ ROOMS = {
         "blocking",
     ),
     "spark": (
-        "columns offsets option_table times java short_errors records shipping patient_start",
+        "columns offsets option_table configured times java short_errors records shipping patient_start",
         "source",
         "sink",
         "store",

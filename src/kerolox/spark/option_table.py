@@ -1,27 +1,32 @@
 """Options of the Spark formats: declared once, read from Spark's strings, refused with what to write instead.
 
-Spark hands options over as texts under lower-cased names, so ``nameServer`` and ``nameserver`` are one. A
-name that is not declared is an error: a misspelt option that has no effect is found out in production.
+Spark hands options over as texts under lower-cased names, so ``nameServer`` and ``nameserver`` are one, and
+``kerolox.nameServer`` is the same. A name that is not declared is an error: a misspelt option that has no
+effect is found out in production.
+
+Where Spark shows options it puts asterisks for those whose names match ``spark.redaction.regex``: the names
+of secrets do. tests/spark/test_secured.py looks for secrets all over.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from kerolox import ClientTls
+from kerolox.client.environment import HIDDEN, TLS, Keys, find_keys, find_tls, read_secret
 from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
 
-HIDDEN: Final = "********"
 SECRETIVE: Final = ("secret", "password", "token", "key")  # a misspelt one is not shown either
 
+PREFIX: Final = "kerolox."  # may stand before every name
 OF_TABLES: Final = "option."  # what Spark puts before the options of CREATE TABLE
 NO_TABLES: Final = "Spark does not hand the options of a table to its readers, as of 4.3"
 
@@ -122,7 +127,7 @@ class OptionTable:
         for name, text in given.items():
             if name.lower() in ignored:
                 continue
-            option = self._by_name.get(name.lower())
+            option = self._by_name.get(name.lower().removeprefix(PREFIX))
             if option is None:
                 shown = HIDDEN if any(word in name.lower() for word in SECRETIVE) else text
                 raise OptionError(name, shown, self._instead(name))
@@ -130,7 +135,8 @@ class OptionTable:
                 raise OptionError(option.key, text, NOT_HERE[mode])
             if option.key in values:
                 names = ", ".join((option.key, *option.aliases))
-                raise OptionError(option.key, text, f"one of its names ({names}), not several")
+                shown = HIDDEN if option.secret else text
+                raise OptionError(option.key, shown, f"one of its names ({names}), not several")
             try:
                 values[option.key] = option.read(text.strip())
             except ValueError as error:
@@ -139,6 +145,20 @@ class OptionTable:
                     option.key, HIDDEN if option.secret else text, option.expected + why
                 ) from None
         return Values(values, self._defaults)
+
+    def completed(self, given: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+        """What was given, and of the others what was not given under any of its names."""
+        known = {self.key_of(name) for name in given}
+        return {**given, **{name: value for name, value in others.items() if self.key_of(name) not in known}}
+
+    def key_of(self, name: str) -> str:
+        """The declared name of an option; of an unknown one the name itself."""
+        option = self._by_name.get(name.lower().removeprefix(PREFIX))
+        return name if option is None else option.key
+
+    def is_secret(self, name: str) -> bool:
+        option = self._by_name.get(name.lower().removeprefix(PREFIX))
+        return option is not None and option.secret
 
     def _instead(self, name: str) -> str:
         hint = ELSEWHERE.get(name.lower())
@@ -291,12 +311,15 @@ CLUSTER: Final = (
     Option("accessKey", text, "a name", "who signs the requests", default=""),
     Option("secretKey", text, "a text", "what they are signed with", default="", secret=True),
     Option("securityToken", text, "a text", "of temporary keys", default="", secret=True),
+    Option("secretKeyFile", text, "a file of the driver", "has the secret key on its only line", default=""),
+    Option("keysFile", text, "a file of the driver", "lines accessKey: NAME, secretKey: TEXT", default=""),
     Option("namespace", text, "a name", "put before topics and groups", default=""),
     Option("tls", flag, YES_NO, "speak TLS to name servers and brokers", default=False),
     Option("tlsCa", text, "a PEM file", "trusted authorities; the system's when absent"),
     Option("tlsCertificate", text, "a PEM file", "this client's certificate"),
     Option("tlsKey", text, "a PEM file", "its key"),
     Option("tlsKeyPassword", text, "a text", "of the key", secret=True),
+    Option("tlsKeyPasswordFile", text, "a file of the driver", "that has it on its only line"),
     Option("tlsVerify", flag, YES_NO, "refuse certificates of unknown authorities", default=True),
     Option("tlsCheckHost", flag, YES_NO, "the certificate must name the address", default=False),
     Option("connectTimeoutMs", span(1), SPAN, "for a connection to open", default=3_000),
@@ -311,35 +334,63 @@ CLUSTER: Final = (
 )  # fmt: skip
 
 
+# The options of TLS, by the fields they are.
+_TLS_FIELDS: Final = {
+    "tlsCa": "ca",
+    "tlsCertificate": "certificate",
+    "tlsKey": "key",
+    "tlsKeyPassword": "key_password",
+    "tlsVerify": "verify",
+    "tlsCheckHost": "check_host",
+}
+
+
 def cluster_options(values: Values) -> ClientOptions:
-    """How to reach the cluster that was asked for."""
-    for key in ("tlsCa", "tlsCertificate", "tlsKey", "tlsKeyPassword", "tlsVerify", "tlsCheckHost"):
-        if values.has(key) and not values["tls"]:
-            raise OptionError(key, values[key], "tls = true to be given as well")
-    if values.has("accessKey") != values.has("secretKey"):
-        raise OptionError("accessKey", values["accessKey"], "accessKey and secretKey, or neither")
-    tls = None
-    if values["tls"]:
-        tls = ClientTls(
-            ca=values["tlsCa"],
-            certificate=values["tlsCertificate"],
-            key=values["tlsKey"],
-            key_password=values["tlsKeyPassword"],
-            verify=values["tlsVerify"],
-            check_host=values["tlsCheckHost"],
-        )
+    """How to reach the cluster that was asked for. What was not said about keys and TLS, the environment of
+    the driver says; it travels to the executors, but for the files of TLS, which have to be there."""
+    keys = _keys(values)
+    given = {field: values[key] for key, field in _TLS_FIELDS.items() if values.has(key)}
+    if values.has("tlsKeyPasswordFile"):
+        given["key_password"] = read_secret("tlsKeyPasswordFile", values["tlsKeyPasswordFile"])
+    if given and not values.has("tls") and not os.environ.get(TLS):
+        key = next(key for key in (*_TLS_FIELDS, "tlsKeyPasswordFile") if values.has(key))
+        raise OptionError(key, HIDDEN, "tls = true to be given as well")
     options = ClientOptions(
         nameservers=values["nameserver"],
         namespace=values["namespace"],
-        access_key=values["accessKey"],
-        secret_key=values["secretKey"],
-        security_token=values["securityToken"],
-        tls=tls,
+        access_key=keys.access_key,
+        secret_key=keys.secret_key,
+        security_token=keys.security_token,
+        tls=find_tls(given, on=values.given.get("tls"), environment=os.environ),
         connect_timeout_s=values["connectTimeoutMs"] / 1000,
         request_timeout_s=values["requestTimeoutMs"] / 1000,
+        environment=False,
     )
     options.addresses()  # complains when there are none
     return options
+
+
+def _keys(values: Values) -> Keys:
+    given = Keys(values["accessKey"], values["secretKey"], values["securityToken"])
+    try:
+        return find_keys(
+            given,
+            secret_key_file=values["secretKeyFile"],
+            keys_file=values["keysFile"],
+            environment=os.environ,
+        )
+    except OptionError as error:
+        raise OptionError(_spelled(error.key), error.value, _spelled(error.expected)) from None
+
+
+def _spelled(text: str) -> str:
+    """The names of a client's options as they are written here."""
+    return re.sub(r"\b[a-z]+(?:_[a-z]+)+\b", lambda name: _camel(name[0]), text)
+
+
+def _camel(name: str) -> str:
+    first, *more = name.split("_")
+    return first + "".join(word.title() for word in more)
 
 
 def open_cluster(values: Values) -> SocketCluster:

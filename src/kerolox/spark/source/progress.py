@@ -35,7 +35,10 @@ from kerolox.spark.option_table import CLUSTER, OptionTable, cluster_options
 log = logging.getLogger(__name__)
 
 _TABLE = OptionTable("the progress of rocketmq sources", *CLUSTER)
-AFTER_ERROR = "the next batch tries again; for keys and TLS: kerolox.spark.register(spark, accessKey=...)"
+AFTER_ERROR = (
+    "the next batch tries again; for keys and TLS: spark.kerolox.accessKey and the like of the session, "
+    "kerolox.spark.register(spark, accessKey=...), or the environment of the driver"
+)
 
 _listening: weakref.WeakKeyDictionary[SparkSession, GroupProgress] = weakref.WeakKeyDictionary()
 _visible: set[tuple[str, str]] = set()  # name servers and group
@@ -96,7 +99,7 @@ class GroupProgress(StreamingQueryListener):
     def _cluster(self, nameserver: str) -> SocketCluster:
         found = self._clusters.get(nameserver)
         if found is None:
-            values = _TABLE.parse(self._options | {"nameserver": nameserver})
+            values = _TABLE.parse(_TABLE.completed({"nameserver": nameserver}, self._options))
             found = self._clusters[nameserver] = SocketCluster(cluster_options(values), tries=1)
         return found
 
