@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import time
@@ -199,10 +200,14 @@ def some_topic(guarded: Guarded) -> str:
     return now(make())
 
 
+# What may help is said: other keys, or more rights for these. (4.9 has another word for the latter.)
+HINT = re.compile("access_key and secret_key|needs a rule")
+
+
 def check(refused: AccessDenied) -> None:
     assert not refused.retriable
-    assert "access_key" in refused.next_step
-    assert "Check access_key, secret_key" in str(refused)
+    assert HINT.search(refused.next_step)
+    assert HINT.search(str(refused))
 
 
 @pytest.mark.parametrize("who", STRANGERS)
@@ -265,7 +270,7 @@ async def test_who_is_not_known_cannot_read(
         assert push.refusal is not None
         check(push.refusal)
     assert seen == []
-    assert "Check access_key, secret_key" in caplog.text
+    assert HINT.search(caplog.text)
 
 
 async def test_nobody_goes_further_than_he_may(guarded: Guarded, unique: Unique, some_topic: str) -> None:
@@ -323,7 +328,7 @@ def test_commands_have_the_keys_of_the_environment(guarded: Guarded, unique: Uni
     assert sent.returncode == 0, sent.stderr
     refused = run(guarded, STRANGERS["a wrong secret"], "topic", "stats", topic)
     assert refused.returncode == 1
-    assert "Check access_key, secret_key" in refused.stderr
+    assert HINT.search(refused.stderr)
     assert refused.stderr.count("\n") == 1, refused.stderr
     stats = run(guarded, ADMIN, "topic", "stats", topic, "--json")
     assert stats.returncode == 0, stats.stderr
