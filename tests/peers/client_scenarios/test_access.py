@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from kerolox import Message, Producer, Received
+from kerolox.access.book_file import decode_book
+from kerolox.cli.main import app
 from kerolox.client.admin.lookups import Lookups
 from kerolox.client.consume.consumer_options import PullOptions, PushOptions
 from kerolox.client.consume.outcomes import Retry
@@ -332,3 +337,60 @@ def test_commands_have_the_keys_of_the_environment(guarded: Guarded, unique: Uni
     assert refused.stderr.count("\n") == 1, refused.stderr
     stats = run(guarded, ADMIN, "topic", "stats", topic, "--json")
     assert stats.returncode == 0, stats.stderr
+
+
+def test_users_and_rules_by_our_commands(guarded: Guarded, unique: Unique, tmp_path: Path) -> None:
+    """Also at Apache's broker: the same requests as mqadmin's."""
+    if guarded.has_accounts:
+        pytest.skip("RocketMQ 4 has accounts in a file instead")
+
+    def access(*words: str, stdin: str | None = None) -> str:
+        environment = {
+            "NAMESRV_ADDR": guarded.nameserver,
+            "KEROLOX_ACCESS_KEY": ADMIN.access_key,
+            "KEROLOX_SECRET_KEY": ADMIN.secret_key,
+        }
+        done = CliRunner().invoke(app, ["access", *words], input=stdin, env=environment)
+        return done.stdout if done.exit_code == 0 else done.stderr
+
+    name, topic = unique("user"), unique("topic")
+    assert "is created" in access("user", "create", name, "--password-stdin", stdin="a secret\n")
+    assert "is at" in access("user", "create", name, "--password-stdin", stdin="a secret\n")
+    (listed,) = json.loads(access("user", "list", name, "--json"))
+    assert (listed["userType"], listed["userStatus"]) == ("Normal", "enable")
+    access(
+        "policy", "set", name, f"Topic:{topic}", "Group:*", "--actions", "Pub,Sub", "--from", "127.0.0.0/8"
+    )
+    access("policy", "set", name, f"Topic:{topic}*", "--actions", "All", "--deny")
+    rules = json.loads(access("policy", "list", name, "--json"))
+    assert [(one["resource"], one["actions"], one["sourceIps"], one["decision"]) for one in rules] == [
+        ("Group:*", ["Pub", "Sub"], ["127.0.0.0/8"], "Allow"),
+        (f"Topic:{topic}", ["Pub", "Sub"], ["127.0.0.0/8"], "Allow"),
+        (f"Topic:{topic}*", ["All"], [], "Deny"),
+    ]
+    told = [
+        json.loads(access("explain", name, "Pub", f"Topic:{topic}{end}", "--from", "127.0.0.1", "--json"))
+        for end in ("", "-other")
+    ]
+    assert [one["allowed"] for (one,) in told] == [True, False]
+    # What it says is what is decided.
+    keys = Keys(name, "a secret")
+    asyncio.run(guarded.create_topic(topic))
+    asyncio.run(guarded.create_topic(f"{topic}-other"))
+    for end, allowed in (("", True), ("-other", False)):
+
+        def is_decided(topic: str = topic + end, allowed: bool = allowed) -> bool:
+            return (run(guarded, keys, "send", topic, "x").returncode == 0) is allowed
+
+        asyncio.run(until(is_decided))  # our name server has to see the file
+    copy = tmp_path / "access.json"
+    access("user", "copy", name, "--policies", "--from", guarded.broker.address, "--to", str(copy))
+    assert decode_book(copy.read_bytes()).users[name].password == "a secret"
+    access("policy", "delete", name, f"Topic:{topic}")
+    access("policy", "delete", name, "--all")
+    assert json.loads(access("policy", "list", name, "--json")) == []
+    access("user", "update", name, "--disable")
+    (listed,) = json.loads(access("user", "list", name, "--json"))
+    assert listed["userStatus"] == "disable"
+    assert "is deleted" in access("user", "delete", name, "--yes")
+    assert "there is no user" in access("user", "delete", name, "--yes")
