@@ -218,6 +218,22 @@ async def test_accounts_by_request(place: Place) -> None:
     assert not answer.body
 
 
+async def test_an_account_is_deleted_from_all_files(place: Place) -> None:
+    """Or the one that it has hidden would be let in."""
+    admin, shop = await place.talk(ADMIN), await place.talk(SHOP)
+    folder = place.path.parent / "acl"
+    folder.mkdir()
+    write(folder / "more.yml")
+    guard = place.running.broker.access.guard
+    assert isinstance(guard, PlainGuard)
+    await guard.files.look()
+    assert guard.files.accounts.homes[SHOP.access_key] == str(folder / "more.yml")
+    header = headers.DeleteAccountRequest(access_key=SHOP.access_key)
+    assert (await admin.dialer.call(admin.address, Code.DELETE_ACL_CONFIG, header)).code == 0
+    assert refused(await shop.send("orders"), "access denied")
+    assert all(SHOP.access_key not in path.read_text() for path in (place.path, folder / "more.yml"))
+
+
 async def test_the_white_list_by_request(place: Place, tmp_path: Path) -> None:
     admin, nobody = await place.talk(ADMIN), await place.talk(None)
 

@@ -63,7 +63,7 @@ class AccountRequests:
             if account is None:
                 account = {"accessKey": key}
                 accounts_of(tree).append(account)
-            elif account.get("admin") and not said.admin:
+            if not said.admin:
                 self._check_last(key)
             account.update(changed(said))
 
@@ -72,17 +72,18 @@ class AccountRequests:
 
     async def delete(self, request: Request[headers.DeleteAccountRequest]) -> Answer:
         key = request.header.access_key
-        path = self._files.accounts.homes.get(key, self._files.path)
 
         def edit(tree: Tree) -> None:
-            account = find_account(tree, key)
-            if account is None:
-                raise ValueError(f"there is no account {key[:40]!r}")
-            if account.get("admin"):
-                self._check_last(key)
-            accounts_of(tree).remove(account)
+            self._check_last(key)
+            accounts = accounts_of(tree)
+            accounts[:] = [one for one in accounts if str(one.get("accessKey")) != key]
 
-        await self._change(request, path, edit, DELETE_FAILED, f"account {key!r} was deleted")
+        # In all files: another account of that name must not take its place. The one that counts goes last.
+        paths = [path for path, file in self._files.accounts.files.items() if key in file.accounts]
+        if not paths:
+            raise Refused(DELETE_FAILED, f"{ACL_EXCEPTION}there is no account {key[:40]!r}")
+        for path in reversed(paths):
+            await self._change(request, path, edit, DELETE_FAILED, f"account {key!r} was deleted")
         return Answer()
 
     async def white(self, request: Request[headers.UpdateWhiteAddressesRequest]) -> Answer:
@@ -124,7 +125,9 @@ class AccountRequests:
         return Answer(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=_NOT_TOLD)
 
     def _check_last(self, key: str) -> None:
-        if not any(one.admin and one.access_key != key for one in self._files.accounts.by_key.values()):
+        """An account that administers ends, unless it is the last one."""
+        known = self._files.accounts.by_key
+        if key in known and [one.access_key for one in known.values() if one.admin] == [key]:
             raise ValueError(
                 f"{key!r} is the last administrator, and nobody could make another: make one first (mqadmin "
                 "updateAclConfig -m true)"
