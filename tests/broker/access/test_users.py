@@ -170,3 +170,13 @@ async def test_the_last_one_who_may_do_everything_stays(tmp_path: Path) -> None:
         refused = await admin.ask(Code.AUTH_DELETE_USER, headers.UserRequest(username=ADMIN.access_key))
         assert refused.code == ResponseCode.NO_PERMISSION
         assert "last" in (refused.remark or "")
+        for change in ({"user_status": "disable"}, {"user_type": "Normal"}):
+            body = bodies.User(username=ADMIN.access_key, **change)
+            asked = headers.UserRequest(username=ADMIN.access_key)
+            refused = await admin.ask(Code.AUTH_UPDATE_USER, asked, body.encode())
+            assert refused.code == ResponseCode.NO_PERMISSION
+            assert "last" in (refused.remark or "")
+        assert (await admin.create("other", "secret", "Super")).code == 0
+        body = bodies.User(username=ADMIN.access_key, user_type="Normal")
+        asked = headers.UserRequest(username=ADMIN.access_key)
+        assert (await admin.ask(Code.AUTH_UPDATE_USER, asked, body.encode())).code == 0

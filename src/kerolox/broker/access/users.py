@@ -54,6 +54,7 @@ class UserRequests:
         def update(book: Book) -> None:
             self._check_super(request, book.users.get(body.username or ""), body)
             book.update_user(body)
+            self._check_super_left(book, body.username or "")
 
         parts = [
             name
@@ -70,8 +71,8 @@ class UserRequests:
 
         def delete(book: Book) -> None:
             self._check_super(request, book.users.get(name), None)
-            self._check_last_super(book, name)
             book.delete_user(name)
+            self._check_super_left(book, name)
 
         await self._change(request, delete, f"user {name!r} was deleted")
         return Answer()
@@ -152,10 +153,13 @@ class UserRequests:
                 "The super user can only be created, changed or deleted by a super user",
             )
 
-    def _check_last_super(self, book: Book, name: str) -> None:
-        user = book.users.get(name)
-        others = [one for one in book.users.values() if one.is_super and one.is_enabled and one.name != name]
-        if user is not None and user.is_super and not others and self._guard.wants_signatures:
+    def _check_super_left(self, book: Book, name: str) -> None:
+        """After a change of this user, on a draft that an error drops."""
+        had, has = (
+            any(one.is_super and one.is_enabled for one in users.values())
+            for users in (self._book.users, book.users)
+        )
+        if had and not has and self._guard.wants_signatures:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"{name!r} is the last user that may do everything: without it nobody could administer this "
