@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from kerolox import ClientOptions, ClientTls
 from kerolox.access.book import Book
@@ -19,7 +20,7 @@ from kerolox.client.admin.admin import Admin
 from kerolox.client.nameservers import NameServers
 from kerolox.net.dialer import Dialer
 from kerolox.net.signing import Credentials
-from kerolox.net.tls import TlsMode
+from kerolox.net.tls import ClientAuth, TlsMode
 from kerolox.protocol.bodies import access as bodies
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.testing.access import ADMIN, INNER, secured
@@ -40,11 +41,26 @@ class SecuredServers:
     nameserver: str
     broker: str
     ca: str
+    certificate: str  # of the servers, and good for clients too
+    key: str
     loop: asyncio.AbstractEventLoop
 
     @property
     def tls(self) -> ClientTls:
         return ClientTls(ca=self.ca)
+
+    def encrypted_key(self, password: bytes) -> str:
+        """The key once more, under a password."""
+        key = serialization.load_pem_private_key(Path(self.key).read_bytes(), None)
+        path = Path(self.key).with_suffix(".encrypted")
+        path.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.BestAvailableEncryption(password),
+            )
+        )
+        return str(path)
 
     def options(self, user: Credentials = ALICE) -> ClientOptions:
         return ClientOptions(
@@ -65,7 +81,8 @@ class SecuredServers:
         """By the administrator."""
 
         async def create() -> None:
-            async with Dialer(tls=self.tls, credentials=ADMIN) as dialer:
+            own = ClientTls(ca=self.ca, certificate=self.certificate, key=self.key)
+            async with Dialer(tls=own, credentials=ADMIN) as dialer:
                 admin = Admin(NameServers([self.nameserver], dialer), dialer)
                 config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
                 await admin.put_topic(self.broker, config)
@@ -88,7 +105,7 @@ def write_users(path: str) -> None:
 
 
 @contextmanager
-def secured_servers(folder: Path) -> Iterator[SecuredServers]:
+def secured_servers(folder: Path, client_auth: ClientAuth = ClientAuth.NONE) -> Iterator[SecuredServers]:
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost")
     ca, certificate, key = (str(folder / name) for name in ("ca.pem", "server.pem", "server.key"))
@@ -102,6 +119,10 @@ def secured_servers(folder: Path) -> Iterator[SecuredServers]:
         "tls_certificate": certificate,
         "tls_key": key,
         "tls_own_ca": ca,
+        "tls_own_certificate": certificate,
+        "tls_own_key": key,
+        "tls_client_ca": ca,
+        "tls_client_auth": client_auth,
         "access_path": users,
     }
     found: list[tuple[SecuredServers, asyncio.Event]] = []
@@ -115,7 +136,8 @@ def secured_servers(folder: Path) -> Iterator[SecuredServers]:
             running_broker(directory=folder, nameserver=nameserver, **secured(**settings)) as running,
         ):
             loop = asyncio.get_running_loop()
-            found.append((SecuredServers(nameserver.address, running.address, ca, loop), ended))
+            made = SecuredServers(nameserver.address, running.address, ca, certificate, key, loop)
+            found.append((made, ended))
             started.set()
             await ended.wait()
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from kerolox import ClientOptions, ClientTls, Message, Producer, PullConsumer, PullOptions, blocking
-from kerolox.client.errors import AccessDenied
+from kerolox.client.errors import AccessDenied, NameServerUnreachable
 from kerolox.client.messages import Queue
 from kerolox.client.sockets.lines import Parcel
 from kerolox.client.sockets.sending import NotAllSent, SocketSender
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import KeroloxError
 from kerolox.net.signing import Credentials
+from kerolox.net.tls import ClientAuth
 from kerolox.testing.access import ADMIN
 from tests.secured_servers import ALICE, SECRET, SecuredServers, secured_servers
 
@@ -130,6 +131,32 @@ async def test_without_the_right_tls(servers: SecuredServers, tls: ClientTls | N
         if tls is not None and not tls.verify:
             assert (await producer.send(Message("secured-orders", b"unverified"))).ok
             return
-        with pytest.raises(KeroloxError) as caught:
+        said = "If it takes TLS only" if tls is None else "trust who signed it"
+        with pytest.raises(NameServerUnreachable, match=said) as caught:
             await producer.send(Message("secured-orders", b"x"))
         assert SECRET not in str(caught.value)
+    with SocketCluster(options, tries=1) as cluster, pytest.raises(NameServerUnreachable, match=said):
+        cluster.route("secured-orders")
+
+
+def test_a_certificate_of_ones_own_with_a_key_under_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where servers ask clients for certificates: all of it by the environment."""
+    with secured_servers(tmp_path, client_auth=ClientAuth.REQUIRE) as servers:
+        with pytest.raises(KeroloxError), SocketCluster(servers.options(), tries=1) as cluster:
+            cluster.route("secured-orders")
+        (tmp_path / "password").write_text("a-p4ssword\n")
+        (tmp_path / "password").chmod(0o600)
+        variables = servers.variables() | {
+            "KEROLOX_CLIENT_TLS_CERTIFICATE": servers.certificate,
+            "KEROLOX_CLIENT_TLS_KEY": servers.encrypted_key(b"a-p4ssword"),
+            "KEROLOX_CLIENT_TLS_KEY_PASSWORD_FILE": str(tmp_path / "password"),
+        }
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        with blocking.Producer(group="alices-shop") as producer:
+            servers.create_topic("secured-orders")
+            assert producer.send(Message("secured-orders", b"mutual")).ok
+        with SocketCluster(tries=1) as cluster:
+            assert cluster.route("secured-orders").readable

@@ -57,6 +57,10 @@ class NoRoute(KeroloxError):
         super().__init__(sentences(f"no route to topic {topic!r}: {what}", next_step))
 
 
+_NOT_TRUSTED = "CERTIFICATE_VERIFY_FAILED"
+_HUNG_UP = ("reset by peer", "closed before the answer", "the peer closed it")
+
+
 class NameServerUnreachable(NoRoute):
     """None of the name servers answered."""
 
@@ -64,11 +68,18 @@ class NameServerUnreachable(NoRoute):
 
     def __init__(self, topic: str, addresses: Sequence[str], reason: object) -> None:
         self.addresses = tuple(addresses)
-        super().__init__(
-            topic,
-            f"no name server answered ({', '.join(addresses)}): {reason}",
-            "check the name server addresses given to this client, and that one is running there",
-        )
+        step = "check the name server addresses given to this client, and that one is running there"
+        if _NOT_TRUSTED in str(reason):
+            self.retriable = False  # it is there, and will not be another one in a moment
+            step = (
+                "if that is the right server, trust who signed it: ClientTls(ca=...), or "
+                "KEROLOX_CLIENT_TLS_CA in the environment"
+            )
+        elif any(word in str(reason) for word in _HUNG_UP):
+            step += (
+                ". If it takes TLS only, speak it: ClientTls(), or KEROLOX_CLIENT_TLS=on in the environment"
+            )
+        super().__init__(topic, f"no name server answered ({', '.join(addresses)}): {reason}", step)
 
 
 class NotANameServer(NoRoute):

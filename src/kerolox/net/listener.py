@@ -177,7 +177,7 @@ class Listener:
         except OSError:
             peer = ""
         log.warning(
-            "plain_refused port=%d count=%d last=%s next='this port takes TLS only: tls.server.mode is "
+            "plain_refused port=%d count=%d last=%r next='this port takes TLS only: tls.server.mode is "
             "enforcing'",
             self.port, self._plain, peer,
         )  # fmt: skip

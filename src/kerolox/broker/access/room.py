@@ -77,7 +77,7 @@ class Access(ServerAccess):
             log.info("acl_read files=%d accounts=%d", len(found.files), len(found.by_key))
             return
         made, left_over = await self.file.change(lambda book: migrate_into(book, found.by_key.values()))
-        log.info("accounts_migrated users=%s path=%s", made, self.file.path)
+        log.info("accounts_migrated users=%r path=%s", made, self.file.path)
         for line in [*left_over, *left_over_white(found.white if made else ())]:
             log.warning("account_not_migrated what=%r", line)
 
