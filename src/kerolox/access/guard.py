@@ -39,7 +39,7 @@ NOT_KNOWN = (
 )
 
 
-_NOBODYS_SECRET = "nobody has this one, for nobody has signed with it"
+NOBODYS_SECRET = "nobody has this one, for nobody has signed with it"
 
 
 class NotKnown(Refused):
@@ -198,7 +198,7 @@ class Guard:
             raise NotKnown("no access key")
         user = self.book.users.get(name)
         # Also of a user that does not exist: how long a refusal takes must not tell which.
-        secret = _NOBODYS_SECRET if user is None else user.password
+        secret = NOBODYS_SECRET if user is None else user.password
         is_signed = verify(fields, asked.body, secret, asked.ticket.version)
         if user is None:
             raise NotKnown("no such user")

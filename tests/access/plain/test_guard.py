@@ -249,3 +249,19 @@ def test_the_log_has_decisions_and_no_secrets(ask: Asking, caplog: pytest.LogCap
     words = [record.message.split()[0] for record in caplog.records]
     assert words == ["allowed", "refused", "not_known", "allowed"]
     assert "secret of" not in caplog.text
+
+
+def test_a_signature_is_looked_at_also_for_accounts_that_are_not_there(
+    ask: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long a refusal takes tells nobody which accounts there are."""
+    looked: list[str] = []
+
+    def verify(fields: object, body: object, secret: str, version: int) -> bool:
+        looked.append(secret)
+        return False
+
+    monkeypatch.setattr("kerolox.access.plain.guard.verify", verify)
+    ask(Code.SEND_MESSAGE_V2, send(), key="nobody")
+    ask(Code.SEND_MESSAGE_V2, send(), key="rocketmq1")
+    assert len(looked) == 2

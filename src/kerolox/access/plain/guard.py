@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kerolox.access.book import Book, User
-from kerolox.access.guard import NOT_KNOWN, SIGNED_BY, Guard
+from kerolox.access.guard import NOBODYS_SECRET, NOT_KNOWN, SIGNED_BY, Guard
 from kerolox.access.needs import names
 from kerolox.access.options import AccessOptions, Audit
 from kerolox.access.plain.accounts import Account
@@ -162,21 +162,25 @@ class PlainGuard(Guard):
             raise Stranger("no access key")
         account = self.account(key)
         if account is None:
+            # How long a refusal takes must not tell which accounts there are.
+            self._is_signed(asked, NOBODYS_SECRET)
             raise Stranger("no such account")
         by_address = matches_any(account.white, address_of(asked.caller))
-        if (asked.code in ABOUT_ACCOUNTS or not by_address) and not self._is_signed(asked, account):
+        if (asked.code in ABOUT_ACCOUNTS or not by_address) and not self._is_signed(
+            asked, account.secret_key
+        ):
             raise Stranger("wrong signature")
         return account.access_key
 
-    def _is_signed(self, asked: Request[Any], account: Account) -> bool:
+    def _is_signed(self, asked: Request[Any], secret: str) -> bool:
         fields, version = asked.fields, asked.ticket.version
-        if verify(fields, asked.body, account.secret_key, version):
+        if verify(fields, asked.body, secret, version):
             return True
         if UNIQUE_KEY_QUERY not in fields:
             return False
         # Releases differ in whether this field is signed, not all as their version says. It carries no right.
         other = 0 if version > UNSIGNED_QUERY_VERSION_MAX else UNSIGNED_QUERY_VERSION_MAX + 1
-        return verify(fields, asked.body, account.secret_key, other)
+        return verify(fields, asked.body, secret, other)
 
     def _check_request(self, asked: Request[Any], served: bool) -> None:
         white = asked.identity is None and self._is_white(asked.caller)
