@@ -22,9 +22,9 @@ SOURCES = Path(kerolox.__file__).parent
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
 # Addresses of sockets, paths and settings of our own, words from a list of ours: nobody else writes these.
 OURS = frozenset({
-    "advertised", "bits", "by", "certificate", "crashed", "directory", "from_check", "here", "keys",
-    "language", "listening", "nameserver", "outcome", "part", "path", "peer", "request", "root", "source",
-    "store", "targets", "vip",
+    "advertised", "auth", "bits", "by", "certificate", "crashed", "directory", "from_check", "here", "keys",
+    "language", "listening", "nameserver", "outcome", "part", "path", "peer", "request", "role", "root",
+    "source", "store", "targets", "vip",
 })  # fmt: skip
 
 OWN_LINES = ("broker_started ", "broker_stopped ", "nameserver_started ", "nameserver_stopped ")
