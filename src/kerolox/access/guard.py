@@ -108,10 +108,21 @@ class Guard:
     def allows(self, asked: Request[Any], *, served: bool = True) -> bool:
         """Whether who asks may do that. Its header has been read, unless nobody here serves it: only users
         that may do everything hear that. Refuses by itself."""
+        who = asked.identity
+        like_it = self._like_it(asked) if served and who is not None else None
+        if (
+            like_it is not None
+            and who is not None
+            and like_it in self._decisions.kept(who, asked.caller).allowed
+            and self._options.audit is not Audit.ALL
+        ):
+            return True
         try:
             self._check_admin(asked)
             if self._options.authorization and asked.code not in self._unauthorized:
                 self.check(asked, self._needs(asked, served))
+                if like_it is not None and who is not None:
+                    self._decisions.keep_allowed(who, asked.caller, like_it)
         except (Refused, InvalidRequest, ProtocolError) as refused:
             self.audit.refused(asked, refused)
             asked.answer(Answer(code=refused.code, remark=str(refused)))
@@ -229,6 +240,13 @@ class Guard:
                 user.subject, request_name(asked.code), address_of(asked.caller), "it names nothing."
             )
         return needs
+
+    def _like_it(self, asked: Request[Any]) -> tuple[int, str | None, str | None] | None:
+        """What requests have in common about which the same is decided; None for those that are decided one
+        by one."""
+        rule = self._rules.get(asked.code)
+        key = None if rule is None or rule.key is None else rule.key(asked)
+        return None if key is None else (asked.code, *key)
 
     def _check_admin(self, asked: Request[Any]) -> None:
         networks = self._admin_networks

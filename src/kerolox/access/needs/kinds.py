@@ -14,6 +14,7 @@ from kerolox.front.requests import Request
 from kerolox.options import specs
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.header import Header
+from kerolox.protocol.reserved import RETRY_PREFIX
 
 H = TypeVar("H", bound=Header)
 
@@ -103,4 +104,10 @@ def on(
             if found is not None:
                 yield from names.topic(found, topic[1], view, of_group)
 
-    return Rule(needs, administers=administers)
+    def key(asked: Request[Any]) -> tuple[str | None, str | None] | None:
+        found = None if topic is None else getattr(asked.header, topic[0])
+        if found is not None and found.startswith(RETRY_PREFIX):
+            return None  # whose it is depends on which topics and groups there are
+        return found, None if group is None else getattr(asked.header, group[0])
+
+    return Rule(needs, administers=administers, key=None if administers else key)
