@@ -15,11 +15,15 @@ from typing import Any, NamedTuple
 
 from kerolox import ClientOptions
 from kerolox.client.admin.admin import Admin
+from kerolox.client.cluster.signing import Signing
 from kerolox.client.nameservers import NameServers
 from kerolox.net.dialer import Dialer
+from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.signing import Credentials
 from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.frame import JSON
+from kerolox.protocol.headers.route import RouteRequest
 from kerolox.protocol.signature import sign
 
 from .conftest import Factory
@@ -29,7 +33,7 @@ from .wire import GET_BROKER_CLUSTER_INFO, request
 
 USERS_5X = "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
 ACLS_5X = "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider"
-CREATE_USER, CREATE_ACL = 3001, 3006
+CREATE_USER, CREATE_ACL, GET_ROUTE = 3001, 3006, 105
 WAIT_S = 40.0
 
 
@@ -89,7 +93,10 @@ class Guarded:
 
     @asynccontextmanager
     async def admin(self, keys: Keys = ADMIN) -> AsyncIterator[Admin]:
-        async with Dialer(credentials=keys.credentials) as dialer:
+        handlers = RemotingHandlers()
+        if keys.access_key:
+            handlers.hooks.append(Signing(ClientOptions(**keys._asdict())))
+        async with Dialer(handlers) as dialer:
             yield Admin(NameServers([self.nameserver], dialer), dialer)
 
     async def create_topic(self, topic: str, queues: int = 1, keys: Keys = ADMIN) -> str:
@@ -146,14 +153,17 @@ class Guarded:
             ):
                 answer = await peer.request(code, None, json.dumps(body).encode(), fields=fields)
                 assert answer.code == 0, answer.remark
-            if self.is_ours:
-                await until(lambda: self._is_admitted(keys, subject))
+        if self.is_ours:
+            await until(lambda: self._is_admitted(keys, next(iter(rights))))
 
-    async def _is_admitted(self, keys: Keys, subject: str) -> bool:
-        """Whether our name server has seen the file since."""
+    async def _is_admitted(self, keys: Keys, resource: str) -> bool:
+        """Whether our name server has read the file since: it tells the user the way to what rules name, or
+        that there is nothing."""
+        kind, _, name = resource.replace("*", "any").partition(":")
+        topic = name if kind == "Topic" else f"%RETRY%{name}"
         async with Dialer(credentials=keys.credentials) as dialer:
-            answer = await dialer.call(self.nameserver, GET_BROKER_CLUSTER_INFO)
-            return answer.code == 0
+            answer = await dialer.call(self.nameserver, GET_ROUTE, RouteRequest(topic=topic))
+            return answer.code != ResponseCode.NO_PERMISSION
 
 
 async def until(condition: Callable[[], Any], timeout_s: float = WAIT_S) -> None:

@@ -140,7 +140,8 @@ def test_spark_writes_and_reads(
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
     assert sorted(taken) == expected
-    for keys in (READER, *STRANGERS):
+    # RocketMQ 4.9 lets batches in of everybody it knows.
+    for keys in STRANGERS if apache.has_accounts else (READER, *STRANGERS):
         with pytest.raises(Exception, match=REFUSED) as refused:
             rows.write.format("rocketmq").mode("append").options(**options(keys)).save()
         assert keys.secret_key not in str(refused.value) or not keys.secret_key
