@@ -73,7 +73,7 @@ access-decisions: $(STAMP)
 	    --out docs/results/access-decisions.json $(ARGS)
 
 # Prints the machine and the figures; keeps them in docs/results and docs/PERFORMANCE.md. The broker part, in full,
-# takes 25 minutes, replication 10, failover 20; `make bench ARGS="codec store nameserver"` leaves them out.
+# takes 25 minutes, access 14, replication 10, failover 20; `make bench ARGS="codec store nameserver"` leaves them out.
 bench: $(STAMP)
 	$(BIN)/python -m bench $(ARGS)
 

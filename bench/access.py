@@ -54,7 +54,7 @@ BATCH = 32
 BACKLOG = 1024  # messages in each queue, for the pulls
 REPEATS_MAX = 5
 REFUSALS_MAX = 100  # Apache's pushes some back while it is busy with itself
-WARM_UP_S = {OURS: 1.0, APACHE: 10.0}  # with each load; a JVM compiles what runs often
+WARM_UP_S = {OURS: 1.0, APACHE: 15.0}  # with each load; a JVM compiles what runs often
 
 
 @dataclass(frozen=True)
@@ -234,8 +234,6 @@ def measure(
     try:
         for name in names:
             parties[name] = Party(name, jars)
-        for party in parties.values():
-            machine.pin(party.broker.pid, machine.cores()[0])
 
         def run(name: str, load: Load, seconds: float) -> Run:
             party = parties[name]
@@ -258,9 +256,13 @@ def measure(
                         print(f"repeated: {disturbed}", flush=True)
             raise RuntimeError("the machine is too busy to measure anything")
 
+        # On all cores: a JVM compiles beside its own work, and that is not what is measured.
         for load in loads:
             for name, party in parties.items():
                 run(name, load, WARM_UP_S[party.kind] / (2 if arguments.quick else 1))
+        for party in parties.values():
+            machine.pin(party.broker.pid, machine.cores()[0])
+        for load in loads:
             turns: dict[str, Callable[[], Run]] = {
                 name: partial(run, name, load, arguments.seconds) for name in names
             }
@@ -373,9 +375,8 @@ def main(argv: list[str] | None = None) -> Result:
         if jars is not None:
             flags["Apache RocketMQ"] = jars.version
             flags["JVM flags of the broker"] = " ".join(BROKER_FLAGS)
-            flags["warm-up"] = (
-                f"{WARM_UP_S[APACHE]:g} s of each load for Apache's, {WARM_UP_S[OURS]:g} s for ours"
-            )
+            theirs, ours = WARM_UP_S[APACHE], WARM_UP_S[OURS]
+            flags["warm-up"] = f"{theirs:g} s of each load for Apache's, {ours:g} s for ours, on all cores"
         machine.show(facts | flags)
         found = measure(names, loads, jars, generator, arguments)
     result = Result(
