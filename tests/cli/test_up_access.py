@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from kerolox.access.book_file import decode_book
 from kerolox.cli.access_folder import AccessFolder
 from kerolox.cli.main import app
-from kerolox.cli.posture import is_loopback
+from kerolox.net.address import is_loopback
 from tests.cli.test_up import ENVIRONMENT, FREE, KEROLOX, READY
 
 ANYWHERE = ["--nameserver-listen", "0.0.0.0:0", "--broker-listen", "0.0.0.0:0"]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.net.address import is_loopback
 
 if TYPE_CHECKING:
     from kerolox.cli.access_folder import AccessFolder
@@ -36,6 +35,8 @@ class NotOpened(KeroloxError):
 
 def check_posture(hosts: Iterable[str], *, access: bool, open_to_all: bool, folder: AccessFolder) -> None:
     """Refuse what would let in more people than was said. One line names what to say."""
+    from kerolox.net.address import is_loopback
+
     if access and open_to_all:
         raise OptionError("--open", True, "either --access or --open")
     if access or open_to_all:
@@ -58,6 +59,7 @@ def secured(
 ) -> dict[str, str]:
     """What secured servers are told, by RocketMQ's keys. Beyond loopback they speak TLS alone. ``make``:
     users and certificates that are not there yet; without it nothing is written."""
+    from kerolox.net.address import is_loopback
     from kerolox.net.signing import Credentials
 
     inner = folder.make().inner if make else Credentials("inner", "made at the start")
