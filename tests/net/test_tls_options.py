@@ -78,9 +78,10 @@ def test_what_is_not_as_it_may_seem_is_said(caplog: pytest.LogCaptureFixture) ->
         asking.check_tls()
         NamesrvOptions(tls_enable=True).check_tls()
     said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 2
+    assert len(said) == 3
     assert "tls.server.authClient=false has no effect" in said[0]
-    assert said[1].startswith("servers_not_verified")
+    assert said[1].startswith("plain_clients_not_asked")
+    assert said[2].startswith("servers_not_verified")
 
 
 # --- a file of their own ------------------------------------------------------------------------------

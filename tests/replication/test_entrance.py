@@ -120,6 +120,23 @@ async def test_strangers_hear_nothing_of_the_log(tmp_path: Path, said: bytes) ->
         writer.close()
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"), [(OPENING, "authenticationEnabled"), (b"\x16\x03\x01\x02\0\x01\0\x01", "useTLS=true")]
+)
+async def test_what_is_not_asked_for_is_told_apart_from_a_report(
+    tmp_path: Path, said: bytes, reason: str
+) -> None:
+    """And is not answered by the advice for a leader that has lost its log."""
+    async with store_at(tmp_path) as store, Leading(store) as leader:
+        reader, writer = await asyncio.open_connection("127.0.0.1", leader.port.port)
+        writer.write(said)
+        assert await closed(reader) == b""
+        (turned_away,) = leader.leader.turned_away()
+        assert turned_away.why is Why.NOT_A_REPORT
+        assert reason in turned_away.text
+        writer.close()
+
+
 async def test_a_recorded_proof_lets_nobody_in(tmp_path: Path) -> None:
     async with store_at(tmp_path) as store, Leading(store, trust=TRUST) as leader:
         put(store, 5)

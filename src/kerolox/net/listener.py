@@ -96,6 +96,8 @@ class Listener:
             _let_share(self._socket)  # with connections that an earlier process left
             self._socket.listen(BACKLOG)
         except OSError as error:
+            self._socket.close()
+            self._socket = None
             raise self._failed(error) from error
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
         self._scan = self._clock.beat(SCAN_S, self._look_at_all)

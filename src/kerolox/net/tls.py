@@ -85,11 +85,6 @@ class ServerContext:
         self.to_make = False  # a context is made when the first TLS client comes
         if options.mode is TlsMode.DISABLED:
             return
-        if options.client_auth is ClientAuth.REQUIRE and options.mode is TlsMode.PERMISSIVE:
-            log.warning(
-                "plain_clients_not_asked next='tls.server.need.client.auth=require asks TLS clients alone: "
-                "tls.server.mode=enforcing shuts out the others'"
-            )
         if options.certificate is None or options.key is None:
             if options.certificate or options.key or options.self_signed is None:
                 self._refuse_half()

@@ -134,6 +134,11 @@ class TlsOptions(Options):
                 "a certificate (tls.server.need.client.auth=%s) must show a good one'",
                 self.tls_client_auth.value,
             )
+        if self.tls_client_auth is ClientAuth.REQUIRE and self.effective_tls_mode is TlsMode.PERMISSIVE:
+            log.warning(
+                "plain_clients_not_asked next='tls.server.need.client.auth=require asks TLS clients alone: "
+                "tls.server.mode=enforcing shuts out the others'"
+            )
         own = self.own_tls
         if own is not None and not own.verify:
             log.warning(

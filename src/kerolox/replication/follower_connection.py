@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 from kerolox.errors import ProtocolError
 from kerolox.net.address import address_text
+from kerolox.net.tls import CLIENT_HELLO
 from kerolox.protocol.ha import RANGE_BYTES_MAX, ReportReader, pack_head
-from kerolox.protocol.ha_proof import REFUSAL, ProofRefused
+from kerolox.protocol.ha_proof import OPENING, REFUSAL, ProofRefused
 from kerolox.replication.entrance import REFUSE_AFTER_S, Entrance
 from kerolox.replication.rate import Rate
 from kerolox.replication.turned_away import Why
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 READ_HOT_BYTES = 256 << 10  # in one turn of the loop
 READ_COLD_BYTES = 1 << 20
 UNSENT_BYTES_MAX = 1 << 20  # more is not given to a socket that does not take it
+
+# By the first byte. A log that ends where these would be a report has 1 EiB at least.
+_OTHER_PROTOCOLS = {
+    CLIENT_HELLO: "it speaks TLS, and this port does not: tls.server.mode=disabled here, useTLS=true there",
+    OPENING[
+        0
+    ]: "it proves who it is, and nobody is asked for that here: authenticationEnabled is set there alone",
+}
 
 
 class FollowerConnection(asyncio.Protocol):
@@ -44,6 +53,7 @@ class FollowerConnection(asyncio.Protocol):
         self._head: Callable[[int, int], bytes] = pack_head  # what goes before so many bytes of the log
         self._transport: asyncio.Transport | None = None
         self._entrance: Entrance | None = None  # until it has proved who it is
+        self._has_spoken = False
         self._paused = False  # the socket takes no more
         self._reading: asyncio.Task[None] | None = None  # from the disk
         self._later: TimerHandle | None = None  # when the limit lets more through
@@ -113,6 +123,12 @@ class FollowerConnection(asyncio.Protocol):
             data = self._enter(self._entrance, data)
         if not data or self._transport.is_closing():
             return
+        if not self._has_spoken:
+            self._has_spoken = True
+            other = _OTHER_PROTOCOLS.get(data[0])
+            if other is not None:
+                self._leader.turn_away(self, Why.NOT_A_REPORT, other)
+                return
         try:
             self._hear(data)
         except ProtocolError as error:
