@@ -16,6 +16,7 @@ import trustme
 from kerolox.errors import KeroloxError
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Request
+from kerolox.nameserver.brokers import MinIdNotice
 from kerolox.nameserver.changes import SLICE
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG
 from kerolox.nameserver.server import NameServer
@@ -24,7 +25,7 @@ from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.listener import ListenFailed
 from kerolox.net.peer import Peer
 from kerolox.net.server import Server
-from kerolox.net.tls import ClientTls
+from kerolox.net.tls import ClientAuth, ClientTls, ServerTls, TlsMode
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.routes import (
     BrokerMemberGroupAnswer,
@@ -664,6 +665,29 @@ async def test_tls(tmp_path: Path) -> None:
         assert (await register(secure, nameserver)).code == 0
         async with Dialer() as plain:  # permissive is the default
             assert (await route_of(plain, nameserver, "t1")).code == 0
+
+
+async def test_brokers_that_take_tls_alone_hear_of_another_lowest_id(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    pem, trusted = str(tmp_path / "both.pem"), str(tmp_path / "ca.pem")
+    issued.private_key_and_cert_chain_pem.write_to_path(pem)
+    authority.cert_pem.write_to_path(trusted)
+    told: list[Request[Any]] = []
+    handlers = RemotingHandlers()
+    handlers.add(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, told.append, None, Lane("test"))
+    tls = ServerTls(
+        mode=TlsMode.ENFORCING, certificate=pem, key=pem, client_ca=trusted, client_auth=ClientAuth.REQUIRE
+    )
+    own = {"use_tls": True, "tls_own_ca": trusted, "tls_own_certificate": pem, "tls_own_key": pem}
+    async with (
+        Server(handlers, host="127.0.0.1", tls=tls) as broker,
+        running_nameserver(**own) as nameserver,
+    ):
+        async with asyncio.timeout(30):
+            while not told:  # a notice has a third of a second, which is little on a busy machine
+                nameserver._tell([MinIdNotice(to=[broker.address], min_id=1, min_address="10.0.0.1:1")])
+                await asyncio.sleep(0.05)
 
 
 async def test_a_free_port_is_shown_among_the_options(nameserver: NameServer, dialer: Dialer) -> None:
