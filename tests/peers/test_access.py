@@ -158,6 +158,50 @@ def test_what_java_gives_up_is_a_dead_letter(
     assert texts(pull.method("pull", dead, "*", 0, 1)["messages"]) == ["poison"]
 
 
+@pytest.mark.full
+def test_java_consumes_in_order(
+    user: Callable[[Rights], Client], topic: str, group: str, unique: Unique
+) -> None:
+    """Which locks its queues."""
+    reader = user({f"Topic:{topic}": ["Sub"], f"Group:{group}": ["Sub"]})
+    push = reader.push(group, topic, body=True, orderly=True)
+    user({f"Topic:{topic}": ["Pub"]}).producer(unique("pid")).send_many(topic, 30)
+    assert texts(push.take(30)) == sorted(str(n) for n in range(30))
+
+
+@pytest.mark.full
+def test_java_signs_binary_headers_too(
+    guarded: Guarded, java_driver_binary: JavaDriver, topic: str, group: str, unique: Unique
+) -> None:
+    keys = Keys(unique("user"), "a good secret, é€")
+    asyncio.run(guarded.allow(keys, {f"Topic:{topic}": ["Pub", "Sub"], f"Group:{group}": ["Sub"]}))
+    client = Client(java_driver_binary, guarded.nameserver, keys=keys.of_java)
+    push = client.push(group, topic, body=True)
+    producer = client.producer(unique("pid"))
+    producer.send(topic, "x", tags="ü", properties={"colour": "röt €"})
+    producer.send_batch([{"topic": topic, "text": "y"}, {"topic": topic, "text": "z"}])
+    assert texts(push.take(3)) == ["x", "y", "z"]
+    stranger = Client(java_driver_binary, guarded.nameserver, keys=Keys(keys.access_key, "guessed").of_java)
+    refused(lambda: stranger.mqadmin("brokerStatus", "-b", guarded.broker.address))
+
+
+@pytest.mark.full
+def test_a_namespace_is_a_prefix_in_rules(
+    guarded: Guarded, user: Callable[[Rights], Client], unique: Unique
+) -> None:
+    name, topic = unique("NS").replace("_", ""), unique("topic")
+    for prefix in (f"{name}%", "Other%"):
+        asyncio.run(guarded.create_topic(f"{prefix}{topic}", 1))
+    asyncio.run(guarded.create_topic(f"%RETRY%{name}%G", 1))
+    client = user({f"Topic:{name}%*": ["Pub", "Sub"], f"Group:{name}%*": ["Sub"]})
+    inside: dict[str, Any] = {"options": {"namespace": name}}
+    client.producer(unique("pid"), **inside).send(topic, "x")
+    push = client.push("G", topic, body=True, **inside)
+    assert texts(push.take(1)) == ["x"]
+    with pytest.raises(JavaError, match="No route info"):
+        client.producer(unique("pid"), options={"namespace": "Other"}).send(topic, "x")
+
+
 # --- without them ---------------------------------------------------------------------------------------
 
 
