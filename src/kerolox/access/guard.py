@@ -259,8 +259,10 @@ class Guard:
         if source is not None and not any(source in network for network in networks):
             if not self._options.admin_from.strip() and is_of_this_host(asked.caller):
                 return
-            raise NotAllowed(
-                "nobody", request_name(asked.code), source, "administration is not open there (adminFrom)."
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"{request_name(asked.code)} is not taken from {source}: what administers this server comes "
+                "from the addresses of adminFrom, this host and private networks unless that is set",
             )
 
 
