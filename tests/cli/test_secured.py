@@ -44,7 +44,6 @@ def written(path: Path) -> str:
         ("cluster", "list"),
         ("topic", "route", "secured-orders"),
         ("send", "secured-orders", "by a command"),
-        ("tail", "secured-orders", "--from", "0", "--count", "1"),
         ("group", "list"),
     ],
     ids=" ".join,
@@ -55,6 +54,14 @@ def test_flags_before_a_command(
     flags = ("--keys-file", written(tmp_path / "keys.yml"), "--tls-ca", servers.ca)
     done = runner.invoke(app, [*flags, *words, "-n", servers.nameserver])
     assert done.exit_code == 0, done.output
+
+
+def test_messages_are_followed(servers: SecuredServers, runner: CliRunner, tmp_path: Path) -> None:
+    flags = ("--keys-file", written(tmp_path / "keys.yml"), "--tls-ca", servers.ca)
+    for words in (("send", "secured-orders", "to be seen"), ("tail", "secured-orders", "--from", "0")):
+        more = ("--count", "1") if words[0] == "tail" else ()
+        done = runner.invoke(app, [*flags, *words, *more, "-n", servers.nameserver])
+        assert done.exit_code == 0, done.output
 
 
 def test_the_environment(servers: SecuredServers, runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
