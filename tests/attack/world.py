@@ -3,6 +3,7 @@ what they know, so that a change of it shows."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import ipaddress
@@ -21,6 +22,7 @@ from kerolox.controller.controller import Controller
 from kerolox.front.handlers import Handlers
 from kerolox.nameserver.server import NameServer
 from kerolox.protocol.bodies import access as bodies
+from kerolox.protocol.reserved import TEMPLATE_TOPIC
 from kerolox.testing.access import ADMIN, INNER, secured
 from kerolox.testing.broker import running_broker
 from kerolox.testing.controller import running_controller
@@ -46,6 +48,7 @@ USERS: Mapping[str, list[tuple[str, tuple[str, ...]]]] = {
 }  # fmt: skip
 NEAR = ipaddress.IPv4Network("127.0.0.0/9")  # from where these servers are administered
 FAR = ipaddress.IPv4Network("127.128.0.0/9")
+ELECTED_S = 30.0
 PASSWORD = "a password of theirs"
 
 
@@ -122,6 +125,9 @@ async def running_world(place: Path, **more: str) -> AsyncIterator[World]:
             **(options | more),
         ) as running,
     ):
+        async with asyncio.timeout(ELECTED_S):  # and known to the name server
+            while TEMPLATE_TOPIC not in nameserver.routes.topics:  # noqa: ASYNC110 — nobody would tell
+                await asyncio.sleep(0.01)
         await fill(running.nameserver_address)
         yield World(running.broker, nameserver, controller)
 
