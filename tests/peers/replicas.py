@@ -10,7 +10,7 @@ from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigTable
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from kerolox.protocol.bodies.routes import KVTable
 from kerolox.protocol.bodies.topics import TopicConfigTable
-from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.store.queue.entry import ENTRY
 
 from .ours import OurBroker
@@ -19,6 +19,7 @@ from .wire import Answer, request
 
 ANSWER_S = 90.0  # longer than any broker here waits for its followers
 EVENTUALLY_S = 120.0
+BUSY_TRIES, BUSY_PAUSE_S = 100, 0.1
 DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
 FILLED = 0x7FFFFFFF  # the size of an entry Apache's broker puts before the first of a queue
 
@@ -56,13 +57,19 @@ class Replica:
         return answer.body
 
     def send(self, topic: str, body: bytes, queue_id: int = 0, **properties: object) -> int:
-        """Send a message and return the code of the answer."""
+        """Send a message and return the code of the answer. A broker that is busy has stored nothing, and is
+        asked again: Apache's says so to what has waited 200 ms, as it may while a JVM compiles."""
         packed = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
-        return self.ask(
-            RequestCode.SEND_MESSAGE, body, producerGroup="producers", topic=topic, defaultTopic="TBW102",
-            defaultTopicQueueNums=4, queueId=queue_id, sysFlag=0, bornTimestamp=1_700_000_000_000, flag=0,
-            properties=packed, reconsumeTimes=0, unitMode=False, batch=False,
-        ).code  # fmt: skip
+        for _ in range(BUSY_TRIES):
+            code = self.ask(
+                RequestCode.SEND_MESSAGE, body, producerGroup="producers", topic=topic, defaultTopic="TBW102",
+                defaultTopicQueueNums=4, queueId=queue_id, sysFlag=0, bornTimestamp=1_700_000_000_000, flag=0,
+                properties=packed, reconsumeTimes=0, unitMode=False, batch=False,
+            ).code  # fmt: skip
+            if code != ResponseCode.SYSTEM_BUSY:
+                break
+            time.sleep(BUSY_PAUSE_S)
+        return code
 
     def create_topic(self, topic: str, attributes: str) -> None:
         self.done(
