@@ -59,6 +59,9 @@ LEFT_OUT = {
     "test_apaches_follower_acts_for_our_leader",  # which copies tables after a minute
     "test_our_follower_acts_under_apaches_name_server_and_sends_to_apaches_broker",
     "test_readers_go_on_at_apaches_follower",
+    # Ours alone, and waiting: tests/broker has the same without Java's client.
+    "test_every_level_through_a_restart_and_a_kill", "test_what_waits_survives",
+    "test_what_is_recalled_does_not_come",
     "test_two_brokers_under_our_controller",
     "test_messages_of_an_account", "test_tools_for_accounts", "test_decisions",  # with RocketMQ 4's programs
     "test_a_directory_born_at_apaches_member", "test_a_plain_log_goes_on_in_a_group",
