@@ -103,7 +103,7 @@ ROOMS = {
         "store",
         "datasource session",
     ),
-    "pipeline": ("charts page_style copy_properties", "archive", "audit", "replay"),
+    "pipeline": ("charts page_style copy_properties", "lake", "archive", "audit", "replay"),
 }
 # protocol and front do no I/O.
 NO_IO = {
