@@ -24,19 +24,22 @@ from bench.broker_peers import OURS, QUEUES
 from bench.results import Result
 from bench.rounds import take_turns
 from bench.spark_kafka import BROKER_FLAGS, BROKER_VERSION, CLIENTS_VERSION, CONNECTOR_VERSION, get_kafka_jars
-from bench.spark_sides import KAFKA, LIKE_KAFKA, LIKE_KAFKA_NAMES, Data, KafkaSide, OurSide
+from bench.spark_sides import KAFKA, LIKE_KAFKA, Data, KafkaSide, OurSide
+from bench.spark_steady import BATCHES, Steady, run_steadily, steady_table
 from bench.spark_tables import (
     ARCHIVE,
+    AS_STRING,
     BATCH,
     FEW,
-    LARGE,
+    KAFKAS_COLUMNS,
+    LIMIT,
     SINK,
-    SMALL,
     STORE,
     STREAM,
     Found,
     Run,
     aims,
+    slope_table,
     start_table,
     table,
 )
@@ -48,23 +51,18 @@ if TYPE_CHECKING:
 
 MASTER = "local[2]"
 MEMORY = "1g"
-DATA = {False: ((128, 1_000_000), (1024, 400_000)), True: ((128, 200_000), (1024, 100_000))}
-ROUNDS = {False: 4, True: 2}
-# What a pull may bring at most: as by default, and when the operator lets it bring more.
-PULLS = {
-    "maxTransferCountOnMessageInMemory": 32,
-    "maxTransferBytesOnMessageInMemory": 256 << 10,
-    "maxTransferCountOnMessageInDisk": 8,
-    "maxTransferBytesOnMessageInDisk": 64 << 10,
+# Of each size a small and a large query, for the line through both. Bodies of 16 KiB by the million would be
+# 64 GiB: more than the memory, and then it is disks that are measured.
+SIZES = {
+    False: ((128, 1_000_000, 4_000_000), (1024, 500_000, 2_000_000), (16_384, 30_000, 120_000)),
+    True: ((128, 100_000, 400_000), (1024, 50_000, 200_000), (16_384, 5_000, 20_000)),
 }
-LARGE_PULLS = {
-    "maxTransferCountOnMessageInMemory": 4096,
-    "maxTransferBytesOnMessageInMemory": 1 << 20,
-    "maxTransferCountOnMessageInDisk": 4096,
-    "maxTransferBytesOnMessageInDisk": 1 << 20,
-}
+ROUNDS = {False: 2, True: 1}
+STEADY_S = {False: 100.0, True: 10.0}  # for each number of rows in a batch
+SINK_SHARE = 4  # a sink writes a quarter of the rows: what is written stays on the disk
 GENERATED = "rows only generated"
-ALL_COLUMNS = f"{OURS}, large pulls, all columns, properties as map"
+ALL_COLUMNS = f"{OURS}, all columns, properties as map"
+PARQUET = f"{KAFKA}, Spark's Parquet writer"
 
 Way = Callable[[], object]
 
@@ -78,9 +76,12 @@ class Load:
     ways: dict[str, Way]
 
     @property
+    def rows(self) -> int:
+        return self.data.rows if self.kind != SINK or self.data is FEW else self.data.rows // SINK_SHARE
+
+    @property
     def name(self) -> str:
-        rows = f"{self.data.rows} rows of " if self.data is FEW else ""
-        return f"{self.kind}, {rows}{self.data.size_name}"
+        return f"{self.kind}, {self.rows:,} rows of {self.data.size_name}"
 
 
 class Bench:
@@ -95,6 +96,8 @@ class Bench:
         self._jvm_cpu = machine.FamilyCpu(jvm.process.pid)
         self.found: dict[Data, Found] = {}
         self.notes: list[str] = []
+        self.steady: list[Steady] = []
+        self._limits: dict[Data, DataFrame] = {}
 
     def close(self) -> None:
         self._jvm_cpu.close()
@@ -129,8 +132,6 @@ class Bench:
         self.found.setdefault(load.data, {})[load.kind] = runs
 
     def _round(self, load: Load, way: str) -> Run:
-        if OURS in way:
-            self.ours.configure(PULLS if way == SMALL else LARGE_PULLS)
         broker = self.kafka if way.startswith(KAFKA) else self.ours
         assert broker is not None
         if load.kind == SINK:
@@ -140,9 +141,9 @@ class Bench:
         load.ways[way]()
         wall_s = time.monotonic() - began_s
         spark_s, broker_s = self._cpu_s() - spark_s, machine.cpu_s(broker.pid) - broker_s
-        if load.kind == SINK and way in (OURS, KAFKA) and broker.stored(broker.target) < load.data.rows:
-            raise RuntimeError(f"{broker.stored(broker.target)} of {load.data.rows} rows were written")
-        return Run(load.data.rows, load.data.body_bytes, wall_s, spark_s, broker_s)
+        if load.kind == SINK and way in (OURS, KAFKA) and broker.stored(broker.target) < load.rows:
+            raise RuntimeError(f"{broker.stored(broker.target)} of {load.rows} rows were written")
+        return Run(load.rows, load.rows * load.data.size, wall_s, spark_s, broker_s)
 
     def _gc(self) -> None:
         """Collect garbage, so that no round pays for that of the round before."""
@@ -153,6 +154,13 @@ class Bench:
         return self._jvm_cpu.now_s() + time.process_time() - self._jvm_cpu.cost_s
 
     # --- the rows are the same ------------------------------------------------------------------
+
+    def fill(self, data: Data) -> None:
+        """The rows at both brokers."""
+        self.ours.fill(data)
+        if self.kafka is not None:
+            self.kafka.fill(data, self.spark)
+        self.check(data)
 
     def check(self, data: Data) -> None:
         """Raises unless all ways of reading see the same keys and bodies."""
@@ -172,56 +180,70 @@ class Bench:
 
     # --- loads ----------------------------------------------------------------------------------
 
-    def loads(self, data: Data) -> list[Load]:
+    def loads(self, data: Data, *, large: bool) -> list[Load]:
+        """What is measured of these rows; of the large ones only what a line is drawn through."""
         spark, ours, kafka = self.spark, self.ours, self.kafka
         narrow = {"schema": LIKE_KAFKA}
-        batch: dict[str, Way] = {
-            SMALL: lambda: _to_nowhere(ours.read(spark, data, **narrow)),
-            LARGE: lambda: _to_nowhere(ours.read(spark, data, **narrow)),
-            ALL_COLUMNS: lambda: _to_nowhere(ours.read(spark, data)),
+        written = data if data is FEW else Data(data.size, data.rows // SINK_SHARE)
+        batch: dict[str, Way] = {OURS: lambda: _to_nowhere(ours.read(spark, data, **narrow))}
+        stream: dict[str, Way] = {OURS: lambda: self._stream_to_nowhere(ours.stream(spark, data, **narrow))}
+        sink: dict[str, Way] = {OURS: lambda: ours.write(written.generated(spark))}
+        archive: dict[str, Way] = {OURS: lambda: ours.archive(spark, data)}
+        store: dict[str, Way] = {
+            KAFKAS_COLUMNS: lambda: _to_nowhere(ours.store(spark, data, **narrow)),
+            AS_STRING: lambda: _to_nowhere(ours.store(spark, data, properties="string")),
+            LIMIT: lambda: _to_nowhere(limit),
         }
-        stream: dict[str, Way] = {
-            LARGE: lambda: self._stream_to_nowhere(ours.stream(spark, data, **narrow)),
-        }
-        sink: dict[str, Way] = {
-            GENERATED: lambda: _to_nowhere(data.generated(spark)),
-            OURS: lambda: ours.write(data.generated(spark)),
-        }
-        archive: dict[str, Way] = {LARGE: lambda: ours.archive(spark, data)}
         if kafka is not None:
             batch[KAFKA] = lambda: _to_nowhere(kafka.read(spark, data))
             stream[KAFKA] = lambda: self._stream_to_nowhere(kafka.stream(spark, data))
-            sink[KAFKA] = lambda: kafka.write(data.generated(spark))
-            archive[f"{KAFKA}, Spark's Parquet writer"] = lambda: self._to_parquet(kafka.read(spark, data))
+            sink[KAFKA] = lambda: kafka.write(written.generated(spark))
+            archive[PARQUET] = lambda: self._to_parquet(kafka.read(spark, data))
+        loads = [Load(BATCH, data, batch), Load(STREAM, data, stream), Load(SINK, data, sink)]
         if data is FEW:
-            for ways in (batch, stream, sink):
-                for way in (SMALL, ALL_COLUMNS, GENERATED):
-                    ways.pop(way, None)
-            return [Load(BATCH, data, batch), Load(STREAM, data, stream), Load(SINK, data, sink)]
-        parquet = f"{ours.folder}/parquet-{data.size}"
-        store: dict[str, Way] = {
-            f"{OURS}, Kafka's columns": lambda: _to_nowhere(ours.store(spark, data, **narrow)),
-            f"{OURS}, properties as string": lambda: _to_nowhere(
-                ours.store(spark, data, properties="string")
-            ),
-            f"{OURS}, properties as map": lambda: _to_nowhere(ours.store(spark, data)),
-            "Spark's Parquet scan, Kafka's columns": lambda: _to_nowhere(
-                spark.read.parquet(parquet).select(LIKE_KAFKA_NAMES)
-            ),
-            "Spark's Parquet scan, properties as map": lambda: _to_nowhere(spark.read.parquet(parquet)),
-        }
-        return [
-            Load(BATCH, data, batch),
-            Load(STREAM, data, stream),
-            Load(STORE, data, store),
-            Load(SINK, data, sink),
-            Load(ARCHIVE, data, archive),
-        ]
+            return loads
+        limit = self._limit(data)
+        if not large:
+            batch[ALL_COLUMNS] = lambda: _to_nowhere(ours.read(spark, data))
+            store[f"{OURS}, properties as map"] = lambda: _to_nowhere(ours.store(spark, data))
+            sink[GENERATED] = lambda: _to_nowhere(written.generated(spark))
+        return [*loads, Load(STORE, data, store), Load(ARCHIVE, data, archive)]
 
-    def write_parquet(self, data: Data) -> None:
-        """The rows for the Parquet scan: a file for each queue would be small, so one for each core."""
-        rows = self.ours.store(self.spark, data)
-        rows.coalesce(2).write.mode("overwrite").parquet(f"{self.ours.folder}/parquet-{data.size}")
+    def _limit(self, data: Data) -> DataFrame:
+        """As many rows as the store has, without reading them."""
+        from bench.spark_limit import finished_rows
+
+        if data not in self._limits:
+            sample = self.ours.store(self.spark, data, properties="string")
+            file = f"{self.ours.new_folder()}.arrow"
+            self._limits[data] = finished_rows(self.spark, sample, file, data.rows, QUEUES)
+        return self._limits[data]
+
+    # --- streams that have been running ---------------------------------------------------------
+
+    def steadily(self, data: Data, seconds: float) -> None:
+        """Micro-batches of each number of rows, on both sides."""
+        spark, ours, kafka = self.spark, self.ours, self.kafka
+        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        for rows in BATCHES:
+            limit = str(rows or data.rows)
+            from_where = "earliest" if rows else "latest"
+            options = {"maxOffsetsPerTrigger": limit, "startingOffsets": from_where}
+            sides: dict[str, tuple[DataFrame, int]] = {
+                OURS: (ours.stream(spark, data, schema=LIKE_KAFKA, **options), ours.pid)
+            }
+            if kafka is not None:
+                sides[KAFKA] = (kafka.stream(spark, data, **options), kafka.pid)
+            for side, (stream, pid) in sides.items():
+                self._gc()
+                broker_cpu_s = partial(machine.cpu_s, pid)
+                done = run_steadily(side, rows, stream, ours.new_folder(), seconds, self._cpu_s, broker_cpu_s)
+                self.steady.append(done)
+                print(
+                    f"batches of {rows:,}: {side}: {done.count}, {done.spark_cpu_s * 1000 / done.count:.0f} "
+                    "CPU ms each",
+                    flush=True,
+                )
 
     def _to_parquet(self, rows: DataFrame) -> None:
         folder = self.ours.new_folder()
@@ -254,7 +276,9 @@ def main(argv: list[str] | None = None) -> Result | None:
     parser = argparse.ArgumentParser(prog="python -m bench spark", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rows, fewer rounds")
     parser.add_argument("--rounds", type=int, help="of each load and way")
-    parser.add_argument("--rows", type=int, help="of 128 bytes; of 1 KiB there are fewer")
+    parser.add_argument("--share", type=float, default=1.0, help="of the rows")
+    parser.add_argument("--sizes", default="", help="of bodies, with commas: 128,1024,16384")
+    parser.add_argument("--steady", type=float, help="seconds of micro-batches of each size; 0: none")
     parser.add_argument("--only", default="", help="loads with this text in their name")
     parser.add_argument("--no-kafka", action="store_true", help="our side only")
     parser.add_argument("--no-save", action="store_true", help="print the results only")
@@ -264,8 +288,13 @@ def main(argv: list[str] | None = None) -> Result | None:
         return None
     quick = arguments.quick
     rounds = arguments.rounds or ROUNDS[quick]
-    share = 1.0 if arguments.rows is None else arguments.rows / DATA[quick][0][1]
-    datas = [Data(size, int(rows * share)) for size, rows in DATA[quick]]
+    sizes = {int(size) for size in arguments.sizes.split(",") if size}
+    pairs = [
+        (Data(size, int(few * arguments.share)), Data(size, int(many * arguments.share)))
+        for size, few, many in SIZES[quick]
+        if not sizes or size in sizes
+    ]
+    steady_s = STEADY_S[quick] if arguments.steady is None else arguments.steady
     jars = None
     if not arguments.no_kafka:
         try:
@@ -274,7 +303,7 @@ def main(argv: list[str] | None = None) -> Result | None:
             print(f"no comparison without Kafka's programs: {missing}")
     conf = {} if jars is None else {"spark.driver.extraClassPath": jars.connector_classpath}
     facts = machine.describe(find_java().path) | _spark_facts()
-    flags = _flags(datas, rounds)
+    flags = _flags(pairs, rounds, steady_s)
     machine.show(facts | flags)
     with ExitStack() as stack:
         ours = OurSide()
@@ -283,24 +312,26 @@ def main(argv: list[str] | None = None) -> Result | None:
         if jars is not None:
             kafka = KafkaSide(jars)
             stack.callback(kafka.close)
-        for data in (FEW, *datas):
-            ours.fill(data)
         spark = spark_session.session("bench", MASTER, conf=conf, memory=MEMORY, log_level="ERROR")
         stack.callback(spark_session.stop)
         bench = Bench(ours, kafka, spark)
         stack.callback(bench.close)
         if kafka is not None:
             kafka.attach(spark)
-        for place, data in enumerate((*datas, FEW)):
-            if kafka is not None:
-                kafka.fill(data, spark)
-            bench.check(data)
-            if data is not FEW:
-                bench.write_parquet(data)
-            for load in bench.loads(data):
-                if arguments.only in load.name:
-                    # A JVM compiles what runs often; that serves the later ones as well.
-                    bench.measure(load, rounds, warm=2 if place == 0 and not quick else 1)
+        for place, (small, large) in enumerate(pairs):
+            for data in (small, large):
+                bench.fill(data)
+                for load in bench.loads(data, large=data is large):
+                    if arguments.only in load.name:
+                        # A JVM compiles what runs often; that serves the later ones as well.
+                        warm = 0 if data is large else 2 if place == 0 and not quick else 1
+                        bench.measure(load, rounds, warm)
+        bench.fill(FEW)
+        for load in bench.loads(FEW, large=False):
+            if arguments.only in load.name:
+                bench.measure(load, rounds=2 * rounds, warm=1)
+        if steady_s:
+            bench.steadily(pairs[0][1], steady_s)
     result = Result(
         "spark",
         "Spark",
@@ -309,10 +340,13 @@ def main(argv: list[str] | None = None) -> Result | None:
         flags,
         [
             *(table(data, found) for data, found in bench.found.items() if data is not FEW),
+            *(slope_table(small, large, bench.found) for small, large in pairs),
             start_table(bench.found.get(FEW, {})),
-            aims(bench.found),
+            steady_table(bench.steady, KAFKA),
+            aims(bench.found, [large for _, large in pairs]),
         ],
-        {
+        {"micro-batches": [asdict(each) for each in bench.steady]}
+        | {
             data.title: {
                 kind: {way: [asdict(run) for run in runs] for way, runs in ways.items()}
                 for kind, ways in kinds.items()
@@ -344,23 +378,20 @@ def _spark_facts() -> dict[str, str]:
     return {"spark": ", ".join(f"{name} {metadata.version(name)}" for name in names)}
 
 
-def _flags(datas: list[Data], rounds: int) -> dict[str, str]:
+def _flags(pairs: list[tuple[Data, Data]], rounds: int, steady_s: float) -> dict[str, str]:
+    sizes = (f"{small.rows:,} and {large.rows:,} of {large.size_name}" for small, large in pairs)
     return {
-        "rows": ", ".join(f"{data.rows:,} of {data.size_name}" for data in datas) + f", in {QUEUES} queues",
+        "rows": ", ".join(sizes) + f", in {QUEUES} queues",
         "rounds": f"{rounds} of each load and way, taking turns, after a warm-up",
+        "streams": f"{steady_s:.0f} s of micro-batches of each number of rows, on each side",
         "pinned": "nothing: Spark, the broker and this program share the cores",
         "Spark session": f"{MASTER}, -Xmx{MEMORY}, as `kerolox.spark.session` sets it",
-        "our broker": "defaults; " + _shown(PULLS),
-        "large pulls": _shown(LARGE_PULLS) + "; the source asks for 1,024 messages a pull",
+        "our broker": "defaults",
         "Kafka": f"{BROKER_VERSION}, one node (KRaft), defaults, acks=all as by default",
         "Kafka's connector": f"spark-sql-kafka-0-10 {CONNECTOR_VERSION} (Maven Central has none for 4.3.0), "
         f"kafka-clients {CLIENTS_VERSION}, defaults",
         "JVM flags of Kafka's broker": " ".join(BROKER_FLAGS),
     }
-
-
-def _shown(options: dict[str, int]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in options.items())
 
 
 if __name__ == "__main__":

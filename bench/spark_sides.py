@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.peers.wire import UPDATE_BROKER_CONFIG, request
-
 from bench.broker_peers import OURS, QUEUES, BenchBroker
 from bench.spark_kafka import KafkaBroker, KafkaJars
 from kerolox.client.messages import Message
@@ -102,12 +100,6 @@ class OurSide:
     def close(self) -> None:
         self.broker.close()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def configure(self, options: dict[str, int]) -> None:
-        body = "".join(f"{key}={value}\n" for key, value in options.items()).encode()
-        answer = request(self.broker.address, UPDATE_BROKER_CONFIG, body=body, timeout=20.0)
-        if answer.code != 0:
-            raise RuntimeError(f"the broker did not take {options}: {answer.remark}")
 
     def fill(self, data: Data) -> None:
         """By our client, in batches, over all queues in turn."""
@@ -245,9 +237,12 @@ class KafkaSide:
         reader = spark.read.format("kafka").option("kafka.bootstrap.servers", self.broker.address)
         return reader.option("subscribe", data.topic).load()
 
-    def stream(self, spark: SparkSession, data: Data) -> DataFrame:
+    def stream(self, spark: SparkSession, data: Data, **options: str) -> DataFrame:
         reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.broker.address)
-        return reader.option("subscribe", data.topic).option("startingOffsets", "earliest").load()
+        reader = (
+            reader.option("subscribe", data.topic).option("startingOffsets", "earliest").options(**options)
+        )
+        return reader.load()
 
     def write(self, rows: DataFrame) -> None:
         """Rows as Data.generated makes them, to the newest target."""
