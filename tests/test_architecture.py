@@ -97,7 +97,8 @@ ROOMS = {
         "blocking",
     ),
     "spark": (
-        "columns offsets option_table configured times java short_errors records shipping patient_start",
+        "columns offsets option_table configured times java short_errors record_columns records shipping"
+        " patient_start",
         "source",
         "sink",
         "store",

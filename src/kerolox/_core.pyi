@@ -1,6 +1,7 @@
 """The compiled core (``core/*.c``). The twin of each function, named beside it, says what it does."""
 
 from array import array
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kerolox.protocol.frame import Frame
@@ -57,6 +58,16 @@ def plain_records(
 
 # spark/records.py
 def record_starts(block: Any, at: int, end: int, /) -> tuple[bytes, int]: ...
+
+# spark/record_columns.py
+def record_columns(
+    block: Any,
+    positions: Any,
+    kinds: bytes,
+    inflate: Callable[[bytes, int], bytes],
+    host_text: Callable[[bytes], str],
+    /,
+) -> list[Any] | None: ...
 
 # store/queue/property_scan.py
 def scan_properties(

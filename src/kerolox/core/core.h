@@ -233,6 +233,7 @@ PyObject *read_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_c
 PyObject *plain_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *record_starts(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *property_values(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
+PyObject *record_columns(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);   /* columns.c */
 PyObject *scan_properties(PyObject *module, PyObject *args);                                          /* reads.c */
 PyObject *entry_run(PyObject *module, PyObject *entries);
 PyObject *read_now(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);

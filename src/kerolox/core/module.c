@@ -16,6 +16,7 @@ static PyMethodDef methods[] = {
     {"index_entries", FAST(index_entries), "See store/index/index_file.py."},
     {"read_records", FAST(read_records), "See protocol/record.py."},
     {"plain_records", FAST(plain_records), "See protocol/record_scan.py."},
+    {"record_columns", FAST(record_columns), "See spark/record_columns.py."},
     {"record_starts", FAST(record_starts), "See spark/records.py."},
     {"property_values", FAST(property_values), "See protocol/record.py."},
     {"scan_properties", scan_properties, METH_VARARGS, "See store/queue/property_scan.py."},

@@ -48,9 +48,13 @@ uint32_t crc32_of(const char *data, Py_ssize_t length) {
 /* --- text --- */
 
 int is_ascii(const char *at, Py_ssize_t length) {
-    unsigned char all = 0;
-    for (Py_ssize_t i = 0; i < length; i++) all |= (unsigned char)at[i];
-    return all < 0x80;
+    uint64_t all = 0, eight;
+    for (; length >= 8; length -= 8, at += 8) {
+        memcpy(&eight, at, 8);
+        all |= eight;
+    }
+    while (length-- > 0) all |= (unsigned char)*at++;
+    return !(all & 0x8080808080808080u);
 }
 
 int is_utf8(const char *at, Py_ssize_t length) {

@@ -3,7 +3,8 @@
 A block is what a pull brings, or a piece of a log file. Two things make it fast. A record's fixed part is
 copied by one indexing of a view in which every byte begins an item. And an Arrow text column is nothing but
 bytes with offsets into them, so the block itself serves as the bytes: the edges of all fields of all records
-are written as one list of offsets, and ``take`` picks the pieces that are wanted.
+are written as one list of offsets, and ``take`` picks the pieces that are wanted. Where the core is compiled,
+it does all of this in one walk (:mod:`kerolox.spark.record_columns`), some times as fast.
 
 Records with IPv6 addresses or long topic names have other edges; they, and texts that are not UTF-8, take a
 slower way to the same columns.
@@ -28,6 +29,7 @@ from kerolox.protocol.hosts import host_text
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
 from kerolox.spark.columns import MAP, TIMESTAMP
+from kerolox.spark.record_columns import at_once
 
 Numbers = npt.NDArray[np.int64]
 Positions = Numbers
@@ -42,6 +44,8 @@ FIXED = np.dtype([
     ("prepared_offset", ">i8"), ("body_length", ">i4"),
 ])  # fmt: skip
 FIXED_BYTES = FIXED.itemsize
+TOPIC_MAX = 127  # lengths are signed
+PROPERTIES_MAX = 32767
 _HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), "V2")
 _size = struct.Struct(">i").unpack_from
 
@@ -79,6 +83,14 @@ def decode(
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     if len(block) < int(positions[-1]) + FIXED_BYTES:
         raise ProtocolError("the last record is cut off")
+    batch = at_once(block, positions, schema, broker)
+    return decode_by_numpy(block, positions, schema, broker) if batch is None else batch
+
+
+def decode_by_numpy(
+    block: Block, positions: Positions, schema: pa.Schema, broker: str | None
+) -> pa.RecordBatch:
+    """As :func:`decode`, of at least one record: what there is without the compiled core."""
     fixed = _every_byte(block, f"V{FIXED_BYTES}")[positions].view(FIXED)
     usual = (fixed["magic"] == MAGIC) & (fixed["sys_flag"] & IPV6_HOSTS == 0)
     if usual.all():
@@ -111,7 +123,10 @@ class Columns:
         if int(topic_end.max()) + 2 > len(block):
             raise ProtocolError("a topic reaches beyond the block")
         packed = topic_end + 2
-        packed_end = packed + _every_byte(block, ">u2")[topic_end]
+        packed_length = _every_byte(block, ">u2")[topic_end]
+        if (bytes_[body_end] > TOPIC_MAX).any() or (packed_length > PROPERTIES_MAX).any():
+            raise ProtocolError("a topic or properties have a negative length")
+        packed_end = packed + packed_length
         if (packed_end != positions + fixed["size"]).any():
             raise ProtocolError("the lengths of a record do not add up to its size")
         if int(packed_end[-1]) > len(block):
@@ -386,6 +401,11 @@ def _slowly(block: Block, positions: Positions, schema: pa.Schema, broker: str |
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _microseconds(ms: int) -> int:
+    """As 64 bits hold it, whatever was written there."""
+    return (ms * 1000 + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 _SLOW: dict[str, Callable[[StoredMessage], object]] = {
     "topic": lambda message: message.topic,
     "queue_id": lambda message: message.queue_id,
@@ -397,8 +417,8 @@ _SLOW: dict[str, Callable[[StoredMessage], object]] = {
     "tags": lambda message: message.properties.get(names.TAGS),
     "body": lambda message: message.plain_body(),
     "properties": lambda message: list(message.properties.items()),
-    "born_timestamp": lambda message: message.born_timestamp * 1000,
-    "store_timestamp": lambda message: message.store_timestamp * 1000,
+    "born_timestamp": lambda message: _microseconds(message.born_timestamp),
+    "store_timestamp": lambda message: _microseconds(message.store_timestamp),
     "born_host": lambda message: host_text(message.born_host),
     "store_host": lambda message: host_text(message.store_host),
     "reconsume_times": lambda message: message.reconsume_times,

@@ -1,0 +1,86 @@
+"""Records to Arrow columns in one walk, where the core is compiled.
+
+The core fills the buffers that Arrow arrays consist of: every byte that is wanted is copied once, and
+nothing is looked at twice. :mod:`kerolox.spark.records` makes the same columns with numpy, and says what is
+wrong with records that are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kerolox.compiled import compiled
+from kerolox.protocol.compression import decompress
+from kerolox.protocol.hosts import host_text
+from kerolox.spark.columns import MAP
+
+_PACKED: Final = "packed"  # properties as a text
+# The numbers by which the core knows columns: their places here. Texts first.
+_KINDS: Final = (
+    "topic", "body", _PACKED, "properties", "keys", "tags", "msg_id", "offset_msg_id", "born_host",
+    "store_host", "queue_id", "queue_offset", "physical_offset", "born_timestamp", "store_timestamp",
+    "reconsume_times", "sys_flag", "flag",
+)  # fmt: skip
+_KIND: Final = {name: number for number, name in enumerate(_KINDS)}
+
+# Of a text column: how many are null, the bitmap of those that are not, offsets, bytes.
+Texts = tuple[int, bytes | None, bytes, bytes]
+
+
+def _record_columns(
+    block: Any,
+    positions: Any,
+    kinds: bytes,
+    inflate: Callable[[bytes, int], bytes],
+    host_text: Callable[[bytes], str],
+) -> list[Any] | None:
+    """The buffers of each column; None for records that are none, or that are too strange: numpy does it."""
+    return None
+
+
+record_columns = compiled("record_columns", _record_columns)
+
+
+def at_once(
+    block: bytes | memoryview, positions: npt.NDArray[np.int64], schema: pa.Schema, broker: str | None
+) -> pa.RecordBatch | None:
+    """The columns of ``schema`` for the records that begin here; None where numpy has to do it."""
+    kinds = bytes([_KIND[_name(field)] for field in schema if field.name != "broker"])
+    found = record_columns(block, np.ascontiguousarray(positions, np.int64), kinds, decompress, host_text)
+    if found is None:
+        return None
+    count = len(positions)
+    columns = iter(found)
+    arrays = [
+        pa.repeat(pa.scalar(broker, pa.string()), count)
+        if field.name == "broker"
+        else _array(field.type, count, next(columns))
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _name(field: pa.Field) -> str:
+    return _PACKED if field.name == "properties" and field.type != MAP else field.name
+
+
+def _array(kind: pa.DataType, count: int, made: Any) -> pa.Array:
+    if isinstance(made, bytes):
+        return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(made)], 0)
+    if kind != MAP:
+        return _texts(kind, count, made)
+    offsets, keys, values = made
+    pairs = len(keys[2]) // 4 - 1
+    rows = pa.Array.from_buffers(pa.int32(), count + 1, [None, pa.py_buffer(offsets)], 0)
+    return pa.MapArray.from_arrays(rows, _texts(pa.string(), pairs, keys), _texts(pa.string(), pairs, values))
+
+
+def _texts(kind: pa.DataType, count: int, made: Texts) -> pa.Array:
+    nulls, valid, offsets, data = made
+    bitmap = None if valid is None else pa.py_buffer(valid)
+    return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)], nulls)
