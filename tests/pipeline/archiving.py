@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import signal
 import sys
@@ -19,6 +21,10 @@ from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask
 from kerolox.pipeline.archive.joining import JoinTask, carry_out
 from kerolox.pipeline.archive.log import ParquetArchive
 from kerolox.pipeline.archive.staging import Staging
+from kerolox.pipeline.lake.delta_options import delta_options
+from kerolox.pipeline.lake.local_folder import LocalFolder
+from kerolox.pipeline.lake.remote_store import RemoteStore
+from kerolox.pipeline.lake.storage import Storage, open_storage
 from kerolox.spark.source.options import read_wanted
 
 KINDS = {"parquet": ParquetArchive, "delta": DeltaArchive}
@@ -31,7 +37,7 @@ def here(works: Sequence[WriteTask | JoinTask]) -> list[TaskResult]:
 
 
 def archive(
-    to: Path, nameserver: str, *topics: str, kind: str = "parquet", run: Any = here, **more: Any
+    to: Path | Storage, nameserver: str, *topics: str, kind: str = "parquet", run: Any = here, **more: Any
 ) -> Summary:
     """One run."""
     options = {"nameserver": nameserver, "topic": ",".join(topics), "group": "archive"}
@@ -40,17 +46,20 @@ def archive(
         return made.once()
 
 
-def rows(to: Path, kind: str = "parquet") -> list[dict[str, Any]]:
+def rows(to: Path | Storage, kind: str = "parquet") -> list[dict[str, Any]]:
     """Everything that a reader sees who knows nothing of our log."""
+    storage = open_storage(to)
     if kind == "delta":
         from deltalake import DeltaTable
 
-        found: list[dict[str, Any]] = DeltaTable(to).to_pyarrow_table().to_pylist()
+        table = DeltaTable(storage.address, storage_options=delta_options(storage))
+        found: list[dict[str, Any]] = table.to_pyarrow_table().to_pylist()
         return found
-    return ds.dataset(to, partitioning="hive").to_table().to_pylist()
+    filesystem, path = storage.arrow()
+    return ds.dataset(path, partitioning="hive", filesystem=filesystem).to_table().to_pylist()
 
 
-def bodies(to: Path, kind: str = "parquet") -> Counter[bytes]:
+def bodies(to: Path | Storage, kind: str = "parquet") -> Counter[bytes]:
     return Counter(row["body"] for row in rows(to, kind))
 
 
@@ -84,9 +93,8 @@ def kill_at(step: str) -> None:
         ParquetArchive._publish = die  # type: ignore[method-assign]
         DeltaArchive.commit = _then(DeltaArchive.commit, die)  # type: ignore[method-assign]
     elif step == "between the moves":
-        from kerolox.pipeline.archive import staging as archive_staging
-
-        archive_staging.os = _Second(os, "replace", die)  # type: ignore[assignment, attr-defined]
+        for kind in (LocalFolder, RemoteStore):
+            kind._move = _second(kind._move, die)  # type: ignore[attr-defined]
     elif step == "behind the moves":
         Staging.publish = _then(Staging.publish, die)  # type: ignore[method-assign]
     elif step == "before the report":
@@ -101,21 +109,24 @@ def _then(work: Any, after: Any) -> Any:
     return both
 
 
-class _Second:
-    """A module, one of whose functions does something else the second time."""
+def _second(work: Any, instead: Any) -> Any:
+    """Does something else the second time."""
+    times = itertools.count(1)
 
-    def __init__(self, module: Any, name: str, instead: Any) -> None:
-        self._module, self._name, self._instead, self._count = module, name, instead, 0
+    def either(*args: Any) -> Any:
+        return (instead if next(times) == 2 else work)(*args)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == self._name:
-            self._count += 1
-            if self._count == 2:
-                return self._instead
-        return getattr(self._module, name)
+    return either
 
 
-if __name__ == "__main__":  # python -m tests.pipeline.archiving STEP KIND DIR NAMESERVER TOPIC...
-    step, kind, to, nameserver, *topics = sys.argv[1:]
+if __name__ == "__main__":  # python -m tests.pipeline.archiving STEP KIND ADDRESS OPTIONS NAMESERVER TOPIC...
+    step, kind, to, options, nameserver, *topics = sys.argv[1:]
     kill_at(step)
-    archive(Path(to), nameserver, *topics, kind=kind, format=Format(rows_max=40), round_rows=150)
+    archive(
+        open_storage(to, json.loads(options)),
+        nameserver,
+        *topics,
+        kind=kind,
+        format=Format(rows_max=40),
+        round_rows=150,
+    )

@@ -17,11 +17,13 @@ import pytest
 from typer.testing import CliRunner
 
 from kerolox.cli.main import app
-from kerolox.cli.pipeline_archive import local_folder, pairs, size_text
+from kerolox.cli.pipeline_archive import size_text
+from kerolox.cli.storage_options import pairs
 from kerolox.client.messages import Message, Receipt
 from kerolox.errors import OptionError
 from kerolox.pipeline.archive.archive import OnSpark, check_shared
 from kerolox.pipeline.archive.files import Format
+from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.testing.threads import BrokerThread
 
 from .archiving import archive, bodies
@@ -58,9 +60,9 @@ def test_tasks_on_spark(
     }.items() <= dict(found.dtypes).items()
     counted = found.selectExpr("count(*)", "count(DISTINCT queue_id, queue_offset)", "min(topic)").collect()
     assert counted == [(100, 100, topic)]
-    check_shared(spark.sparkContext, str(tmp_path))
+    check_shared(spark.sparkContext, LocalFolder(tmp_path))
     with pytest.raises(OptionError, match="every executor"):
-        check_shared(spark.sparkContext, str(tmp_path / "nowhere"))
+        check_shared(spark.sparkContext, LocalFolder(tmp_path / "nowhere"))
 
 
 def running(pids: Sequence[int]) -> list[psutil.Process]:
@@ -117,7 +119,8 @@ runner = CliRunner()
 def test_what_is_wrong_is_told_before_spark_starts(tmp_path: Path) -> None:
     base = ["pipeline", "archive", "-n", "127.0.0.1:1", "--topic", "t", "--to"]
     for more, said in (
-        (["s3://bucket/a"], "--to"),
+        (["s3://key:secret@bucket/a"], "no secrets"),
+        (["rsync://host/a"], "rsync://host/a"),
         ([str(tmp_path), "--option", "failOnDataLos=false"], "failOnDataLoss, perhaps"),
         ([str(tmp_path), "--option", "tags"], "NAME=VALUE"),
         ([str(tmp_path), "--compression", "rar"], "zstd, lz4"),
@@ -161,4 +164,3 @@ def test_small_texts() -> None:
         "0 B", "999 B", "1.5 kB", "2.0 MB", "3.1 TB",
     ]  # fmt: skip
     assert pairs("--conf", ["a=b=c", "d="]) == {"a": "b=c", "d": ""}
-    assert local_folder("file:///data/a") == local_folder("/data/a")

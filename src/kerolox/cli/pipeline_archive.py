@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,11 +12,13 @@ import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
+from kerolox.cli.storage_options import StorageFile, StorageOptions, pairs, storage_at
 from kerolox.cli.times import parse_span
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
     from kerolox.pipeline.archive.archive import Archive, Summary
+    from kerolox.pipeline.lake.storage import Storage
 
 EXAMPLE = (
     "Example: kerolox pipeline archive --topic orders,payments --to /data/archive --follow --interval 15m"
@@ -35,7 +36,12 @@ def archive(
     to: Annotated[
         str,
         typer.Option(
-            "--to", "--out", "-o", help="Folder of the archive; made when it is not there.", metavar="DIR"
+            "--to",
+            "--out",
+            "-o",
+            help="Folder of the archive, or an address: s3://BUCKET/FOLDER, gs://, abfs://. Made when it is "
+            "not there.",
+            metavar="ADDRESS",
         ),
     ],
     nameserver: NameServerOption = DEFAULT_ADDRESS,
@@ -78,6 +84,8 @@ def archive(
             metavar="NAME=VALUE",
         ),
     ] = None,
+    storage_options: StorageOptions = None,
+    storage_file: StorageFile = None,
     master: Annotated[
         str, typer.Option(help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://URL.")
     ] = "local[*]",
@@ -105,7 +113,7 @@ def archive(
     }
     summary, stopped = _run(
         source,
-        to,
+        storage_at("--to", to, storage_options, storage_file),
         delta,
         chosen,
         None if once else interval_s,
@@ -158,7 +166,7 @@ def archive(
 
 def _run(
     source: dict[str, str],
-    to: str,
+    to: Storage,
     delta: bool,
     format: Any,
     interval_s: float | None,
@@ -175,7 +183,7 @@ def _run(
     from kerolox.spark.source.options import read_wanted
 
     wanted = read_wanted(source, "batch")  # wrong options are told before Spark starts
-    destination = (DeltaArchive if delta else ParquetArchive)(local_folder(to))
+    destination = (DeltaArchive if delta else ParquetArchive)(to)
     progress = ArchiveProgress(quiet)
 
     def on_round(summary: Summary, left: int) -> None:
@@ -199,7 +207,7 @@ def _run(
                 tasks.context = spark.sparkContext
                 run.cores = tasks.context.defaultParallelism
                 if session.local_cores(master) is None:
-                    check_shared(tasks.context, str(destination.root))
+                    check_shared(tasks.context, destination.storage)
                 progress.begins()
                 if interval_s is None:
                     run.once()
@@ -220,14 +228,6 @@ QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 def _with_retries(master: str) -> str:
     """A task is tried more than once, as on a cluster."""
     return f"{master[:-1]},4]" if master.startswith("local[") and "," not in master else master
-
-
-def local_folder(to: str) -> Path:
-    if to.startswith("file://"):
-        to = to.removeprefix("file://")
-    if "://" in to:
-        raise OptionError("--to", to, "a folder, for executors the same as here; object stores: mount them")
-    return Path(to)
 
 
 class Interrupts:
@@ -319,17 +319,6 @@ class ArchiveProgress:
         if self._lines and now_s - self._said_s >= LINES_EVERY_S:
             self._said_s = now_s
             say(f"{summary.rows:,} messages archived, {left:,} to go, {rate}")
-
-
-def pairs(option: str, given: list[str] | None) -> dict[str, str]:
-    """``NAME=VALUE`` of an option that may be repeated."""
-    found = {}
-    for word in given or ():
-        name, equals, value = word.partition("=")
-        if not name or not equals:
-            raise OptionError(option, word, "NAME=VALUE")
-        found[name.strip()] = value
-    return found
 
 
 def size_text(size: int) -> str:

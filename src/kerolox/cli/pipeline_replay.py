@@ -9,7 +9,8 @@ import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, split_addresses
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
-from kerolox.cli.pipeline_archive import _with_retries, pairs
+from kerolox.cli.pipeline_archive import _with_retries
+from kerolox.cli.storage_options import pairs
 from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
 

@@ -30,7 +30,8 @@ from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask, WrittenFile
 from kerolox.pipeline.archive.joining import JoinTask, carry_out
 from kerolox.pipeline.archive.log import OffsetRanges
-from kerolox.pipeline.archive.staging import NOTHING, Swept
+from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Swept
+from kerolox.pipeline.lake.storage import Storage
 from kerolox.spark.offsets import QueueOffsets, queue_text
 from kerolox.spark.shipping import cause_of
 from kerolox.spark.source.options import Start, Wanted
@@ -67,7 +68,7 @@ class Destination(Protocol):
     swept: Swept
 
     @property
-    def root(self) -> object: ...
+    def storage(self) -> Storage: ...
     @property
     def staging(self) -> str: ...
 
@@ -336,7 +337,7 @@ class Archive:
                         topic=without_namespace(self.wanted.cluster.namespace, topic),
                         ranges=tuple(part),
                         wanted=settings,
-                        root=str(self.destination.root),
+                        storage=self.destination.storage,
                         staging=self.destination.staging,
                         stem=f"{stem}-{len(made):03d}",
                         format=self._format,
@@ -420,17 +421,21 @@ class OnSpark:
             raise ArchiveFailed(f"a task failed: {cause_of(error)}") from error
 
 
-def check_shared(context: SparkContext, root: str) -> None:
-    """Executors must see the folder that the driver sees."""
+def check_shared(context: SparkContext, storage: Storage) -> None:
+    """Executors must see what the driver sees at the address, and have what it takes to."""
 
-    def sees(_: int) -> bool:
-        import os
-
-        return os.path.isdir(root)
+    def sees(_: int) -> str:
+        try:
+            return "" if storage.files(OWN_FOLDER) else "it is not there"
+        except (KeroloxError, OSError) as error:
+            return str(error)
 
     count = max(2, context.defaultParallelism)
-    if not all(context.parallelize(range(count), count).map(sees).collect()):
-        raise OptionError("to", root, "a folder that every executor has under this path, such as a mount")
+    said = context.parallelize(range(count), count).map(sees).collect()
+    if why := next((each for each in said if each), ""):
+        raise OptionError(
+            "to", storage.address, f"what every executor can reach by this address, such as a mount ({why})"
+        )
 
 
 def bins(wanted: Sequence[Range], count: int) -> list[list[Range]]:

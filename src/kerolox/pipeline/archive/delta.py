@@ -6,6 +6,10 @@ finds those that no commit came to name. How far each queue is
 lies in the same commit, as the version of an application transaction named after the queue: Delta keeps the
 last version of every application for good, and refuses two writers that move the same one. So files and
 offsets are committed together or not at all.
+
+Every commit moves one more application, the writer. A run that finds files of another one moves it alone
+before it removes them: should the other one live, its next commit is refused, and it stops. That is what
+keeps two writers apart in object stores, where no lock does.
 """
 
 from __future__ import annotations
@@ -14,51 +18,52 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
-from kerolox.atomic_file import write_atomically
 from kerolox.client.messages import Queue
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive.files import Format, WrittenFile
 from kerolox.pipeline.archive.folders import PARTITIONS, PROPERTY, TAG, WHOLE_DAY
 from kerolox.pipeline.archive.joining import FILES_MIN, OVER_FOR_MS, end_ms
-from kerolox.pipeline.archive.log import OWN_FOLDER, OffsetRanges, check_folder, same_partitions, take_lock
-from kerolox.pipeline.archive.staging import NOTHING, Staging, Swept, remove
-from kerolox.spark.offsets import QueueOffsets, Tree, from_tree, to_tree
+from kerolox.pipeline.archive.log import HEAD, OffsetRanges, check_folder, same_partitions, take_lock
+from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Staging, Swept, remove
+from kerolox.pipeline.lake.delta_options import delta_options
+from kerolox.pipeline.lake.storage import Storage, open_storage, without_secrets
+from kerolox.spark.offsets import QueueOffsets
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
 
-MOVED: Final = "moved.json"
+MOVED: Final = f"{OWN_FOLDER}/moved"
+WRITER: Final = "kerolox-archive-writer"
+TRIES: Final = 20  # to get in between the commits of another run
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """Files that are being moved to their places, and the offsets of the commit that is to name them."""
+    """Files that are being moved to their places, for a commit that is to name them."""
 
     files: list[str]
-    offsets: Tree
 
 
 class DeltaArchive:
     """A Delta table that topics are archived to."""
 
-    def __init__(self, root: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, root: str | os.PathLike[str] | Storage, *, clock: Clock = SYSTEM_CLOCK) -> None:
         if find_spec("deltalake") is None:
             raise KeroloxError("deltalake is not installed. Install it: pip install 'kerolox[spark,delta]'")
-        self.root = Path(root).absolute()
+        self.storage = open_storage(root)
         self.places: QueueOffsets = {}
         self.number = 0
         self._clock = clock
-        self._own = self.root / OWN_FOLDER
-        self._lock = StoreLock(Files(), self._own)
-        self._staging = Staging(self.root, self._own, clock)
+        self._lock = StoreLock(Files(), self.storage.lock_folder)
+        self._staging = Staging(self.storage, clock)
         self.swept = NOTHING  # what killed runs had left
         self._table: Any = None
         self._folders: list[str] = []  # the columns they tell
@@ -68,31 +73,33 @@ class DeltaArchive:
         return self._staging.folder
 
     def open(self, format: Format) -> Format:
-        from deltalake import DeltaTable
-
-        path = str(self.root)
-        is_there = DeltaTable.is_deltatable(path)
+        path, options = self.storage.address, delta_options(self.storage)
+        is_there = bool(self.storage.files("_delta_log"))
         if not is_there:
-            check_folder(self.root)
-            if (self.root / OWN_FOLDER / "archive.json").exists():
+            check_folder(self.storage)
+            if self.storage.exists(HEAD):
                 raise OptionError("to", path, "this one to be written without --delta: it has Parquet files")
-        take_lock(self._lock, self.root)
+        take_lock(self._lock, self.storage)
         try:
-            if is_there:
-                self._table = DeltaTable(path)
-                format = same_partitions(format, _partitions(self._table))
-            schema = table_schema(format)
-            self._folders = list(format.folders)
-            if not is_there:
-                DeltaTable.create(
-                    path, schema, partition_by=self._folders, description="topics archived by kerolox"
-                )
-                self._table = DeltaTable(path)
-            names = [field.name for field in self._table.schema().fields]
-            if set(names) != set(schema.names):
-                raise OptionError("properties", format.properties, f"what gives the table's columns: {names}")
-            self.number = self._table.version()
-            self.swept = self._undo() + self._staging.begin()
+            with delta_errors(self.storage):
+                from deltalake import DeltaTable
+
+                if is_there:
+                    self._table = DeltaTable(path, storage_options=options)
+                    format = same_partitions(format, _partitions(self._table))
+                schema = table_schema(format)
+                self._folders = list(format.folders)
+                if not is_there:
+                    about = "topics archived by kerolox"
+                    self._table = DeltaTable.create(
+                        path, schema, partition_by=self._folders, description=about, storage_options=options
+                    )
+                names = [field.name for field in self._table.schema().fields]
+                if set(names) != set(schema.names):
+                    wanted = f"what gives the table's columns: {names}"
+                    raise OptionError("properties", format.properties, wanted)
+                self._sweep()
+                self.number = self._table.version()
         except BaseException:
             self._lock.release()
             raise
@@ -103,22 +110,48 @@ class DeltaArchive:
             self._staging.clear()
             self._lock.release()
 
-    def _undo(self) -> Swept:
-        """Remove what a killed run has moved to its place, unless its commit came after all."""
-        try:
-            moved = msgspec.json.decode((self._own / MOVED).read_bytes(), type=Moved)
-        except FileNotFoundError:
-            return NOTHING
-        except msgspec.MsgspecError as error:
-            raise KeroloxError(f"{self._own / MOVED} cannot be read: {error}") from error
-        versions = [
-            (self._table.transaction_version(application(queue)), at)
-            for queue, at in from_tree(moved.offsets).items()
-        ]
-        is_committed = all(found is not None and found >= at for found, at in versions)
-        swept = NOTHING if is_committed else remove(self.root / path for path in moved.files)
-        (self._own / MOVED).unlink()
+    def _sweep(self) -> None:
+        """Remove what killed runs have left, after no other run can commit any more."""
+        left, notes = self._staging.leftovers(), [file.path for file in self.storage.files(MOVED)]
+        if self.storage.is_local and self.storage.exists(f"{MOVED}.json"):  # older versions had one note
+            notes.append(f"{MOVED}.json")
+        if (left or notes) and not self.storage.is_local:
+            self._fence()
+        self.swept = self._undo(notes) + self._staging.sweep(left)
+
+    def _fence(self) -> None:
+        from deltalake.exceptions import CommitFailedError
+
+        for tries_left in reversed(range(TRIES)):
+            try:
+                self._write((), {"group": ""}, {})
+                break
+            except CommitFailedError:
+                if not tries_left:
+                    raise
+                self._table.update_incremental()
+        self._table.update_incremental()
+
+    def _undo(self, notes: Sequence[str]) -> Swept:
+        """Remove what killed runs have moved to its place, unless their commits came after all."""
+        swept = NOTHING
+        if not notes:
+            return swept
+        named = {os.path.basename(path) for path in self._paths()}
+        for note in notes:
+            try:
+                moved = msgspec.json.decode(self.storage.read(note), type=Moved)
+            except msgspec.MsgspecError as error:
+                raise KeroloxError(f"{self.storage.name(note)} cannot be read: {error}") from error
+            swept += remove(
+                self.storage, (path for path in moved.files if os.path.basename(path) not in named)
+            )
+            self.storage.delete([note])
         return swept
+
+    def _paths(self) -> list[str]:
+        """The files of the table."""
+        return [str(path) for path in pa.table(self._table.get_add_actions(flatten=True))["path"].to_pylist()]
 
     def find_places(self, queues: Iterable[Queue]) -> None:
         """Learn how far these queues are; the log is asked for each by name."""
@@ -142,38 +175,39 @@ class DeltaArchive:
         *,
         missing: dict[str, int] | None = None,
     ) -> None:
-        from deltalake import CommitProperties, Transaction
-        from deltalake.exceptions import DeltaError
-
-        now_ms = self._clock.wall_ms()
         changed = {queue: at for queue, at in places.items() if self.places.get(queue) != at}
         about = {"group": group, "ranges": json.dumps(ranges)}
         if missing:
             about["missing"] = json.dumps(missing)
         files = list(files)
-        moved = Moved([file.path for file in files], to_tree(changed))
-        write_atomically(self._own / MOVED, msgspec.json.encode(moved))
+        note = f"{MOVED}/{self._staging.run}-{secrets.token_hex(4)}.json"
+        if files:
+            self.storage.put(note, msgspec.json.encode(Moved([file.path for file in files])))
         for file in self._staging.publish(files):
-            raise KeroloxError(f"{self.root / file.staged} is gone. Was it deleted?")
-        try:
-            self._table.create_write_transaction(
-                [_added(file, self._folders, now_ms) for file in files],
-                mode="append",
-                schema=self._table.schema(),
-                partition_by=self._folders,
-                commit_properties=CommitProperties(
-                    custom_metadata=about,
-                    app_transactions=[
-                        Transaction(application(queue), at, now_ms) for queue, at in changed.items()
-                    ],
-                ),
-            )
-        except DeltaError as error:
-            raise KeroloxError(f"the Delta table {self.root} did not take the commit: {error}") from error
-        (self._own / MOVED).unlink()
-        self._table.update_incremental()
-        self.number = self._table.version()
+            raise KeroloxError(f"{self.storage.name(file.staged)} is gone. Was it deleted?")
+        with delta_errors(self.storage):
+            self._write(files, about, changed)
+            self.storage.delete([note])
+            self._table.update_incremental()
+            self.number = self._table.version()
         self.places = dict(places)
+
+    def _write(self, files: Sequence[WrittenFile], about: dict[str, str], changed: QueueOffsets) -> None:
+        """Here it is decided: the table takes it, or says why not."""
+        from deltalake import CommitProperties, Transaction
+
+        now_ms = self._clock.wall_ms()
+        moved = {application(queue): at for queue, at in changed.items()} | {WRITER: self.number + 1}
+        self._table.create_write_transaction(
+            [_added(file, self._folders, now_ms) for file in files],
+            mode="append",
+            schema=self._table.schema(),
+            partition_by=self._folders,
+            commit_properties=CommitProperties(
+                custom_metadata=about,
+                app_transactions=[Transaction(name, at, now_ms) for name, at in moved.items()],
+            ),
+        )
 
     def join(self, run: object, format: Format) -> int:
         """Join small files of hours that are over; how many there were. The table does it itself."""
@@ -200,6 +234,22 @@ class DeltaArchive:
 
     def discard(self, files: Iterable[WrittenFile]) -> None:
         self._staging.discard(files)
+
+
+@contextmanager
+def delta_errors(storage: Storage) -> Iterator[None]:
+    """What deltalake raises, as one of ours that tells no secrets."""
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    try:
+        yield
+    except CommitFailedError as error:
+        raise KeroloxError(
+            f"the Delta table {storage} did not take the commit: {error} Did another run write to it? Start "
+            "again: the same command goes on with what is committed"
+        ) from error
+    except (DeltaError, OSError) as error:
+        raise KeroloxError(without_secrets(storage, f"the Delta table {storage}: {error}")) from None
 
 
 def application(queue: Queue) -> str:

@@ -10,11 +10,10 @@ try of a task uses names of its own, so tries do not meet.
 
 from __future__ import annotations
 
-import os
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +31,7 @@ from kerolox.pipeline.archive.folders import (
     folder_of,
     places_of,
 )
+from kerolox.pipeline.lake.storage import Storage
 from kerolox.spark.columns import COLUMNS, arrow_schema
 from kerolox.spark.source.options import Wanted
 from kerolox.spark.source.ranges import Range
@@ -99,7 +99,7 @@ class WriteTask:
     topic: str
     ranges: tuple[Range, ...]
     wanted: Wanted
-    root: str  # the archive's folder, the same for driver and executors
+    storage: Storage  # the archive's folder, the same for driver and executors
     staging: str  # below it: where files are until they count
     stem: str  # what the names of files begin with
     format: Format
@@ -111,7 +111,7 @@ class ArchiveTask(Protocol):
     @property
     def topic(self) -> str: ...
     @property
-    def root(self) -> str: ...
+    def storage(self) -> Storage: ...
     @property
     def staging(self) -> str: ...
     @property
@@ -236,8 +236,7 @@ class HourFiles:
         """Leave nothing behind of a try that failed."""
         for file in self._open.values():
             file.discard()
-        for written in self._closed:
-            _remove(os.path.join(self.work.root, written.staged))
+        self.work.storage.delete([written.staged for written in self._closed])
 
 
 class HourFile:
@@ -256,9 +255,7 @@ class HourFile:
         folder = folder_of(work.topic, self._date, self._hour, names, place.values)
         self._path = f"{folder}/{work.stem}-{number:03d}.parquet"
         self._staged = f"{work.staging}/{work.stem}-{number:03d}-{unique}.parquet"
-        self._place = os.path.join(work.root, self._staged)
-        os.makedirs(os.path.dirname(self._place), exist_ok=True)
-        self._file: BinaryIO = open(self._place, "wb")  # noqa: SIM115 - closed by close() or discard()
+        self._file = work.storage.writer(self._staged)
         compression = work.format.compression
         self._writer = pq.ParquetWriter(
             self._file,
@@ -319,8 +316,6 @@ class HourFile:
     def close(self) -> WrittenFile:
         self.flush()
         self._writer.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
         size = self._file.tell()
         self._file.close()
         return WrittenFile(
@@ -341,14 +336,6 @@ class HourFile:
         self._waiting.clear()
         try:
             self._writer.close()
-        except (OSError, pa.ArrowException):
+        except (OSError, KeroloxError, pa.ArrowException):
             pass  # the disk may be why
-        self._file.close()
-        _remove(self._place)
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
+        self._file.discard()

@@ -27,6 +27,7 @@ from kerolox.pipeline.archive.files import (
     write,
 )
 from kerolox.pipeline.archive.folders import WHOLE_DAY, FolderPlace
+from kerolox.pipeline.lake.storage import Storage
 
 FILES_MIN = 8  # fewer in an hour are left as they are
 OVER_FOR_MS = 300_000  # brokers' clocks differ, and the last messages of an hour are written a round later
@@ -39,7 +40,7 @@ class JoinTask:
 
     topic: str
     files: tuple[WrittenFile, ...]
-    root: str
+    storage: Storage
     staging: str
     stem: str
     format: Format
@@ -62,7 +63,7 @@ def join(work: JoinTask) -> TaskResult:
     nobody = Queue("", "", 0)
     try:
         for small in work.files:
-            with pq.ParquetFile(os.path.join(work.root, small.path)) as source:
+            with work.storage.reader(small.path) as opened, pq.ParquetFile(opened) as source:
                 for batch in source.iter_batches(BATCH_ROWS):
                     for fitting in pa.Table.from_batches([batch]).cast(schema).to_batches():
                         file.add(nobody, fitting)

@@ -9,7 +9,8 @@ import msgspec
 
 from kerolox.errors import OptionError
 from kerolox.pipeline.archive.folders import PROPERTY
-from kerolox.pipeline.archive.log import OWN_FOLDER, Head, ParquetArchive
+from kerolox.pipeline.archive.log import Head, ParquetArchive
+from kerolox.pipeline.archive.staging import OWN_FOLDER
 from kerolox.pipeline.audit.plan import known_topics, plan_stores
 from kerolox.pipeline.replay.plan import ReplayChoice, ReplayError
 from kerolox.spark.columns import COLUMNS, SPARK_TYPES, arrow_schema

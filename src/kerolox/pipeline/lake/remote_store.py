@@ -1,0 +1,218 @@
+"""Object stores, and what else fsspec has a driver for, as places for archives and tables.
+
+They show a file when it is whole. They have no rename: a file is copied by the store itself, then the first
+one is deleted. What decides between two writers is a conditional put: ``If-None-Match`` on S3 and Azure, the
+generation of an object on Google Cloud Storage.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline.lake.storage import FileWriter, Storage, StorageError, StoredFile, told
+
+# What is to be installed for an address. All of these decide between two writers of one name.
+EXTRAS: Final = {
+    "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure",
+}  # fmt: skip
+DECIDING: Final = frozenset(EXTRAS)
+TRIES: Final = 3
+RETRY_S: Final = 0.5
+AT_ONCE: Final = 16  # requests to an object store
+BLOCK_BYTES: Final = 8 << 20  # of a file that is being written; S3 takes 10,000 of them
+
+
+T = TypeVar("T")
+
+
+class RemoteStore(Storage):
+    """An object store, or what else fsspec has a driver for."""
+
+    def __init__(self, address: str, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(address.rstrip("/"))
+        self.options = dict(options or {})
+        self.protocol = address.split("://", 1)[0].lower()
+
+    @property
+    def secrets(self) -> list[str]:
+        # Short words are no secrets, and would make errors unreadable.
+        found: list[str] = []
+
+        def look(value: Any) -> None:
+            if isinstance(value, Mapping):
+                for each in value.values():
+                    look(each)
+            elif isinstance(value, str) and len(value) >= 6 and "://" not in value:
+                found.append(value)
+
+        look(self.options)
+        return found
+
+    def _fs(self) -> Any:
+        """The driver. fsspec keeps one for each process and set of options."""
+        try:
+            from fsspec.core import url_to_fs
+
+            # Others write there as well: what was listed a moment ago is not what is there.
+            options = {"use_listings_cache": False, **self.options}
+            fs, _ = url_to_fs(self.address, **options)
+        except ImportError as error:
+            raise self._driver_missing(error) from None
+        except ValueError as error:
+            if self.protocol in EXTRAS:
+                raise StorageError(f"{self.address} cannot be opened: {error}") from None
+            raise OptionError(
+                "address", self.address, f"a folder, or one of {', '.join(sorted(EXTRAS))}, hdfs://, file://"
+            ) from None
+        return fs
+
+    def _driver_missing(self, error: ImportError) -> KeroloxError:
+        extra = EXTRAS.get(self.protocol, "spark")
+        return StorageError(
+            f"{self.address} needs a driver that is not installed ({error.name or error}). "
+            f"Install it: pip install 'kerolox[{extra}]', on executors as well"
+        )
+
+    def _path(self, path: str) -> str:
+        stripped = self.address.split("://", 1)[1]
+        if self.protocol == "hdfs":
+            stripped = urlsplit(self.address).path
+        return f"{stripped}/{path}" if path else stripped
+
+    @property
+    def lock_folder(self) -> Path:
+        named = sha256(self.address.encode()).hexdigest()[:24]
+        user = os.getuid() if hasattr(os, "getuid") else "user"
+        return Path(tempfile.gettempdir(), f"kerolox-{user}", "archives", named)
+
+    def read(self, path: str) -> bytes:
+        with told(self, "read", path):
+            return bytes(self._fs().cat_file(self._path(path)))
+
+    def read_many(self, paths: Sequence[str]) -> Iterator[bytes]:
+        for first in range(0, len(paths), AT_ONCE):
+            yield from self._each(self.read, paths[first : first + AT_ONCE])
+
+    def put(self, path: str, content: bytes) -> None:
+        with told(self, "written", path):
+            self._fs().pipe_file(self._path(path), content)
+
+    def put_if_absent(self, path: str, content: bytes) -> None:
+        for left in reversed(range(TRIES)):
+            try:
+                with told(self, "written", path):
+                    self._fs().pipe_file(self._path(path), content, mode="create")
+                return
+            except FileExistsError:
+                # The driver, or we, repeat a request whose answer was lost: then our own lies there.
+                if self.read(path) != content:
+                    raise FileExistsError(self.name(path)) from None
+                return
+            except StorageError:  # S3 says conflict while another request for the name is under way
+                if not left:
+                    raise
+                time.sleep(RETRY_S)
+
+    def check_decides(self) -> None:
+        instead = "Write a Delta table (--delta) or an Iceberg table there: their own commit decides"
+        if self.protocol not in DECIDING:
+            raise OptionError(
+                "to", self.address,
+                f"a store that can refuse to overwrite ({', '.join(sorted(DECIDING))}). {instead}",
+            )  # fmt: skip
+        probe = f"_kerolox/probe-{os.getpid()}-{os.urandom(6).hex()}"
+        try:
+            self.put_if_absent(probe, b"1")
+            try:
+                self.put_if_absent(probe, b"2")
+            except FileExistsError:
+                return
+        finally:
+            self.delete([probe])
+        raise OptionError("to", self.address, f"a store that refuses to overwrite; this one did. {instead}")
+
+    def writer(self, path: str) -> FileWriter:
+        with told(self, "written", path):
+            return FileWriter(self._fs().open(self._path(path), "wb", block_size=BLOCK_BYTES), self, path)
+
+    def reader(self, path: str) -> Any:
+        with told(self, "read", path):
+            return self._fs().open(self._path(path), "rb", block_size=BLOCK_BYTES)
+
+    def exists(self, path: str) -> bool:
+        with told(self, "looked for", path):
+            return bool(self._fs().exists(self._path(path)))
+
+    def files(self, folder: str = "") -> list[StoredFile]:
+        with told(self, "listed", folder):
+            try:
+                found = self._fs().find(self._path(folder), detail=True)
+            except FileNotFoundError:
+                return []
+        base = self._path("").strip("/") + "/"
+        listed = ((str(path).lstrip("/"), about) for path, about in found.items())
+        return sorted(
+            StoredFile(path.removeprefix(base), int(about.get("size") or 0))
+            for path, about in listed
+            if about.get("type") == "file" and path.startswith(base)
+        )
+
+    def is_empty(self) -> bool:
+        with told(self, "listed", ""):
+            try:
+                return not self._fs().ls(self._path(""), detail=False)
+            except FileNotFoundError:
+                return True
+
+    def publish(self, moves: Sequence[tuple[str, str]]) -> list[str]:
+        def move(pair: tuple[str, str]) -> str | None:
+            staged, path = pair
+            return None if self._move(staged, path) else path
+
+        return [path for path in self._each(move, moves) if path is not None]
+
+    def _move(self, staged: str, path: str) -> bool:
+        """Whether the file is at its place. Somebody who publishes the same at the same time does no harm."""
+        fs = self._fs()
+        with told(self, "moved", staged):
+            try:
+                fs.cp_file(self._path(staged), self._path(path))
+            except FileNotFoundError:
+                return bool(fs.exists(self._path(path)))
+        self.delete([staged])
+        return True
+
+    def delete(self, paths: Iterable[str]) -> int:
+        def remove(path: str) -> int:
+            try:
+                self._fs().rm_file(self._path(path))
+            except FileNotFoundError:
+                pass
+            except Exception:
+                return 1
+            return 0
+
+        return sum(self._each(remove, list(paths)))
+
+    def clear(self, folder: str) -> None:
+        self.delete([file.path for file in self.files(folder)])
+
+    def arrow(self) -> tuple[Any, str]:
+        from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+        return PyFileSystem(FSSpecHandler(self._fs())), self._path("")
+
+    def _each(self, work: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
+        if len(items) < 2:
+            return [work(item) for item in items]
+        with ThreadPoolExecutor(min(AT_ONCE, len(items))) as pool:
+            return list(pool.map(work, items))
