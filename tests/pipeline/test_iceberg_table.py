@@ -196,7 +196,7 @@ def test_a_catalog_that_stays_away_leaves_the_outcome_open(
     monkeypatch.setattr(table._catalog, "commit_table", away)
     file = written(table, "a", 1)
     monkeypatch.setattr(table._catalog, "load_table", away)
-    with pytest.raises(CommitUnknown, match="is not known, because the catalog does not answer") as told:
+    with pytest.raises(CommitUnknown, match="is not known, because the catalog gave no") as told:
         table.append([file], lambda: {"step": "1"})
     assert told.value.retriable
 

@@ -7,7 +7,6 @@ disturbed; a reader of such an hour that has looked just before may find a file 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -82,11 +81,11 @@ def join(work: JoinTask) -> TaskResult:
 
 def small_files(files: Iterable[WrittenFile], now_ms: int, format: Format) -> list[list[WrittenFile]]:
     """Which files are to be joined with which."""
-    folders: dict[str, list[WrittenFile]] = {}
+    folders: dict[tuple[object, ...], list[WrittenFile]] = {}
     for file in files:
         small = file.rows * 2 <= format.rows_max and file.bytes * 2 <= format.bytes_max
         if small and end_ms(file.date, file.hour) + OVER_FOR_MS <= now_ms:
-            folders.setdefault(os.path.dirname(file.path), []).append(file)
+            folders.setdefault((file.topic, file.date, file.hour, file.values), []).append(file)
     sets: list[list[WrittenFile]] = []
     for found in folders.values():
         if len(found) >= FILES_MIN:

@@ -50,8 +50,13 @@ PREFIX = "kerolox."  # of our names in summaries and properties
 TRIES = 8
 PAUSE_S = 0.1  # twice as long after each try
 PAUSE_S_MAX = 3.0
-# Every commit writes the whole list of snapshots anew; without this the old lists stay for good.
-TIDY = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
+# Every commit writes the whole list of snapshots anew, and a manifest with its few files: without these, old
+# lists would stay for good, and planning a query would take as many reads as there were commits.
+TIDY = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "commit.manifest-merge.enabled": "true",
+}
 ONE_TRY = {"commit.retry.num-retries": "0"}
 
 Marks = Mapping[str, str]
@@ -181,6 +186,18 @@ class IcebergTable:
             parent = snapshot.parent_snapshot_id
             snapshot = None if parent is None else metadata.snapshot_by_id(parent)
 
+    def data_files(self) -> set[str]:
+        """The addresses of the files that any snapshot names, the current one or an older."""
+        io = self.table.io
+        seen: set[str] = set()
+        found: set[str] = set()
+        for snapshot in self.table.metadata.snapshots:
+            for manifest in snapshot.manifests(io):
+                if manifest.manifest_path not in seen:
+                    seen.add(manifest.manifest_path)
+                    found.update(e.data_file.file_path for e in manifest.fetch_manifest_entry(io))
+        return found
+
     # --- commits --------------------------------------------------------------------------------------
 
     def append(
@@ -210,7 +227,7 @@ class IcebergTable:
             if gone:
                 update = transaction.update_snapshot(snapshot_properties=summary).overwrite()
             else:
-                update = transaction.update_snapshot(snapshot_properties=summary).fast_append()
+                update = transaction.update_snapshot(snapshot_properties=summary).merge_append()
             with update as snapshot:
                 for file in gone:
                     snapshot.delete_data_file(file)
@@ -294,7 +311,9 @@ class IcebergTable:
         from pyiceberg.exceptions import CommitFailedException
 
         tried: list[int] = []
+        unsure: set[int | None] = set()  # snapshots that a try with an unknown end may still come to lie on
         pause_s = PAUSE_S
+        trouble = Exception()
         for number in range(TRIES):
             once = self._one_try()
             transaction = once.transaction()
@@ -303,27 +322,36 @@ class IcebergTable:
                     return False
                 tried += [each.snapshot_id for each in transaction._snapshot_producers]
             except (OSError, ValueError) as error:
-                raise IcebergError(f"{self.text}: no commit could be made: {short(error)}") from error
+                trouble = error
+                break
             try:
                 transaction.commit_transaction()
             except CommitFailedException as error:
-                trouble: Exception = error
+                trouble = error
             except Exception as error:  # as many kinds as there are catalogs; it may have come to be
                 trouble = error
+                if not _is_refused(error):
+                    unsure.add(self._head())
             else:
                 self._table = once  # the commit's answer is in it
                 return True
             self._load_again(trouble)
             if any(self.table.metadata.snapshot_by_id(each) is not None for each in tried):
                 return True
-            if _is_final(trouble):
+            if _is_refused(trouble):
                 break
             log.info("commit_again table=%s try=%d error=%r", self.name, number + 1, short(trouble))
             time.sleep(pause_s)
             pause_s = min(PAUSE_S_MAX, 2 * pause_s)
+        if self._head() in unsure:
+            raise self._unknown(trouble) from trouble
         raise IcebergError(
-            f"{self.text} did not take the commit: {short(trouble)}", retriable=not _is_final(trouble)
+            f"{self.text} did not take the commit: {short(trouble)}", retriable=not _is_refused(trouble)
         ) from trouble
+
+    def _head(self) -> int | None:
+        snapshot = self.table.metadata.current_snapshot()
+        return None if snapshot is None else snapshot.snapshot_id
 
     def _one_try(self) -> Table:
         """The table with transactions that are tried once: whether to try again is decided here."""
@@ -346,14 +374,17 @@ class IcebergTable:
                     raise
                 time.sleep(pause_s)
                 pause_s = min(PAUSE_S_MAX, 2 * pause_s)
-        raise CommitUnknown(
-            f"{self.text}: whether the last commit came to be is not known, because the catalog does not "
-            f"answer ({short(trouble)}). It is looked up when it answers again"
-        ) from trouble
+        raise self._unknown(trouble) from trouble
+
+    def _unknown(self, trouble: Exception) -> CommitUnknown:
+        return CommitUnknown(
+            f"{self.text}: whether the last commit came to be is not known, because the catalog gave no "
+            f"clear answer ({short(trouble)}). It is looked up when it answers again"
+        )
 
 
-def _is_final(error: Exception) -> bool:
-    """Whether another try would end the same way."""
+def _is_refused(error: Exception) -> bool:
+    """Whether the catalog has said no, for good."""
     from pyiceberg.exceptions import (
         BadRequestError,
         ForbiddenError,
@@ -363,5 +394,5 @@ def _is_final(error: Exception) -> bool:
 
     return is_missing(error) or isinstance(
         error,
-        (BadRequestError, ForbiddenError, UnauthorizedError, ValidationException, TypeError, ValueError),
+        (BadRequestError, ForbiddenError, UnauthorizedError, ValidationException),
     )

@@ -1,0 +1,367 @@
+"""An archive that is an Iceberg table: Spark, Trino, DuckDB, pyiceberg and others read it by its catalog.
+
+Tasks write files straight to where the table keeps its data, in a folder of the run. They count when a
+snapshot names them; that snapshot has the next offset of every queue, as a mark (lake/iceberg_table.py). So
+files and offsets are committed together or not at all, and there is nothing to move.
+
+Several runs may write to one table, of different topics or the same: a commit compares the offsets that the
+table has by then with those the run began at. Whoever comes second with the same messages throws its files
+away and goes on behind them.
+
+A run leaves a note while it is at work. Whoever finds the note of another run takes it for killed: it first
+commits a snapshot that counts one more sweep, then removes what that run wrote and no snapshot names. Should
+the other run live, its commit meets that snapshot, and it knows that its files may be gone and does the round
+again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from kerolox.client.messages import Queue
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline.archive.files import Format, QueuePart, TaskResult, WrittenFile
+from kerolox.pipeline.archive.folders import PARTITIONS, WHOLE_DAY
+from kerolox.pipeline.archive.joining import JoinTask, small_files
+from kerolox.pipeline.archive.log import OffsetRanges
+from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Swept
+from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace, IcebergError
+from kerolox.pipeline.lake.iceberg_storage import catalog_options, table_storage
+from kerolox.pipeline.lake.iceberg_table import CommitUnknown, IcebergTable, Marks, TableFile
+from kerolox.pipeline.lake.storage import Storage
+from kerolox.spark.columns import COLUMNS, arrow_schema
+from kerolox.spark.offsets import QueueOffsets, from_tree, queue_text, to_tree
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+
+OFFSETS: Final = "archive.offsets"  # marks
+SWEEPS: Final = "archive.sweeps"
+NOTES: Final = f"{OWN_FOLDER}/running"
+FILES: Final = "kerolox-"  # a folder for each run, below the table's data
+BY_TIME: Final = {"hour": True, "day": False, "month": False, "year": False}  # whether files are of an hour
+
+
+class OthersCameFirst(IcebergError):
+    """What was to be committed is there already, or its files were swept: the round is done again."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, retriable=True)
+
+
+@dataclass(frozen=True)
+class TableFormat(Format):
+    """How files of an Iceberg table are written: with the topic, and the table's field ids."""
+
+    columns: pa.Schema = field(default_factory=lambda: pa.schema([]))
+
+    def schema(self) -> pa.Schema:
+        return self.columns
+
+
+class IcebergArchive:
+    """An Iceberg table that topics are archived to."""
+
+    def __init__(
+        self,
+        name: str,
+        place: CatalogPlace,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        told = {**catalog_options(storage_options or {}), **place.options}
+        self.table = IcebergTable(replace(place, options=told), name)
+        self.places: QueueOffsets = {}
+        self.swept = NOTHING
+        self.run = f"{clock.wall_ms()}-{os.getpid()}-{os.urandom(3).hex()}"  # nobody else has this name
+        self._options = dict(storage_options or {})
+        self._clock = clock
+        self._storage: Storage | None = None
+        self._base: QueueOffsets = {}  # what the table says, which ``places`` may be ahead of
+        self._sweeps = 0
+        self._rounds = 0
+        self._is_unsure = False  # of how the last commit ended
+        self._leaves_note = False  # because files may be left behind
+
+    @property
+    def text(self) -> str:
+        return self.table.text
+
+    @property
+    def storage(self) -> Storage:
+        assert self._storage is not None, "open() comes first"
+        return self._storage
+
+    @property
+    def staging(self) -> str:
+        return f"{FILES}{self.run}"
+
+    # --- open and close -------------------------------------------------------------------------------
+
+    def open(self, format: Format) -> Format:
+        """Make or take the table, and remove what killed runs left."""
+        if format.chosen:
+            raise OptionError(
+                "partition-by", ",".join(format.partitions),
+                "topic,date or topic,date,hour: an Iceberg table finds other columns by its statistics",
+            )  # fmt: skip
+        columns = _columns(format.properties)
+        self.table.make(
+            columns,
+            [("topic", "identity"), ("store_timestamp", "hour" if format.by_hour else "day")],
+            {"comment": "topics archived by kerolox"},
+        )
+        made = self._format(format, columns)
+        self._storage = table_storage(self.table, self._options)
+        self._note()
+        self._sweep()
+        self._learn()
+        return made
+
+    def close(self) -> None:
+        if self._storage is not None and not self._leaves_note:
+            self._storage.delete([f"{NOTES}/{self.run}"])
+
+    def _format(self, format: Format, columns: pa.Schema) -> TableFormat:
+        """How files are to be written so that this table takes them."""
+        told = self.table.file_schema(columns)
+        for mine, theirs in zip(columns, told, strict=True):
+            if mine.type != theirs.type:
+                raise IcebergError(
+                    f"column {mine.name} of {self.text} is {theirs.type}, an archive writes {mine.type}. "
+                    "Take another table"
+                )
+        by_hour = True
+        spec, schema = self.table.table.spec(), self.table.table.schema()
+        for part in spec.fields:
+            column, how = schema.find_column_name(part.source_id), str(part.transform)
+            if column == "store_timestamp" and how in BY_TIME:
+                by_hour = by_hour and BY_TIME[how]
+            elif column != "topic":
+                raise OptionError(
+                    "iceberg", self.table.name,
+                    f"a table that is divided by topic and by hour or day of store_timestamp, not {how} of "
+                    f"{column}",
+                )  # fmt: skip
+        partitions = PARTITIONS if by_hour else PARTITIONS[:2]
+        if format.partitions and format.by_hour != by_hour:
+            raise OptionError(
+                "partition-by", ",".join(format.partitions),
+                f"{','.join(partitions)}, with which this table began. For others, begin another table",
+            )  # fmt: skip
+        return TableFormat(
+            format.properties, format.compression, format.rows_max, format.bytes_max, partitions, told
+        )
+
+    def _note(self) -> None:
+        self.storage.put(f"{NOTES}/{self.run}", b"{}")
+
+    def _sweep(self) -> None:
+        """Remove what other runs wrote and no snapshot names, once none of them can commit it any more."""
+        runs = [path.rsplit("/", 1)[-1] for path, _ in self.storage.files(NOTES)]
+        left = {run: self.storage.files(f"{FILES}{run}") for run in runs if run != self.run}
+        if any(left.values()):
+            self.table.append((), lambda: {SWEEPS: str(self._count_sweeps() + 1)})
+            named = self._named()
+            for files in left.values():
+                gone = [file for file in files if file.path not in named]
+                self.storage.delete(file.path for file in gone)
+                self.swept += Swept(len(gone), sum(file.bytes for file in gone))
+        self.storage.delete(f"{NOTES}/{run}" for run in left)
+
+    def _named(self) -> set[str]:
+        """The files below the table's data that any snapshot names."""
+        below = self.table.data_folder.rstrip("/") + "/"
+        return {path.removeprefix(below) for path in self.table.data_files() if path.startswith(below)}
+
+    def _count_sweeps(self) -> int:
+        return int(self.table.mark(SWEEPS) or 0)
+
+    # --- how far it is --------------------------------------------------------------------------------
+
+    def _offsets(self) -> QueueOffsets:
+        text = self.table.mark(OFFSETS)
+        try:
+            return from_tree(json.loads(text)) if text else {}
+        except ValueError as error:
+            raise KeroloxError(f"the offsets in {self.text} cannot be read: {error}") from None
+
+    def _learn(self) -> None:
+        """Take over what the table says now."""
+        self._base = self._offsets()
+        self.places = dict(self._base)
+        self._sweeps = self._count_sweeps()
+
+    def find_places(self, queues: Iterable[Queue]) -> None:
+        """Called before each round: after a commit whose end is not known, the table is asked."""
+        if self._is_unsure:
+            self.table.load()
+            self._learn()
+            self._is_unsure = False
+
+    # --- commits --------------------------------------------------------------------------------------
+
+    def stem(self) -> str:
+        """What the names of the next round's files begin with."""
+        self._note()  # somebody may have taken us for dead
+        self._rounds += 1
+        return f"{self._rounds:06d}"
+
+    def commit(
+        self,
+        group: str,
+        ranges: OffsetRanges,
+        places: QueueOffsets,
+        files: Iterable[WrittenFile],
+        *,
+        missing: dict[str, int] | None = None,
+    ) -> None:
+        files = list(files)
+        changed = {queue: at for queue, at in places.items() if self._base.get(queue) != at}
+        about = {"group": group, "ranges": json.dumps(ranges, separators=(",", ":"))}
+        if missing:
+            about["missing"] = json.dumps(missing)
+
+        def marks() -> Marks:
+            there = self._offsets()
+            self._check_files(files)
+            moved = [queue for queue in changed if there.get(queue) != self._base.get(queue)]
+            if moved:
+                first = moved[0]
+                raise OthersCameFirst(
+                    f"another run has archived to {self.text} meanwhile: {queue_text(first)} is at "
+                    f"{there.get(first)}, and was at {self._base.get(first)}. This run goes on from there"
+                )
+            return {OFFSETS: json.dumps(to_tree(there | changed), separators=(",", ":"))}
+
+        self._append([self._entry(file) for file in files], files, marks, about)
+        self._base = self._offsets()
+        self.places = self._base | places
+
+    def _append(
+        self,
+        entries: Sequence[TableFile],
+        files: Sequence[WrittenFile],
+        marks: Callable[[], Marks],
+        about: Mapping[str, str],
+        replaced: Iterable[DataFile] = (),
+    ) -> None:
+        try:
+            self.table.append(entries, marks, about, replaced=replaced)
+        except CommitUnknown:
+            self._is_unsure = self._leaves_note = True  # the files may be the table's
+            raise
+        except OthersCameFirst:
+            self.discard(files)
+            self._learn()
+            raise
+        except KeroloxError:
+            self.discard(files)
+            raise
+
+    def _check_files(self, files: Sequence[WrittenFile]) -> None:
+        if files and self._count_sweeps() != self._sweeps:
+            raise OthersCameFirst(
+                f"another run took this one for killed, and removed what it had written to {self.text}. The "
+                "round is done again"
+            )
+
+    def _entry(self, file: WrittenFile) -> TableFile:
+        return TableFile(
+            f"{self.table.data_folder.rstrip('/')}/{file.staged}",
+            file.rows,
+            file.bytes,
+            {
+                "topic": (file.topic, file.topic),
+                "queue_offset": (min(p.first for p in file.parts), max(p.last for p in file.parts)),
+                "store_timestamp": (file.first_ms * 1000, file.last_ms * 1000 + 999),
+            },
+        )
+
+    def discard(self, files: Iterable[WrittenFile]) -> None:
+        self.storage.delete(file.staged for file in files)
+
+    # --- small files ----------------------------------------------------------------------------------
+
+    def join(self, run: Callable[[Sequence[JoinTask]], Sequence[TaskResult]], format: Format) -> int:
+        """Join small files of hours that are over; how many there were."""
+        self.table.load()
+        known = self._joinable()
+        sets = small_files((file for file, _ in known.values()), self._clock.wall_ms(), format)
+        if not sets:
+            return 0
+        stem = self.stem()
+        works = [
+            JoinTask(files[0].topic, tuple(files), self.storage, self.staging, f"{stem}-{number:03d}", format)
+            for number, files in enumerate(sets)
+        ]
+        results = run(works)
+        made = [file for done in results for file in done.files]
+        failed = [done.error for done in results if done.error]
+        if failed:
+            self.discard(made)
+            raise KeroloxError(f"small files of {self.text} could not be joined: {failed[0]}")
+        gone = [known[file.path][1] for files in sets for file in files]
+        paths = {file.path for files in sets for file in files}
+
+        def marks() -> Marks:
+            self._check_files(made)
+            if not paths <= self._joinable().keys():
+                raise OthersCameFirst(f"somebody else has changed the same files of {self.text}")
+            return {}
+
+        self._append([self._entry(file) for file in made], made, marks, {"joined": str(len(gone))}, gone)
+        return len(gone)
+
+    def _joinable(self) -> dict[str, tuple[WrittenFile, DataFile]]:
+        """The files that archives have written and nobody has deleted rows of, by their paths."""
+        below = self.table.data_folder.rstrip("/") + "/"
+        found = {}
+        for each in self.table.table.scan().plan_files():
+            path = each.file.file_path.removeprefix(below)
+            if path.startswith(FILES) and not each.delete_files:
+                found[path] = (self._written(path, each.file), each.file)
+        return found
+
+    def _written(self, path: str, file: DataFile) -> WrittenFile:
+        """What a snapshot tells of a file, as its task told it."""
+        from pyiceberg.conversions import from_bytes
+
+        schema = self.table.table.schema()
+
+        def bounds(name: str) -> tuple[Any, Any]:
+            column: Any = schema.find_field(name)
+            low, high = file.lower_bounds[column.field_id], file.upper_bounds[column.field_id]
+            return from_bytes(column.field_type, low), from_bytes(column.field_type, high)
+
+        topic, _ = bounds("topic")
+        first_us, last_us = bounds("store_timestamp")
+        first, last = bounds("queue_offset")
+        began = datetime.fromtimestamp(first_us / 1_000_000, UTC)
+        by_hour = any(str(part.transform) == "hour" for part in self.table.table.spec().fields)
+        return WrittenFile(
+            path=path,
+            staged=path,
+            topic=topic,
+            date=began.strftime("%Y-%m-%d"),
+            hour=began.hour if by_hour else WHOLE_DAY,
+            rows=file.record_count,
+            bytes=file.file_size_in_bytes,
+            first_ms=first_us // 1000,
+            last_ms=last_us // 1000,
+            parts=(QueuePart("", 0, first, last, file.record_count),),
+        )
+
+
+def _columns(properties: str) -> pa.Schema:
+    names = [name for name in COLUMNS if name != "properties" or properties != "none"]
+    return arrow_schema(names, properties=properties)

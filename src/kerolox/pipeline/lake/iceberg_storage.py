@@ -1,0 +1,73 @@
+"""The storage of an Iceberg table's files, as tasks write to it.
+
+pyiceberg and fsspec have names of their own for the same things. Whoever gives a key or an endpoint gives it
+once, by either name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kerolox.pipeline.lake.iceberg_table import IcebergTable
+from kerolox.pipeline.lake.local_folder import LocalFolder
+from kerolox.pipeline.lake.storage import Storage, open_storage
+
+# pyiceberg's, fsspec's; with a dot: inside of a dictionary.
+NAMES: Final = {
+    "s3": {
+        "s3.endpoint": "endpoint_url",
+        "s3.access-key-id": "key",
+        "s3.secret-access-key": "secret",
+        "s3.session-token": "token",
+        "s3.region": "client_kwargs.region_name",
+    },
+    "gs": {"gcs.project-id": "project", "gcs.oauth2.token": "token", "gcs.service.host": "endpoint_url"},
+    "abfs": {
+        "adls.account-name": "account_name",
+        "adls.account-key": "account_key",
+        "adls.sas-token": "sas_token",
+        "adls.connection-string": "connection_string",
+        "adls.tenant-id": "tenant_id",
+        "adls.client-id": "client_id",
+        "adls.client-secret": "client_secret",
+    },
+}
+FAMILIES: Final = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs"}
+
+
+def table_storage(table: IcebergTable, options: Mapping[str, Any] | None = None) -> Storage:
+    """Where a table keeps its data. ``options``, as fsspec names them, win over what the catalog says."""
+    address = table.data_folder
+    scheme = address.partition("://")[0] if "://" in address else "file"
+    if scheme == "file":
+        return LocalFolder(address.removeprefix("file://"))
+    told = fsspec_options(FAMILIES.get(scheme, ""), table.storage_properties)
+    return open_storage(address, {**told, **(options or {})})
+
+
+def fsspec_options(family: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """What pyiceberg was told, as fsspec takes it."""
+    found: dict[str, Any] = {}
+    for theirs, name in NAMES.get(family, {}).items():
+        if properties.get(theirs):
+            outer, _, inner = name.partition(".")
+            if inner:
+                found.setdefault(outer, {})[inner] = properties[theirs]
+            else:
+                found[outer] = properties[theirs]
+    return found
+
+
+def catalog_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """The reverse, for what pyiceberg itself reads and writes there."""
+    found: dict[str, str] = {}
+    for names in NAMES.values():
+        for theirs, name in names.items():
+            outer, _, inner = name.partition(".")
+            value = options.get(outer)
+            if inner and isinstance(value, Mapping):
+                value = value.get(inner)
+            if isinstance(value, str):
+                found[theirs] = value
+    return found

@@ -1,0 +1,199 @@
+"""Topics to an Iceberg table: every message once, whatever is killed and whoever else writes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kerolox.client.messages import Message, Receipt
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline.archive.archive import Archive
+from kerolox.pipeline.archive.files import Format, WriteTask
+from kerolox.pipeline.archive.iceberg import IcebergArchive, OthersCameFirst
+from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace, IcebergError
+from kerolox.pipeline.lake.iceberg_table import IcebergTable
+from kerolox.spark.source.options import read_wanted
+from kerolox.testing.threads import BrokerThread
+
+from .archiving import here
+from .iceberg_archiving import NAME, STEPS, archive, bodies, rows, told
+
+Send = Callable[[Sequence[Message]], list[Receipt]]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> CatalogPlace:
+    return CatalogPlace(f"sqlite:///{tmp_path}/catalog.db", warehouse=str(tmp_path / "warehouse"))
+
+
+def messages(topic: str, count: int, first: int = 0) -> list[Message]:
+    return [Message(topic, b"%d" % number, keys=f"k{number}") for number in range(first, first + count)]
+
+
+def once(count: int) -> Counter[bytes]:
+    return Counter(b"%d" % number for number in range(count))
+
+
+def files_of(place: CatalogPlace) -> set[str]:
+    """The Parquet files that lie in the warehouse."""
+    return {path.as_uri() for path in Path(place.warehouse).rglob("*.parquet")}
+
+
+def named(place: CatalogPlace) -> set[str]:
+    table = IcebergTable(place, NAME)
+    table.load()
+    return table.data_files()
+
+
+def test_every_message_once_with_its_columns(
+    place: CatalogPlace, broker: BrokerThread, topic: str, send: Send
+) -> None:
+    send(messages(topic, 100))
+    summary = archive(place, broker.nameserver_address, topic, format=Format(rows_max=40), round_rows=60)
+    assert (summary.rows, summary.rounds) == (100, 2)
+    assert bodies(place) == once(100)
+    (row,) = rows(place, row_filter=f"topic = '{topic}' and keys = 'k7'")
+    assert (row["topic"], row["body"], dict(row["properties"])["KEYS"]) == (topic, b"7", "k7")
+    send(messages(topic, 20, first=100))
+    assert archive(place, broker.nameserver_address, topic).rows == 20
+    assert bodies(place) == once(120)
+    before = len(place.open().load_table(NAME).metadata.snapshots)
+    assert archive(place, broker.nameserver_address, topic).rows == 0
+    assert len(place.open().load_table(NAME).metadata.snapshots) == before  # nothing new changes nothing
+    assert files_of(place) == named(place)
+
+
+@pytest.mark.parametrize(
+    "step", [STEPS[3], *(pytest.param(s, marks=pytest.mark.long) for s in STEPS if s != STEPS[3])]
+)
+def test_a_run_that_is_killed_loses_nothing_and_leaves_nothing(
+    place: CatalogPlace, broker: BrokerThread, topic: str, send: Send, step: str
+) -> None:
+    kill_story(place, broker, topic, send, step)
+    assert files_of(place) == named(place)
+
+
+def kill_story(place: CatalogPlace, broker: BrokerThread, topic: str, send: Send, step: str) -> None:
+    send(messages(topic, 200))
+    command = [sys.executable, "-m", "tests.pipeline.iceberg_archiving", step, told(place)]
+    killed = subprocess.run(
+        [*command, broker.nameserver_address, topic], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    summary = archive(place, broker.nameserver_address, topic)
+    assert bodies(place) == once(200)
+    assert bool(summary.swept.files) == (step in ("in a task", "behind the files", "before the catalog"))
+
+
+def test_two_runs_at_once_archive_every_message_once(
+    place: CatalogPlace, broker: BrokerThread, topic: str, send: Send
+) -> None:
+    send(messages(topic, 50))
+    address = broker.nameserver_address
+
+    def meanwhile(works: Sequence[WriteTask]) -> list[Any]:
+        done = here(works)  # our files are written, and the other run is faster with its commit
+        if not seen:
+            seen.append(archive(place, address, topic))
+        return done
+
+    seen: list[Any] = []
+    with pytest.raises(OthersCameFirst, match="took this one for killed"):
+        archive(place, address, topic, run=meanwhile)
+    assert seen[0].rows == 50
+    assert bodies(place) == once(50)
+    assert archive(place, address, topic).rows == 0
+    assert files_of(place) == named(place)
+
+
+def test_a_run_goes_on_behind_what_another_has_archived(
+    place: CatalogPlace, broker: BrokerThread, topic: str, send: Send
+) -> None:
+    """Two that began before either had written anything: neither takes the other for killed."""
+    send(messages(topic, 50))
+    wanted = read_wanted({"nameserver": broker.nameserver_address, "topic": topic, "group": "g"}, "batch")
+    with ExitStack() as both:
+        first, second = (
+            both.enter_context(Archive(wanted, IcebergArchive(NAME, place), here)) for _ in range(2)
+        )
+        assert first.once().rows == 50
+        with pytest.raises(OthersCameFirst, match="This run goes on from there"):
+            second.once()
+        send(messages(topic, 10, first=50))
+        assert second.once().rows == 10
+        with pytest.raises(OthersCameFirst):
+            first.once()
+        assert first.once().rows == 50  # as before
+    assert bodies(place) == once(60)
+    assert files_of(place) == named(place)
+
+
+def test_runs_of_different_topics_share_a_table(
+    place: CatalogPlace, broker: BrokerThread, new_topic: Callable[..., str], send: Send
+) -> None:
+    one, two = new_topic(), new_topic()
+    send(messages(one, 10) + messages(two, 10, first=10))
+
+    def meanwhile(works: Sequence[WriteTask]) -> list[Any]:
+        done = here(works)
+        other.once()
+        return done
+
+    wanted = read_wanted({"nameserver": broker.nameserver_address, "topic": two, "group": "g"}, "batch")
+    with Archive(wanted, IcebergArchive(NAME, place), here) as other:
+        # The other one was opened before: its note is taken for a killed run's, and it has no files yet.
+        archive(place, broker.nameserver_address, one, run=meanwhile)
+    assert bodies(place) == once(20)
+    assert archive(place, broker.nameserver_address, one, two).rows == 0
+
+
+def test_small_files_are_joined_and_nothing_else_changes(
+    place: CatalogPlace, broker: BrokerThread, topic: str, send: Send
+) -> None:
+    send(messages(topic, 100))
+    archive(place, broker.nameserver_address, topic, format=Format(rows_max=10), join=False)
+    assert len(list(place.open().load_table(NAME).scan().plan_files())) >= 10
+    summary = archive(
+        place, broker.nameserver_address, topic, destination=IcebergArchive(NAME, place, clock=_Later())
+    )
+    assert summary.files_joined >= 8
+    assert len(list(place.open().load_table(NAME).scan().plan_files())) == 1
+    assert bodies(place) == once(100)
+    send(messages(topic, 5, first=100))
+    assert archive(place, broker.nameserver_address, topic).rows == 5  # the offsets are still known
+    assert bodies(place) == once(105)
+
+
+class _Later:
+    """The hours of all messages are over."""
+
+    def wall_ms(self) -> int:
+        from kerolox.clock import SYSTEM_CLOCK
+
+        return SYSTEM_CLOCK.wall_ms() + 7_200_000
+
+
+def test_what_does_not_fit_is_refused(
+    place: CatalogPlace, broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    address = broker.nameserver_address
+    with pytest.raises(OptionError, match="finds other columns by its statistics"):
+        archive(place, address, topic, format=Format(partitions=("topic", "date", "hour", "tag")))
+    send(messages(topic, 1))
+    archive(place, address, topic)
+    with pytest.raises(
+        IcebergError, match="column properties of the table is map<string, string>, and string"
+    ):
+        archive(place, address, topic, format=Format(properties="string"))
+    with pytest.raises(OptionError, match="topic,date,hour, with which this table began"):
+        archive(place, address, topic, format=Format(partitions=("topic", "date")))
+    with pytest.raises(KeroloxError, match="does not open"):
+        archive(CatalogPlace("sqlite:////nowhere/at/all.db", warehouse=str(tmp_path)), address, topic)
