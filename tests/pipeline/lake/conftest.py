@@ -7,6 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.rig.s3_server import S3Server, s3_server
+from tests.spark.conftest import (  # noqa: F401
+    broker,
+    new_topic,
+    pytest_collection_modifyitems,
+    send,
+    spark,
+    topic,
+)
 
 
 @pytest.fixture(scope="session")
