@@ -69,6 +69,9 @@ def record_columns(
     /,
 ) -> list[Any] | None: ...
 
+# spark/store/faults.py
+def record_faults(block: Any, positions: Any, sizes: Any, places: Any, check_bodies: bool, /) -> bytes: ...
+
 # store/queue/property_scan.py
 def scan_properties(
     entries: bytes,

@@ -176,45 +176,6 @@ static int set_host(HostText *known, const char *host, int length, PyObject *hos
     return 1;
 }
 
-/* Where the parts of a record lie. */
-typedef struct {
-    const char *at, *born_host, *store_host, *rest, *body, *topic, *packed;
-    int born_length, store_length;
-    int32_t sys_flag, body_length;
-    Py_ssize_t topic_length, packed_length;
-} Record;
-
-/* Whether a whole record begins at a place of the block; its parts. */
-static inline int read_parts(const char *block, Py_ssize_t length, int64_t place, Record *record) {
-    if (place < 0 || place > length - RECORD_MIN) return 0;
-    const char *at = block + place;
-    int32_t size = (int32_t)get32(at), sys_flag = (int32_t)get32(at + 36);
-    uint32_t magic = get32(at + 4);
-    int wide_topic = magic == 0xDAA320AB;
-    if (size < RECORD_MIN || size > length - place || (!wide_topic && magic != 0xDAA320A7)) return 0;
-    record->at = at;
-    record->sys_flag = sys_flag;
-    record->born_length = sys_flag & BORN_WIDE ? 20 : 8;
-    record->store_length = sys_flag & STORE_WIDE ? 20 : 8;
-    const char *end = at + size;
-    record->born_host = at + 48;
-    record->store_host = record->born_host + record->born_length + 8;
-    record->rest = record->store_host + record->store_length;
-    record->body = record->rest + 16;
-    /* Beside the body: a topic length of one or two bytes, and a properties length of two. */
-    if (end - record->body < 3 + wide_topic) return 0;
-    record->body_length = (int32_t)get32(record->rest + 12);
-    if (record->body_length < 0 || record->body_length > end - record->body - 3 - wide_topic) return 0;
-    const char *topic = record->body + record->body_length;
-    if ((unsigned char)*topic > 127) return 0;
-    record->topic_length = wide_topic ? (Py_ssize_t)get16(topic) : (Py_ssize_t)(unsigned char)*topic;
-    record->topic = topic + 1 + wide_topic;
-    if (record->topic_length > end - record->topic - 2) return 0;
-    record->packed = record->topic + record->topic_length + 2;
-    record->packed_length = (Py_ssize_t)get16(record->packed - 2);
-    return record->packed_length <= PROPERTIES_MAX && record->packed_length == end - record->packed;
-}
-
 typedef struct {
     Text name, value;
     uint32_t look; /* equal for equal names */

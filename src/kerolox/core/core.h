@@ -221,6 +221,19 @@ typedef struct {
 /* Of one or two. */
 void check_claims(const Signer *signer, Claim *const *claims, int count);
 
+/* --- records --------------------------------------------------------------------------------------------- */
+
+/* Where the parts of a record lie. */
+typedef struct {
+    const char *at, *born_host, *store_host, *rest, *body, *topic, *packed;
+    int born_length, store_length;
+    int32_t sys_flag, body_length;
+    Py_ssize_t topic_length, packed_length;
+} Record;
+
+/* Whether a whole record begins at a place of the block, with lengths that add up; its parts. */
+int read_parts(const char *block, Py_ssize_t length, int64_t place, Record *record);       /* records.c */
+
 /* --- what Python calls, by the file it stands in ------------------------------------------------------- */
 
 PyObject *split_frames(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);     /* frames.c */
@@ -232,6 +245,7 @@ PyObject *index_entries(PyObject *module, PyObject *const *args, Py_ssize_t arg_
 PyObject *read_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);     /* records.c */
 PyObject *plain_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *record_starts(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
+PyObject *record_faults(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *property_values(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *record_columns(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);   /* columns.c */
 PyObject *scan_properties(PyObject *module, PyObject *args);                                          /* reads.c */

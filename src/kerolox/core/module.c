@@ -18,6 +18,7 @@ static PyMethodDef methods[] = {
     {"plain_records", FAST(plain_records), "See protocol/record_scan.py."},
     {"record_columns", FAST(record_columns), "See spark/record_columns.py."},
     {"record_starts", FAST(record_starts), "See spark/records.py."},
+    {"record_faults", FAST(record_faults), "See spark/store/faults.py."},
     {"property_values", FAST(property_values), "See protocol/record.py."},
     {"scan_properties", scan_properties, METH_VARARGS, "See store/queue/property_scan.py."},
     {"entry_run", entry_run, METH_O, "See store/queue/reading.py."},

@@ -1,5 +1,36 @@
-/* Records: the messages of an answer, the entries of a log, where records begin, and the properties of one. */
+/* Records: the messages of an answer, the entries of a log, where records begin, which are none, and the properties
+ * of one. */
 #include "core.h"
+
+int read_parts(const char *block, Py_ssize_t length, int64_t place, Record *record) {
+    if (place < 0 || place > length - RECORD_MIN) return 0;
+    const char *at = block + place;
+    int32_t size = (int32_t)get32(at), sys_flag = (int32_t)get32(at + 36);
+    uint32_t magic = get32(at + 4);
+    int wide_topic = magic == 0xDAA320AB;
+    if (size < RECORD_MIN || size > length - place || (!wide_topic && magic != 0xDAA320A7)) return 0;
+    record->at = at;
+    record->sys_flag = sys_flag;
+    record->born_length = sys_flag & BORN_WIDE ? 20 : 8;
+    record->store_length = sys_flag & STORE_WIDE ? 20 : 8;
+    const char *end = at + size;
+    record->born_host = at + 48;
+    record->store_host = record->born_host + record->born_length + 8;
+    record->rest = record->store_host + record->store_length;
+    record->body = record->rest + 16;
+    /* Beside the body: a topic length of one or two bytes, and a properties length of two. */
+    if (end - record->body < 3 + wide_topic) return 0;
+    record->body_length = (int32_t)get32(record->rest + 12);
+    if (record->body_length < 0 || record->body_length > end - record->body - 3 - wide_topic) return 0;
+    const char *topic = record->body + record->body_length;
+    if ((unsigned char)*topic > 127) return 0;
+    record->topic_length = wide_topic ? (Py_ssize_t)get16(topic) : (Py_ssize_t)(unsigned char)*topic;
+    record->topic = topic + 1 + wide_topic;
+    if (record->topic_length > end - record->topic - 2) return 0;
+    record->packed = record->topic + record->topic_length + 2;
+    record->packed_length = (Py_ssize_t)get16(record->packed - 2);
+    return record->packed_length <= PROPERTIES_MAX && record->packed_length == end - record->packed;
+}
 
 enum { RECORD_ARGS = 17 };
 
@@ -20,29 +51,15 @@ typedef struct {
 /* One record of at most `left` bytes: 1 and a message, 0 if it is none, -1 with an error. */
 static int read_record(const char *at, Py_ssize_t left, PyObject *make, PyObject *broker, Shared *shared,
                        int32_t *size_found, int32_t *flags, PyObject **message) {
-    if (left < RECORD_MIN) return 0;
-    int32_t size = (int32_t)get32(at), sys_flag = (int32_t)get32(at + 36);
-    uint32_t magic = get32(at + 4);
-    int wide_topic = magic == 0xDAA320AB;
-    if (size < RECORD_MIN || size > left || (!wide_topic && magic != 0xDAA320A7)) return 0;
-    Py_ssize_t born_length = sys_flag & BORN_WIDE ? 20 : 8, store_length = sys_flag & STORE_WIDE ? 20 : 8;
-    const char *end = at + size, *born = at + 48, *store = born + born_length + 8, *rest = store + store_length;
-    const char *body = rest + 16;
-    /* Beside the body: a topic length of one or two bytes, and a properties length of two. */
-    if (end - body < 3 + wide_topic) return 0;
-    int32_t body_length = (int32_t)get32(rest + 12);
-    if (body_length < 0 || body_length > end - body - 3 - wide_topic) return 0;
-    const char *topic = body + body_length;
-    if ((unsigned char)*topic > 127) return 0;
-    Py_ssize_t topic_length = wide_topic ? (Py_ssize_t)get16(topic) : (Py_ssize_t)(unsigned char)*topic;
-    topic += 1 + wide_topic;
-    if (topic_length > end - topic - 2) return 0;
-    const char *properties = topic + topic_length + 2;
-    if ((unsigned char)properties[-2] > 127 || (Py_ssize_t)get16(properties - 2) != end - properties) return 0;
+    Record record;
+    if (!read_parts(at, left, 0, &record)) return 0;
+    Py_ssize_t topic_length = record.topic_length;
+    const char *topic = record.topic, *store = record.store_host, *rest = record.rest;
+    int32_t sys_flag = record.sys_flag;
 
     int changed = keep_bytes(&shared->topic_bytes, topic, topic_length);
-    if (changed < 0 || keep_bytes(&shared->born_host, born, born_length) < 0 ||
-        keep_bytes(&shared->store_host, store, store_length) < 0) return -1;
+    if (changed < 0 || keep_bytes(&shared->born_host, record.born_host, record.born_length) < 0 ||
+        keep_bytes(&shared->store_host, store, record.store_length) < 0) return -1;
     if (changed) {
         PyObject *text = PyUnicode_DecodeUTF8(topic, topic_length, "replace");
         if (!text) return -1;
@@ -51,11 +68,11 @@ static int read_record(const char *at, Py_ssize_t left, PyObject *make, PyObject
     PyObject *args[RECORD_ARGS + 1] = {NULL};
     PyObject **values = args + 1; /* a free slot before them, as vectorcall wants it */
     values[0] = shared->topic;
-    values[1] = PyBytes_FromStringAndSize(body, body_length);
+    values[1] = PyBytes_FromStringAndSize(record.body, record.body_length);
     values[2] = PyLong_FromLong((int32_t)get32(at + 12));
     values[3] = PyLong_FromLongLong(get64(at + 20));
     values[4] = PyLong_FromLongLong(get64(at + 28));
-    values[5] = PyBytes_FromStringAndSize(properties, end - properties);
+    values[5] = PyBytes_FromStringAndSize(record.packed, record.packed_length);
     values[6] = PyLong_FromLong((int32_t)get32(at + 16));
     values[7] = PyLong_FromLong(sys_flag);
     values[8] = PyLong_FromLongLong(get64(at + 40));
@@ -65,7 +82,7 @@ static int read_record(const char *at, Py_ssize_t left, PyObject *make, PyObject
     values[12] = PyLong_FromLong((int32_t)get32(rest));
     values[13] = PyLong_FromLongLong(get64(rest + 4));
     values[14] = PyLong_FromLong((int32_t)get32(at + 8));
-    values[15] = PyLong_FromLong(size);
+    values[15] = PyLong_FromLong((int32_t)get32(at));
     values[16] = broker;
     int complete = 1;
     for (int i = 0; i < RECORD_ARGS; i++) complete &= values[i] != NULL;
@@ -73,7 +90,7 @@ static int read_record(const char *at, Py_ssize_t left, PyObject *make, PyObject
     for (int i = 0; i < RECORD_ARGS; i++) {
         if (i != 0 && i != 9 && i != 11 && i != 16) Py_XDECREF(values[i]);
     }
-    *size_found = size;
+    *size_found = (int32_t)get32(at);
     *flags |= sys_flag;
     return *message ? 1 : -1;
 }
@@ -212,6 +229,38 @@ PyObject *record_starts(PyObject *module, PyObject *const *args, Py_ssize_t arg_
     PyBuffer_Release(&block);
     if (!starts || _PyBytes_Resize(&starts, found * 8) < 0) return NULL;
     return Py_BuildValue("(Nn)", starts, at);
+}
+
+PyObject *record_faults(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
+    if (arg_count != 5) {
+        PyErr_SetString(PyExc_TypeError, "record_faults takes a block, positions, sizes, places in the log, and whether to check bodies");
+        return NULL;
+    }
+    int check_bodies = PyObject_IsTrue(args[4]);
+    if (check_bodies < 0) return NULL;
+    Py_buffer buffers[4]; /* block, positions, sizes, places */
+    int held = 0;
+    while (held < 4 && PyObject_GetBuffer(args[held], &buffers[held], PyBUF_SIMPLE) == 0) held++;
+    PyObject *faults = NULL;
+    if (held == 4 && (buffers[1].len != buffers[2].len || buffers[1].len != buffers[3].len)) {
+        PyErr_SetString(PyExc_ValueError, "record_faults: as many sizes and places as positions");
+    } else if (held == 4) {
+        faults = PyBytes_FromStringAndSize(NULL, buffers[1].len / 8);
+    }
+    for (Py_ssize_t row = 0; faults && row < buffers[1].len / 8; row++) {
+        int64_t position, size, place;
+        memcpy(&position, (const char *)buffers[1].buf + 8 * row, 8);
+        memcpy(&size, (const char *)buffers[2].buf + 8 * row, 8);
+        memcpy(&place, (const char *)buffers[3].buf + 8 * row, 8);
+        Record record;
+        int good = read_parts(buffers[0].buf, buffers[0].len, position, &record) &&
+                   (int32_t)get32(record.at) == size && get64(record.at + 28) == place;
+        if (good && check_bodies && record.body_length)
+            good = (crc32_of(record.body, record.body_length) & 0x7FFFFFFF) == get32(record.at + 8);
+        PyBytes_AS_STRING(faults)[row] = (char)!good;
+    }
+    while (held) PyBuffer_Release(&buffers[--held]);
+    return faults;
 }
 
 /* The packed properties of the record at `at`, which has `size` bytes; NULL if it is not whole. */

@@ -1,27 +1,27 @@
 """One piece of a store to Arrow batches.
 
 Blocks of the log are read into one buffer, some thousand records at a time. Every record is checked before
-it is decoded, without a Python step per record: its magic number, that its lengths add up, that it says it
-lies where it lies. What does not pass is a region of damage: an error, or a warning and a row of the report.
+it is decoded, without a Python step per record (:mod:`kerolox.spark.store.faults`): its magic number, that
+its lengths add up, that it says it lies where it lies. What does not pass is a region of damage: an error,
+or a warning and a row of the report.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kerolox.errors import ProtocolError
-from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE, scan
-from kerolox.spark.records import FIXED, FIXED_BYTES, IPV6_HOSTS, MAGIC, Columns, Positions, decode
+from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE
+from kerolox.spark.records import IPV6_HOSTS, Positions, decode, record_starts
+from kerolox.spark.store.faults import RECORD_BYTES_MIN, Mask, faults, fixed_parts
 from kerolox.spark.store.files import MISSING, FileRun, LogFiles, QueueFiles
 from kerolox.spark.store.options import StoreChoice
 from kerolox.spark.store.plan import QueueRange, Split
@@ -37,7 +37,6 @@ ROWS: Final = 8192  # of a batch at most
 ROWS_READ: Final = 4 * ROWS
 # Messages closer than this are read together with what lies between them: copying it costs less than a call.
 NEAR_BYTES: Final = 16 << 10
-RECORD_BYTES_MIN: Final = 91
 WARNINGS_MAX: Final = 100  # of a task
 NO_ENTRY: Final = "there is no entry"
 
@@ -47,7 +46,6 @@ REPORT: Final = pa.schema([
 ])  # fmt: skip
 REPORT_SCHEMA: Final = "broker string, path string, offset bigint, bytes bigint, reason string"
 
-Mask = npt.NDArray[np.bool_]
 _size_at = struct.Struct(">i").unpack_from
 
 
@@ -91,9 +89,6 @@ class SplitReading:
         self._schema = schema
         self._kind = ""  # of the last region
         self._buffer = bytearray(BLOCK_BYTES)
-        # Whether lengths may be left to the decoder, which adds them up as well. Not where it comes late:
-        # the log is walked by them, and its topics are read before.
-        self._decoding_checks = split.queues is not None and not choice.report and not choice.verify_crc
 
     # --- along the log ---------------------------------------------------------------------------
 
@@ -109,15 +104,13 @@ class SplitReading:
                 continue
             limit = min(piece.end, end)
             block = self._read(log, place, min(limit - place, len(self._buffer)))
-            positions = _chain(block)
-            fixed = _fixed_of(block, positions)
-            sizes = fixed["size"].astype(np.int64)
-            bad = self._faults(block, positions, fixed, sizes, place)
+            positions, sizes = _chain(block)
+            bad = self._faults(block, positions, sizes, positions + place)
             if len(hits := np.flatnonzero(bad)):
-                positions, fixed = positions[: hits[0]], fixed[: hits[0]]
-            done = int(positions[-1]) + int(fixed["size"][-1]) if len(positions) else 0
+                positions, sizes = positions[: hits[0]], sizes[: hits[0]]
+            done = int(positions[-1]) + int(sizes[-1]) if len(positions) else 0
             if done:
-                yield from self._rows(block, positions, fixed, place, log.run)
+                yield from self._rows(block, positions, positions + place, log.run)
             place += done
             if place >= limit or (done and not len(hits)):
                 continue
@@ -215,16 +208,15 @@ class SplitReading:
         shift = np.repeat(fills - places[firsts], np.diff(np.append(firsts, len(places))))
         positions = places + shift
         block = view[:total]
-        fixed = _fixed_of(block, positions)
-        bad = self._faults(block, positions, fixed, sizes, -shift)
+        bad = self._faults(block, positions, sizes, places)
         if bad.any():
             for number in np.flatnonzero(bad).tolist():
                 place = int(places[number])
                 reason = log.fault_at(place, check=self._check) or "its queue entry says another size"
                 self._damaged(log.run, place, place + int(sizes[number]), reason)
-            positions, fixed, shift = positions[~bad], fixed[~bad], shift[~bad]
+            positions, places = positions[~bad], places[~bad]
         if len(positions):
-            yield from self._rows(block, positions, fixed, -shift, log.run)
+            yield from self._rows(block, positions, places, log.run)
 
     # --- both ------------------------------------------------------------------------------------
 
@@ -236,112 +228,53 @@ class SplitReading:
         view = memoryview(self._buffer)[:size]
         return view[: log.read_into(view, place)]
 
-    def _faults(
-        self,
-        block: memoryview,
-        positions: Positions,
-        fixed: npt.NDArray[np.void],
-        sizes: Positions,
-        base: int | Positions,
-    ) -> Mask:
-        """Which records are none. ``base``: what to add to a position for a place in the log."""
-        bad: Mask = (fixed["size"] != sizes) | (fixed["physical_offset"] != positions + base)
-        usual = _usual(fixed)
-        if not len(positions) or (self._decoding_checks and usual.all() and not bad.any()):
-            return bad
-        bytes_ = np.frombuffer(block, np.uint8)
-        last = len(block) - 1
-        body_length = fixed["body_length"].astype(np.int64)
-        bad |= (body_length < 0) | (body_length > sizes - RECORD_BYTES_MIN)
-        body_end = np.minimum(positions + FIXED_BYTES + np.where(bad, 0, body_length), last)
-        topic_end = np.minimum(body_end + 1 + bytes_[body_end], last - 1)
-        packed_length = bytes_[topic_end].astype(np.int64) << 8 | bytes_[topic_end + 1]
-        bad |= topic_end + 2 + packed_length != positions + sizes
-        for number in np.flatnonzero(~usual).tolist():
-            at = int(positions[number])
-            # Edges lie elsewhere: ask the reader that knows all kinds.
-            record = bytes(block[at : at + int(sizes[number])])
-            bad[number] = not scan(record, count_max=1).entries or (
-                fixed["size"][number] != sizes[number]
-                or fixed["physical_offset"][number] != at + (base if isinstance(base, int) else base[number])
-            )
-        if self._choice.verify_crc:
-            self._check_bodies(block, positions, fixed, usual, bad)
-        return bad
-
-    def _check_bodies(
-        self, block: memoryview, positions: Positions, fixed: npt.NDArray[np.void], usual: Mask, bad: Mask
-    ) -> None:
-        crc32 = zlib.crc32
-        good = np.flatnonzero(~bad)
-        starts = positions[good] + FIXED_BYTES
-        ends = starts + fixed["body_length"][good]
-        crcs = fixed["body_crc"][good]
-        columns = [column.tolist() for column in (good, starts, ends, crcs, usual[good])]
-        for number, start, end, crc, plain in zip(*columns, strict=True):
-            if plain:
-                if start < end and crc32(block[start:end]) & 0x7FFF_FFFF != crc:
-                    bad[number] = True
-            else:
-                at = start - FIXED_BYTES
-                record = bytes(block[at : at + int(fixed["size"][number])])
-                bad[number] = not scan(record, check=CHECK_BODY, count_max=1).entries
+    def _faults(self, block: memoryview, positions: Positions, sizes: Positions, places: Positions) -> Mask:
+        return faults(block, positions, sizes, places, check_bodies=self._choice.verify_crc)
 
     def _rows(
-        self,
-        block: memoryview,
-        positions: Positions,
-        fixed: npt.NDArray[np.void],
-        base: int | Positions,
-        run: FileRun,
+        self, block: memoryview, positions: Positions, places: Positions, run: FileRun
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of the records that are wanted. All of them were checked."""
-        wanted = self._wanted(block, positions, fixed)
-        bases = np.broadcast_to(np.asarray(base, np.int64), positions.shape)
+        """Batches of the records that are wanted. All of them were checked. ``places``: in the log."""
+        wanted = self._wanted(block, positions)
         if wanted is not None:
-            positions, fixed, bases = positions[wanted], fixed[wanted], bases[wanted]
+            positions, places = positions[wanted], places[wanted]
         count = len(positions)
         parts = -(-count // ROWS)
         edges = [count * part // parts for part in range(parts + 1)] if parts else [0]
         for low, high in pairwise(edges):
-            places = positions[low:high] + bases[low:high]
-            yield from self._decoded(block, positions[low:high], fixed[low:high], places, run)
+            yield from self._decoded(block, positions[low:high], places[low:high], run)
 
     def _decoded(
-        self,
-        block: memoryview,
-        positions: Positions,
-        fixed: npt.NDArray[np.void],
-        places: Positions,
-        run: FileRun,
+        self, block: memoryview, positions: Positions, places: Positions, run: FileRun
     ) -> Iterator[pa.RecordBatch]:
         if self._choice.report:
             return
-        broker = self._split.broker
         try:
-            if _usual(fixed).all():
-                batch = Columns(block, positions, fixed).batch(self._schema, broker)
-            else:
-                batch = decode(block, positions, self._schema, broker)
-        except ProtocolError as error:  # lengths, or a body that does not decompress: of which?
+            batch = decode(block, positions, self._schema, self._split.broker)
+        except ProtocolError as error:  # a body that does not decompress: of which?
             if len(positions) == 1:
                 place = int(places[0])
                 with LogFiles(run) as log:
                     reason = log.fault_at(place, check=self._check) or error.what
-                self._damaged(run, place, place + int(fixed["size"][0]), reason)
+                (size,) = _size_at(block, int(positions[0]))
+                self._damaged(run, place, place + size, reason)
                 return
             half = len(positions) // 2
             for part in (slice(0, half), slice(half, None)):
-                yield from self._decoded(block, positions[part], fixed[part], places[part], run)
+                yield from self._decoded(block, positions[part], places[part], run)
             return
         yield batch
 
-    def _wanted(self, block: memoryview, positions: Positions, fixed: npt.NDArray[np.void]) -> Mask | None:
+    def _wanted(self, block: memoryview, positions: Positions) -> Mask | None:
         choice = self._choice
         mask: Mask | None = None
-        if choice.after_ms is not None or choice.before_ms is not None:
+        timed = choice.after_ms is not None or choice.before_ms is not None
+        if self._split.queues is not None and not timed:
+            return None
+        fixed = fixed_parts(block, positions)
+        if timed:
             stored = fixed["store_timestamp"].astype(np.int64)
-            for number in np.flatnonzero(~_usual(fixed)).tolist():
+            for number in np.flatnonzero(fixed["sys_flag"] & IPV6_HOSTS).tolist():
                 at = int(positions[number])
                 stored[number] = store_timestamp_of(bytes(block[at : at + 76]))
             mask = np.ones(len(positions), bool)
@@ -396,29 +329,13 @@ class SplitReading:
             logger.warning("corrupt_regions_skipped more=%d next='read with report=corrupt'", more)
 
 
-def _usual(fixed: npt.NDArray[np.void]) -> Mask:
-    return np.asarray((fixed["magic"] == MAGIC) & (fixed["sys_flag"] & IPV6_HOSTS == 0))
-
-
-def _fixed_of(block: memoryview, positions: Positions) -> npt.NDArray[np.void]:
-    if not len(positions):
-        return np.zeros(0, FIXED)
-    every_byte = np.ndarray((len(block) - FIXED_BYTES + 1,), f"V{FIXED_BYTES}", block, strides=(1,))
-    fixed: npt.NDArray[np.void] = every_byte[positions].view(FIXED)
-    return fixed
-
-
-def _chain(block: memoryview) -> Positions:
-    """Where records begin, by their sizes alone, as far as they are wholly in the block."""
-    found: list[int] = []
-    append = found.append
-    read: Callable[[memoryview, int], tuple[int]] = _size_at
-    at, end = 0, len(block)
-    last = end - RECORD_BYTES_MIN
-    while at <= last:
-        (size,) = read(block, at)
-        if size < RECORD_BYTES_MIN or size > end - at:
-            break
-        append(at)
-        at += size
-    return np.array(found, np.int64)
+def _chain(block: memoryview) -> tuple[Positions, Positions]:
+    """Where records begin and how long they are, by their sizes alone, as far as they are in the block."""
+    starts, stop = record_starts(block, 0, len(block))
+    positions = np.frombuffer(starts, np.int64)
+    sizes = np.diff(positions, append=stop)
+    # Not those behind a size that none can have, nor one that is not all there.
+    good = int(np.argmax(sizes < RECORD_BYTES_MIN)) if (sizes < RECORD_BYTES_MIN).any() else len(sizes)
+    if good == len(sizes) and stop > len(block):
+        good -= 1
+    return positions[:good], sizes[:good]
