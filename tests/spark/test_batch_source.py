@@ -159,6 +159,8 @@ def test_messages_of_all_sizes(broker: BrokerThread, new_topic: NewTopic) -> Non
     for ahead in (1, 3, 16):
         for count in (1, 7, 32, 1024):
             assert batch_read(broker, topic, pullsAhead=ahead, pullBatchSize=count) == sent
+    for scan_bytes in ("0", "1", "50k", "300k", "1m", "12m"):
+        assert batch_read(broker, topic, scanBytes=scan_bytes) == sent
 
 
 # --- filters -----------------------------------------------------------------------------------------

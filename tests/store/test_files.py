@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +24,13 @@ from kerolox.store.errors import (
     TooManyOpenFiles,
     disk_error,
 )
+from kerolox.store.queue.consume_queue import ENTRY
 
 CORE = load()
+READ_MESSAGES = [
+    files_module._read_messages,
+    *([CORE.read_messages] if hasattr(CORE, "read_messages") else []),
+]
 READ_NOW = [files_module._read_now, *([CORE.read_now] if hasattr(CORE, "read_now") else [])]
 
 
@@ -107,6 +113,38 @@ def test_short_writes_and_reads_are_completed(
 
 
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system cannot tell hot from cold")
+@pytest.mark.parametrize("may_wait", [False, True])
+@pytest.mark.parametrize("read_messages", READ_MESSAGES)
+def test_messages_of_entries_come_without_what_lies_between(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_wait: bool, read_messages: Any
+) -> None:
+    monkeypatch.setattr(files_module, "read_messages", read_messages)
+    base = 5_000_000  # where the file begins in the log
+    file = files.create(tmp_path / "a", 1_000_000)
+    data = os.urandom(1_000_000)
+    file.pwrite(data, 0)
+
+    def read(*places: tuple[int, int]) -> bytes | None:
+        entries = b"".join(ENTRY.pack(base + at, size, 7) for at, size in places)
+        return file.read_messages(entries + b"more", len(places), base, may_wait=may_wait)
+
+    def expected(*places: tuple[int, int]) -> bytes:
+        return b"".join(data[at : at + size] for at, size in places)
+
+    near = [(100, 50), (150, 50), (210, 40), (250, 100), (9_000, 20), (60_000, 300), (700_000, 299_999)]
+    assert read(*near) == expected(*near)
+    many = [(at, 90) for at in range(0, 300_000, 100)]  # more pieces than one call takes
+    assert read(*many) == expected(*many)
+    alone = [(at, 200) for at in range(0, 1_000_000, 20_000)]  # each too far from the next one
+    assert read(*alone) == expected(*alone)
+    assert read() == b""
+    assert read((100, 50), (999_990, 20)) is None  # behind the end of the file
+    file.close()
+    with pytest.raises(DiskError):
+        read((100, 50))
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system cannot tell hot from cold")
 def test_hot_reads(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = files.create(tmp_path / "a", 1_000_000)
     data = os.urandom(600_000)
@@ -117,8 +155,6 @@ def test_hot_reads(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert file.pread_hot(50, 100) == data[:50]
         assert file.pread_hot(0, 100) == b""
         assert file.pread_hot(50, 999_990) is None  # not all there: the caller's thread finds out why
-        assert file.pread_hot_parts([(100, 110), (150, 160)]) == [data[:10], data[50:60]]
-        assert file.pread_hot_parts([(100, 110), (999_990, 1_000_010)]) is None
         with pytest.raises(OSError, match="Bad file descriptor"):
             read_now(-1, 1, 0)
     monkeypatch.setattr(files_module, "read_now", files_module._read_now)

@@ -399,24 +399,39 @@ def test_what_entries_have_in_common(run: Any) -> None:
     def entries(*items: tuple[int, int, int]) -> bytes:
         return b"".join(ENTRY.pack(*item) for item in items)
 
-    assert run(b"") is None
-    assert run(entries((7, 5, 0))) == (1, 5, 7, 7, 12, 0)
-    assert run(entries((7, 5, 1), (12, 3, 2), (40, 2, -1))) == (3, 10, 7, 40, 42, 28)
-    assert run(entries((7, 5, 0), (12, 3, HOLE_TAGS))) is None
-    assert run(entries((12, 5, 0), (7, 3, 0))) is None
-    assert run(entries((7, 5, 0), (7, 5, 0))) is None
-    assert run(entries((-1, 5, 0))) is None
-    assert run(entries((7, -5, 0))) is None
-    assert run(entries((2**63 - 2, 100, 0))) == (1, 100, 2**63 - 2, 2**63 - 2, 2**63 - 1, 0)
+    def at(*items: tuple[int, int, int], count: int = 9, size: int = 99, file: int = 1 << 40) -> Any:
+        return run(entries(*items), count, size, file)
+
+    assert at() is None
+    assert at((7, 5, 0)) == (1, 5, 7, 7, 12, 0)
+    assert at((7, 5, 1), (12, 3, 2), (40, 2, -1)) == (3, 10, 7, 40, 42, 28)
+    # As far as they go.
+    one = (1, 5, 7, 7, 12, 0)
+    assert at((7, 5, 0), (12, 3, HOLE_TAGS)) == one
+    assert at((7, 5, 0), (6, 3, 0)) == at((7, 5, 0), (7, 5, 0)) == at((7, 5, 0), (-1, 5, 0)) == one
+    assert at((12, 3, HOLE_TAGS), (15, 5, 0)) is None
+    assert at((-1, 5, 0)) is at((7, -5, 0)) is None
+    assert at((2**63 - 2, 100, 0)) == (1, 100, 2**63 - 2, 2**63 - 2, 2**63 - 1, 0)
+    # Within the limits, but for the first.
+    three = (7, 5, 0), (12, 3, 0), (15, 4, 0)
+    assert at(*three, count=2) == at(*three, size=8) == at(*three, size=11) == (2, 8, 7, 12, 15, 5)
+    assert at(*three, count=0) == at(*three, size=1) == at(*three, file=12) == one
+    assert at(*three, file=15) == at(*three, file=18) == (2, 8, 7, 12, 15, 5)
+    assert at(*three, file=19) == (3, 12, 7, 15, 19, 5)
 
 
 @pytest.mark.skipif(CORE is None, reason="nothing was compiled")
 @given(
     st.lists(
         st.tuples(st.integers(0, 50), st.integers(-1, 9), st.sampled_from([0, -1, HOLE_TAGS])), max_size=6
-    )
+    ),
+    st.integers(0, 5),
+    st.integers(0, 30),
+    st.integers(1, 60),
 )
-def test_compiled_or_not(items: list[tuple[int, int, int]]) -> None:
+def test_compiled_or_not(
+    items: list[tuple[int, int, int]], count_max: int, bytes_max: int, file_bytes: int
+) -> None:
     assert CORE is not None
-    packed = b"".join(ENTRY.pack(*item) for item in items)
-    assert CORE.entry_run(packed) == reading._entry_run(packed)
+    asked = b"".join(ENTRY.pack(*item) for item in items), count_max, bytes_max, file_bytes
+    assert CORE.entry_run(*asked) == reading._entry_run(*asked)

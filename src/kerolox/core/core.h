@@ -249,8 +249,9 @@ PyObject *record_faults(PyObject *module, PyObject *const *args, Py_ssize_t arg_
 PyObject *property_values(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *record_columns(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);   /* columns.c */
 PyObject *scan_properties(PyObject *module, PyObject *args);                                          /* reads.c */
-PyObject *entry_run(PyObject *module, PyObject *entries);
+PyObject *entry_run(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *read_now(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
+PyObject *read_messages(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 
 /* The values of these properties of a record, each with its end; a new reference, NULL with or without an error. */
 PyObject *values_of(const char *record, Py_ssize_t size, PyObject *names);                 /* records.c */

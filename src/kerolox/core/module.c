@@ -21,9 +21,10 @@ static PyMethodDef methods[] = {
     {"record_faults", FAST(record_faults), "See spark/store/faults.py."},
     {"property_values", FAST(property_values), "See protocol/record.py."},
     {"scan_properties", scan_properties, METH_VARARGS, "See store/queue/property_scan.py."},
-    {"entry_run", entry_run, METH_O, "See store/queue/reading.py."},
+    {"entry_run", FAST(entry_run), "See store/queue/reading.py."},
 #ifdef RWF_NOWAIT
     {"read_now", FAST(read_now), "See store/disk/files.py."},
+    {"read_messages", FAST(read_messages), "See store/disk/files.py."},
 #endif
     {NULL, NULL, 0, NULL},
 };

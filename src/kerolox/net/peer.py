@@ -21,7 +21,15 @@ from kerolox.net.address import address_text
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.memory_budget import UNFINISHED_BYTES_MAX, UNREAD_BYTES_MAX, MemoryBudget
 from kerolox.protocol.codes import Language, language_named, language_numbered, request_name
-from kerolox.protocol.command import ANSWER, ONE_WAY, Command, decode_command, encode_answer, request
+from kerolox.protocol.command import (
+    ANSWER,
+    ONE_WAY,
+    Command,
+    answer_head,
+    decode_command,
+    encode_answer,
+    request,
+)
 from kerolox.protocol.exchange import Exchange, OnAnswer
 from kerolox.protocol.frame import JSON, Frame, FrameSplitter
 from kerolox.protocol.header import Header
@@ -29,6 +37,7 @@ from kerolox.protocol.limits import FRAME_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
+LONG_BYTES = 64 * 1024  # what is longer is written as it is: not joined with what comes before it
 FLUSH_BYTES = 1024 * 1024  # a pass writes at the latest when its answers have grown this large
 SWEEP_S = 0.1  # how often deadlines of open calls are looked at
 AGE_CHECK_FRAMES = 8  # inside a long pass the clock is read again after this many frames
@@ -206,11 +215,13 @@ class Peer(asyncio.Protocol):
             self._handlers.answered(asked, answer.code)
         if command.flag & ONE_WAY or self.close_reason is not None:
             return
-        self._write(
-            encode_answer(
-                command.encoding, command.opaque, answer.code, answer.header, answer.remark, answer.body
-            )
-        )
+        how = command.encoding, command.opaque, answer.code, answer.header, answer.remark
+        body = answer.body
+        if isinstance(body, list) and len(body) == 1 and len(body[0]) >= LONG_BYTES:
+            self._write(answer_head(*how, len(body[0])))
+            self._write(body[0])
+        else:
+            self._write(encode_answer(*how, body))
 
     def write_answers(self, frames: bytes) -> None:
         """Write many answers that were encoded elsewhere, at once."""
@@ -334,8 +345,10 @@ class Peer(asyncio.Protocol):
                     return
                 if self._out_bytes > FLUSH_BYTES:
                     self._flush()
-                    if self.stalled_since_s is not None and self._server_side:
+                    if self._server_side:  # others come first, who may have asked for less
                         self._held = frames[number:]
+                        if self.stalled_since_s is None:
+                            self._put_off()
                         return
                 if number % AGE_CHECK_FRAMES == 0 and number:
                     now_s = self._clock.monotonic_s()
@@ -415,8 +428,12 @@ class Peer(asyncio.Protocol):
         out = self._out
         if not out or self._transport is None or self.close_reason is not None:
             return
-        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        out.clear()
+        if self._out_bytes > LONG_BYTES and len(out) > 1:
+            self._transport.writelines(out)
+            self._out = []
+        else:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            out.clear()
         self._out_bytes = 0
         self.active_s = self._clock.monotonic_s()
         buffered = self._transport.get_write_buffer_size()

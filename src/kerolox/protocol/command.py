@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from kerolox.protocol import header_binary, header_json
-from kerolox.protocol.codes import VERSION, Language, request_name, response_name
+from kerolox.protocol.codes import (
+    VERSION,
+    Language,
+    language_named,
+    language_numbered,
+    request_name,
+    response_name,
+)
 from kerolox.protocol.frame import BINARY, JSON, pack_frame, pack_prefix
 from kerolox.protocol.header import Header, decode_fields, encode_fields
 
@@ -155,6 +162,12 @@ def decode_command(encoding: int, header: bytes, body: bytes) -> Command:
     return command
 
 
+def language_of(command: Command) -> Language:
+    """What the peer is written in, as this command says."""
+    told = command.language
+    return language_named(told) if isinstance(told, str) else language_numbered(told or 0)
+
+
 def encode_answer(
     encoding: int,
     opaque: int,
@@ -164,10 +177,16 @@ def encode_answer(
     body: bytes | Sequence[bytes] = b"",
 ) -> bytes:
     """The whole frame of an answer of ours, joined once."""
+    parts = (body,) if isinstance(body, bytes) else body
+    return b"".join((answer_head(encoding, opaque, code, header, remark, sum(map(len, parts))), *parts))
+
+
+def answer_head(
+    encoding: int, opaque: int, code: int, header: Header | None, remark: str | None, body_length: int
+) -> bytes:
+    """What comes before the body in the frame of an answer: for those that do not join it with a long one."""
     if encoding == BINARY:
         head = header_binary.encode_answer(code, opaque, header, remark)
     else:
         head = header_json.encode_answer(code, opaque, header, remark)
-    if isinstance(body, bytes):
-        return pack_prefix(encoding, len(head), len(body)) + head + body
-    return b"".join((pack_prefix(encoding, len(head), sum(map(len, body))), head, *body))
+    return pack_prefix(encoding, len(head), body_length) + head

@@ -25,6 +25,27 @@ _TLS_CLIENT_HELLO = 0x16
 Frame = tuple[int, bytes, bytes]
 
 
+class LongFrame:
+    """A frame whose body is received where it stays."""
+
+    __slots__ = ("body", "encoding", "filled", "header")
+
+    def __init__(self, encoding: int, header: bytes, body: bytearray, filled: int) -> None:
+        self.encoding = encoding
+        self.header = header
+        self.body = body
+        self.filled = filled  # bytes of the body that are there
+
+    @property
+    def room(self) -> memoryview:
+        """Where the next bytes go."""
+        return memoryview(self.body)[self.filled :]
+
+    @property
+    def is_whole(self) -> bool:
+        return self.filled == len(self.body)
+
+
 class FrameSplitter:
     """Feed it bytes, take frames. After ``error`` is set the stream is lost and the rest is ignored."""
 
@@ -59,6 +80,24 @@ class FrameSplitter:
         elif position < len(data):
             buffer += data[position:]
         return frames
+
+    def take_long(self, bytes_min: int) -> LongFrame | None:
+        """The frame that is not whole, if it is as long as this and its header is there. Whoever takes it
+        fills it, with the next bytes of the stream."""
+        buffer = self._buffer
+        if self._needed < bytes_min or len(buffer) < _PREFIX.size:
+            return None
+        length, mark = _PREFIX.unpack_from(buffer)
+        at = _PREFIX.size + (mark & 0xFFFFFF)
+        if len(buffer) < at:
+            return None
+        body = bytearray(4 + length - at)
+        body[: len(buffer) - at] = memoryview(buffer)[at:]
+        found = LongFrame(mark >> 24, bytes(buffer[_PREFIX.size : at]), body, len(buffer) - at)
+        self._consumed += 4 + length
+        self._needed = 0
+        self._buffer = bytearray()
+        return found
 
     @property
     def waiting_bytes(self) -> int:

@@ -48,7 +48,7 @@ from kerolox.store.opening import Opening
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
 from kerolox.store.queue.deleted_topics import DeletedTopics
-from kerolox.store.queue.reading import PULL_BYTES_MAX, Cold, QueueRead, QueueReader, ReadFilters
+from kerolox.store.queue.reading import PULL_BYTES_MAX, Cold, QueueRead, QueueReader, ReadFilters, ReadLimits
 from kerolox.store.recovery import Recovered
 from kerolox.store.state import Obstacle, StoreState
 from kerolox.store.truncate import Truncation
@@ -282,6 +282,7 @@ class MessageStore:
         count_max: int = 32,
         *,
         bytes_max: int = PULL_BYTES_MAX,
+        limits: ReadLimits | None = None,
         **filters: Unpack[ReadFilters],
     ) -> QueueRead:
         """Messages of a queue from an offset on; in a thread only when they are not in memory."""
@@ -294,6 +295,7 @@ class MessageStore:
                 count_max,
                 bytes_max=bytes_max,
                 may_wait=may_wait,
+                limits=limits,
                 **filters,
             )
 

@@ -205,6 +205,10 @@ class StoreOptions(Options):
         low=1, high=10_000,
         changeable=True,
     )  # fmt: skip
+    scan_bytes_max: int = option(
+        1 << 20, "Most bytes of one answer to a reader that asks for more than consumers get (a table scan); "
+        "0: it gets what they get.", key="maxTransferBytesOfScan", low=0, high=12 << 20, changeable=True,
+    )  # fmt: skip
     memory_percent: int = option(
         40, "How much of the machine's memory counts as holding the newest messages.",
         key="accessMessageInMemoryMaxRatio", low=0, high=100, changeable=True,

@@ -23,7 +23,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from kerolox.store.disk.files import PAGE, Buffer, DiskUsage, File, Files, PathLike
+from kerolox.store.disk.files import PAGE, Buffer, DiskUsage, File, Files, PathLike, collect_messages
 from kerolox.store.errors import StoreError, disk_error, sync_error
 
 _KEPT_MAX = 64 * 1024 * 1024
@@ -136,10 +136,8 @@ class FaultyFile(File):
         # Whether a page happens to be in memory is no business of a test: only is_cold decides.
         return super().pread(size, offset)
 
-    def pread_hot_parts(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
-        offset = ranges[0][0]
-        data = self.pread_hot(ranges[-1][1] - offset, offset)
-        return None if data is None else [data[low - offset : high - offset] for low, high in ranges]
+    def read_messages(self, entries: bytes, count: int, base: int, *, may_wait: bool) -> bytes | None:
+        return collect_messages(entries, count, base, self.pread if may_wait else self.pread_hot)
 
     def sync(self) -> None:
         self._alive()

@@ -40,6 +40,7 @@ from kerolox.store.queue.reading import (
     Cold,
     QueueFilter,
     QueueRead,
+    ReadLimits,
     ReadStatus,
     RecordFilter,
     UnitFilter,
@@ -305,10 +306,14 @@ class Pulls:
                 unit_filter=plan.filter.by_unit,
                 record_filter=plan.filter.by_record,
                 bytes_max=bytes_max,
+                limits=self._limits(header),
             )
         except Cold:
             return self._read_cold(request, plan, may_hold)
         return self._answer(request, plan, found, may_hold)
+
+    def _limits(self, header: PullRequest) -> ReadLimits | None:
+        return ReadLimits.of_scans(self._store.options, header.scan_bytes) if header.scan_bytes else None
 
     def _read_cold(self, request: Request[PullRequest], plan: Plan, may_hold: bool) -> Answer | None:
         if len(self._cold) >= COLD_READS_MAX:
@@ -334,6 +339,7 @@ class Pulls:
                 unit_filter=plan.filter.by_unit,
                 record_filter=plan.filter.by_record,
                 bytes_max=header.max_msg_bytes or PULL_BYTES_MAX,
+                limits=self._limits(header),
             )
             for note in self.on_cold_read:
                 note((self._clock.monotonic_s() - began_s) * 1000)

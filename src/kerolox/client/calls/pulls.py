@@ -3,6 +3,10 @@
 A pull says how many messages it wants, and a broker gives as many as its limits allow: 32, unless it was set
 otherwise. Reading ahead is guessing where the next pull begins, so it pays to ask for exactly what the broker
 is going to give; that also spares it from looking at what it does not give.
+
+Brokers of ours give more to who reads a queue through: as many bytes as it asks for, up to a limit of theirs
+(``scanBytes``, see protocol/FRAME.md). They are known by the language their answers name; no other broker is
+asked so.
 """
 
 from __future__ import annotations
@@ -22,6 +26,13 @@ from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 from kerolox.protocol.subscription import ALL, TAG
 
 TRY_AFTER: Final = 64  # pulls
+SCAN_BYTES: Final = 1 << 20  # of an answer
+SCAN_BYTES_MAX: Final = 12 << 20  # a frame has 16 MiB at most
+SCAN_BYTES_MIN: Final = 64 << 10
+SCAN_COUNT_MAX: Final = 16_384
+SCAN_COUNT_FIRST: Final = 4096  # while nobody knows how long messages are
+FILL: Final = 0.9  # of an answer: messages differ, and the rest of one that is cut costs another request
+KEPT_BEFORE_MORE: Final = 16
 # The codes of answers to a pull: that there is no message where one was looked for is no failure.
 PULL_CODES: Final = frozenset({
     ResponseCode.SUCCESS,
@@ -42,8 +53,10 @@ def pull_request(
     expression: str = ALL,
     kind: str = TAG,
     hold_ms: int = 0,
+    scan_bytes: int = 0,
 ) -> PullRequest:
-    """Ask for so many messages from an offset on. The group need not exist, and its progress stays."""
+    """Ask for so many messages from an offset on. The group need not exist, and its progress stays.
+    ``scan_bytes`` is for brokers of ours."""
     return PullRequest(
         consumer_group=group,
         topic=topic,
@@ -57,13 +70,14 @@ def pull_request(
         subscription=expression,
         expression_type=kind,
         broker_name=broker,
+        scan_bytes=scan_bytes or None,
     )
 
 
 class Pulled(NamedTuple):
     """What one pull brought: records as the broker keeps them, and where to go on."""
 
-    block: bytes
+    block: bytes  # or a bytearray, when it is long
     next_offset: int
     min_offset: int
     max_offset: int
@@ -121,18 +135,65 @@ class Pace:
         self.ask = min(self._count_max, asked + asked // 8 + 1)
 
 
+class ScanPace:
+    """How many messages to ask a broker of ours for: about as many as fill an answer.
+
+    It says less in an answer when messages are longer than those before, or a file ends; the one who asks
+    fetches the rest. When its limit is lower than what it is asked for, that is what is asked for from then
+    on, and now and then a little more.
+    """
+
+    def __init__(self, bytes_max: int, count_max: int = SCAN_COUNT_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._count_max = count_max
+        self._limit = bytes_max  # of answers, as far as is known
+        self._kept = 0  # answers within it
+        self.ask = min(count_max, SCAN_COUNT_FIRST)
+        self.is_known = False
+
+    def saw(self, asked: int, got: int, size_bytes: int) -> None:
+        """``asked`` is 0 for an answer that was not cut by the limit of scans."""
+        if got <= 0 or size_bytes <= 0:
+            return
+        self.is_known = True
+        if got < asked:
+            self._limit = min(self._bytes_max, max(size_bytes, SCAN_BYTES_MIN))
+            self._kept = 0
+        else:
+            self._kept += 1
+            if self._kept % KEPT_BEFORE_MORE == 0:
+                self._limit = min(self._bytes_max, self._limit * 2)
+        self.ask = max(1, min(self._count_max, int(self._limit * FILL) * got // size_bytes))
+
+
 class PullFrames:
     """Makes the requests for one queue. All but three numbers in them are always the same."""
 
-    def __init__(self, options: ClientOptions, queue: Queue, group: str, expression: str, kind: str) -> None:
+    def __init__(
+        self,
+        options: ClientOptions,
+        queue: Queue,
+        group: str,
+        expression: str,
+        kind: str,
+        *,
+        scan_bytes: int = 0,
+    ) -> None:
         self._queue, self._group, self._expression, self._kind = queue, group, expression, kind
+        self._scan_bytes = scan_bytes
         # A signature is over all fields; and the binary form has lengths.
         self.has_template = goes_plain(options) and options.encoding == JSON
         self._pieces: list[bytes] = []
 
     def header(self, offset: int, count: int) -> PullRequest:
         return pull_request(
-            *self._queue, offset, count, group=self._group, expression=self._expression, kind=self._kind
+            *self._queue,
+            offset,
+            count,
+            group=self._group,
+            expression=self._expression,
+            kind=self._kind,
+            scan_bytes=self._scan_bytes,
         )
 
     def frames(self, wanted: Iterable[tuple[int, int, int]]) -> bytes:

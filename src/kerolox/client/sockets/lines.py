@@ -9,6 +9,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterable
+from typing import cast
 
 from kerolox.client.calls.outgoing import Outgoing, SendCommand, Target
 from kerolox.client.calls.signing import finish_request, frame_signer, goes_plain
@@ -16,12 +17,16 @@ from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
 from kerolox.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from kerolox.net.tls import client_context
-from kerolox.protocol.codes import request_name
-from kerolox.protocol.command import Command, decode_command, request
-from kerolox.protocol.frame import FrameSplitter
+from kerolox.protocol.codes import Language, request_name
+from kerolox.protocol.command import Command, decode_command, language_of, request
+from kerolox.protocol.frame import Frame, FrameSplitter, LongFrame
 from kerolox.protocol.header import Header
 
 RECEIVE_BYTES = 1 << 18
+# A body as long as this is received where it stays, in one piece; what comes before it in small ones, since
+# all that is received with it has to be copied.
+LONG_BYTES = 1 << 17
+PIECE_BYTES = 1 << 14
 
 _WAIT = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -35,6 +40,9 @@ class Line:
         self._timeout_s = options.request_timeout_s
         self._opaques = itertools.count(random.randrange(1 << 16))
         self._splitter = FrameSplitter()
+        self._long: LongFrame | None = None  # that is being received
+        self._receive_bytes = RECEIVE_BYTES
+        self.language: Language | None = None  # of who answers, when it has
         self._answers: dict[int, Command] = {}
         self._forgotten: set[int] = set()
         self._waits_s = -1.0
@@ -81,6 +89,7 @@ class Line:
             self._forgotten.add(opaque)
 
     def receive(self, opaque: int, timeout_s: float, what: str = "request") -> Command:
+        """The answer to a request. A long body is a bytearray: nobody has copied it."""
         deadline_s = time.monotonic() + timeout_s
         while opaque not in self._answers:
             if time.monotonic() >= deadline_s:
@@ -88,25 +97,49 @@ class Line:
                 raise RequestTimeout(self.address, what, timeout_s)
             try:
                 self._wait_for(timeout_s)
-                data = self._socket.recv(RECEIVE_BYTES)
+                frames = self._received()
             except TimeoutError:
                 continue
             except OSError as error:
                 self.close()
                 raise ConnectionLost(self.address, error) from error
-            if not data:
-                self.close()
-                raise ConnectionLost(self.address, "the peer closed it")
-            for frame in self._splitter.feed(data):
+            for frame in frames:
                 answer = decode_command(*frame)
-                if answer.is_answer and answer.opaque in self._forgotten:
+                if not answer.is_answer:  # a broker may also ask; nobody here answers
+                    continue
+                if self.language is None:
+                    self.language = language_of(answer)
+                if answer.opaque in self._forgotten:
                     self._forgotten.discard(answer.opaque)
-                elif answer.is_answer:  # a broker may also ask; nobody here answers
+                else:
                     self._answers[answer.opaque] = answer
             if self._splitter.error is not None:
                 self.close()
                 raise self._splitter.error
         return self._answers.pop(opaque)
+
+    def _received(self) -> list[Frame]:
+        """The frames that are whole after one more call to the system. Raises OSError."""
+        long = self._long
+        if long is not None:
+            count = self._socket.recv_into(long.room)
+            if not count:
+                raise ConnectionResetError("the peer closed it")
+            long.filled += count
+            if not long.is_whole:
+                return []
+            self._long = None
+            return [(long.encoding, long.header, cast(bytes, long.body))]
+        data = self._socket.recv(self._receive_bytes)
+        if not data:
+            raise ConnectionResetError("the peer closed it")
+        frames = self._splitter.feed(data)
+        self._long = self._splitter.take_long(LONG_BYTES)
+        if self._long is not None:
+            self._receive_bytes = PIECE_BYTES
+        elif len(data) == self._receive_bytes:  # many small ones wait
+            self._receive_bytes = RECEIVE_BYTES
+        return frames
 
     def ask(
         self, code: int, header: Header | None = None, body: bytes = b"", *, timeout_s: float | None = None

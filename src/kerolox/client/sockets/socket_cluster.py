@@ -25,7 +25,15 @@ from kerolox.client.calls.offsets import (
     tell_progress,
 )
 from kerolox.client.calls.offsets import Edges as Edges
-from kerolox.client.calls.pulls import PULL_CODES, Pace, Pulled, PullFrames, read_pull
+from kerolox.client.calls.pulls import (
+    PULL_CODES,
+    SCAN_COUNT_MAX,
+    Pace,
+    Pulled,
+    PullFrames,
+    ScanPace,
+    read_pull,
+)
 from kerolox.client.calls.readers import LEADER, LEADER_ALONE, Reader, Replica, check_read_from
 from kerolox.client.calls.retries import QUEUES, Retries
 from kerolox.client.calls.routes import MASTER, NO_BROKER, Route, RouteTable, cluster_info
@@ -38,11 +46,12 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.lines import Line
 from kerolox.errors import KeroloxError
 from kerolox.protocol.bodies.routes import TopicList
-from kerolox.protocol.codes import RequestCode, request_name
+from kerolox.protocol.codes import Language, RequestCode, request_name
 from kerolox.protocol.command import Command
 from kerolox.protocol.header import Header
 from kerolox.protocol.reserved import TOOLS_GROUP
 
+SCANS_AHEAD = 3  # large answers on their way at once: more would only lie in memory
 RESETS_MAX = 8  # pulls answered with another place, though the one asked for is there
 
 T = TypeVar("T")
@@ -312,16 +321,21 @@ class SocketCluster:
         expression: str = "*",
         kind: str = "TAG",
         ahead: int = 2,
+        scan_bytes: int = 0,
+        scan_count: int = SCAN_COUNT_MAX,
     ) -> Iterator[Pulled]:
         """The records of a queue from ``start`` up to ``end`` (not including it), block by block.
 
         ``count``: so many at most are asked for in one pull; ``ahead``: so many pulls are on their way at
-        once. With a filter a block may hold records behind ``end``, and brokers compare tags by their hashes:
-        the caller looks at both again. Raises OffsetGone when the range is not (or no longer) there; what a
-        follower lacks is asked of others, and waited for when there are none: then it is FollowerLacks.
+        once. ``scan_bytes``: of brokers of ours blocks of about this size are asked for, of ``scan_count``
+        messages at most, and fewer at once. With a filter a block may hold records behind ``end``, and
+        brokers compare tags by their hashes: the caller looks at both again. Raises OffsetGone when the range
+        is not (or no longer) there; what a follower lacks is asked of others, and waited for when there are
+        none: then it is FollowerLacks.
         """
-        requests = PullFrames(self.options, queue, group, expression, kind)
-        pace = Pace(count)
+        pulls = PullFrames(self.options, queue, group, expression, kind)
+        scans = PullFrames(self.options, queue, group, expression, kind, scan_bytes=scan_bytes)
+        pull_pace, scan_pace = Pace(count), ScanPace(scan_bytes, scan_count)
         is_filtered = expression not in ("*", "")  # then nobody knows how far a pull comes
         guesses: deque[_Guess] = deque()
         retries: Retries | None = None
@@ -335,7 +349,12 @@ class SocketCluster:
                     line = self.line(replica.address)
                     if guesses and (guesses[0].offset != offset or guesses[0].line is not line):
                         _forget(guesses)
+                    is_scan = bool(scan_bytes) and line.language is Language.PYTHON
+                    requests = scans if is_scan else pulls
+                    pace = scan_pace if is_scan else pull_pace
                     lanes = ahead if pace.is_known and not is_filtered else 1
+                    if is_scan:
+                        lanes = min(lanes, SCANS_AHEAD)
                     if len(guesses) <= lanes // 2:  # several at once: what costs is the call, not the bytes
                         following = guesses[-1].offset + guesses[-1].asked if guesses else offset
                         wanted: list[tuple[int, int]] = []
@@ -348,6 +367,13 @@ class SocketCluster:
                     guess = guesses.popleft()
                     answer = line.receive(guess.opaque, self.options.request_timeout_s, "PULL_MESSAGE")
                     pulled = read_pull(answer, queue, offset, line.address)
+                    if is_scan and guesses and pulled is not None:
+                        upto = min(guess.offset + guess.asked, guesses[0].offset)
+                        if (
+                            offset < pulled.next_offset < upto
+                        ):  # the rest of it, before what was asked for then
+                            rest = pulled.next_offset, upto - pulled.next_offset
+                            guesses.appendleft(_Guess(*rest, _send(line, requests, [rest])[0], line))
                 except KeroloxError as error:
                     _forget(guesses)
                     if replica is not None:
@@ -368,7 +394,10 @@ class SocketCluster:
                     continue
                 retries = None
                 if not is_filtered:
-                    pace.saw(guess.asked, pulled.next_offset - offset)
+                    got = pulled.next_offset - offset
+                    if not is_scan:
+                        pull_pace.saw(guess.asked, got)
+                    scan_pace.saw(guess.asked if is_scan else 0, got, len(pulled.block))
                 offset = pulled.next_offset
                 yield pulled
         finally:
@@ -377,7 +406,7 @@ class SocketCluster:
     def read(self, queue: Queue, start: int, end: int, *, group: str, **how: object) -> Iterator[Received]:
         """The messages of a range, decoded. ``how`` is what :meth:`blocks` takes."""
         for pulled in self.blocks(queue, start, end, group=group, **how):  # type: ignore[arg-type]
-            for message in decode_received(pulled.block, queue.broker):
+            for message in decode_received(bytes(pulled.block), queue.broker):
                 if message.queue_offset < end:
                     yield message
 

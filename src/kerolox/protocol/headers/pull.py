@@ -33,6 +33,8 @@ class PullRequest(
     proxy_forward_client_id: str | None = None
     broker_name: str | None = None
     logical_queue: bool | None = None
+    # Ours alone, see FRAME.md: who reads a queue through asks for so many bytes, in place of 32 messages.
+    scan_bytes: Int32 | None = None
 
 
 class PullAnswer(Header, frozen=True, kw_only=True):

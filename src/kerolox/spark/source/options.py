@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kerolox.client.calls.pulls import SCAN_BYTES, SCAN_BYTES_MAX, SCAN_COUNT_MAX
 from kerolox.client.calls.readers import FOLLOWER, LEADER
 from kerolox.client.names import check_group, with_namespace
 from kerolox.client.options import ClientOptions
@@ -41,6 +42,14 @@ _OFFSETS: Final = (
     'earliest, latest, group, or {"topic": {"broker": {"0": 23, "1": -2}}} (-2 earliest, -1 latest)'
 )
 _TIMES: Final = '{"topic": TIME} or {"topic": {"broker": {"0": TIME}}}, each as in startingTimestamp'
+
+
+def _scan_size(value: str) -> int:
+    found = 0 if value.strip() == "0" else size(value)
+    if found > SCAN_BYTES_MAX:
+        raise ValueError("out of range")
+    return found
+
 
 SOURCE: Final = OptionTable(
     "the rocketmq source",
@@ -94,7 +103,12 @@ SOURCE: Final = OptionTable(
            "follower: read from followers where there are some, to spare the leader. When the leader is gone "
            "its followers are read in either case", default=LEADER),
     Option("pullBatchSize", number(1, 1 << 20), "a number of messages",
-           "asked for in one pull; brokers give 32 at most unless told otherwise", default=1024),
+           "asked for in one pull; brokers give 32 at most unless told otherwise, and brokers of ours what "
+           "scanBytes says, if this is not given", default=1024),
+    Option("scanBytes", _scan_size, "bytes, or 1m; at most 12m",
+           "asked for in one pull where the broker is one of ours: it gives so much, up to its own limit "
+           "(maxTransferBytesOfScan, 1m), in place of 32 messages. 0: pulls as any consumer's",
+           default=SCAN_BYTES),
     Option("pullsAhead", number(1, 256), "a number", "pulls on their way at once, per task", default=8),
     Option("discoveryIntervalMs", span(1), SPAN, "how often new queues and topics are looked for",
            default=10_000, only="streaming"),
@@ -140,6 +154,8 @@ class Wanted:
     has_own_group: bool  # none was given: each query tells its progress under another
     read_from: str
     pull_count: int
+    scan_bytes: int
+    scan_count: int
     pulls_ahead: int
     discovery_s: float
     idle_wait_s: float
@@ -210,6 +226,8 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
         has_own_group=not values.has("group"),
         read_from=values["readFrom"],
         pull_count=values["pullBatchSize"],
+        scan_bytes=values["scanBytes"],
+        scan_count=values["pullBatchSize"] if values.has("pullBatchSize") else SCAN_COUNT_MAX,
         pulls_ahead=values["pullsAhead"],
         discovery_s=values["discoveryIntervalMs"] / 1000,
         idle_wait_s=values["idleWaitMs"] / 1000,

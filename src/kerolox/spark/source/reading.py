@@ -135,6 +135,8 @@ def _gathered(
         task.end,
         group=wanted.group,
         count=wanted.pull_count,
+        scan_bytes=wanted.scan_bytes,
+        scan_count=wanted.scan_count,
         expression=wanted.expression,
         kind=wanted.expression_kind,
         ahead=wanted.pulls_ahead,
@@ -148,7 +150,7 @@ def _gathered(
             blocks.append(pulled.block)
             size += len(pulled.block)
         if blocks and (pulled is None or size >= BATCH_BYTES):
-            block = b"".join(blocks)
+            block = blocks[0] if len(blocks) == 1 else b"".join(blocks)
             positions = positions_of(block)
             if wanted.expression != ALL:  # a filtered pull does not know where the range ends
                 positions = positions[queue_offsets(block, positions) < task.end]

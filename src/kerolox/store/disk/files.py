@@ -19,9 +19,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import struct
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
@@ -38,6 +39,8 @@ _PARTS_MAX = 1000  # IOV_MAX is 1024 on Linux and macOS
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _O_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 # Old kernels and some file systems refuse the flag; what they refuse it with.
+_GAP_MAX = 8 << 10  # between messages that are read at once: a short gap costs less than another call
+_PLACE = struct.Struct(">qi8x")  # of a message: an entry of a queue, see store/FORMAT.md
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 _turns = threading.Lock()
@@ -70,6 +73,38 @@ def _read_now(fd: int, size: int, offset: int) -> bytes | None:
 
 
 read_now: Final = compiled("read_now", _read_now)
+
+
+def _read_messages(fd: int, entries: bytes, count: int, base: int, may_wait: bool) -> bytes | None:
+    """The messages that the first entries of a queue name, in a file that begins at ``base`` of the log: one
+    behind the other, without what lies between them. None: part of it is cold, and it may not wait; or behind
+    the end of the file."""
+    read = _pread if may_wait else _read_now
+    return collect_messages(entries, count, base, lambda size, offset: read(fd, size, offset))
+
+
+def collect_messages(
+    entries: bytes, count: int, base: int, read: Callable[[int, int], bytes | None]
+) -> bytes | None:
+    """The same by a function that reads so many bytes from a place on, neighbours with small gaps at once."""
+    parts: list[bytes] = []
+    places = list(_PLACE.iter_unpack(entries[: count * _PLACE.size]))
+    number = 0
+    while number < len(places):
+        begin, size = places[number]
+        end, upto = begin + size, number + 1
+        while upto < len(places) and places[upto][0] - end <= _GAP_MAX:
+            end = sum(places[upto])
+            upto += 1
+        data = read(end - begin, begin - base)
+        if data is None or len(data) < end - begin:
+            return None
+        parts += [data[at - begin : at - begin + size] for at, size in places[number:upto]]
+        number = upto
+    return b"".join(parts)
+
+
+read_messages: Final = compiled("read_messages", _read_messages)
 
 
 def _sync_data(fd: int) -> None:
@@ -171,12 +206,6 @@ class File:
             raise disk_error(error, "read", self.path, offset) from error
         return b"".join(parts)
 
-    def pread_hot_parts(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
-        """The bytes between each two places, all read at once with what lies between them; None when cold."""
-        offset = ranges[0][0]
-        data = self.pread_hot(ranges[-1][1] - offset, offset)
-        return None if data is None else [data[a - offset : b - offset] for a, b in ranges]
-
     def pread_hot(self, size: int, offset: int) -> bytes | None:
         """The bytes if all of them are in memory, else None: then ``pread`` in a thread.
 
@@ -191,6 +220,16 @@ class File:
                 self._hot_known = False
                 return self.pread(size, offset)
             raise disk_error(error, "read", self.path, offset) from error
+
+    def read_messages(self, entries: bytes, count: int, base: int, *, may_wait: bool) -> bytes | None:
+        """The messages of entries, back to back; None when they are cold and it may not wait."""
+        try:
+            return read_messages(self._fd, entries, count, base, may_wait or not self._hot_known)
+        except OSError as error:
+            if error.errno in _NO_NOWAIT and self._hot_known and not may_wait:
+                self._hot_known = False
+                return self.read_messages(entries, count, base, may_wait=True)
+            raise disk_error(error, "read", self.path, 0) from error
 
     def sync(self) -> None:
         """Wait until what was written is on the medium. Never try again after a failure."""

@@ -326,18 +326,32 @@ class Segments:
         finally:
             self.open_files.release(segment)
 
-    def read_hot_parts(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
-        """The bytes between each two places in one file, if in memory; None as with :meth:`read_hot`."""
-        offset = ranges[0][0]
-        segment = self._segment_with(offset, ranges[-1][1] - offset)
-        file = self.open_files.acquire_if_open(segment)
-        if file is None:
-            return None
-        start = segment.start
+    def read_messages(
+        self, entries: bytes, count: int, begin: int, end: int, *, may_wait: bool
+    ) -> bytes | None:
+        """The messages that entries of a queue name, which lie between these two places in one file, back to
+        back. None: they are not in memory, and it may not wait for the disk."""
+        cuts = self._cuts
+        segment = self._segment_with(begin, end - begin)
+        if may_wait:
+            try:
+                file = self.open_files.acquire(segment)
+            except SegmentGone:
+                raise self._out_of_range(begin, end - begin) from None
+        else:
+            opened = self.open_files.acquire_if_open(segment)
+            if opened is None:
+                return None
+            file = opened
         try:
-            return file.pread_hot_parts([(low - start, high - start) for low, high in ranges])
+            data = file.read_messages(entries, count, segment.start, may_wait=may_wait)
         finally:
             self.open_files.release(segment)
+        if data is None and may_wait:
+            raise WrongFileSize(segment.path, file.size, self.size)
+        if cuts != self._cuts:
+            self._segment_with(begin, end - begin)  # what was cut off meanwhile may read as zeros
+        return data
 
     def written_ranges(self, segment: Segment, start: int) -> list[tuple[int, int]]:
         """The parts of a file from ``start`` on that were ever written, as offsets. May wait for the disk."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from operator import sub
 from typing import Final, TypedDict, cast
 
 import msgspec
@@ -29,6 +28,13 @@ PULL_BYTES_MIN = 100
 # Records with a little of other queues' between them are still fetched by one read.
 GAP_BYTES_MAX = 16 << 10
 BLOCK_BYTES = 64 << 10  # read at once when every record is looked into
+SCAN_COUNT_MAX = 16_384  # messages, however short they are
+JUDGED_MAX = 1024  # entries of a scan that are looked at one by one
+# What a scan may do on the loop at once: bytes of the log it passes over, messages that lie far from each
+# other, bytes of a part of the log that no start has checked.
+SPAN_MAX = 8 << 20
+READS_MAX = 64
+CHECKED_MAX = 256 << 10
 LOOKED_AT_MAX = 4096  # entries, while filtering, however many messages are asked for
 # Bytes of records times the terms of the condition they were asked: one pull asks no more on the loop.
 FILTER_WORK_MAX = 4 << 20
@@ -83,6 +89,34 @@ class ReadFilters(TypedDict, total=False):
     record_filter: RecordFilter | None
 
 
+class ReadLimits(msgspec.Struct, frozen=True):
+    """The most one read gives of what is in memory, and of what is not: messages, and bytes."""
+
+    count_hot: int
+    bytes_hot: int
+    count_cold: int
+    bytes_cold: int
+    is_scan: bool = False
+
+    @classmethod
+    def of_pulls(cls, options: StoreOptions) -> ReadLimits:
+        """Of what consumers ask for."""
+        return cls(
+            options.batch_count_hot,
+            options.batch_bytes_hot,
+            options.batch_count_cold,
+            options.batch_bytes_cold,
+        )
+
+    @classmethod
+    def of_scans(cls, options: StoreOptions, bytes_wanted: int) -> ReadLimits | None:
+        """Of who reads a queue through; None where such a reader gets what consumers get."""
+        if not options.scan_bytes_max or bytes_wanted <= 0:
+            return None
+        size = min(bytes_wanted, options.scan_bytes_max)
+        return cls(SCAN_COUNT_MAX, size, SCAN_COUNT_MAX, size, is_scan=True)
+
+
 class _Asked(msgspec.Struct):
     """What a read was asked for, and the queue it was asked of."""
 
@@ -92,6 +126,7 @@ class _Asked(msgspec.Struct):
     min_offset: int
     max_offset: int
     may_wait: bool
+    limits: ReadLimits
 
 
 class QueueReader:
@@ -120,8 +155,10 @@ class QueueReader:
         unit_filter: UnitFilter | None = None,
         record_filter: RecordFilter | None = None,
         may_wait: bool = False,
+        limits: ReadLimits | None = None,
     ) -> QueueRead:
-        """The messages from ``offset`` on. Raises :class:`Cold` unless it ``may_wait`` for the disk."""
+        """The messages from ``offset`` on, within the limits: those of pulls unless told otherwise. Raises
+        :class:`Cold` unless it ``may_wait`` for the disk."""
         if queue is None:
             return QueueRead(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset
@@ -134,10 +171,11 @@ class QueueReader:
         if offset > high:
             return QueueRead(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         options = self._options
+        limits = limits or ReadLimits.of_pulls(options)
         count_max = max(count_max, 1)  # the first message is given whatever the limits
         if queue_filter is None and record_filter is None:
             # Clients ask for more than they are given: what is over the limit need not be looked at.
-            wanted = min(count_max, max(options.batch_count_hot, options.batch_count_cold, 1))
+            wanted = min(count_max, max(limits.count_hot, limits.count_cold, 1))
         else:
             wanted = max(options.filter_bytes_max // ENTRY_SIZE, min(count_max, LOOKED_AT_MAX))
         entries = self._entries(queue, offset, wanted, may_wait)
@@ -147,7 +185,7 @@ class QueueReader:
             units = self._units(queue, entries, may_wait)
             queue_filter = _with_units(units, queue_filter, unit_filter)
         bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
-        asked = _Asked(offset, count_max, bytes_max, low, high, may_wait)
+        asked = _Asked(offset, count_max, bytes_max, low, high, may_wait, limits)
         try:
             found = self._collect(asked, entries, queue_filter, record_filter)
         except StoreError:
@@ -188,7 +226,9 @@ class QueueReader:
             at_once = self._scanned(asked, entries, cast(PropertyCondition, record_filter))
         if at_once is not None:
             return at_once
-        options = self._options
+        if queue_filter is None and record_filter in (None, _everything):
+            entries = entries[: JUDGED_MAX * ENTRY_SIZE]
+        limits = asked.limits
         count_max, bytes_max = asked.count_max, asked.bytes_max
         log_end = self._log.progress.confirmed
         hot_from = self.hot_from
@@ -207,8 +247,8 @@ class QueueReader:
             if count and (
                 count >= count_max
                 or size_bytes + size > bytes_max
-                or size_bytes + size > (options.batch_bytes_hot if is_hot else options.batch_bytes_cold)
-                or count >= (options.batch_count_hot if is_hot else options.batch_count_cold)
+                or size_bytes + size > (limits.bytes_hot if is_hot else limits.bytes_cold)
+                or count >= (limits.count_hot if is_hot else limits.count_cold)
             ):
                 break
             if asked_bytes > FILTER_WORK_MAX:
@@ -278,48 +318,48 @@ class QueueReader:
         )
 
     def _plain(self, asked: _Asked, entries: bytes) -> QueueRead | None:
-        """What nearly every pull is: all entries are messages, all are hot, and all may be given.
-
-        None when it is not so: then every entry is judged on its own.
-        """
-        options = self._options
-        run = entry_run(entries)
+        """What nearly every read is: entries that are messages, in one file, which may all be given; as many
+        of them as the limits allow. None when the first is another: then every entry is judged on its own."""
+        log, limits = self._log, asked.limits
+        count_max = min(asked.count_max, limits.count_hot)
+        bytes_max = min(asked.bytes_max, limits.bytes_hot)
+        run = entry_run(entries, count_max, bytes_max, log.segments.size)
         if run is None:
             return None
-        count, size_bytes, first, last, end, step_max = run
-        if (
-            count > asked.count_max
-            or count > options.batch_count_hot
-            or size_bytes > asked.bytes_max
-            or size_bytes > options.batch_bytes_hot
-            or first < self.hot_from
-            or first < self._log.min_offset
-            or not self._same_file(first, end)
+        count, size_bytes, first, last, end, _ = run
+        if size_bytes > bytes_max or first < log.min_offset:
+            return None
+        if not limits.is_scan and (
+            first < self.hot_from or count < min(len(entries) // ENTRY_SIZE, count_max)
         ):
-            return None
-        log, may_wait = self._log, asked.may_wait
-        parts: list[bytes] | None
+            return None  # a pull gets all it may have, also from the next file
+        if limits.is_scan and not asked.may_wait and not self._is_quick(run):
+            raise Cold
+        data: bytes | None
         if end - first == size_bytes:
-            data = log.read(first, size_bytes) if may_wait else log.read_hot(first, size_bytes)
-            parts = None if data is None else [data]
-        elif may_wait or step_max > GAP_BYTES_MAX:
-            return None
+            data = log.read(first, size_bytes) if asked.may_wait else log.read_hot(first, size_bytes)
         else:
-            places = [(at, at + size) for at, size, _ in ENTRY.iter_unpack(entries)]
-            parts = log.segments.read_hot_parts(places)
-        if parts is None:
+            data = log.segments.read_messages(entries, count, first, end, may_wait=asked.may_wait)
+        if data is None:
             raise Cold
         behind = log.progress.confirmed - last
-        return self._ended(asked, ReadStatus.FOUND, count, parts, count, size_bytes, behind)
+        return self._ended(asked, ReadStatus.FOUND, count, [data], count, size_bytes, behind)
+
+    def _is_quick(self, run: EntryRun) -> bool:
+        """Whether others can wait while this is read, though it is in memory."""
+        count, size_bytes, first, _, end, step_max = run
+        span = end - first
+        if first < self.checked_from:  # it is going to be looked at
+            return size_bytes <= CHECKED_MAX
+        return span <= SPAN_MAX and (span == size_bytes or step_max <= GAP_BYTES_MAX or count <= READS_MAX)
 
     def _scanned(self, asked: _Asked, entries: bytes, condition: PropertyCondition) -> QueueRead | None:
         """Messages chosen by their properties, when all entries are messages and hot; else None, as above."""
         if _HOLE in entries:
             return None
-        options = self._options
         log_end = self._log.progress.confirmed
-        count_max = min(asked.count_max, options.batch_count_hot)
-        bytes_max = min(asked.bytes_max, options.batch_bytes_hot)
+        count_max = min(asked.count_max, asked.limits.count_hot)
+        bytes_max = min(asked.bytes_max, asked.limits.bytes_hot)
         floor = max(self.hot_from, self._log.min_offset)
         taken: list[bytes] = []
         number = count = size_bytes = filtered = asked_bytes = 0
@@ -402,16 +442,29 @@ class QueueReader:
 EntryRun = tuple[int, int, int, int, int, int]  # count, bytes, first place, last place, its end, widest step
 
 
-def _entry_run(entries: bytes) -> EntryRun | None:
-    """What entries have in common that name messages one behind the other in the log; None if some do not."""
-    if not entries:
-        return None
-    physicals, sizes, codes = zip(*ENTRY.iter_unpack(entries), strict=True)
-    steps = list(map(sub, physicals[1:], physicals)) or [0]
-    if HOLE_TAGS in codes or physicals[0] < 0 or min(sizes) < 0 or (len(physicals) > 1 and min(steps) <= 0):
-        return None
-    last = physicals[-1]
-    return len(sizes), sum(sizes), physicals[0], last, min(last + sizes[-1], INT64_MAX), max(steps)
+def _entry_run(entries: bytes, count_max: int, bytes_max: int, file_bytes: int) -> EntryRun | None:
+    """The first entries that name messages one behind the other in one file of the log, as many as these
+    limits allow, and one at least. None when the first names none."""
+    count = total = first = last = end = step_max = 0
+    for physical, size, tags_code in ENTRY.iter_unpack(entries):
+        if physical < 0 or size < 0 or tags_code == HOLE_TAGS:
+            break
+        after = min(physical + size, INT64_MAX)
+        if not count:
+            first = physical
+        elif (
+            physical <= last
+            or count >= count_max
+            or total + size > bytes_max
+            or after > min((first // file_bytes + 1) * file_bytes, INT64_MAX)
+        ):
+            break
+        else:
+            step_max = max(step_max, physical - last)
+        last, end = physical, after
+        count += 1
+        total += size
+    return (count, total, first, last, end, step_max) if count else None
 
 
 entry_run: Final = compiled("entry_run", _entry_run)
