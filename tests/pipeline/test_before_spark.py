@@ -139,3 +139,25 @@ def test_audits(refused: Callable[..., str], starts: Callable[..., None], tmp_pa
     assert "--to" in refused("audit", store.root, "--to", file / "report")
     starts("audit", store.root, *to, "--topic", "orders", "--since", "15m")
     assert sorted(os.listdir(tmp_path)) == ["file", "store"]
+
+
+def test_an_iceberg_archive_that_cannot_be(
+    refused: Callable[..., str], broker: BrokerThread, topic: str, tmp_path: Path
+) -> None:
+    to = ("archive", "-t", topic, "-n", broker.nameserver_address)
+    table = ("--iceberg", "lake.messages")
+    assert "an address, or --iceberg NAMESPACE.TABLE" in refused(*to)
+    assert "either --to or --iceberg" in refused(*to, *table, "--to", tmp_path)
+    assert "no --delta" in refused(*to, *table, "--delta")
+    assert "sqlite:///FILE, postgresql://HOST/DB or http" in refused(
+        *to, *table, "--catalog-uri", "mysql://h/d"
+    )
+    assert "either --catalog or --catalog-uri" in refused(
+        *to, *table, "--catalog-uri", "http://h", "--catalog", "c"
+    )
+    assert "~/.pyiceberg.yaml" in refused(*to, *table, "--catalog", "nobody-has-such-a-catalog")
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    assert "NAMESPACE.TABLE" in refused(*to, "--iceberg", "messages", "--catalog-uri", uri)
+    assert "does not open" in refused(*to, *table, "--catalog-uri", "http://127.0.0.1:1")
+    assert "--iceberg NAMESPACE.TABLE with" in refused(*to, "--to", tmp_path, "--warehouse", tmp_path)
+    assert "cannot be made" in refused(*to, *table, "--catalog-uri", uri)  # no warehouse

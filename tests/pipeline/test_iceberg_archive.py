@@ -98,9 +98,17 @@ def test_two_runs_at_once_archive_every_message_once(
 ) -> None:
     send(messages(topic, 50))
     address = broker.nameserver_address
+    two_runs(place, address, topic)
+    assert bodies(place) == once(50)
+    assert archive(place, address, topic).rows == 0
+    assert files_of(place) == named(place)
+
+
+def two_runs(place: CatalogPlace, address: str, topic: str) -> None:
+    """A run has written its files, and another one begins, takes it for killed, and commits."""
 
     def meanwhile(works: Sequence[WriteTask]) -> list[Any]:
-        done = here(works)  # our files are written, and the other run is faster with its commit
+        done = here(works)
         if not seen:
             seen.append(archive(place, address, topic))
         return done
@@ -109,9 +117,6 @@ def test_two_runs_at_once_archive_every_message_once(
     with pytest.raises(OthersCameFirst, match="took this one for killed"):
         archive(place, address, topic, run=meanwhile)
     assert seen[0].rows == 50
-    assert bodies(place) == once(50)
-    assert archive(place, address, topic).rows == 0
-    assert files_of(place) == named(place)
 
 
 def test_a_run_goes_on_behind_what_another_has_archived(

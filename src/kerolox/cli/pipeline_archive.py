@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kerolox.cli.catalog_options import (
+    CatalogName,
+    CatalogOptions,
+    CatalogUri,
+    IcebergName,
+    Warehouse,
+    catalog_place,
+    check_one,
+)
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
-from kerolox.cli.storage_options import StorageFile, StorageOptions, pairs, storage_at
+from kerolox.cli.storage_options import (
+    StorageFile,
+    StorageOptions,
+    pairs,
+    read_storage_options,
+    storage_at,
+)
 from kerolox.cli.times import parse_span
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
-    from kerolox.pipeline.archive.archive import Archive, Summary
+    from kerolox.pipeline.archive.archive import Archive, Destination, Summary
+    from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
     from kerolox.pipeline.lake.storage import Storage
 
 EXAMPLE = (
@@ -34,7 +51,7 @@ def archive(
         list[str], typer.Option("--topic", "-t", help="Topics, with commas or repeated.", metavar="T[,T2]")
     ],
     to: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--to",
             "--out",
@@ -43,11 +60,16 @@ def archive(
             "not there.",
             metavar="ADDRESS",
         ),
-    ],
+    ] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     delta: Annotated[
         bool, typer.Option("--delta", help="A Delta table. Needs: pip install 'kerolox\\[spark,delta]'.")
     ] = False,
+    iceberg: IcebergName = None,
+    catalog: CatalogName = None,
+    catalog_uri: CatalogUri = None,
+    catalog_options: CatalogOptions = None,
+    warehouse: Warehouse = None,
     once: Annotated[
         bool, typer.Option("--once/--follow", help="End with what is there now, or go on with what comes.")
     ] = True,
@@ -92,7 +114,7 @@ def archive(
     conf: Annotated[list[str] | None, typer.Option(help="Settings of Spark.", metavar="NAME=VALUE")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Write topics to Parquet files by topic, date and hour of storing, every message once.
+    """Write topics to Parquet files or a table by topic and hour of storing, every message once.
 
     Runs that were stopped or killed at any point go on where the last commit ended, with the same command:
     nothing is missing, nothing is there twice. spark.read.parquet(DIR) and other readers see committed files
@@ -111,10 +133,20 @@ def archive(
         "group": group,
         **pairs("--option", options),
     }
+    check_one(to, iceberg, catalog, catalog_uri, catalog_options, warehouse)
+    destination: Callable[[], Destination]
+    if iceberg:
+        if delta:
+            raise OptionError("--iceberg", iceberg, "no --delta: a table is of one kind")
+        place = catalog_place(catalog, catalog_uri, catalog_options, warehouse)
+        destination = partial(_iceberg, iceberg, place, read_storage_options(storage_options, storage_file))
+    else:
+        storage = storage_at("--to", to or "", storage_options, storage_file)
+        destination = partial(_folder, storage, delta)
+    to = to or f"{iceberg} in {place.text}"
     summary, stopped = _run(
         source,
-        storage_at("--to", to, storage_options, storage_file),
-        delta,
+        destination,
         chosen,
         None if once else interval_s,
         master,
@@ -125,7 +157,7 @@ def archive(
     rate = summary.rows / summary.seconds if summary.seconds else 0.0
     document = {
         "to": to,
-        "format": "delta" if delta else "parquet",
+        "format": "iceberg" if iceberg else "delta" if delta else "parquet",
         "group": group,
         "messages": summary.rows,
         "bytes": summary.bytes,
@@ -166,8 +198,7 @@ def archive(
 
 def _run(
     source: dict[str, str],
-    to: Storage,
-    delta: bool,
+    to: Callable[[], Destination],
     format: Any,
     interval_s: float | None,
     master: str,
@@ -177,13 +208,11 @@ def _run(
     quiet: bool,
 ) -> tuple[Summary, bool]:
     from kerolox.pipeline.archive.archive import Archive, OnSpark, check_shared
-    from kerolox.pipeline.archive.delta import DeltaArchive
-    from kerolox.pipeline.archive.log import ParquetArchive
     from kerolox.spark import session
     from kerolox.spark.source.options import read_wanted
 
     wanted = read_wanted(source, "batch")  # wrong options are told before Spark starts
-    destination = (DeltaArchive if delta else ParquetArchive)(to)
+    destination = to()
     progress = ArchiveProgress(quiet)
 
     def on_round(summary: Summary, left: int) -> None:
@@ -219,6 +248,19 @@ def _run(
                 interrupts.ignore()
                 session.stop()
         return run.told(), False
+
+
+def _folder(storage: Storage, delta: bool) -> Destination:
+    from kerolox.pipeline.archive.delta import DeltaArchive
+    from kerolox.pipeline.archive.log import ParquetArchive
+
+    return (DeltaArchive if delta else ParquetArchive)(storage)
+
+
+def _iceberg(name: str, place: CatalogPlace, storage_options: dict[str, Any]) -> Destination:
+    from kerolox.pipeline.archive.iceberg import IcebergArchive
+
+    return IcebergArchive(name, place, storage_options=storage_options)
 
 
 # Tasks do their work in Python; the JVM only hands it out. Its thorough compiler costs more than it saves.
