@@ -88,6 +88,7 @@ def test_property_files_keep_every_value() -> None:
 def test_the_session(spark: SparkSession) -> None:
     assert spark.sql("SELECT sum(id), current_timezone() FROM range(10)").collect() == [(45, "UTC")]
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == str(4 << 20)
     assert "PYSPARK_GATEWAY_PORT" not in os.environ
 
 

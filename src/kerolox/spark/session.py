@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ARROW_BYTES = 4 << 20
+
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?$")
 _jvm: SparkJvm | None = None
 _shipment: Shipment | None = None
@@ -61,6 +63,9 @@ def settings(master: str, *, memory: str = "1g", ui: bool = False) -> dict[str, 
         "spark.sql.session.timeZone": "UTC",  # columns of times are; nobody wants two answers
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
+        # What Spark hands to Python at once: 64 MiB if left alone. Rows of 16 KiB then cost the JVM three
+        # times as much, because all that memory is new each time.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BYTES),
     }
     cores = local_cores(master)
     if cores is None:
