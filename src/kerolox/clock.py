@@ -6,7 +6,6 @@ everywhere but in tests; :class:`kerolox.testing.clock.ManualClock` stands still
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -31,6 +30,8 @@ class Clock:
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
         """Call back on the running event loop after ``delay_s`` seconds."""
+        import asyncio  # here: who has no event loop asks the time too, and need not load it
+
         return asyncio.get_running_loop().call_later(delay_s, callback)
 
     def beat(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
@@ -42,6 +43,8 @@ class Clock:
         return self.call_later(delay_s, callback)
 
     async def sleep(self, delay_s: float) -> None:
+        import asyncio
+
         await asyncio.sleep(delay_s)
 
 

@@ -11,15 +11,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import ssl
 import threading
 import time
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.net.self_signed import self_signed
+
+if TYPE_CHECKING:
+    import ssl  # loaded when it is needed: most processes speak plainly
 
 log = logging.getLogger(__name__)
 
@@ -199,6 +202,8 @@ def _stamps(*paths: str | None) -> Stamps:
 
 def server_context(options: ServerTls) -> ssl.SSLContext:
     """A context for listeners. Reads files: not on the event loop."""
+    import ssl
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_chain(context, options.certificate, options.key, options.key_password, "tls.server")
     if options.client_ca:
@@ -221,6 +226,8 @@ def _check_client_auth(options: ServerTls) -> None:
 
 def client_context(options: ClientTls) -> ssl.SSLContext:
     """A context for outgoing connections. Reads files: not on the event loop."""
+    import ssl
+
     context = ssl.create_default_context()
     context.check_hostname = options.verify and options.check_host
     context.verify_mode = ssl.CERT_REQUIRED if options.verify else ssl.CERT_NONE
@@ -258,5 +265,5 @@ def _load_chain(
 def _load_authorities(context: ssl.SSLContext, path: str, option: str) -> None:
     try:
         context.load_verify_locations(path)
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:  # errors of TLS are of this kind too
         raise OptionError(option, path, f"a PEM file of certificate authorities ({error})") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import socket
-import ssl
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -28,7 +27,7 @@ RECEIVE_BYTES = 1 << 18
 LONG_BYTES = 1 << 17
 PIECE_BYTES = 1 << 14
 
-_WAIT = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WAIT: tuple[type[OSError], ...] = (BlockingIOError, InterruptedError)
 
 
 class Line:
@@ -50,12 +49,11 @@ class Line:
         try:
             plain = socket.create_connection((host.strip("[]"), int(port)), options.connect_timeout_s)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = (
-                plain
-                if options.tls is None
-                else client_context(options.tls).wrap_socket(plain, server_hostname=host.strip("[]"))
-            )
-        except (OSError, ssl.SSLError, ValueError) as error:
+            self._socket = plain
+            if options.tls is not None:
+                context = client_context(options.tls)
+                self._socket = context.wrap_socket(plain, server_hostname=host.strip("[]"))
+        except (OSError, ValueError) as error:  # errors of TLS are of the first kind
             raise ConnectFailed(address, error) from error
 
     def send(self, code: int, header: Header | None = None, body: bytes = b"") -> int:
@@ -194,6 +192,11 @@ class SendLine(Line):
     def __init__(self, address: str, options: ClientOptions) -> None:
         super().__init__(address, options)
         self._socket.setblocking(False)
+        self._wait, self._is_plain = _WAIT, options.tls is None
+        if options.tls is not None:
+            import ssl
+
+            self._wait = (*_WAIT, ssl.SSLWantReadError, ssl.SSLWantWriteError)
         self._signer = frame_signer(options)
         self._uses_templates = self._signer is not None or goes_plain(options)
         self.waiting: dict[int, Sending] = {}
@@ -231,7 +234,7 @@ class SendLine(Line):
             sending, data = out[0]
             try:
                 count = self._socket.send(data)
-            except _WAIT:
+            except self._wait:
                 return
             except OSError as error:
                 raise ConnectionLost(self.address, error) from error
@@ -246,7 +249,7 @@ class SendLine(Line):
         while True:
             try:
                 data = self._socket.recv(RECEIVE_BYTES)
-            except _WAIT:
+            except self._wait:
                 return
             except OSError as error:
                 raise ConnectionLost(self.address, error) from error
@@ -259,7 +262,7 @@ class SendLine(Line):
                     yield self.waiting.pop(answer.opaque), answer
             if self._splitter.error is not None:
                 raise self._splitter.error
-            if len(data) < RECEIVE_BYTES and not isinstance(self._socket, ssl.SSLSocket):
+            if len(data) < RECEIVE_BYTES and self._is_plain:
                 return
 
     def overdue(self, now_s: float) -> list[Sending]:

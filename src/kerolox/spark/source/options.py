@@ -13,8 +13,6 @@ from kerolox.client.names import check_group, with_namespace
 from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import InvalidRequest, OptionError
-from kerolox.protocol.filters.lexer import FilterError
-from kerolox.protocol.filters.sql import compile_filter
 from kerolox.protocol.subscription import SQL92, TAG, subscription
 from kerolox.spark.offsets import QueueOffsets, in_namespace, read_offsets
 from kerolox.spark.option_table import (
@@ -184,6 +182,9 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
     except re.error as error:
         raise OptionError("topicPattern", pattern, f"a regular expression of Python ({error})") from None
     if values["sql92"]:
+        from kerolox.protocol.filters.lexer import FilterError  # few queries have a condition
+        from kerolox.protocol.filters.sql import compile_filter
+
         try:
             compile_filter(values["sql92"])
         except FilterError as error:

@@ -6,12 +6,11 @@ import atexit
 import logging
 import os
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import MapType, StructType
 
 from kerolox.client.errors import FollowerLacks
@@ -23,10 +22,14 @@ from kerolox.errors import OptionError
 from kerolox.protocol.subscription import ALL
 from kerolox.spark.columns import COLUMNS, SPARK_TYPES, arrow_schema
 from kerolox.spark.offsets import queue_text
-from kerolox.spark.records import Positions, decode, positions_of
 from kerolox.spark.source.options import Wanted
 from kerolox.spark.source.queues import DataLoss
 from kerolox.spark.source.ranges import Range
+
+if TYPE_CHECKING:
+    # The process that knows the offsets of a streaming query starts with the query, and reads nothing: what
+    # reading takes is loaded by who reads.
+    from kerolox.spark.records import Positions
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +85,8 @@ def chosen_columns(schema: StructType) -> pa.Schema:
 
 def read_range(wanted: Wanted, columns: pa.Schema, task: Range) -> Iterator[pa.RecordBatch]:
     """The messages of a range, in pieces of about as many rows as asked for."""
+    from kerolox.spark.records import decode
+
     cluster = cluster_of(wanted)
     queue = task.queue
     needed = columns
@@ -109,6 +114,8 @@ def _tagged(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
     """Those with one of the tags; another tag may have the same hash."""
     if not tags:
         return batch
+    import pyarrow.compute as pc  # see below
+
     return batch.filter(pc.is_in(batch.column("tags"), pa.array(sorted(tags), pa.string())))
 
 
@@ -126,6 +133,8 @@ def _gathered(
     cluster: SocketCluster, wanted: Wanted, task: Range, start: int
 ) -> Iterator[tuple[bytes, Positions]]:
     """Several pulls in one piece: columns are made for thousands of rows at once, or they cost too much."""
+    from kerolox.spark.records import positions_of
+
     blocks: list[bytes] = []
     size = 0
     gone: OffsetGone | None = None
@@ -170,6 +179,8 @@ def queue_offsets(block: bytes, positions: Positions) -> Positions:
 
 def mean_size(cluster: SocketCluster, wanted: Wanted, queue: Queue, start: int) -> float | None:
     """Bytes of a message in a queue, by those of one pull from this offset on."""
+    from kerolox.spark.records import positions_of
+
     try:
         for pulled in cluster.blocks(queue, start, start + SAMPLE, group=wanted.group, count=SAMPLE, ahead=1):
             if pulled.block:
