@@ -237,7 +237,14 @@ class Bench:
             for side, (stream, pid) in sides.items():
                 self._gc()
                 broker_cpu_s = partial(machine.cpu_s, pid)
-                done = run_steadily(side, rows, stream, ours.new_folder(), seconds, self._cpu_s, broker_cpu_s)
+                try:
+                    done = run_steadily(
+                        side, rows, stream, ours.new_folder(), seconds, self._cpu_s, broker_cpu_s
+                    )
+                except Exception as error:
+                    self.notes.append(f"batches of {rows:,}, {side} failed: {error}")
+                    print(self.notes[-1], flush=True)
+                    continue
                 self.steady.append(done)
                 print(
                     f"batches of {rows:,}: {side}: {done.count}, {done.spark_cpu_s * 1000 / done.count:.0f} "

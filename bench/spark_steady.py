@@ -60,11 +60,12 @@ def run_steadily(
         _pass(query, seconds)
         took_s = time.monotonic() - began_s
         spark_s, broker_s = cpu_s() - spark_s, broker_cpu_s() - broker_s
-        seen = [each for each in query.recentProgress if each.batchId > began and each.numInputRows == rows]
+        # Kafka's connector shares them out over partitions, and rounds.
+        seen = [each for each in query.recentProgress if each.batchId > began and each.numInputRows > 0]
     finally:
         query.stop()
     if rows and not seen:
-        raise RuntimeError(f"{side}: no batch of {rows} rows in {took_s:.0f} s")
+        raise RuntimeError(f"{side}: no batch in {took_s:.0f} s")
     durations = [float(each.durationMs["triggerExecution"]) for each in seen] if rows else []
     return Steady(side, rows, len(durations), took_s, spark_s, broker_s, durations)
 
