@@ -73,7 +73,7 @@ def kill_at(step: str) -> None:
         SocketCluster.commit_all = die  # type: ignore[method-assign]
     elif step == "in a sweep":  # the fence is there, the files still are
         Storage.delete = die  # type: ignore[method-assign]
-        IcebergArchive._named = die  # type: ignore[method-assign]
+        IcebergArchive.named = die  # type: ignore[method-assign]
     elif step == "before the join":
         _when(SqlCatalog, RestCatalog, lambda marked: "kerolox.joined" in marked, die, before=True)
     elif step == "behind the join":

@@ -83,6 +83,5 @@ def assert_nothing_left(place: CatalogPlace) -> None:
 
     made.open(Format())
     there = {file.path for file in made.storage.files() if not file.path.startswith(OWN_FOLDER)}
-    assert there == made._named()
+    assert there == made.named()
     made.close()
-    assert made.storage.files(OWN_FOLDER) == []

@@ -36,7 +36,7 @@ from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Swept
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace, IcebergError
 from kerolox.pipeline.lake.iceberg_storage import catalog_options, table_storage
 from kerolox.pipeline.lake.iceberg_table import CommitUnknown, IcebergTable, Marks, TableFile
-from kerolox.pipeline.lake.storage import Storage
+from kerolox.pipeline.lake.storage import Storage, StoredFile
 from kerolox.spark.columns import COLUMNS, arrow_schema
 from kerolox.spark.offsets import QueueOffsets, from_tree, queue_text, to_tree
 
@@ -47,6 +47,7 @@ OFFSETS: Final = "archive.offsets"  # marks
 SWEEPS: Final = "archive.sweeps"
 NOTES: Final = f"{OWN_FOLDER}/running"
 FILES: Final = "kerolox-"  # a folder for each run, below the table's data
+LINGER_MS: Final = 600_000  # longer than tasks of a killed run live
 BY_TIME: Final = {"hour": True, "day": False, "month": False, "year": False}  # whether files are of an hour
 
 
@@ -168,17 +169,34 @@ class IcebergArchive:
     def _sweep(self) -> None:
         """Remove what other runs wrote and no snapshot names, once none of them can commit it any more."""
         runs = [path.rsplit("/", 1)[-1] for path, _ in self.storage.files(NOTES)]
-        left = {run: self.storage.files(f"{FILES}{run}") for run in runs if run != self.run}
-        if any(left.values()):
+        left = [file for run in runs if run != self.run for file in self.storage.files(f"{FILES}{run}")]
+        if left and self._strays(left):
             self.table.append((), lambda: {SWEEPS: str(self._count_sweeps() + 1)})
-            named = self._named()
-            for files in left.values():
-                gone = [file for file in files if file.path not in named]
-                self.storage.delete(file.path for file in gone)
-                self.swept += Swept(len(gone), sum(file.bytes for file in gone))
-        self.storage.delete(f"{NOTES}/{run}" for run in left)
+            gone = self._strays(left)
+            self.storage.delete(file.path for file in gone)
+            self.swept = Swept(len(gone), sum(file.bytes for file in gone))
+        now_ms = self._clock.wall_ms()
+        for run in runs:
+            if run != self.run:
+                self._forget(run, now_ms)
 
-    def _named(self) -> set[str]:
+    def _strays(self, files: Sequence[StoredFile]) -> list[StoredFile]:
+        named = self.named()
+        return [file for file in files if file.path not in named]
+
+    def _forget(self, run: str, now_ms: int) -> None:
+        """Remove the note of a run that was swept; not at once: a task of it may live, and write a file."""
+        note = f"{NOTES}/{run}"
+        try:
+            swept_ms = json.loads(self.storage.read(note)).get("sweptMs")
+        except FileNotFoundError:
+            return
+        if swept_ms is None:
+            self.storage.put(note, json.dumps({"sweptMs": now_ms}).encode())
+        elif now_ms - swept_ms > LINGER_MS:
+            self.storage.delete([note])
+
+    def named(self) -> set[str]:
         """The files below the table's data that any snapshot names."""
         below = self.table.data_folder.rstrip("/") + "/"
         return {path.removeprefix(below) for path in self.table.data_files() if path.startswith(below)}
