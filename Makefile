@@ -86,9 +86,11 @@ crash: $(STAMP)
 	KEROLOX_REQUIRE_PEERS=1 KEROLOX_KILLS=$(or $(KILLS),50) KEROLOX_CRASH_RESULT=docs/results/crash-broker.json \
 	    $(BIN)/python -m pytest -q -m long -k "nothing_acknowledged and ours" tests/peers/scenarios/test_crashes.py
 
-# A streaming query with its executors, driver, broker and name server killed at random, at each guarantee.
+# A streaming query with its executors, driver, broker and name server killed at random, at each guarantee; then
+# archives to S3 and to Iceberg, with the command, its JVM and its workers killed while a producer sends.
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),30) --out docs/results/chaos-spark.json $(ARGS)
+	$(BIN)/python -m tests.chaos.archives --kills $(or $(KILLS),30) --out docs/results/chaos-archive.json
 
 # A leader and its follower in networks of their own, whose wires, processes and disks fail while our client and
 # Apache's send; a checker decides. Needs root and iproute2.
