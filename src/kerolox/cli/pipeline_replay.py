@@ -10,7 +10,7 @@ import typer
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, split_addresses
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
 from kerolox.cli.pipeline_archive import _with_retries
-from kerolox.cli.storage_options import pairs
+from kerolox.cli.storage_options import StorageFile, StorageOptions, pairs, read_storage_options
 from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
 
@@ -26,7 +26,11 @@ EXAMPLE = (
 @one_line_errors
 def replay(
     source: Annotated[
-        str, typer.Argument(help="An archive, a Delta table, or the store directory of a broker.")
+        str,
+        typer.Argument(
+            help="An archive or a Delta table, in a folder or at an address such as s3://BUCKET/FOLDER; or "
+            "the store directory of a broker."
+        ),
     ],
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     to_topic: Annotated[
@@ -52,6 +56,8 @@ def replay(
     state: Annotated[
         Path | None, typer.Option(help="Where replays are written down (~/.local/state/kerolox/replays).")
     ] = None,
+    storage_options: StorageOptions = None,
+    storage_file: StorageFile = None,
     master: Annotated[
         str, typer.Option(help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://URL.")
     ] = "local[*]",
@@ -89,6 +95,7 @@ def replay(
         "state": state or default_state(),
         "rate": work.parse_rate(rate),
         "dry_run": dry_run,
+        "storage_options": read_storage_options(storage_options, storage_file),
     }
     result = _run(source, nameserver, choice, master, pairs("--conf", conf), how, quiet=json)
     document = {

@@ -218,6 +218,7 @@ def test_files_are_published_before_the_next_commit(s3: S3Server, monkeypatch: p
     assert data_files(storage) == {file.path for file in first + second} == named(storage, "parquet")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_small_files_are_joined(
     kind: str, s3: S3Server, broker: BrokerThread, topic: str, send: Send, monkeypatch: pytest.MonkeyPatch

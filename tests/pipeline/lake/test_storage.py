@@ -117,6 +117,12 @@ def test_it_travels(storage: Storage) -> None:
     assert pickle.loads(pickle.dumps(storage)).read("a") == b"1"
 
 
+AWAY = {
+    "key": KEY, "secret": SECRET, "endpoint_url": "http://127.0.0.1:1",
+    "config_kwargs": {"retries": {"max_attempts": 1}},
+}  # fmt: skip
+
+
 @pytest.fixture
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver does not try again for seconds."""
@@ -127,7 +133,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_secrets_are_not_told(s3: S3Server) -> None:
     storage = s3.storage()
     assert SECRET not in f"{storage!r} {storage}"
-    wrong = RemoteStore("s3://no-such-bucket-here/a", {**s3.options, "endpoint_url": f"http://{SECRET}:1/"})
+    wrong = RemoteStore("s3://no-such-bucket-here/a", {**AWAY, "endpoint_url": f"http://{SECRET}:1/"})
     with pytest.raises(StorageError) as raised:
         wrong.put("a", b"1")
     assert SECRET not in str(raised.value)
@@ -138,7 +144,7 @@ def test_secrets_are_not_told(s3: S3Server) -> None:
 
 @pytest.mark.usefixtures("_at_once")
 def test_a_server_that_is_away_is_worth_another_try() -> None:
-    storage = RemoteStore("s3://bucket/a", {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:1"})
+    storage = RemoteStore("s3://bucket/a", AWAY)
     with pytest.raises(StorageError, match="s3://bucket/a/x could not be read") as raised:
         storage.read("x")
     assert raised.value.retriable

@@ -12,7 +12,7 @@ queue below the offsets already sent are not noticed.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +77,7 @@ def replay(
     state: Path,
     rate: float = 0.0,
     dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
     on_plan: Callable[[ReplayPlan], object] = lambda plan: None,
     on_progress: Callable[[int], object] = lambda done: None,
     clock: Clock = SYSTEM_CLOCK,
@@ -88,29 +89,28 @@ def replay(
     options = cluster if isinstance(cluster, ClientOptions) else ClientOptions(cluster)
     id = id or new_id(clock.wall_ms())
     where = str(Path(source).resolve()) if "://" not in source else source
-    found = find_source(source)
+    found = find_source(source, storage_options)
     check_topics(found, choice)
-    table = found.table(spark, choice)
     if dry_run:
-        messages = chosen(table, choice)
+        places = chosen(found.table(spark, choice, places_only=True), choice)
         with SocketCluster(options, read_from=LEADER_ALONE) as plain:
-            plan = make_plan(id, where, choice, messages, plain, clock.wall_ms())
+            plan = make_plan(id, where, choice, places, plain, clock.wall_ms())
         on_plan(plan)
         return _told(plan, {}, dry_run=True)
     with PlanFile(state, id) as file:
         plan_before = file.read()
         if plan_before is None:
-            messages = chosen(table, choice)
+            places = chosen(found.table(spark, choice, places_only=True), choice)
             with SocketCluster(options, read_from=LEADER_ALONE) as plain:
-                plan = make_plan(id, where, choice, messages, plain, clock.wall_ms())
+                plan = make_plan(id, where, choice, places, plain, clock.wall_ms())
             file.write(plan)
         else:
             plan = plan_before
             check_same(plan, where, choice)
-            messages = chosen(table, plan.choice)
         on_plan(plan)
         if plan.finished_ms is not None:
             return _told(plan, {}, before=plan.count)
+        messages = chosen(found.table(spark, plan.choice), plan.choice)
         rows = send(
             spark,
             messages,
@@ -135,13 +135,14 @@ def check(
     id: str,
     state: Path,
     dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
     **_: object,
 ) -> None:
     """Check the request as far as that needs no Spark, which takes seconds to start.
 
     A condition of ``where`` is not checked here: only Spark knows SQL.
     """
-    found = find_source(source)
+    found = find_source(source, storage_options)
     check_topics(found, choice)
     if not dry_run:
         with PlanFile(state, id) as file:

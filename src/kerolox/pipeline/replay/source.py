@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from posixpath import basename
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
 from kerolox.errors import OptionError
 from kerolox.pipeline.archive.folders import PROPERTY
-from kerolox.pipeline.archive.log import Head, ParquetArchive
-from kerolox.pipeline.archive.staging import OWN_FOLDER
+from kerolox.pipeline.archive.log import HEAD, Head, ParquetArchive, read_head
 from kerolox.pipeline.audit.plan import known_topics, plan_stores
+from kerolox.pipeline.lake.delta_options import delta_options
+from kerolox.pipeline.lake.local_folder import LocalFolder
+from kerolox.pipeline.lake.storage import Storage, open_storage
+from kerolox.pipeline.replay.lake_files import FolderValues, LakeFiles, columns_of, folder_values
 from kerolox.pipeline.replay.plan import ReplayChoice, ReplayError
 from kerolox.spark.columns import COLUMNS, SPARK_TYPES, arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+KINDS = "an archive, a Delta table or a store directory"
+PLACES = ("topic", "broker", "queue_id", "queue_offset", "store_timestamp", "tags", "keys")
 NEEDED = ("topic", "queue_id", "queue_offset", "body")
 
 
 class ReplaySource(msgspec.Struct, frozen=True):
-    """What lies at a path: an archive, a Delta table or a store. Found out without Spark."""
+    """What lies at an address: an archive, a Delta table or a store. Found out without Spark."""
 
     path: str
     kind: str  # store, files, or any: whatever Spark makes of it
@@ -31,52 +38,109 @@ class ReplaySource(msgspec.Struct, frozen=True):
     folders: tuple[str, ...] = ()  # those of the columns that folders tell
     properties: str = "map"
     topics: frozenset[str] | None = None  # None: not known
+    lake: LakeFiles | None = None  # of an address that Spark does not read by itself
 
-    def table(self, spark: SparkSession, choice: ReplayChoice) -> DataFrame:
-        """The messages, as a table."""
+    def table(self, spark: SparkSession, choice: ReplayChoice, *, places_only: bool = False) -> DataFrame:
+        """The messages, as a table. ``places_only``: where they lie, and what they are chosen by."""
+        if self.lake is not None:
+            # A condition may name any column.
+            return (self.lake.only(PLACES) if places_only and not choice.where else self.lake).table(spark)
         if self.kind == "store":
             store = spark.read.format("rocketmq-store")
             if choice.topics:
                 store = store.option("topic", ",".join(choice.topics))
             return store.load(self.path)
-        if self.kind == "files":
-            return _read_parquet(spark, self)
-        return spark.read.parquet(self.path)
+        table = _read_parquet(spark, self) if self.kind == "files" else spark.read.parquet(self.path)
+        check_columns(table.columns)
+        return table
 
 
-def find_source(source: str) -> ReplaySource:
+def find_source(source: str, options: Mapping[str, Any] | None = None) -> ReplaySource:
     """An archive, a Delta table or a store directory. Refuses what is none of them, or empty."""
-    path = Path(source)
+    storage = open_storage(source, options)
+    if not isinstance(storage, LocalFolder):
+        return _find_remote(storage)
+    path, source = storage.root, str(storage.root)
     if (path / "commitlog").is_dir():
         (store,) = plan_stores([path])
         return ReplaySource(source, "store", topics=known_topics([store]))
     if (path / "_delta_log").is_dir():
-        try:
-            from deltalake import DeltaTable
-        except ImportError:
-            raise ReplayError(f"{source} is a Delta table: pip install 'kerolox[delta]'") from None
-        table = DeltaTable(source)
+        table = _delta_table(storage)
         fields = table.schema().fields
         properties = next((field.type for field in fields if field.name == "properties"), None)
         text = "string" if str(getattr(properties, "type", "")) == "string" else "map"
         files, names = tuple(table.file_uris()), tuple(field.name for field in fields)
         folders = tuple(table.metadata().partition_columns)
         return _filled(ReplaySource(source, "files", files, names, folders, text))
-    if (path / OWN_FOLDER / "archive.json").is_file():
-        head = msgspec.json.decode((path / OWN_FOLDER / "archive.json").read_bytes(), type=Head)
-        written = ParquetArchive(path).files()
+    if storage.exists(HEAD):
+        head = read_head(storage)
+        written = ParquetArchive(storage).files()
         topics = frozenset(file.topic for file in written.values())
         files = tuple(str(path / file) for file in written)
-        folders = tuple(each.removeprefix(PROPERTY) for each in head.partitions)
         names = tuple(head.columns)
-        return _filled(ReplaySource(source, "files", files, names, folders, head.properties, topics))
-    if "://" not in source and not path.exists():
+        return _filled(ReplaySource(source, "files", files, names, _folders(head), head.properties, topics))
+    if not path.exists():
         raise OptionError("SOURCE", source, "an archive, a Delta table or a store directory")
     if path.is_dir() and not any(path.rglob("*.parquet")):
-        raise OptionError(
-            "SOURCE", source, "an archive, a Delta table or a store directory; this folder has no such files"
-        )
+        raise OptionError("SOURCE", source, f"{KINDS}; this folder has no such files")
     return ReplaySource(source, "any")
+
+
+def _find_remote(storage: Storage) -> ReplaySource:
+    """The same at an address that Spark cannot read by itself: its tasks read with Arrow."""
+    topics: frozenset[str] | None = None
+    if storage.files("_delta_log"):
+        files, folders = _delta_files(storage)
+    elif storage.exists(HEAD):
+        head = read_head(storage)
+        written = ParquetArchive(storage).files()
+        topics = frozenset(file.topic for file in written.values())
+        files, folders = [(path, folder_values(path)) for path in written], _folders(head)
+    elif storage.files("commitlog"):
+        raise OptionError("SOURCE", storage.address, "a store on disk: fetch it first, or mount it")
+    else:
+        listed = [file.path for file in storage.files() if _is_data(file.path)]
+        files = [(path, folder_values(path)) for path in listed]
+        folders = tuple(dict.fromkeys(name for _, told in files for name in told))
+        if not files:
+            raise OptionError("SOURCE", storage.address, f"{KINDS}; there are no such files")
+    found = ReplaySource(storage.address, "files", tuple(path for path, _ in files), topics=topics)
+    _filled(found)
+    lake = LakeFiles(storage, files, columns_of(storage, files[0][0]), folders)
+    check_columns(lake.schema.names)
+    return msgspec.structs.replace(found, lake=lake)
+
+
+def _delta_table(storage: Storage) -> Any:
+    try:
+        from deltalake import DeltaTable
+    except ImportError:
+        raise ReplayError(f"{storage} is a Delta table: pip install 'kerolox[delta]'") from None
+    from kerolox.pipeline.archive.delta import delta_errors
+
+    with delta_errors(storage):
+        return DeltaTable(storage.address, storage_options=delta_options(storage))
+
+
+def _delta_files(storage: Storage) -> tuple[list[tuple[str, FolderValues]], tuple[str, ...]]:
+    """The files of a table with what it says of each: paths of other writers need not tell it."""
+    table = _delta_table(storage)
+    folders = tuple(table.metadata().partition_columns)
+    told: dict[str, FolderValues] = {}
+    for action in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        values = {name: action.get(f"partition.{name}") for name in folders}
+        told[basename(action["path"])] = {n: None if v is None else str(v) for n, v in values.items()}
+    paths = [str(uri).removeprefix(f"{storage.address}/") for uri in table.file_uris()]
+    return [(path, told[basename(path)]) for path in paths], folders
+
+
+def _folders(head: Head) -> tuple[str, ...]:
+    return tuple(each.removeprefix(PROPERTY) for each in head.partitions)
+
+
+def _is_data(path: str) -> bool:
+    """Whether a reader takes a file for one of the table: hidden ones are not."""
+    return path.endswith(".parquet") and not any(part[0] in "_." for part in path.split("/"))
 
 
 def _filled(found: ReplaySource) -> ReplaySource:
@@ -111,14 +175,18 @@ def _read_parquet(spark: SparkSession, found: ReplaySource) -> DataFrame:
     return reader.parquet(*found.files)
 
 
+def check_columns(columns: Sequence[str]) -> None:
+    """Refuse a table that does not hold messages."""
+    missing = [name for name in NEEDED if name not in columns]
+    if missing:
+        raise ReplayError(f"the source has no column {', '.join(missing)}: {', '.join(columns)}")
+
+
 def chosen(table: DataFrame, choice: ReplayChoice) -> DataFrame:
     """The rows that are wanted."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as f
 
-    missing = [name for name in NEEDED if name not in table.columns]
-    if missing:
-        raise ReplayError(f"the source has no column {', '.join(missing)}: {', '.join(table.columns)}")
     if "broker" not in table.columns:
         table = table.withColumn("broker", f.lit(""))
     wanted: list[Column] = []
