@@ -104,7 +104,7 @@ ROOMS = {
         "store",
         "datasource session",
     ),
-    "pipeline": ("charts page_style copy_properties", "lake", "archive", "audit", "replay"),
+    "pipeline": ("charts page_style copy_properties", "lake", "archive", "audit", "replay", "flows"),
 }
 # protocol and front do no I/O.
 NO_IO = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kerolox.cli import pipeline_archive, pipeline_audit, pipeline_replay
+from kerolox.cli import pipeline_archive, pipeline_audit, pipeline_replay, pipeline_run
 
 _HELP = "Topics and files on Spark. Needs: pip install 'kerolox\\[spark]'."
 
@@ -23,3 +23,5 @@ def pipeline() -> None:
 app.command("archive", epilog=pipeline_archive.EXAMPLE)(pipeline_archive.archive)
 app.command("audit", epilog=pipeline_audit.EXAMPLE)(pipeline_audit.audit)
 app.command("replay", epilog=pipeline_replay.EXAMPLE)(pipeline_replay.replay)
+app.command("run", epilog=pipeline_run.RUN_EXAMPLE)(pipeline_run.run)
+app.command("check", epilog=pipeline_run.CHECK_EXAMPLE)(pipeline_run.check)

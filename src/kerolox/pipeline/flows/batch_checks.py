@@ -1,0 +1,145 @@
+"""Checks of the rows that a sink is about to write, and the rows they set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from kerolox.errors import KeroloxError
+from kerolox.pipeline.flows.definition import Check
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+REASON: Final = "_kerolox_reason"
+_DOUBLE: Final = "_kerolox_double"
+
+
+class CheckFailed(KeroloxError):
+    """A batch does not pass a check whose failure ends the flow, or the run."""
+
+    def __init__(self, outcome: Outcome, batch: int) -> None:
+        self.outcome = outcome
+        self.ends_run = outcome.then == "fail"
+        super().__init__(
+            f"check {outcome.name} failed in batch {batch}: {outcome.text}. The batch was not written. "
+            "Correct the data or the check, and run again: it goes on with this batch"
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one check found in one batch."""
+
+    name: str
+    then: str
+    held: bool
+    rows: int = 0  # that failed it
+    text: str = ""
+
+
+def look(batch: DataFrame, checks: Mapping[str, Check]) -> tuple[int, list[Outcome]]:
+    """How many rows there are, and what each check says of them: one pass, and one for each ``unique``."""
+    from pyspark.sql import functions as f
+
+    wanted: list[Column] = [f.count(f.lit(1)).alias("rows")]
+    for number, check in enumerate(checks.values()):
+        figure = _figure(check)
+        if figure is not None:
+            wanted.append(figure.alias(f"c{number}"))
+    found = batch.agg(*wanted).collect()[0].asDict()
+    rows = int(found["rows"])
+    outcomes = []
+    for number, (name, check) in enumerate(checks.items()):
+        value = _doubles(batch, check) if check.unique else found.get(f"c{number}")
+        outcomes.append(_outcome(name, check, value, rows))
+    return rows, outcomes
+
+
+def _figure(check: Check) -> Column | None:
+    """What is added up over the batch for a check."""
+    from pyspark.sql import functions as f
+
+    if check.not_null or check.where:
+        return f.count(f.when(is_bad(check), 1))
+    if check.fresh is not None:
+        return f.max(f.col(check.fresh.column).cast("timestamp")).cast("double")
+    return f.expr(check.total) if check.total else None
+
+
+def is_bad(check: Check) -> Column:
+    """True of rows that fail a check of rows."""
+    from pyspark.sql import functions as f
+
+    if check.where:  # neither true nor false is not true
+        return ~f.coalesce(f.expr(check.where).cast("boolean"), f.lit(False))
+    bad = f.lit(False)
+    for column in check.not_null:
+        bad = bad | f.col(column).isNull()
+    return bad
+
+
+def _doubles(batch: DataFrame, check: Check) -> int:
+    """How many rows are there more than once."""
+    from pyspark.sql import functions as f
+
+    counts = batch.groupBy(*check.unique).count().where("count > 1")
+    return int(counts.agg(f.coalesce(f.sum("count"), f.lit(0))).collect()[0][0])
+
+
+def _outcome(name: str, check: Check, value: Any, rows: int) -> Outcome:
+    def outcome(held: bool, text: str = "", bad: int = 0) -> Outcome:
+        return Outcome(name, check.then, held, bad, text)
+
+    if check.rows is not None:
+        low, high = check.rows.min, check.rows.max
+        if rows < low:
+            return outcome(False, f"{rows:,} rows, at least {low:,} are wanted")
+        if high is not None and rows > high:
+            return outcome(False, f"{rows:,} rows, at most {high:,} are wanted")
+        return outcome(True)
+    if check.total:
+        if value is None and not rows:
+            return outcome(True)
+        return outcome(bool(value), f"{check.total} is {str(value).lower()} of the {rows:,} rows")
+    if check.fresh is not None:
+        if value is None:
+            return outcome(not rows, f"{check.fresh.column} is null in all {rows:,} rows")
+        age_s = datetime.now(UTC).timestamp() - float(value)
+        newest = datetime.fromtimestamp(float(value), UTC).isoformat(timespec="seconds")
+        within = float(check.fresh.within)
+        return outcome(
+            age_s <= within, f"the newest row is of {newest}, {age_s:,.0f} s ago; {within:g} s are allowed"
+        )
+    bad = int(value or 0)
+    what = {
+        "not_null": f"nulls in {', '.join(check.not_null)}",
+        "unique": f"the same {', '.join(check.unique)} more than once",
+        "where": f"not {check.where}",
+    }[check.kind]
+    return outcome(bad == 0, f"{bad:,} of {rows:,} rows: {what}", bad)
+
+
+def split(
+    batch: DataFrame, checks: Mapping[str, Check], failed: Sequence[Outcome]
+) -> tuple[DataFrame, DataFrame]:
+    """The rows that pass the failed checks that set aside, and those that do not with the reason."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    marked, reasons, helping = batch, [], [REASON]
+    for number, outcome in enumerate(failed):
+        check = checks[outcome.name]
+        if check.unique:
+            column = f"{_DOUBLE}{number}"
+            helping.append(column)
+            same = Window.partitionBy(*check.unique)
+            marked = marked.withColumn(column, f.count(f.lit(1)).over(same) > 1)
+            bad = f.col(column)
+        else:
+            bad = is_bad(check)
+        reasons.append(f.when(bad, f.lit(f"check {outcome.name}")))
+    marked = marked.withColumn(REASON, f.concat_ws(", ", *reasons))
+    return marked.where(f"{REASON} = ''").drop(*helping), marked.where(f"{REASON} != ''").drop(*helping[1:])

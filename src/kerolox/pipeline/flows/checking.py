@@ -1,0 +1,225 @@
+"""What can be wrong with a pipeline before it runs, beyond its file: places, options, functions, plans.
+
+First all that needs no Spark: a wrong topic or an address that cannot be written to is told within a second.
+Then Spark analyses the plans, without reading a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kerolox.errors import KeroloxError
+from kerolox.pipeline.flows.batch_checks import look, split
+from kerolox.pipeline.flows.definition import (
+    ArchiveFlow,
+    LakeSink,
+    Pipeline,
+    PythonStep,
+    TopicSink,
+    TopicSource,
+)
+from kerolox.pipeline.flows.document import Document, PipelineInvalid, Place
+from kerolox.pipeline.flows.functions import load_function
+from kerolox.pipeline.flows.plan import Plan
+from kerolox.pipeline.flows.run import own_session, writer_of
+from kerolox.pipeline.flows.tables import Tables, spark_text, topic_options
+from kerolox.pipeline.flows.writers import topic_sink_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def check_places(pipeline: Pipeline, document: Document) -> None:
+    """Options, topics, addresses and functions. Problems go to the document."""
+    for name, source in pipeline.sources.items():
+        place = ("sources", name)
+        if isinstance(source, TopicSource):
+            _check_topics(document, place, pipeline, source)
+        elif hasattr(source, "store"):
+            _try(
+                document,
+                place,
+                lambda options: _store_options(options),
+                {"path": source.store, **source.options},
+            )
+    for name, step in pipeline.steps.items():
+        if isinstance(step, PythonStep):
+            _try(
+                document,
+                ("steps", name, "python"),
+                lambda text: load_function(text, document.folder),
+                step.python,
+            )
+    for name, sink in pipeline.sinks.items():
+        place = ("sinks", name)
+        if isinstance(sink, TopicSink):
+            _check_topic_sink(document, place, pipeline, sink)
+        elif isinstance(sink, LakeSink):
+            _try(document, place, partial(_lake, pipeline, name), sink)
+    for name, archive in pipeline.archives.items():
+        _check_archive(document, ("archives", name), pipeline, archive)
+    if pipeline.bad_rows is not None:
+        _try(document, ("bad_rows",), partial(_lake, pipeline, "bad_rows"), pipeline.bad_rows)
+    _try(document, ("storage",), _writable, pipeline.storage)
+
+
+def _try(document: Document, place: Place, work: Callable[[Any], object], given: Any) -> bool:
+    try:
+        work(given)
+    except (KeroloxError, OSError) as error:
+        document.add(place, str(error))
+        return False
+    return True
+
+
+def _writable(address: str) -> None:
+    from kerolox.pipeline.flows.lake_tables import check_writable
+    from kerolox.pipeline.lake.storage import open_storage
+
+    check_writable(open_storage(address))
+
+
+def _lake(pipeline: Pipeline, name: str, table: Any) -> None:
+    from kerolox.pipeline.flows.lake_tables import open_lake
+
+    open_lake(table, pipeline.name, name).check()
+
+
+def _store_options(options: Mapping[str, str]) -> None:
+    from kerolox.spark.store.options import OPTIONS
+
+    OPTIONS.parse(options)
+
+
+def _check_topics(document: Document, place: Place, pipeline: Pipeline, source: TopicSource) -> None:
+    from kerolox.spark.source.options import read_wanted
+
+    options = topic_options(pipeline, source, document)
+    if not options["nameserver"]:
+        document.add(place, "nameserver is missing, here and at the top")
+        return
+    mode = "streaming" if source.stream else "batch"
+    if _try(document, place, lambda given: read_wanted(given, mode), options):
+        wanted = read_wanted(options, mode)
+        _try(document, (*place, "topic"), lambda topics: _find(wanted.cluster, topics), wanted.topics)
+
+
+def _find(cluster_options: Any, topics: Iterable[str]) -> None:
+    """Ask the name server for these topics, once and without waiting for it."""
+    from kerolox.client.sockets.socket_cluster import SocketCluster
+
+    with SocketCluster(cluster_options, tries=1) as cluster, cluster.once():
+        for topic in topics:
+            cluster.route(topic)
+
+
+def _check_topic_sink(document: Document, place: Place, pipeline: Pipeline, sink: TopicSink) -> None:
+    from kerolox.spark.sink.options import read_settings
+
+    options = topic_sink_options(pipeline, sink)
+    if not options["nameserver"]:
+        document.add(place, "nameserver is missing, here and at the top")
+        return
+    if _try(document, place, read_settings, options):
+        settings = read_settings(options)
+        if not settings.create_topics:
+            _try(document, (*place, "topic"), lambda topic: _find(settings.cluster, [topic]), settings.topic)
+        else:
+            _try(document, (*place, "topic"), lambda _: _find(settings.cluster, ()), None)
+
+
+def _check_archive(document: Document, place: Place, pipeline: Pipeline, archive: ArchiveFlow) -> None:
+    from kerolox.pipeline.flows.archive_flow import archive_options
+    from kerolox.spark.source.options import read_wanted
+
+    options = archive_options(pipeline, archive)
+    if not options["nameserver"]:
+        document.add(place, "nameserver is missing, here and at the top")
+    elif _try(document, place, lambda given: read_wanted(given, "batch"), options):
+        wanted = read_wanted(options, "batch")
+        _try(document, (*place, "topics"), lambda topics: _find(wanted.cluster, topics), wanted.topics)
+        _try(document, (*place, "path"), _writable, archive.path)
+
+
+# --- with Spark ---------------------------------------------------------------------------------------
+
+
+def check_plans(spark: SparkSession, plan: Plan, document: Document) -> dict[str, str]:
+    """Let Spark analyse all plans, and try checks and sinks on empty batches. Returns columns by name."""
+    own = own_session(spark, plan.pipeline)
+    tables = Tables(own, plan, document)
+    columns: dict[str, str] = {}
+    for name in plan.order:
+        if any(reads in _failed(document) for reads in plan.reads.get(name, ())):
+            document.add(("steps", name), "not looked at: what it reads has problems", level="warning")
+            continue
+        try:
+            tables.make([name])
+            columns[name] = tables.made[name].schema.simpleString().removeprefix("struct<").removesuffix(">")
+        except PipelineInvalid as error:
+            document.problems += error.problems
+    for name, sink in plan.pipeline.sinks.items():
+        reads = plan.reads[f"sink {name}"]
+        if not reads or reads[0] not in tables.made:
+            continue
+        table = tables.made[reads[0]]
+        mode = "append" if isinstance(sink, LakeSink) else sink.mode
+        try:
+            _check_mode(own, table, mode)
+            empty = own.createDataFrame([], table.schema)
+            _check_columns(plan.pipeline, name, empty)
+        except PipelineInvalid as error:
+            document.problems += error.problems
+        except (KeroloxError, OSError) as error:
+            document.add(("sinks", name), str(error))
+        except Exception as error:
+            document.add(("sinks", name), spark_text(error))
+        else:
+            _check_checks(document, plan.pipeline, name, empty)
+    return columns
+
+
+def _failed(document: Document) -> set[str]:
+    return {problem.place.split(".")[1] for problem in document.problems
+            if problem.place.startswith(("sources.", "steps.")) and problem.level == "error"}  # fmt: skip
+
+
+def _check_mode(spark: SparkSession, table: DataFrame, mode: str) -> None:
+    """What Spark would say when the query starts."""
+    if not table.isStreaming:
+        return
+    jvm: Any = spark._jvm
+    output = {"append": "Append", "update": "Update", "complete": "Complete"}[mode]
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    kind = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, output)()
+    checker.checkForStreaming(table._jdf.queryExecution().analyzed(), kind)
+
+
+def _check_columns(pipeline: Pipeline, name: str, empty: DataFrame) -> None:
+    """Whether the sink takes these columns."""
+    sink = pipeline.sinks[name]
+    if isinstance(sink, TopicSink):
+        from kerolox.spark.sink.options import check_columns, read_settings
+
+        check_columns(empty.schema, read_settings(topic_sink_options(pipeline, sink)))
+    elif isinstance(sink, LakeSink):
+        from kerolox.pipeline.flows.lake_files import arrow_columns, divisions
+
+        divisions(sink.partition_by, arrow_columns(empty).names, transforms=sink.format == "iceberg")
+        writer_of(pipeline, name, sink, "")
+
+
+def _check_checks(document: Document, pipeline: Pipeline, sink: str, empty: DataFrame) -> None:
+    from kerolox.pipeline.flows.batch_checks import Outcome
+
+    for name, check in pipeline.checks.items():
+        if check.of != sink:
+            continue
+        try:
+            look(empty, {name: check})
+            if check.then == "set_aside":
+                split(empty, {name: check}, [Outcome(name, check.then, False)])
+        except Exception as error:
+            document.add(("checks", name, check.kind), spark_text(error))

@@ -1,0 +1,217 @@
+"""One flow: the streaming query that writes one sink, batch by batch."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline.flows.batch_checks import CheckFailed, look, split
+from kerolox.pipeline.flows.definition import Check, SparkSink, Trigger
+from kerolox.pipeline.flows.document import PipelineInvalid
+from kerolox.pipeline.flows.figures import RunFigures
+from kerolox.pipeline.flows.side_table import examples, side_rows
+from kerolox.pipeline.flows.tables import spark_text
+from kerolox.pipeline.flows.writers import Writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+# Failures that another try would only repeat, by the names that Spark and our sources give them.
+FOR_GOOD: Final = re.compile(
+    r"OptionError|NotThere|CheckFailed|DataLoss|AnalysisException|ParseException|InvalidMessage|BadBody|"
+    r"UNRESOLVED_|PARSE_SYNTAX_ERROR|DATATYPE_MISMATCH|STREAMING_OUTPUT_MODE|STREAM_CHECKPOINT|"
+    r"SQLSTATE: 22|was to be read next, but"
+)
+
+
+class Halted(KeroloxError):
+    """The run is being stopped: no further batch is begun."""
+
+
+class BatchFlow:
+    """What is done with each batch of a flow: checks, rows set aside, the rest written.
+
+    ``misfits``: the rows come from a source whose bodies do not fit, and all go to the side table.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pipeline: str,
+        writer: Writer | None,
+        checks: Mapping[str, Check],
+        side: Writer | None,
+        figures: RunFigures,
+    ) -> None:
+        self.name = name
+        self._pipeline = pipeline
+        self._writer = writer
+        self._checks = dict(checks)
+        self._side = side
+        self._figures = figures
+        self.error: BaseException | None = None  # why the last batch failed
+        self.halt = threading.Event()  # set: finish the batch that runs, begin no other
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        if self.halt.is_set():
+            raise Halted(f"{self.name}: the run is being stopped")
+        try:
+            self.error = None
+            self.run(batch, number, _query_of(batch))
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def run(self, batch: DataFrame, number: int, query: str) -> int:
+        """Write one batch; how many rows it had, where that is known."""
+        if self._writer is None:
+            return self._set_aside(batch, number, query)
+        if not self._checks:
+            written = self._writer.write(batch, number, query)
+            self._figures.add_written(self.name, written)
+            return written
+        kept = batch.persist()
+        try:
+            rows, outcomes = look(kept, self._checks)
+            self._figures.add_checks(self.name, outcomes)
+            failed = [outcome for outcome in outcomes if not outcome.held]
+            for outcome in failed:
+                log.warning(
+                    "check_failed pipeline=%s flow=%s check=%s batch=%d text=%r then=%s",
+                    self._pipeline, self.name, outcome.name, number, outcome.text, outcome.then,
+                )  # fmt: skip
+            for outcome in failed:
+                if outcome.then in ("stop", "fail"):
+                    raise CheckFailed(outcome, number)
+            aside = [outcome for outcome in failed if outcome.then == "set_aside"]
+            good = kept
+            if aside:
+                good, bad = split(kept, self._checks, aside)
+                self._set_aside(bad, number, query)
+            written = self._writer.write(good, number, query)
+            self._figures.add_written(self.name, written)
+            return rows
+        finally:
+            kept.unpersist()
+
+    def _set_aside(self, bad: DataFrame, number: int, query: str) -> int:
+        assert self._side is not None
+        rows = side_rows(bad, self._pipeline, self.name, number).persist()
+        try:
+            count = self._side.write(rows, number, query)
+            if count:
+                self._figures.add_bad(self.name, count, examples(rows))
+            return count
+        finally:
+            rows.unpersist()
+
+
+def _query_of(batch: DataFrame) -> str:
+    """The id of the streaming query a batch belongs to: that of its checkpoint."""
+    return batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+
+
+class StreamFlow:
+    """A streaming query, and how to start it."""
+
+    def __init__(
+        self,
+        name: str,
+        pipeline: str,
+        table: DataFrame,
+        work: BatchFlow,
+        checkpoint: str,
+        trigger: Trigger,
+        *,
+        mode: str = "append",
+        native: SparkSink | None = None,
+    ) -> None:
+        self.name = name
+        self.query_name = f"{pipeline}.{name}"
+        self.work = work
+        self._table = table
+        self._checkpoint = checkpoint
+        self._trigger = trigger
+        self._mode = mode
+        self._native = native
+        self.query: StreamingQuery | None = None
+
+    def start(self) -> None:
+        """Start the query, from its checkpoint if it has one. Raises what Spark raises."""
+        from kerolox.spark import start
+
+        self.work.error = None
+        if self._native is not None:
+            writer = self._own_sink(self._native)
+        else:
+            writer = self._table.writeStream.foreachBatch(self.work)
+        writer = (
+            writer.outputMode(self._mode)
+            .queryName(self.query_name)
+            .option("checkpointLocation", self._checkpoint)
+        )
+        if self._trigger.once:
+            writer = writer.trigger(availableNow=True)
+        elif self._trigger.every_s:
+            writer = writer.trigger(processingTime=f"{round(self._trigger.every_s * 1000)} milliseconds")
+        self.query = start(writer)
+
+    def _own_sink(self, sink: SparkSink) -> Any:
+        from pyspark.sql import functions as f
+
+        counted = self._table.observe("kerolox", f.count(f.lit(1)).alias("rows"))
+        options = dict(sink.options) | ({"path": sink.path} if sink.path else {})
+        return counted.writeStream.format(sink.format).options(**options)
+
+    @property
+    def is_active(self) -> bool:
+        return self.query is not None and self.query.isActive
+
+    @property
+    def is_idle(self) -> bool:
+        """Between two batches."""
+        return self.query is None or not self.query.isActive or not self.query.status["isTriggerActive"]
+
+    def halt(self) -> None:
+        """Begin no other batch."""
+        self.work.halt.set()
+
+    def failure(self) -> BaseException | None:
+        """Why the query has ended, unless it ended well."""
+        if isinstance(self.work.error, Halted):
+            return None
+        if self.work.error is not None:
+            return self.work.error
+        return None if self.query is None else self.query.exception()
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self.query.stop()
+
+
+def is_for_good(error: BaseException) -> bool:
+    """Whether another try would fail the same way."""
+    if isinstance(error, (CheckFailed, OptionError, PipelineInvalid)):
+        return True
+    if isinstance(error, KeroloxError):
+        return False
+    return FOR_GOOD.search(f"{type(error).__name__}: {error}") is not None
+
+
+def failure_text(error: BaseException) -> str:
+    """For people: the line that tells, without what Spark and Python put around it."""
+    if isinstance(error, KeroloxError):
+        return " ".join(str(error).split())
+    text = str(error)
+    own = re.findall(r"kerolox\.[\w.]+: (.+)", text)
+    if own:
+        return " ".join(own[-1].split())[:600]
+    python = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .+)$", text, re.MULTILINE)
+    return " ".join(python[-1].split())[:600] if python else spark_text(error)

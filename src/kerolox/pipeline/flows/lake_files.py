@@ -1,0 +1,206 @@
+"""Parquet files that the tasks of a batch write, and what they tell the driver of them.
+
+A task gets its rows sorted by what the table is divided by, and writes one file after the other: one of them
+is open at a time, however many there are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kerolox.errors import OptionError
+from kerolox.pipeline.lake.storage import FileWriter, Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROWS_MAX: Final = 1_000_000  # of a file
+PART: Final = "_kerolox_part_"  # columns that the rows are divided by, added for the task
+NONE: Final = "__HIVE_DEFAULT_PARTITION__"  # a null in the name of a folder, as Spark and Hive write it
+MANIFEST: Final = "path string, rows bigint, bytes bigint, parts string"
+_MANIFEST: Final = pa.schema(
+    [("path", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()), ("parts", pa.string())]
+)
+_TRANSFORM: Final = re.compile(r"(year|month|day|hour)\((\w+)\)")
+
+
+@dataclass(frozen=True)
+class LakeFile:
+    """A file that a task has written."""
+
+    path: str  # below the address of the storage
+    rows: int
+    bytes: int
+    parts: tuple[str | None, ...] = ()  # values of what the table is divided by, as texts
+
+
+@dataclass(frozen=True)
+class Division:
+    """One thing that a table is divided by: a column, or a part of a time."""
+
+    column: str
+    transform: str = "identity"
+
+    @classmethod
+    def read(cls, text: str) -> Division:
+        found = _TRANSFORM.fullmatch(text.strip())
+        return cls(found[2], found[1]) if found else cls(text.strip())
+
+
+def divisions(texts: Sequence[str], columns: Sequence[str], *, transforms: bool) -> tuple[Division, ...]:
+    """Raises OptionError for columns that are not there."""
+    found = tuple(map(Division.read, texts))
+    for each, text in zip(found, texts, strict=True):
+        if each.column not in columns:
+            raise OptionError("partition_by", text, f"columns of {', '.join(columns)}")
+        if each.transform != "identity" and not transforms:
+            raise OptionError("partition_by", text, "a column; only Iceberg divides by parts of times")
+    return found
+
+
+@dataclass(frozen=True)
+class WriteFiles:
+    """What a task does: write its rows to files, and give one row for each."""
+
+    storage: Storage
+    folder: str
+    stem: str  # of the files' names: tells the flow and the batch
+    names: tuple[str, ...] = ()  # of hive folders; empty: no folders
+    division: int = 0  # how many columns behind the others tell the part
+    keep: tuple[int, ...] = ()  # columns that go into the file
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))  # of the file
+    compression: str = "zstd"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        number = 0 if task is None else task.partitionId()
+        stem = f"{self.stem}-{number:05d}-{os.urandom(4).hex()}"
+        written: list[LakeFile] = []
+        open_file: _OpenFile | None = None
+        try:
+            for batch in batches:
+                for part, rows in self._parts(batch):
+                    if open_file is None or open_file.part != part or open_file.rows >= ROWS_MAX:
+                        if open_file is not None:
+                            written.append(open_file.close())
+                        open_file = _OpenFile(self, part, f"{stem}-{len(written):04d}.parquet")
+                    open_file.add(rows)
+            if open_file is not None:
+                written.append(open_file.close())
+        except BaseException:
+            if open_file is not None:
+                open_file.discard()
+            self.storage.delete([file.path for file in written])
+            raise
+        told = [(file.path, file.rows, file.bytes, json.dumps(file.parts)) for file in written]
+        if told:
+            columns = [
+                pa.array(column, kind.type)
+                for column, kind in zip(zip(*told, strict=True), _MANIFEST, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=_MANIFEST)
+
+    def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+        """Runs of rows of one part: the rows are sorted by it."""
+        if not batch.num_rows:
+            return
+        if not self.division:
+            yield (), batch
+            return
+        columns = [batch.column(batch.num_columns - self.division + at) for at in range(self.division)]
+        starts = {0}
+        for column in columns:
+            same = pc.fill_null(pc.equal(column[1:], column[:-1]), False)
+            both = pc.and_(pc.is_null(column[1:]), pc.is_null(column[:-1]))
+            changes = pc.invert(pc.or_(same, both)).to_pylist()
+            starts.update(at + 1 for at, change in enumerate(changes) if change)
+        edges = [*sorted(starts), batch.num_rows]
+        for start, end in pairwise(edges):
+            part = tuple(part_text(column[start].as_py()) for column in columns)
+            yield part, batch.slice(start, end - start)
+
+
+class _OpenFile:
+    """The file that is being written."""
+
+    def __init__(self, work: WriteFiles, part: tuple[str | None, ...], name: str) -> None:
+        self.part = part
+        self.rows = 0
+        self._work = work
+        folders = [f"{quote(key)}={folder_text(value)}" for key, value in zip(work.names, part, strict=False)]
+        self.path = "/".join(filter(None, (work.folder, *folders, name)))
+        self._file: FileWriter = work.storage.writer(self.path)
+        self._parquet = pq.ParquetWriter(self._file, work.schema, compression=work.compression)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        kept = rows.select(list(self._work.keep))
+        self._parquet.write_batch(kept.cast(self._work.schema))
+        self.rows += rows.num_rows
+
+    def close(self) -> LakeFile:
+        self._parquet.close()
+        size = self._file.tell()
+        self._file.close()
+        return LakeFile(self.path, self.rows, size, self.part)
+
+    def discard(self) -> None:
+        self._file.discard()
+
+
+def part_text(value: Any) -> str | None:
+    """A value as names of folders and Delta's log have it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f").removesuffix(".000000")
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value)
+
+
+def folder_text(value: str | None) -> str:
+    return NONE if value is None or value == "" else quote(value, safe=" -_.,@+()")
+
+
+# --- at the driver ------------------------------------------------------------------------------------
+
+
+def arrow_columns(batch: DataFrame) -> pa.Schema:
+    """The columns of a DataFrame for files: everything may be null, as what comes later may be."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(batch.schema, timezone="UTC")
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def write_files(batch: DataFrame, work: WriteFiles, parts: Sequence[Division], tasks: int) -> list[LakeFile]:
+    """Let the tasks write a batch. Returns the files of the attempts that count."""
+    from pyspark.sql import functions as f
+
+    rows = batch
+    for number, each in enumerate(parts):
+        column = f.col(each.column)
+        told = column if each.transform == "identity" else f.date_trunc(each.transform, column)
+        rows = rows.withColumn(f"{PART}{number}", told)
+    if parts:
+        rows = rows.sortWithinPartitions(*(f"{PART}{number}" for number in range(len(parts))))
+    if tasks:
+        rows = rows.coalesce(tasks)
+    found = rows.mapInArrow(work, MANIFEST).collect()
+    return [LakeFile(row.path, row.rows, row.bytes, tuple(json.loads(row.parts))) for row in found]

@@ -1,0 +1,222 @@
+"""What flows where: the names of a pipeline, who reads whom, and the flows that come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kerolox.errors import KeroloxError
+from kerolox.pipeline.flows.definition import (
+    ArchiveSource,
+    LakeSink,
+    LakeTable,
+    Pipeline,
+    PythonStep,
+    Sink,
+    Source,
+    SparkSink,
+    SparkSource,
+    SqlStep,
+    Step,
+    StoreSource,
+    TopicSink,
+    TopicSource,
+)
+from kerolox.pipeline.flows.document import Document
+from kerolox.pipeline.flows.reading import did_you_mean
+from kerolox.pipeline.flows.sql_names import tables_in
+
+BAD_ROWS = "bad_rows"
+
+
+@dataclass
+class Plan:
+    """Names in the order in which they can be made, and what each of them reads."""
+
+    pipeline: Pipeline
+    order: list[str] = field(default_factory=list)  # sources, then steps
+    reads: dict[str, list[str]] = field(default_factory=dict)  # of steps and sinks
+
+    def needed(self, name: str) -> set[str]:
+        """All that a step or sink is made of."""
+        found: set[str] = set()
+        waiting = [*self.reads.get(name, ())]
+        while waiting:
+            one = waiting.pop()
+            if one not in found:
+                found.add(one)
+                waiting += self.reads.get(one, ())
+        return found
+
+    def edges(self) -> Iterator[tuple[str, str]]:
+        for name, reads in self.reads.items():
+            for one in reads:
+                yield one, name
+
+
+def make_plan(pipeline: Pipeline, document: Document) -> Plan:
+    """The plan; problems go to the document: unknown names, cycles, names that nothing uses."""
+    plan = Plan(pipeline)
+    tables = {**pipeline.sources, **pipeline.steps}
+    by_lower = {name.lower(): name for name in tables}
+    for name, step in pipeline.steps.items():
+        plan.reads[name] = _reads(step, name, by_lower, document)
+    for name, sink in pipeline.sinks.items():
+        found = by_lower.get(sink.from_.lower())
+        if found is None:
+            near = did_you_mean(sink.from_, tables) or f". There are {', '.join(tables) or 'none'}"
+            document.add(("sinks", name, "from"), f'there is no source or step "{sink.from_}"{near}')
+        key = f"sink {name}"
+        plan.reads[key] = [found] if found else []
+    plan.order = list(pipeline.sources)
+    _sort_steps(plan, document)
+    used = set().union(*(plan.needed(f"sink {name}") for name in pipeline.sinks)) if pipeline.sinks else set()
+    for section, names in (("sources", pipeline.sources), ("steps", pipeline.steps)):
+        for name in names:
+            if name not in used:
+                document.add((section, name), "no sink uses it", level="warning")
+    return plan
+
+
+def _reads(step: Step, name: str, by_lower: dict[str, str], document: Document) -> list[str]:
+    place = ("steps", name)
+    if isinstance(step, PythonStep):
+        for at, each in enumerate(step.from_):
+            if each.lower() not in by_lower:
+                near = did_you_mean(each, by_lower.values())
+                document.add((*place, "from", str(at)), f'there is no source or step "{each}"{near}')
+        return [by_lower[each.lower()] for each in step.from_ if each.lower() in by_lower]
+    found = []
+    for table in tables_in(step.sql):
+        known = by_lower.get(table.lower())
+        if known is not None:
+            found.append(known)
+        elif near := did_you_mean(table, by_lower.values()):
+            document.add((*place, "sql"), f'there is no source or step "{table}"{near}')
+    if not found and not any(problem.place.startswith(".".join(place)) for problem in document.problems):
+        document.add((*place, "sql"), "reads no source or step", level="warning")
+    return found
+
+
+def _sort_steps(plan: Plan, document: Document) -> None:
+    """Steps behind what they read; those in a cycle are told of."""
+    done = set(plan.order)
+    waiting = list(plan.pipeline.steps)
+    while waiting:
+        ready = [name for name in waiting if done.issuperset(plan.reads[name])]
+        if not ready:
+            cycle = _cycle(plan, waiting)
+            document.add(("steps", cycle[0]), f"goes in a circle: {' → '.join(cycle)}")
+            return
+        plan.order += ready
+        done.update(ready)
+        waiting = [name for name in waiting if name not in done]
+
+
+def _cycle(plan: Plan, waiting: list[str]) -> list[str]:
+    path = [waiting[0]]
+    while True:
+        following = next(name for name in plan.reads[path[-1]] if name in waiting)
+        if following in path:
+            return [*path[path.index(following) :], following]
+        path.append(following)
+
+
+# --- how it is shown ----------------------------------------------------------------------------------
+
+
+def source_text(source: Source) -> tuple[str, str]:
+    """Kind and place of a source, for people."""
+    if isinstance(source, TopicSource):
+        named = ", ".join(source.topics_named()) or source.topic_pattern
+        return "topic" if source.stream else "topic, as a table", named
+    if isinstance(source, StoreSource):
+        return "store files", source.store
+    if isinstance(source, ArchiveSource):
+        return f"{source.format} table", source.archive
+    assert isinstance(source, SparkSource)
+    return f"{source.format}{' stream' if source.stream else ''}", source.path
+
+
+def sink_text(sink: Sink | LakeTable) -> tuple[str, str]:
+    """Kind and place of a sink, for people."""
+    if isinstance(sink, TopicSink):
+        return "topic, once" if sink.once else "topic", sink.topic
+    if isinstance(sink, LakeTable):
+        return f"{sink.format} table", sink.table or sink.path
+    assert isinstance(sink, SparkSink)
+    return sink.format, sink.path
+
+
+def step_text(step: Step) -> tuple[str, str]:
+    if isinstance(step, SqlStep):
+        return "SQL", " ".join(step.sql.split())
+    return "Python", step.python
+
+
+def rows_of(plan: Plan) -> list[tuple[str, str, str, str, str]]:
+    """What flows where, as a table: what, name, kind, place, reads."""
+    pipeline = plan.pipeline
+    rows = [("source", name, *source_text(source), "") for name, source in pipeline.sources.items()]
+    for name in plan.order:
+        if name in pipeline.steps:
+            kind, text = step_text(pipeline.steps[name])
+            rows.append(("step", name, kind, _cut(text), ", ".join(plan.reads[name])))
+    for name, sink in pipeline.sinks.items():
+        kind, where = sink_text(sink)
+        rows.append(("sink", name, kind, where, ", ".join(plan.reads[f"sink {name}"])))
+        for check_name, check in pipeline.checks.items():
+            if check.of == name:
+                rows.append(("check", check_name, check.kind.replace("_", " "), f"else {check.then}", name))
+    for name, archive in pipeline.archives.items():
+        rows.append(("archive", name, f"{archive.format} archive", archive.path, ", ".join(archive.topics)))
+    if pipeline.bad_rows is not None:
+        rows.append((BAD_ROWS, "", *sink_text(pipeline.bad_rows), ""))
+    return rows
+
+
+def text_graph(plan: Plan) -> str:
+    """What flows where, as lines: a tree for each sink, from what it writes back to what it reads."""
+    pipeline = plan.pipeline
+    lines: list[str] = []
+    for name, sink in pipeline.sinks.items():
+        kind, where = sink_text(sink)
+        lines.append(f"{name} ({kind} {where})".replace(" )", ")"))
+        _branches(plan, plan.reads[f"sink {name}"], "", lines)
+    for name, archive in pipeline.archives.items():
+        lines.append(f"{name} ({archive.format} archive {archive.path})")
+        for at, topic in enumerate(archive.topics):
+            lines.append(f"{'└' if at + 1 == len(archive.topics) else '├'}── topic {topic}")
+    return "\n".join(lines)
+
+
+def _branches(plan: Plan, names: list[str], before: str, lines: list[str]) -> None:
+    for at, name in enumerate(names):
+        last = at + 1 == len(names)
+        if name in plan.pipeline.sources:
+            kind, where = source_text(plan.pipeline.sources[name])
+        else:
+            kind, where = step_text(plan.pipeline.steps[name])
+            where = _cut(where, 60)
+        lines.append(f"{before}{'└' if last else '├'}── {name} ({kind} {where})".replace(" )", ")"))
+        _branches(plan, plan.reads.get(name, []), before + ("    " if last else "│   "), lines)
+
+
+def _cut(text: str, length: int = 100) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def flow_names(pipeline: Pipeline) -> list[str]:
+    return [*pipeline.sinks, *pipeline.archives]
+
+
+class UnknownFlow(KeroloxError):
+    """A flow that the pipeline does not have."""
+
+    def __init__(self, name: str, pipeline: Pipeline) -> None:
+        near = did_you_mean(name, flow_names(pipeline))
+        super().__init__(f"the pipeline {pipeline.name} has no flow {name!r}{near or '.'} It has "
+                         f"{', '.join(flow_names(pipeline))}")  # fmt: skip
+
+
+__all__ = ["LakeSink", "Plan", "make_plan"]

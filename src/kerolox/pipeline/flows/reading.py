@@ -1,0 +1,260 @@
+"""From a pipeline file to its definition, with errors that name file, line and path."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from kerolox.pipeline.flows.definition import (
+    ALONE,
+    KINDS,
+    LAKES,
+    NAME,
+    Check,
+    Entry,
+    LakeSink,
+    LakeTable,
+    Pipeline,
+    SparkSink,
+    TopicSource,
+    decode_own,
+)
+from kerolox.pipeline.flows.document import Document, PipelineInvalid, Place
+
+# Formats that Spark itself has, and that are often added: not slips for ours.
+SPARKS: Final = frozenset(
+    {
+        "json", "csv", "orc", "text", "avro", "xml", "binaryfile", "jdbc", "console", "noop", "memory",
+        "rate", "kafka", "socket", "hudi", "mongodb",
+    }
+)  # fmt: skip
+_AT: Final = re.compile(r"(?s)(.*?)(?: - at `\$(.*)`)?")
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`")
+_ENUM: Final = re.compile(r"Invalid enum value '(.*)'")
+_MISSING: Final = re.compile(r"Object missing required field `(.*)`")
+
+
+def read_pipeline(
+    file: str | os.PathLike[str],
+    given: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Pipeline, Document]:
+    """The definition, and the document it was read from. Raises PipelineInvalid with all that is wrong."""
+    document = Document(file, given or {}, os.environ if environment is None else environment)
+    pipeline = _decoded(document)
+    if pipeline is None or any(problem.level == "error" for problem in document.problems):
+        raise PipelineInvalid(document.problems)
+    return pipeline, document
+
+
+def _decoded(document: Document) -> Pipeline | None:
+    value = document.value
+    if not isinstance(value, dict):
+        document.add((), "expected keys such as name, storage, sources and sinks")
+        return None
+    hints = get_type_hints(Pipeline, include_extras=True)
+    known = Pipeline.__struct_fields__
+    for key in value.keys() - set(known):
+        document.add((key,), f"unknown key{did_you_mean(key, known)}")
+    parts: dict[str, Any] = {}
+    for key in known:
+        if key in KINDS:
+            parts[key] = _entries(document, key, value.get(key))
+        elif key in value:
+            found = _convert(document, value[key], hints[key], (key,))
+            if found is not None:
+                parts[key] = found
+    for key in ("name", "storage"):
+        if key not in value:
+            document.add((), f"the key {key} is missing")
+        elif isinstance(parts.get(key), str) and not parts[key].strip():
+            document.add((key,), "is empty")
+    if isinstance(parts.get("name"), str) and parts["name"] and not NAME.fullmatch(parts["name"]):
+        document.add(("name",), f"{parts['name']!r}: expected letters, digits and _, with a letter first")
+    if not value.get("sinks") and not value.get("archives"):
+        document.add((), "nothing flows anywhere: sinks or archives are missing")
+    try:
+        pipeline = Pipeline(**parts)
+    except TypeError:
+        return None
+    _agree(document, pipeline)
+    return pipeline
+
+
+def _entries(document: Document, section: str, value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        document.add((section,), f"expected names, each with its own keys, not {value!r}")
+        return {}
+    found: dict[str, Any] = {}
+    for name, entry in value.items():
+        place = (section, name)
+        if not NAME.fullmatch(name):
+            document.add(place, f"{name!r} is no name: letters, digits and _, with a letter first")
+            continue
+        if not isinstance(entry, dict):
+            document.add(place, f"expected keys, not {entry!r}")
+            continue
+        kind = _kind(document, section, entry, place)
+        made = None if kind is None else _convert(document, entry, kind, place)
+        if made is not None:
+            found[name] = made
+    return found
+
+
+def _kind(document: Document, section: str, entry: Mapping[str, Any], place: Place) -> type[Entry] | None:
+    if section in ALONE:
+        return ALONE[section]
+    for key, kind in KINDS[section]:
+        if key not in entry:
+            continue
+        if kind is SparkSink:
+            format = str(entry["format"])
+            if format.lower() in LAKES:
+                return LakeSink
+            slip = (
+                [] if format.lower() in SPARKS else difflib.get_close_matches(format.lower(), LAKES, 1, 0.75)
+            )
+            if slip:
+                document.add((*place, "format"), f'"{format}": did you mean "{slip[0]}"?')
+                return None
+        return kind
+    kinds = [key for key, _ in KINDS[section]]
+    document.add(place, f"which kind? One of these keys tells: {', '.join(kinds)}")
+    return None
+
+
+def _convert(document: Document, value: Any, kind: Any, place: Place) -> Any:
+    try:
+        return msgspec.convert(value, kind, strict=False, dec_hook=decode_own)
+    except msgspec.ValidationError as error:
+        _explain(document, str(error), value, kind, place)
+        return None
+
+
+def _explain(document: Document, text: str, value: Any, kind: Any, place: Place) -> None:
+    """A message of msgspec, in the words of the file."""
+    found = _AT.fullmatch(text)
+    assert found is not None
+    said, below = found[1], tuple(re.findall(r"[A-Za-z_]\w*", found[2] or ""))
+    where = (*place, *below)
+    inner = _type_at(kind, below)
+    if unknown := _UNKNOWN.fullmatch(said):
+        fields = [field.encode_name for field in msgspec.structs.fields(inner)] if inner is not None else []
+        near = did_you_mean(unknown[1], fields) or f": the keys are {', '.join(fields)}"
+        document.add((*where, unknown[1]), f"unknown key{near}")
+    elif missing := _MISSING.fullmatch(said):
+        document.add(where, f"the key {missing[1]} is missing")
+    elif wrong := _ENUM.fullmatch(said):
+        choices = _choices(inner)
+        near = did_you_mean(wrong[1], choices).lstrip(":") or f" expected {', '.join(choices)}"
+        document.add(where, f'"{wrong[1]}":{near}')
+    else:
+        document.add(where, said[:1].lower() + said[1:] if said.startswith("Expected") else said)
+
+
+def _bare(kind: Any) -> Any:
+    """Without what is said about it, and without ``| None``."""
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    parts = [part for part in get_args(kind) if part is not type(None)]
+    if type(None) in get_args(kind) and len(parts) == 1:
+        return _bare(parts[0])
+    return kind
+
+
+def _type_at(kind: Any, below: Iterable[str]) -> Any:
+    """The type of a value inside another."""
+    kind = _bare(kind)
+    for name in below:
+        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+            return None
+        for field in msgspec.structs.fields(kind):
+            if field.encode_name == name:
+                kind = _bare(get_type_hints(kind, include_extras=True)[field.name])
+                break
+        else:
+            return None
+    return kind
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    return tuple(map(str, get_args(_bare(kind))))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name.lower(), list(known), 1, 0.6)
+    return f': did you mean "{near[0]}"?' if near else ""
+
+
+# --- what keys say together ---------------------------------------------------------------------------
+
+
+def _agree(document: Document, pipeline: Pipeline) -> None:
+    """Keys that need each other, or exclude each other."""
+    for name, source in pipeline.sources.items():
+        if isinstance(source, TopicSource) and bool(source.topics_named()) == bool(source.topic_pattern):
+            document.add(("sources", name), "expected either topic (or topics) or topic_pattern")
+    seen: dict[str, str] = {}
+    for section in ("sources", "steps", "sinks", "archives"):
+        for name in getattr(pipeline, section):
+            other = seen.setdefault(name.lower(), section)
+            if other != section and not {section, other} <= {"sinks", "sources", "steps"} - {"sinks"}:
+                continue
+            if other != section:
+                document.add((section, name), f"{other} has this name too; names of tables differ")
+    flows = [*pipeline.sinks, *pipeline.archives]
+    for name in {name for name in flows if flows.count(name) > 1}:
+        document.add(("archives", name), "sinks has this name too; names of flows differ")
+    for name, check in pipeline.checks.items():
+        _agree_check(document, pipeline, name, check)
+    for name, sink in pipeline.sinks.items():
+        if isinstance(sink, LakeTable):
+            _agree_lake(document, sink, ("sinks", name))
+    if pipeline.bad_rows is not None:
+        _agree_lake(document, pipeline.bad_rows, ("bad_rows",))
+        if pipeline.bad_rows.partition_by:
+            document.add(("bad_rows", "partition_by"), "the side table is not partitioned")
+
+
+def _agree_check(document: Document, pipeline: Pipeline, name: str, check: Check) -> None:
+    place = ("checks", name)
+    kinds = [kind for kind in Check.KINDS if getattr(check, kind)]
+    if len(kinds) != 1:
+        document.add(place, f"expected one of {', '.join(Check.KINDS)}; found {', '.join(kinds) or 'none'}")
+        return
+    sink = pipeline.sinks.get(check.of)
+    if sink is None:
+        near = did_you_mean(check.of, pipeline.sinks) or f". The sinks are {', '.join(pipeline.sinks)}"
+        document.add((*place, "of"), f'there is no sink "{check.of}"{near}')
+    elif isinstance(sink, SparkSink) and sink.stream:
+        document.add((*place, "of"), f"{check.of} has stream: true, which leaves no place for checks")
+    if check.then == "set_aside":
+        if check.kind not in Check.OF_ROWS:
+            document.add(
+                (*place, "then"),
+                f"set_aside needs a check of rows ({', '.join(Check.OF_ROWS)}); {check.kind} is about "
+                "the whole batch",
+            )
+        if pipeline.bad_rows is None:
+            document.add((*place, "then"), "set_aside needs bad_rows, the table where they go")
+
+
+def _agree_lake(document: Document, table: LakeTable, place: Place) -> None:
+    if table.format == "iceberg":
+        if not re.fullmatch(r"[\w-]+(\.[\w-]+)+", table.table):
+            document.add((*place, "table"), f"{table.table!r}: expected space.name, for Iceberg")
+        if not table.catalog and not table.path:
+            document.add(place, "expected catalog (uri: ...) or path, where the Iceberg table is")
+        return
+    if not table.path:
+        document.add(place, "the key path is missing")
+    for key in ("table", "catalog"):
+        if getattr(table, key):
+            document.add((*place, key), f"only Iceberg has it; this is {table.format}")

@@ -1,0 +1,406 @@
+"""A run of a pipeline: its flows are started, watched, started again when they fail, and stopped.
+
+Each sink is a streaming query with a checkpoint of its own; so is each source whose bodies may not fit.
+Tables that are no streams are written once, by a thread; archives have one too. A flow that fails for a
+reason that may pass is started again after a while, from its checkpoint. One that fails for good ends the
+run, unless the pipeline says to keep going.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kerolox.errors import KeroloxError
+from kerolox.pipeline.flows.definition import LakeSink, Pipeline, Sink, SparkSink, TopicSink, Trigger
+from kerolox.pipeline.flows.document import Document
+from kerolox.pipeline.flows.figures import RunFigures
+from kerolox.pipeline.flows.flow import BatchFlow, StreamFlow, failure_text, is_for_good
+from kerolox.pipeline.flows.plan import Plan, UnknownFlow, flow_names, sink_text
+from kerolox.pipeline.flows.tables import Tables
+from kerolox.pipeline.flows.writers import SparkWriter, TopicWriter, Writer, topic_sink_options
+from kerolox.pipeline.lake.storage import Storage, open_storage
+from kerolox.store.disk.files import Files
+from kerolox.store.disk.lock import StoreLock
+from kerolox.store.errors import StoreLocked
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 0.1
+STOP_S: Final = 120.0  # for a batch to end
+EVENTS_S: Final = 10.0  # for Spark to tell of the last batches
+MISFITS: Final = "bad_rows_of_"
+
+
+class Flow(Protocol):
+    """Something that runs until it is done, fails, or is stopped."""
+
+    name: str
+
+    def start(self) -> None: ...
+    @property
+    def is_active(self) -> bool: ...
+    @property
+    def is_idle(self) -> bool: ...
+    def failure(self) -> BaseException | None: ...
+    def halt(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class ThreadFlow:
+    """Work of another kind than a streaming query, in a thread: it looks at ``halted`` now and then."""
+
+    def __init__(self, name: str, work: Callable[[threading.Event], None]) -> None:
+        self.name = name
+        self._work = work
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._halted = threading.Event()
+
+    def start(self) -> None:
+        from pyspark import InheritableThread
+
+        self._error = None
+        self._thread = InheritableThread(target=self._run, daemon=True, name=self.name)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work(self._halted)
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def is_active(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.is_active
+
+    def failure(self) -> BaseException | None:
+        return self._error
+
+    def halt(self) -> None:
+        self._halted.set()
+
+    def stop(self) -> None:
+        self._halted.set()
+        if self._thread is not None:
+            self._thread.join(STOP_S)
+
+
+@dataclass
+class _Watched:
+    """A flow, and how often it has failed without a batch between."""
+
+    flow: Flow
+    failures: int = 0
+    batches: int = 0  # done when it failed last
+    start_s: float | None = 0.0  # when to start it; None: it runs, or has ended
+    is_over: bool = False
+
+
+@dataclass
+class Result:
+    """How a run ended."""
+
+    failed: dict[str, str] = field(default_factory=dict)  # by flow: why
+    stopped: dict[str, str] = field(default_factory=dict)  # by a check, while the others went on
+    interrupted: bool = False
+
+
+class Run:
+    """One run."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        document: Document,
+        *,
+        once: bool = False,
+        only: Iterable[str] = (),
+        run_id: str = "",
+    ) -> None:
+        self.plan = plan
+        self.pipeline: Pipeline = plan.pipeline
+        self.document = document
+        self.storage: Storage = open_storage(self.pipeline.storage)
+        self.run_id = run_id or f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+        self.figures = RunFigures(self.pipeline.name, self.run_id)
+        self.only = set(only)
+        for name in self.only:
+            if name not in flow_names(self.pipeline):
+                raise UnknownFlow(name, self.pipeline)
+        self._once = once
+        self._lock = StoreLock(Files(), self.storage.lock_folder)
+        self._flows: list[_Watched] = []
+        self._listener: Any = None
+        self._spark: SparkSession | None = None
+        self.result = Result()
+        self.stopping = threading.Event()
+
+    def wants(self, name: str) -> bool:
+        return not self.only or name in self.only
+
+    # --- before -----------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Run:
+        self.storage.lock_folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.take()
+        except StoreLocked as error:
+            raise KeroloxError(
+                f"another run of {self.pipeline.name} uses {self.storage}: {error}. Wait for it, or stop it"
+            ) from None
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._listener is not None and self._spark is not None:
+            self._spark.streams.removeListener(self._listener)
+        self._lock.release()
+
+    def prepare(self, spark: SparkSession) -> None:
+        """Make the DataFrames and the flows; nothing runs yet. Raises PipelineInvalid."""
+        self._spark = own_session(spark, self.pipeline)
+        tables = Tables(self._spark, self.plan, self.document)
+        sinks = {name: sink for name, sink in self.pipeline.sinks.items() if self.wants(name)}
+        tables.make(self.plan.reads[f"sink {name}"][0] for name in sinks)
+        for name, sink in sinks.items():
+            table = tables.made[self.plan.reads[f"sink {name}"][0]]
+            self._add_sink(name, sink, table)
+        for name, rows in tables.misfits.items():
+            self._add(
+                f"{MISFITS}{name}",
+                "bad rows",
+                self._flow(f"{MISFITS}{name}", rows, None, self.pipeline.trigger),
+            )
+        for name in self.pipeline.archives:
+            if self.wants(name):
+                self._add_archive(name)
+        self._listener = listener(self.pipeline.name, self.figures)
+        self._spark.streams.addListener(self._listener)
+
+    def _add(self, name: str, kind: str, flow: Flow) -> None:
+        self._flows.append(_Watched(flow))
+        self.figures.flow(name, kind)
+
+    def _add_sink(self, name: str, sink: Sink, table: DataFrame) -> None:
+        trigger = sink.trigger or self.pipeline.trigger
+        mode = "append" if isinstance(sink, LakeSink) else sink.mode
+        writer = writer_of(self.pipeline, name, sink, self.checkpoint(name))
+        native = sink if isinstance(sink, SparkSink) and sink.stream else None
+        self._add(name, sink_text(sink)[0], self._flow(name, table, writer, trigger, mode, native))
+
+    def _flow(
+        self,
+        name: str,
+        table: DataFrame,
+        writer: Writer | None,
+        trigger: Trigger,
+        mode: str = "append",
+        native: SparkSink | None = None,
+    ) -> Flow:
+        checks = {key: check for key, check in self.pipeline.checks.items() if check.of == name}
+        side = None
+        if writer is None or any(check.then == "set_aside" for check in checks.values()):
+            assert self.pipeline.bad_rows is not None
+            from kerolox.pipeline.flows.lake_tables import open_lake
+
+            side = open_lake(self.pipeline.bad_rows, self.pipeline.name, f"{name}.bad_rows")
+        work = BatchFlow(name, self.pipeline.name, writer, checks, side, self.figures)
+        if not table.isStreaming:
+            return ThreadFlow(name, self._table_work(work, table))
+        wanted = Trigger(once=True) if self._once else trigger
+        return StreamFlow(
+            name, self.pipeline.name, table, work, self.checkpoint(name), wanted, mode=mode, native=native
+        )
+
+    def _table_work(self, work: BatchFlow, table: DataFrame) -> Callable[[threading.Event], None]:
+        def write(halted: threading.Event) -> None:
+            began_s = time.monotonic()
+            # The id of the run stands for that of a query: what is tried again in it is written once.
+            rows = work.run(table, 0, "" if isinstance(work._writer, TopicWriter) else f"table-{self.run_id}")
+            self.figures.add_batch(work.name, rows, time.monotonic() - began_s, 0)
+
+        return write
+
+    def _add_archive(self, name: str) -> None:
+        from kerolox.pipeline.flows.archive_flow import archive_work
+
+        definition = self.pipeline.archives[name]
+        assert self._spark is not None
+        work = archive_work(
+            self.pipeline, name, definition, self._spark.sparkContext, self.figures,
+            once=self._once or self.pipeline.trigger.once,
+        )  # fmt: skip
+        self._add(name, f"{definition.format} archive", ThreadFlow(name, work))
+
+    def checkpoint(self, flow: str) -> str:
+        return self.storage.name(f"checkpoints/{flow}")
+
+    # --- running ----------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Until all flows are done, one has failed for good, or ``stopping`` is set."""
+        self.figures.state = "running"
+        try:
+            while not all(each.is_over for each in self._flows):
+                if self.stopping.is_set():
+                    self.result.interrupted = True
+                    self._stop_all("stopped")
+                    break
+                for each in self._flows:
+                    self._watch(each)
+                if self.result.failed and not self.pipeline.keep_going:
+                    self._stop_all("stopped")
+                    break
+                self.stopping.wait(LOOK_EVERY_S)
+        finally:
+            for each in self._flows:
+                each.flow.stop()
+            self._wait_for_events()
+            with self.figures.lock:
+                self.figures.ended_ms = time.time_ns() // 1_000_000
+                self.figures.state = "failed" if self.result.failed else "done"
+                self.figures.changes += 1
+        return self.result
+
+    def _watch(self, each: _Watched) -> None:
+        if each.is_over:
+            return
+        name = each.flow.name
+        if each.start_s is not None:
+            if time.monotonic() >= each.start_s:
+                self._start(each)
+            return
+        if each.flow.is_active:
+            return
+        error = each.flow.failure()
+        if error is None:
+            each.is_over = True
+            self.figures.set_state(name, "done")
+        else:
+            self._failed(each, error)
+
+    def _start(self, each: _Watched) -> None:
+        each.start_s = None
+        self.figures.set_state(each.flow.name, "running")
+        try:
+            each.flow.start()
+        except Exception as error:  # of Spark: a plan it refuses, a checkpoint that does not fit
+            self._failed(each, error)
+
+    def _failed(self, each: _Watched, error: BaseException) -> None:
+        name = each.flow.name
+        text = self.document.hide(failure_text(error))
+        done = self.figures.flow(name).batches
+        each.failures = 1 if done > each.batches else each.failures + 1
+        each.batches = done
+        retry = self.pipeline.retry
+        if is_for_good(error) or each.failures > retry.tries:
+            each.is_over = True
+            self.result.failed[name] = text
+            state = "stopped" if getattr(error, "ends_run", True) is False else "failed"
+            self.figures.add_failure(name, text, "given up")
+            self.figures.set_state(name, state, text)
+            log.error("flow_failed pipeline=%s flow=%s error=%r", self.pipeline.name, name, text)
+            if state == "stopped":  # by a check: the others go on, and the run tells of it in the end
+                self.result.stopped[name] = self.result.failed.pop(name)
+            return
+        wait_s = retry.wait_s(each.failures)
+        each.start_s = time.monotonic() + wait_s
+        with self.figures.lock:
+            self.figures.flow(name).restarts += 1
+        self.figures.add_failure(name, text, f"started again after {wait_s:g} s")
+        self.figures.set_state(name, "restarting", text)
+        log.warning(
+            "flow_restarts pipeline=%s flow=%s failures=%d wait_s=%g error=%r",
+            self.pipeline.name, name, each.failures, wait_s, text,
+        )  # fmt: skip
+
+    def _stop_all(self, state: str) -> None:
+        """Let batches that run end, and begin no others."""
+        running = [each for each in self._flows if not each.is_over]
+        for each in running:
+            each.flow.halt()
+        deadline_s = time.monotonic() + STOP_S
+        waiting = [each for each in running if each.start_s is None]
+        while waiting and time.monotonic() < deadline_s:
+            for each in [each for each in waiting if each.flow.is_idle]:
+                each.flow.stop()
+                waiting.remove(each)
+            time.sleep(LOOK_EVERY_S / 2)
+        for each in running:
+            each.flow.stop()
+            each.is_over = True
+            self.figures.set_state(each.flow.name, state)
+
+    def _wait_for_events(self) -> None:
+        deadline_s = time.monotonic() + EVENTS_S
+        while self._listener is not None and self._listener.behind and time.monotonic() < deadline_s:
+            time.sleep(LOOK_EVERY_S / 2)
+
+
+def own_session(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
+    """A session for one pipeline: names of tables and settings are its own, the cores are shared."""
+    from kerolox.spark import register
+
+    own = spark.newSession()
+    for name, value in pipeline.spark.conf.items():
+        if own.conf.isModifiable(name):
+            own.conf.set(name, value)
+    register(own)
+    return own
+
+
+def writer_of(pipeline: Pipeline, name: str, sink: Sink, checkpoint: str) -> Writer:
+    if isinstance(sink, TopicSink):
+        return TopicWriter(topic_sink_options(pipeline, sink), checkpoint)
+    if isinstance(sink, LakeSink):
+        from kerolox.pipeline.flows.lake_tables import open_lake
+
+        return open_lake(sink, pipeline.name, name)
+    return SparkWriter.of(sink)
+
+
+def listener(pipeline: str, figures: RunFigures) -> Any:
+    """Spark tells it of every batch, and it tells the figures."""
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Listener(StreamingQueryListener):
+        """Counts what is said of the queries of one pipeline."""
+
+        def __init__(self) -> None:
+            self._names: dict[str, str] = {}
+            self.behind = 0  # queries whose end was not told yet
+
+        def onQueryStarted(self, event: Any) -> None:
+            name = event.name or ""
+            if name.startswith(f"{pipeline}."):
+                self._names[str(event.runId)] = name.removeprefix(f"{pipeline}.")
+                self.behind += 1
+
+        def onQueryProgress(self, event: Any) -> None:
+            flow = self._names.get(str(event.progress.runId))
+            if flow is not None:
+                figures.add_progress(flow, json.loads(event.progress.json))
+
+        def onQueryIdle(self, event: Any) -> None:
+            pass
+
+        def onQueryTerminated(self, event: Any) -> None:
+            if self._names.pop(str(event.runId), None) is not None:
+                self.behind -= 1
+
+    return Listener()

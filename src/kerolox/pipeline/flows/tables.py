@@ -1,0 +1,159 @@
+"""The sources and steps of a pipeline as DataFrames, which SQL knows by their names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from kerolox.errors import KeroloxError
+from kerolox.pipeline.flows.definition import (
+    ArchiveSource,
+    Pipeline,
+    PythonStep,
+    Source,
+    SparkSource,
+    SqlStep,
+    StoreSource,
+    TopicSource,
+    Watermark,
+)
+from kerolox.pipeline.flows.document import Document, PipelineInvalid
+from kerolox.pipeline.flows.functions import load_function
+from kerolox.pipeline.flows.plan import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BODY_ERROR = "body_error"
+
+
+class Tables:
+    """Makes the DataFrames of a pipeline, in a session whose views are its own."""
+
+    def __init__(self, spark: SparkSession, plan: Plan, document: Document) -> None:
+        self.spark = spark
+        self.plan = plan
+        self._document = document
+        self.made: dict[str, DataFrame] = {}
+        self.misfits: dict[str, DataFrame] = {}  # by name: rows whose bodies do not fit
+
+    def make(self, wanted: Iterable[str]) -> None:
+        """Make these, and all they are made of. Raises PipelineInvalid with what Spark says."""
+        names = set(wanted)
+        needed = names.union(*(self.plan.needed(name) for name in names))
+        for name in self.plan.order:
+            if name in needed and name not in self.made:
+                section = "sources" if name in self.plan.pipeline.sources else "steps"
+                try:
+                    self._keep(name, self._source(name) if section == "sources" else self._step(name))
+                except (KeroloxError, OSError) as error:
+                    raise PipelineInvalid([self._document.problem((section, name), str(error))]) from error
+                except Exception as error:  # of Spark, or of the user's function
+                    text = spark_text(error)
+                    raise PipelineInvalid([self._document.problem((section, name), text)]) from error
+
+    def _keep(self, name: str, table: DataFrame) -> None:
+        entry = (self.plan.pipeline.sources | self.plan.pipeline.steps)[name]
+        if BODY_ERROR in table.columns and self.plan.pipeline.bad_rows is not None:
+            self.misfits[name] = table.where(f"{BODY_ERROR} IS NOT NULL")
+            table = table.where(f"{BODY_ERROR} IS NULL").drop(BODY_ERROR)
+        table = _watermarked(table, entry.watermark)
+        table.createOrReplaceTempView(name)
+        self.made[name] = table
+
+    # --- sources ----------------------------------------------------------------------------------------
+
+    def _source(self, name: str) -> DataFrame:
+        source = self.plan.pipeline.sources[name]
+        if isinstance(source, ArchiveSource):
+            return self._archive(source)
+        stream, format, options = reader_of(self.plan.pipeline, source, self._document)
+        reader: Any = (self.spark.readStream if stream else self.spark.read).format(format).options(**options)
+        if isinstance(source, TopicSource) and source.columns:
+            reader = reader.schema(_columns(source))
+        elif isinstance(source, SparkSource) and source.schema:
+            reader = reader.schema(source.schema)
+        path = source.path if isinstance(source, SparkSource) else ""
+        return reader.load(path) if path else reader.load()  # type: ignore[no-any-return]
+
+    def _archive(self, source: ArchiveSource) -> DataFrame:
+        reader = self.spark.read.options(**source.options)
+        if source.format == "parquet":
+            return reader.parquet(source.archive)
+        from kerolox.pipeline.flows.lake_reading import files_of
+
+        found = files_of(source)
+        if not found.files:
+            return self.spark.createDataFrame([], found.schema)
+        return reader.option("basePath", found.base).parquet(*found.files) if found.base else reader.parquet(
+            *found.files
+        )  # fmt: skip
+
+    # --- steps ------------------------------------------------------------------------------------------
+
+    def _step(self, name: str) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        step = self.plan.pipeline.steps[name]
+        if isinstance(step, SqlStep):
+            return self.spark.sql(step.sql)
+        assert isinstance(step, PythonStep)
+        work = load_function(step.python, self._document.folder)
+        given = work(*(self.made[each] for each in self.plan.reads[name]), **step.arguments)
+        if not isinstance(given, DataFrame):
+            raise KeroloxError(f"{step.python} gave {type(given).__name__}, not a DataFrame")
+        return given
+
+
+def reader_of(pipeline: Pipeline, source: Source, document: Document) -> tuple[bool, str, dict[str, str]]:
+    """Whether it is a stream, its format, and its options."""
+    if isinstance(source, TopicSource):
+        return source.stream, "rocketmq", topic_options(pipeline, source, document)
+    if isinstance(source, StoreSource):
+        return False, "rocketmq-store", {"path": source.store, **source.options}
+    assert isinstance(source, SparkSource)
+    return source.stream, source.format, dict(source.options)
+
+
+def topic_options(pipeline: Pipeline, source: TopicSource, document: Document) -> dict[str, str]:
+    """The options of the format ``rocketmq`` for a source."""
+    options = {"nameserver": pipeline.nameserver_of(source)}
+    if source.topics_named():
+        options["topic"] = ",".join(source.topics_named())
+    if source.topic_pattern:
+        options["topicPattern"] = source.topic_pattern
+    if source.group:
+        options["group"] = source.group
+    if source.body is not None:
+        options["bodyFormat"] = source.body.format
+        if source.body.schema:
+            beside = document.folder / source.body.schema
+            is_file = "\n" not in source.body.schema and len(source.body.schema) < 255 and beside.is_file()
+            options["bodySchema"] = os.fspath(beside.absolute()) if is_file else source.body.schema
+        if source.body.registry:
+            options["schemaRegistry"] = source.body.registry
+        if pipeline.bad_rows is not None:
+            options["onBadBody"] = "column"
+    return options | source.options
+
+
+def _columns(source: TopicSource) -> str:
+    from kerolox.spark.columns import SPARK_TYPES, arrow_schema
+
+    schema = arrow_schema(source.columns, properties=source.options.get("properties", "map"))
+    return ", ".join(f"{field.name} {SPARK_TYPES[field.type]}" for field in schema)
+
+
+def _watermarked(table: DataFrame, watermark: Watermark | None) -> DataFrame:
+    if watermark is None:
+        return table
+    return table.withWatermark(watermark.column, f"{round(watermark.delay * 1000)} milliseconds")
+
+
+def spark_text(error: BaseException) -> str:
+    """What Spark says is wrong, on one line and without its stack traces."""
+    text = str(getattr(error, "_desc", "") or error)
+    told = re.split(r"\n\s*(?:JVM stacktrace|== SQL|at org\.apache|;\n)", text, maxsplit=1)[0]
+    return " ".join(told.split())[:600] or type(error).__name__

@@ -1,0 +1,114 @@
+"""Where the rows of a batch go that is no lake: topics, and what Spark itself writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+
+from kerolox.pipeline.flows.definition import Pipeline, SparkSink, TopicSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from kerolox.spark.sink.sink import StreamSink
+
+_SENT: Final = pa.schema([("rows", pa.int64())])
+
+
+class Writer(Protocol):
+    """Writes batches."""
+
+    def check(self) -> None:
+        """Complain now about what would fail later."""
+
+    def write(self, batch: DataFrame, number: int, query: str) -> int:
+        """Write batch ``number`` of a query, or what is missing of it; how many rows. A table that is no
+        stream has no query."""
+
+
+# --- topics -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Send:
+    """What a task does: send its rows."""
+
+    sink: StreamSink
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sent: Any = self.sink.write(batches)
+        yield pa.RecordBatch.from_arrays([pa.array([sent.rows + sent.there])], schema=_SENT)
+
+
+class TopicWriter:
+    """Sends rows to a topic, by the sink of the format ``rocketmq``.
+
+    The sink works as in a streaming query of its own, with its notes in the checkpoint; but the rows are
+    those of a batch that checks have seen before.
+    """
+
+    def __init__(self, options: Mapping[str, str], checkpoint: str) -> None:
+        self._options = dict(options)
+        self._checkpoint = checkpoint
+
+    def check(self) -> None:
+        from kerolox.spark.sink.options import read_settings
+
+        read_settings(self._options)
+
+    def write(self, batch: DataFrame, number: int, query: str) -> int:
+        from kerolox.spark.sink.sink import CHECKPOINT, StreamSink
+
+        if not query:
+            return SparkWriter("rocketmq", "", "append", self._options).write(batch, number, query)
+        sink = StreamSink({**self._options, CHECKPOINT: self._checkpoint}, batch.schema, False)
+        sent = batch.mapInArrow(_Send(sink), "rows bigint").collect()
+        sink.commit((), number)
+        return sum(row.rows for row in sent)
+
+
+def topic_sink_options(pipeline: Pipeline, sink: TopicSink) -> dict[str, str]:
+    from kerolox.spark.sink.options import AT_LEAST_ONCE, EFFECTIVELY_ONCE
+
+    return {
+        "nameserver": pipeline.nameserver_of(sink),
+        "topic": sink.topic,
+        "deliveryGuarantee": EFFECTIVELY_ONCE if sink.once else AT_LEAST_ONCE,
+        **sink.options,
+    }
+
+
+# --- what Spark writes --------------------------------------------------------------------------------
+
+
+class SparkWriter:
+    """Writes each batch as a table. A repeated batch is written again."""
+
+    def __init__(self, format: str, path: str, mode: str, options: Mapping[str, str]) -> None:
+        self._format = format
+        self._path = path
+        self._mode = "overwrite" if mode == "complete" else "append"
+        self._options = dict(options)
+
+    @classmethod
+    def of(cls, sink: SparkSink) -> SparkWriter:
+        return cls(sink.format, sink.path, sink.mode, sink.options)
+
+    def check(self) -> None:
+        pass
+
+    def write(self, batch: DataFrame, number: int, query: str) -> int:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        counted = Observation()
+        rows = batch.observe(counted, f.count(f.lit(1)).alias("rows"))
+        writer = rows.write.format(self._format).mode(self._mode).options(**self._options)
+        if self._path:
+            writer.save(self._path)
+        else:
+            writer.save()
+        return int(counted.get["rows"])
