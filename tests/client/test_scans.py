@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kerolox.client.calls.pulls import SCAN_COUNT_MAX, ScanPace
@@ -177,6 +178,31 @@ def test_a_scan_asks_for_what_fills_an_answer() -> None:
 # --- long frames -----------------------------------------------------------------------------------
 
 
+def room(size: int) -> memoryview:
+    return memoryview(bytearray(size))
+
+
+def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
+    rooms = lines.Rooms()
+    first = rooms.take(100)
+    first[:] = b"a" * 100
+    kept = first[3:5]
+    del first
+    second = rooms.take(100)
+    second[:] = b"b" * 100
+    assert kept == b"aa"
+    place = id(second.obj)
+    del second
+    assert id(rooms.take(5).obj) == place
+    array = np.frombuffer(rooms.take(50), np.uint8)  # looks at it, too
+    assert id(rooms.take(5).obj) != place
+    del array
+    held = [rooms.take(10 + n) for n in range(20)]
+    assert len({id(each.obj) for each in held}) == 20
+    assert len(rooms._rooms) == lines.ROOMS_MAX
+    assert len(rooms.take(5 << 20)) == 5 << 20
+
+
 def test_a_long_frame_is_taken_from_the_splitter() -> None:
     body = bytes(range(256)) * 1000
     stream = pack_frame(JSON, b"{1}", b"short") + pack_frame(BINARY, b"header", body)
@@ -184,8 +210,8 @@ def test_a_long_frame_is_taken_from_the_splitter() -> None:
     for cut in (40, 5000):
         splitter = FrameSplitter()
         assert splitter.feed(stream[:cut]) == [(JSON, b"{1}", b"short")]
-        assert splitter.take_long(len(body) * 2) is None
-        long = splitter.take_long(1000)
+        assert splitter.take_long(len(body) * 2, room) is None
+        long = splitter.take_long(1000, room)
         assert long is not None
         assert (long.encoding, long.header, len(long.body)) == (BINARY, b"header", len(body))
         assert splitter.waiting_bytes == 0
@@ -204,8 +230,8 @@ def test_a_header_that_is_not_there_yet_is_waited_for() -> None:
     splitter = FrameSplitter()
     for cut in range(0, 100, 7):
         assert splitter.feed(stream[cut : cut + 7]) == []
-        assert splitter.take_long(1000) is None
+        assert splitter.take_long(1000, room) is None
     assert splitter.feed(stream[105:150]) == []
-    long = splitter.take_long(1000)
+    long = splitter.take_long(1000, room)
     assert long is not None
     assert long.header == b"h" * 100

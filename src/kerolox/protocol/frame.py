@@ -7,6 +7,7 @@ over many frames is what makes the servers fast.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from kerolox.compiled import compiled
 from kerolox.errors import ProtocolError
@@ -30,7 +31,7 @@ class LongFrame:
 
     __slots__ = ("body", "encoding", "filled", "header")
 
-    def __init__(self, encoding: int, header: bytes, body: bytearray, filled: int) -> None:
+    def __init__(self, encoding: int, header: bytes, body: memoryview, filled: int) -> None:
         self.encoding = encoding
         self.header = header
         self.body = body
@@ -39,7 +40,7 @@ class LongFrame:
     @property
     def room(self) -> memoryview:
         """Where the next bytes go."""
-        return memoryview(self.body)[self.filled :]
+        return self.body[self.filled :]
 
     @property
     def is_whole(self) -> bool:
@@ -81,9 +82,9 @@ class FrameSplitter:
             buffer += data[position:]
         return frames
 
-    def take_long(self, bytes_min: int) -> LongFrame | None:
+    def take_long(self, bytes_min: int, room: Callable[[int], memoryview]) -> LongFrame | None:
         """The frame that is not whole, if it is as long as this and its header is there. Whoever takes it
-        fills it, with the next bytes of the stream."""
+        fills it, with the next bytes of the stream; ``room`` gives memory for so many."""
         buffer = self._buffer
         if self._needed < bytes_min or len(buffer) < _PREFIX.size:
             return None
@@ -91,7 +92,7 @@ class FrameSplitter:
         at = _PREFIX.size + (mark & 0xFFFFFF)
         if len(buffer) < at:
             return None
-        body = bytearray(4 + length - at)
+        body = room(4 + length - at)
         body[: len(buffer) - at] = memoryview(buffer)[at:]
         found = LongFrame(mark >> 24, bytes(buffer[_PREFIX.size : at]), body, len(buffer) - at)
         self._consumed += 4 + length

@@ -77,7 +77,7 @@ def pull_request(
 class Pulled(NamedTuple):
     """What one pull brought: records as the broker keeps them, and where to go on."""
 
-    block: bytes  # or a bytearray, when it is long
+    block: bytes  # or a memoryview, when it is long
     next_offset: int
     min_offset: int
     max_offset: int

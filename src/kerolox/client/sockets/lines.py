@@ -8,6 +8,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable
+from sys import getrefcount
 from typing import cast
 
 from kerolox.client.calls.outgoing import Outgoing, SendCommand, Target
@@ -26,8 +27,30 @@ RECEIVE_BYTES = 1 << 18
 # all that is received with it has to be copied.
 LONG_BYTES = 1 << 17
 PIECE_BYTES = 1 << 14
+ROOM_BYTES = 1 << 20
+ROOMS_MAX = 4
+UNUSED = 2  # references: the list's, and the one that is handed over to be counted
 
 _WAIT: tuple[type[OSError], ...] = (BlockingIOError, InterruptedError)
+
+
+class Rooms:
+    """Memory for long bodies, used again when nobody looks at what lay in it: the system takes longer to
+    give new memory than to fill it."""
+
+    def __init__(self) -> None:
+        self._rooms: list[bytearray] = []
+
+    def take(self, size: int) -> memoryview:
+        """So many bytes, with anything in them."""
+        for number in range(len(self._rooms)):
+            # A view of it counts, and so does all that was made of the view.
+            if len(self._rooms[number]) >= size and getrefcount(self._rooms[number]) == UNUSED:
+                return memoryview(self._rooms[number])[:size]
+        if len(self._rooms) == ROOMS_MAX:
+            del self._rooms[0]  # whoever looks at it keeps it
+        self._rooms.append(bytearray(max(size, ROOM_BYTES)))
+        return memoryview(self._rooms[-1])[:size]
 
 
 class Line:
@@ -40,6 +63,7 @@ class Line:
         self._opaques = itertools.count(random.randrange(1 << 16))
         self._splitter = FrameSplitter()
         self._long: LongFrame | None = None  # that is being received
+        self._rooms = Rooms()
         self._receive_bytes = RECEIVE_BYTES
         self.language: Language | None = None  # of who answers, when it has
         self._answers: dict[int, Command] = {}
@@ -87,7 +111,7 @@ class Line:
             self._forgotten.add(opaque)
 
     def receive(self, opaque: int, timeout_s: float, what: str = "request") -> Command:
-        """The answer to a request. A long body is a bytearray: nobody has copied it."""
+        """The answer to a request. A long body is a memoryview: nobody has copied it."""
         deadline_s = time.monotonic() + timeout_s
         while opaque not in self._answers:
             if time.monotonic() >= deadline_s:
@@ -132,7 +156,7 @@ class Line:
         if not data:
             raise ConnectionResetError("the peer closed it")
         frames = self._splitter.feed(data)
-        self._long = self._splitter.take_long(LONG_BYTES)
+        self._long = self._splitter.take_long(LONG_BYTES, self._rooms.take)
         if self._long is not None:
             self._receive_bytes = PIECE_BYTES
         elif len(data) == self._receive_bytes:  # many small ones wait

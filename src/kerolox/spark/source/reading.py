@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 # A piece handed to Spark: small enough for the processor's cache, and for its memory when messages are large.
 BATCH_BYTES: Final = 2 << 20
+ALONE_BYTES: Final = 512 << 10  # a block of this size is worth decoding by itself: to join it is to copy it
 BATCH_ROWS_MAX: Final = 16_384
 SAMPLE: Final = 32  # messages, to guess the size of others
 QUEUE_OFFSET_AT: Final = 20  # in a record
@@ -158,7 +159,8 @@ def _gathered(
         if pulled is not None and pulled.block:
             blocks.append(pulled.block)
             size += len(pulled.block)
-        if blocks and (pulled is None or size >= BATCH_BYTES):
+        enough = BATCH_BYTES if len(blocks) > 1 else ALONE_BYTES
+        if blocks and (pulled is None or size >= enough):
             block = blocks[0] if len(blocks) == 1 else b"".join(blocks)
             positions = positions_of(block)
             if wanted.expression != ALL:  # a filtered pull does not know where the range ends
