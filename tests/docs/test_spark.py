@@ -19,9 +19,11 @@ from kerolox.blocking import Producer
 from kerolox.cli.main import app
 from kerolox.client.messages import Message
 from kerolox.client.sockets.socket_cluster import SocketCluster
+from kerolox.errors import OptionError
 from kerolox.spark import session as sessions
 from kerolox.spark.columns import COLUMNS
 from kerolox.spark.sink.options import COLUMNS as SINK_COLUMNS
+from kerolox.spark.source.options import SOURCE
 from kerolox.testing import BrokerThread, broker_in_thread
 from tests.docs import option_tables
 from tests.docs.test_code import ADDRESS, Section, sections
@@ -143,6 +145,21 @@ def test_columns_are_those_there_are(begin: str, end: str, columns: dict[str, An
     rows = re.findall(r"^\| (`.*?) \|", text[text.index(begin) : text.index(end)], re.MULTILINE)
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert sorted(named) == sorted(columns)
+
+
+def test_options_of_kafkas_connector_are_what_the_page_says() -> None:
+    table = re.search(r"<!-- kafka: source -->\n(.*?)<!-- end -->", PAGE.read_text(), re.DOTALL)
+    assert table is not None
+    lines = [[*re.findall(r"`([^`]*)`", line), line] for line in table[1].splitlines() if "`" in line]
+    told = {line[0]: line for line in lines if "*" not in line[0] + line[1]}
+    assert len(told) >= 24
+    accepted = {name.lower() for option in SOURCE.options for name in (option.key, *option.aliases)}
+    for name, line in told.items():
+        if " | same | " in line[-1]:
+            assert name.lower() in accepted, name
+        else:
+            with pytest.raises(OptionError, match=line[1 if "topic` and" not in line[-1] else 2]):
+                SOURCE.parse({name: "1"}, "batch")
 
 
 def test_links_lead_somewhere() -> None:

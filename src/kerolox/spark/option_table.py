@@ -51,8 +51,11 @@ ELSEWHERE: Final = {
     "groupidprefix": "group",
     "consumer.group": "group",
     "path": "topic",
-    "maxrecordsperpartition": "maxRowsPerPartition",
     "includeheaders": "properties",
+    "kafkaconsumer.polltimeoutms": "requestTimeoutMs",
+    "fetchoffset.numretries": "retryForMs",
+    "fetchoffset.retryintervalms": "retryForMs",
+    "partition.metadata.cache.ttl.ms": "discoveryIntervalMs",
     "filter.tag": "tags",
     "filter.sql": "sql92",
 }

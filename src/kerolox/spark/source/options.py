@@ -91,7 +91,8 @@ SOURCE: Final = OptionTable(
     Option("maxTriggerDelayMs", span(0), SPAN, "but no longer than this", default=900_000,
            aliases=("maxTriggerDelay",), only="streaming"),
     Option("minPartitions", number(1), "a number", "cut long ranges until there are so many tasks"),
-    Option("maxRowsPerPartition", number(1), "a number of messages", "cut ranges that have more"),
+    Option("maxRowsPerPartition", number(1), "a number of messages", "cut ranges that have more",
+           aliases=("maxRecordsPerPartition",)),
     # --- how
     Option("group", text, "a name",
            "who reads: rights, lag and progress go by it. A streaming query without one tells its progress "
