@@ -54,7 +54,8 @@ sanitize: $(STAMP)
 	    $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/sanitize .
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 	    PYTHONMALLOC=malloc KEROLOX_REQUIRE_CORE=1 PYTHONPATH=build/sanitize \
-	    $(PYTEST) -q -m "not long" tests/test_compiled.py tests/protocol tests/store tests/fuzz $(ARGS)
+	    $(PYTEST) -q -m "not long" tests/test_compiled.py tests/protocol tests/store tests/fuzz \
+	        tests/spark/test_records.py tests/spark/test_record_columns.py tests/spark/test_store_faults.py $(ARGS)
 
 # The whole suite without the compiled core: its twins in Python serve.
 pure: $(STAMP)

@@ -9,6 +9,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+import numpy as np
+import pyarrow as pa
+
+from kerolox.compiled import CORE
 from kerolox.errors import InvalidRequest, ProtocolError
 from kerolox.protocol import (
     fast_codecs,  # noqa: F401 — the short ways are fuzzed too
@@ -41,6 +45,9 @@ from kerolox.protocol.record import decode_records
 from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE, CHECK_RECORD, SIZE, scan
 from kerolox.protocol.signature import sign, verify
 from kerolox.protocol.signature import signer as send_signer
+from kerolox.spark.columns import arrow_schema
+from kerolox.spark.record_columns import at_once
+from kerolox.spark.records import FIXED_BYTES, decode_by_numpy, record_starts
 
 
 def frames(data: bytes) -> None:
@@ -178,6 +185,31 @@ def records(data: bytes) -> None:
 
 class _Queue:
     next_offset = 5
+
+
+def columns(data: bytes) -> None:
+    """Records to Arrow columns: the compiled way takes what numpy takes, and makes the same of it."""
+    starts, stop = record_starts(data, 0, len(data))
+    if not starts or stop != len(data) or len(starts) > 8 * 32:
+        # No block as a pull brings it: look at every byte of a few, as if records began there.
+        starts = np.arange(max(0, min(16, len(data) - FIXED_BYTES - 2)), dtype=np.int64).tobytes()
+    positions = np.frombuffer(starts, np.int64)
+    if not len(positions) or len(data) < int(positions[-1]) + FIXED_BYTES + 3:
+        return
+    for kind in ("map", "string"):
+        schema = arrow_schema(properties=kind)
+        found: list[pa.RecordBatch | None] = []
+        for way in (at_once, decode_by_numpy):
+            try:
+                found.append(way(data, positions, schema, None))
+            except ProtocolError:
+                found.append(None)
+        at_once_, by_numpy = found
+        if CORE is not None and data.count(b"\x02") <= 256:  # more properties than it takes
+            assert (at_once_ is None) == (by_numpy is None)
+        if at_once_ is not None:
+            at_once_.validate(full=True)
+            assert at_once_.equals(by_numpy)
 
 
 def sends(data: bytes) -> None:
@@ -368,6 +400,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         properties,
         properties_text,
         records,
+        columns,
         sends,
         batches,
         compression,
