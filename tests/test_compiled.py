@@ -31,7 +31,7 @@ def test_the_core_was_built_where_it_must_be() -> None:
 @pytest.mark.skipif(CORE is None, reason="the core is not compiled")
 def test_the_stub_declares_what_the_core_has() -> None:
     functions = {name for name in vars(CORE) if not name.startswith("_")}
-    assert functions | {"read_now"} == set(declared())
+    assert functions | {"read_now", "read_messages"} == set(declared())
 
 
 @pytest.mark.skipif(CORE is None, reason="the core is not compiled")
