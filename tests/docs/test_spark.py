@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parents[2] / "docs" / "SPARK.md"
 # Commands that need more than a test has: another machine, other programs.
-NOT_RUN = re.compile(r"pip install |export |spark-submit |.* --master spark://")
+NOT_RUN = re.compile(r"pip install |export |spark-submit |.* --master spark://|.* s3://")
 
 pytestmark = pytest.mark.xdist_group("spark")
 

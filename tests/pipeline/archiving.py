@@ -119,8 +119,65 @@ def _second(work: Any, instead: Any) -> Any:
     return either
 
 
+UPKEEP_STEPS = ("before the commit", "after the commit", "between the deletes", "behind the deletes")
+
+
+def kill_upkeep_at(step: str) -> None:
+    """The same for joining and expiring."""
+
+    def die(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if step == "before the commit":
+        ParquetArchive._write = die  # type: ignore[method-assign]
+        _delta_table().delete = die
+    elif step == "after the commit":
+        ParquetArchive._publish = _unless_empty(ParquetArchive._publish, die)  # type: ignore[method-assign]
+        _delta_table().delete = _then(_delta_table().delete, die)
+    else:
+        for kind in (LocalFolder, RemoteStore):
+            kind.delete = _with_data(kind.delete, die, step == "between the deletes")  # type: ignore[method-assign]
+
+
+def _delta_table() -> Any:
+    from deltalake import DeltaTable
+
+    return DeltaTable
+
+
+def _unless_empty(work: Any, die: Any) -> Any:
+    """Dies with a commit that removes files."""
+
+    def either(self: Any, commit: Any) -> Any:
+        return die() if commit.removed else work(self, commit)
+
+    return either
+
+
+def _with_data(work: Any, die: Any, halfway: bool) -> Any:
+    """Dies when files that readers see are deleted: in the middle, or when they are gone."""
+
+    def either(self: Any, paths: Any) -> Any:
+        paths = list(paths)
+        is_data = any(path.startswith("topic=") for path in paths)
+        done = work(self, paths[: len(paths) // 2] if is_data and halfway else paths)
+        return die() if is_data else done
+
+    return either
+
+
 if __name__ == "__main__":  # python -m tests.pipeline.archiving STEP KIND ADDRESS OPTIONS NAMESERVER TOPIC...
     step, kind, to, options, nameserver, *topics = sys.argv[1:]
+    if kind in ("compact", "expire"):
+        from kerolox.pipeline.archive import upkeep
+
+        kill_upkeep_at(step)
+        at = open_storage(to, json.loads(options))
+        if kind == "compact":
+            upkeep.compact(at, older_than_ms=-3_600_000)
+        else:
+            upkeep.expire(at, keep_ms=-3_600_000)
+        sys.exit("it was to be killed")
     kill_at(step)
     archive(
         open_storage(to, json.loads(options)),

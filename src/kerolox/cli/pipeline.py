@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from kerolox.cli import pipeline_archive, pipeline_audit, pipeline_replay, pipeline_run
+from kerolox.cli import (
+    pipeline_archive,
+    pipeline_audit,
+    pipeline_compact,
+    pipeline_replay,
+    pipeline_run,
+)
 
 _HELP = "Topics and files on Spark. Needs: pip install 'kerolox\\[spark]'."
 
@@ -22,6 +28,8 @@ def pipeline() -> None:
 
 app.command("archive", epilog=pipeline_archive.EXAMPLE)(pipeline_archive.archive)
 app.command("audit", epilog=pipeline_audit.EXAMPLE)(pipeline_audit.audit)
+app.command("compact", epilog=pipeline_compact.COMPACT_EXAMPLE)(pipeline_compact.compact)
+app.command("expire", epilog=pipeline_compact.EXPIRE_EXAMPLE)(pipeline_compact.expire)
 app.command("replay", epilog=pipeline_replay.EXAMPLE)(pipeline_replay.replay)
 app.command("run", epilog=pipeline_run.RUN_EXAMPLE)(pipeline_run.run)
 app.command("check", epilog=pipeline_run.CHECK_EXAMPLE)(pipeline_run.check)

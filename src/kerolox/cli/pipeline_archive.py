@@ -41,6 +41,7 @@ EXAMPLE = (
     "Example: kerolox pipeline archive --topic orders,payments --to /data/archive --follow --interval 15m"
 )
 INTERVAL_S_MIN = 0.1
+EXPIRE_S_MIN = 3600.0  # of an hour that is not over, more would come
 LINES_EVERY_S = 10.0  # where nobody looks
 INTERRUPTED = 130  # what a shell makes of Ctrl-C
 
@@ -86,6 +87,10 @@ def archive(
     join: Annotated[
         bool, typer.Option("--join/--no-join", help="Join small files of hours that are over.")
     ] = True,
+    expire: Annotated[
+        str | None,
+        typer.Option(help="Remove hours that were over so long ago: 30d. Not for Iceberg.", metavar="SPAN"),
+    ] = None,
     compression: Annotated[str, typer.Option(help="zstd, lz4, snappy, gzip or none.")] = "zstd",
     properties: Annotated[
         str, typer.Option(help="The column: map, string (as it is stored) or none. Fixed by the first run.")
@@ -125,6 +130,10 @@ def archive(
     interval_s = parse_span(interval, "--interval")
     if interval_s < INTERVAL_S_MIN:
         raise OptionError("--interval", interval, f"{INTERVAL_S_MIN:g}s or more")
+    expire_s = None if expire is None else parse_span(expire, "--expire")
+    if expire_s is not None and (iceberg or expire_s < EXPIRE_S_MIN):
+        wanted = "a Parquet archive or a Delta table" if iceberg else "1h or more"
+        raise OptionError("--expire", expire, wanted)
     folders = tuple(word.strip() for word in partition_by.split(",")) if partition_by else ()
     chosen = Format(properties=properties, compression=compression, rows_max=rows_max, partitions=folders)
     source = {
@@ -152,6 +161,7 @@ def archive(
         master,
         pairs("--conf", conf),
         join,
+        None if expire_s is None else round(expire_s * 1000),
         quiet=json,
     )
     rate = summary.rows / summary.seconds if summary.seconds else 0.0
@@ -164,6 +174,7 @@ def archive(
         "files": summary.files,
         "missing": summary.missing,
         "filesJoined": summary.files_joined,
+        "filesExpired": summary.files_expired,
         "leftoverFilesRemoved": summary.swept.files,
         "leftoverBytesRemoved": summary.swept.bytes,
         "commits": summary.rounds,
@@ -187,6 +198,8 @@ def archive(
     if summary.swept.files:
         size = size_text(summary.swept.bytes)
         say(f"removed {summary.swept.files} files ({size}) that killed runs had left")
+    if summary.files_expired:
+        say(f"removed {summary.files_expired} files of hours that were over {expire} ago")
     if summary.missing:
         say(f"{summary.missing} messages were gone before they were read; the commits tell of which topics")
     if summary.unreachable:
@@ -204,6 +217,7 @@ def _run(
     master: str,
     conf: dict[str, str],
     join: bool,
+    expire_ms: int | None,
     *,
     quiet: bool,
 ) -> tuple[Summary, bool]:
@@ -220,7 +234,9 @@ def _run(
         interrupts.check()
 
     tasks = OnSpark()
-    run = Archive(wanted, destination, tasks, format=format, join=join, on_round=on_round)
+    run = Archive(
+        wanted, destination, tasks, format=format, join=join, expire_ms=expire_ms, on_round=on_round
+    )
     with progress, _interrupts() as interrupts:
         # Errors are told before a JVM starts. An option may say how long to wait for servers.
         session.settings(master)

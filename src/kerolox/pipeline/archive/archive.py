@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 from kerolox.client.messages import Queue
 from kerolox.client.names import without_namespace
 from kerolox.client.sockets.socket_cluster import Edges, SocketCluster
+from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask, WrittenFile
 from kerolox.pipeline.archive.joining import JoinTask, carry_out
@@ -106,6 +107,7 @@ class Summary:
     rounds: int = 0
     seconds: float = 0.0
     files_joined: int = 0
+    files_expired: int = 0
     swept: Swept = NOTHING  # of killed runs
     unreachable: list[str] = field(default_factory=list)  # queues whose broker is not there
 
@@ -139,7 +141,9 @@ class Archive:
         cores: int = 1,
         round_rows: int = ROUND_ROWS,
         join: bool = True,
+        expire_ms: int | None = None,
         on_round: Callable[[Summary, int], None] = lambda summary, left: None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.wanted = wanted
         self.destination = destination
@@ -150,8 +154,10 @@ class Archive:
         self.cores = cores
         self._round_rows = round_rows
         self._joins = join
+        self._expire_ms = expire_ms  # hours that were over so long ago go
         self._join_s = self._began_s = time.monotonic()
         self._on_round = on_round
+        self._clock = clock
         self._cluster = SocketCluster(wanted.cluster, patience_s=wanted.patience_s)
         self._queues = ClusterQueues(self._cluster, wanted)
         self._edges: dict[Queue, Edges] = {}
@@ -366,12 +372,22 @@ class Archive:
     def _join(self) -> None:
         """Join small files. If that fails, the archive is as it was before."""
         self._join_s = time.monotonic() + JOIN_EVERY_S
+        self._expire()  # first: what goes need not be joined
         if not self._joins:
             return
         try:
             self.summary.files_joined += self.destination.join(self._run, self._format)
         except KeroloxError as error:
             log.warning("small_files_not_joined error=%r", str(error))
+
+    def _expire(self) -> None:
+        """Remove what is too old. If that fails, the archive is as it was before, or the next run goes on."""
+        if self._expire_ms is None:
+            return
+        expire = getattr(self.destination, "expire", None)
+        if expire is None:
+            raise OptionError("--expire", "", "a Parquet archive or a Delta table")
+        self.summary.files_expired += expire(self._clock.wall_ms() - self._expire_ms).files
 
     def _missing(self, wanted: Sequence[Range], files: Sequence[WrittenFile]) -> dict[str, int]:
         """By topic, how many messages of the ranges are missing in the files. With a filter: not known."""

@@ -32,9 +32,9 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive.files import Format, WrittenFile
 from kerolox.pipeline.archive.folders import PARTITIONS, PROPERTY, TAG, WHOLE_DAY
-from kerolox.pipeline.archive.joining import FILES_MIN, OVER_FOR_MS, end_ms
+from kerolox.pipeline.archive.joining import FILES_MIN, OVER_FOR_MS, JoinRule, end_ms
 from kerolox.pipeline.archive.log import HEAD, OffsetRanges, check_folder, same_partitions, take_lock
-from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Staging, Swept, remove
+from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Expired, Staging, Swept, remove
 from kerolox.pipeline.lake.delta_options import delta_options
 from kerolox.pipeline.lake.storage import Storage, open_storage, without_secrets
 from kerolox.spark.offsets import QueueOffsets
@@ -105,6 +105,17 @@ class DeltaArchive:
             raise
         return format
 
+    def properties(self) -> str:
+        """The form of the column in a table that is there: map, string or none."""
+        from deltalake import DeltaTable
+
+        with delta_errors(self.storage):
+            table = DeltaTable(self.storage.address, storage_options=delta_options(self.storage))
+            kinds = {field.name: field.type for field in table.schema().fields}
+        if "properties" not in kinds:
+            return "none"
+        return "string" if str(getattr(kinds["properties"], "type", "")) == "string" else "map"
+
     def close(self) -> None:
         if self._lock.held:
             self._staging.clear()
@@ -151,7 +162,7 @@ class DeltaArchive:
 
     def _paths(self) -> list[str]:
         """The files of the table."""
-        return [str(path) for path in pa.table(self._table.get_add_actions(flatten=True))["path"].to_pylist()]
+        return [str(action["path"]) for action in self._actions()]
 
     def find_places(self, queues: Iterable[Queue]) -> None:
         """Learn how far these queues are; the log is asked for each by name."""
@@ -209,28 +220,56 @@ class DeltaArchive:
             ),
         )
 
-    def join(self, run: object, format: Format) -> int:
+    def join(self, run: object, format: Format, rule: JoinRule | None = None) -> int:
         """Join small files of hours that are over; how many there were. The table does it itself."""
+        rule = rule or JoinRule(OVER_FOR_MS, FILES_MIN)
         now_ms = self._clock.wall_ms()
         counts: Counter[tuple[str, str, int]] = Counter()
-        actions = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
-        for action in actions:
+        for action in self._actions():
             if action["size_bytes"] * 2 <= format.bytes_max and action["num_records"] * 2 <= format.rows_max:
-                hour = action.get("partition.hour", WHOLE_DAY)
-                where = (action["partition.topic"], str(action["partition.date"]), hour)
-                counts[where] += 1
+                counts[_hour_of(action)] += 1
         joined = 0
-        for (topic, date, hour), count in counts.items():
-            if count >= FILES_MIN and end_ms(date, hour) + OVER_FOR_MS <= now_ms:
-                hours = [("topic", "=", topic), ("date", "=", date)]
-                if hour != WHOLE_DAY:
-                    hours.append(("hour", "=", str(hour)))
-                told = self._table.optimize.compact(partition_filters=hours, target_size=format.bytes_max)
-                joined += told["numFilesRemoved"]
-        if joined:
-            self._table.update_incremental()
-            self.number = self._table.version()
+        with delta_errors(self.storage):
+            for (topic, date, hour), count in counts.items():
+                if count >= rule.files_min and end_ms(date, hour) + rule.over_for_ms <= now_ms:
+                    hours = [("topic", "=", topic), ("date", "=", date)]
+                    if hour != WHOLE_DAY:
+                        hours.append(("hour", "=", str(hour)))
+                    told = self._table.optimize.compact(partition_filters=hours, target_size=format.bytes_max)
+                    joined += told["numFilesRemoved"]
+            if joined:
+                self._table.update_incremental()
+                self.number = self._table.version()
         return joined
+
+    def expire(self, before_ms: int) -> Expired:
+        """Remove the hours that were over before a time, by a commit. How far each queue is stays.
+
+        Files of the table that are no longer named go as well, unless readers of older versions may still
+        want them: those of the last week.
+        """
+        old = [action for action in self._actions() if end_ms(*_hour_of(action)[1:]) <= before_ms]
+        names = {os.path.basename(action["path"]) for action in old}
+        with delta_errors(self.storage):
+            base = f"{self.storage.address}/"
+            uris = (str(uri).removeprefix(base) for uri in self._table.file_uris())
+            files = [path for path in uris if os.path.basename(path) in names]
+            if files:
+                note = f"{MOVED}/{self._staging.run}-{secrets.token_hex(4)}.json"
+                self.storage.put(note, msgspec.json.encode(Moved(files)))
+                self._table.delete(_older_than(old))
+                self._table.update_incremental()
+                self.number = self._table.version()
+                self._undo([note])
+                self.storage.prune({path.rsplit("/", 1)[0] for path in files})
+            orphans = self._table.vacuum(dry_run=False)
+        rows, size = (sum(action[name] for action in old) for name in ("num_records", "size_bytes"))
+        return Expired(len(files), rows, size, len(orphans))
+
+    def _actions(self) -> list[dict[str, Any]]:
+        """What the table says of each of its files."""
+        found: list[dict[str, Any]] = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        return found
 
     def discard(self, files: Iterable[WrittenFile]) -> None:
         self._staging.discard(files)
@@ -287,6 +326,26 @@ def _added(file: WrittenFile, folders: Sequence[str], now_ms: int) -> Any:
     told = [file.topic, file.date, *([] if file.hour == WHOLE_DAY else [str(file.hour)]), *file.values]
     where = dict(zip(folders, told, strict=True))
     return AddAction(file.path, file.bytes, where, now_ms, True, json.dumps(statistics))
+
+
+def _hour_of(action: dict[str, Any]) -> tuple[str, str, int]:
+    """Topic, date and hour of a file."""
+    hour = action.get("partition.hour", WHOLE_DAY)
+    return action["partition.topic"], str(action["partition.date"]), hour
+
+
+def _older_than(actions: Sequence[dict[str, Any]]) -> str:
+    """A condition that names the hours of these files and no others."""
+    hours: dict[str, set[int]] = {}
+    for _, date, hour in map(_hour_of, actions):
+        hours.setdefault(date, set()).add(hour)
+    told = []
+    for date, found in sorted(hours.items()):
+        text = f"date = '{date}'"
+        if WHOLE_DAY not in found:
+            text = f"({text} AND hour IN ({', '.join(map(str, sorted(found)))}))"
+        told.append(text)
+    return " OR ".join(told)
 
 
 def _iso(time_ms: int) -> str:

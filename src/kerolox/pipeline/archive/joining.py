@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -79,16 +80,31 @@ def join(work: JoinTask) -> TaskResult:
     return TaskResult(files=[written])
 
 
-def small_files(files: Iterable[WrittenFile], now_ms: int, format: Format) -> list[list[WrittenFile]]:
+class JoinRule(NamedTuple):
+    """Which hours are touched."""
+
+    over_for_ms: int
+    files_min: int
+
+
+def usual_rule() -> JoinRule:
+    """While archiving."""
+    return JoinRule(OVER_FOR_MS, FILES_MIN)
+
+
+def small_files(
+    files: Iterable[WrittenFile], now_ms: int, format: Format, rule: JoinRule | None = None
+) -> list[list[WrittenFile]]:
     """Which files are to be joined with which."""
+    rule = rule or usual_rule()
     folders: dict[tuple[object, ...], list[WrittenFile]] = {}
     for file in files:
         small = file.rows * 2 <= format.rows_max and file.bytes * 2 <= format.bytes_max
-        if small and end_ms(file.date, file.hour) + OVER_FOR_MS <= now_ms:
+        if small and end_ms(file.date, file.hour) + rule.over_for_ms <= now_ms:
             folders.setdefault((file.topic, file.date, file.hour, file.values), []).append(file)
     sets: list[list[WrittenFile]] = []
     for found in folders.values():
-        if len(found) >= FILES_MIN:
+        if len(found) >= rule.files_min:
             sets += [each for each in _packed(found, format) if len(each) > 1]
     return sets
 

@@ -31,6 +31,7 @@ only while it is there, and it is gone from there before any later commit can re
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -41,8 +42,8 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive.files import Format, TaskResult, WrittenFile
 from kerolox.pipeline.archive.folders import PARTITIONS
-from kerolox.pipeline.archive.joining import JoinTask, small_files
-from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Staging
+from kerolox.pipeline.archive.joining import JoinRule, JoinTask, end_ms, small_files
+from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Expired, Staging
 from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.pipeline.lake.storage import Storage, StorageError, open_storage
 from kerolox.spark.offsets import QueueOffsets, Tree, from_tree, to_tree
@@ -57,6 +58,7 @@ SAVED: Final = f"{OWN_FOLDER}/files"
 SAVE_EVERY: Final = 100  # commits
 
 T = TypeVar("T")
+_FILE_NAME = re.compile(r"\d{10}-\d{3,}-\d{3,}\.parquet").fullmatch
 
 OffsetRanges = dict[str, dict[str, dict[str, tuple[int, int]]]]  # topic, broker, queue: start, end
 
@@ -301,12 +303,31 @@ class ParquetArchive:
     def _decoded(self, path: str, kind: type[T]) -> T:
         return _document(self.storage.name(path), self.storage.read(path), kind)
 
-    def join(self, run: Callable[[Sequence[JoinTask]], Sequence[TaskResult]], format: Format) -> int:
+    def expire(self, before_ms: int) -> Expired:
+        """Remove the hours that were over before a time, by a commit. How far each queue is stays."""
+        listed = [file.path for file in self.storage.files() if _is_ours(file.path)]
+        known = self.files()  # read after the list: what was published before it is in the log by then
+        old = [file for file in known.values() if end_ms(file.date, file.hour) <= before_ms]
+        if old:
+            self.commit("", {}, self.places, [], removed=[file.path for file in old])
+        orphans = [path for path in listed if path not in known]
+        self.storage.delete(orphans)
+        self.storage.prune({path.rsplit("/", 1)[0] for path in [*orphans, *(file.path for file in old)]})
+        return Expired(
+            len(old), sum(file.rows for file in old), sum(file.bytes for file in old), len(orphans)
+        )
+
+    def join(
+        self,
+        run: Callable[[Sequence[JoinTask]], Sequence[TaskResult]],
+        format: Format,
+        rule: JoinRule | None = None,
+    ) -> int:
         """Join small files of hours that are over; how many there were."""
         if self.number - self._saved() >= SAVE_EVERY:
             kept = sorted(self.files().values(), key=lambda file: file.path)
             self.storage.put(self._saved_path(self.number), msgspec.json.encode(kept))
-        sets = small_files(self.files().values(), self._clock.wall_ms(), format)
+        sets = small_files(self.files().values(), self._clock.wall_ms(), format, rule)
         if not sets:
             return 0
         stem = self.stem()
@@ -330,6 +351,11 @@ class ParquetArchive:
 
     def _saved_path(self, number: int) -> str:
         return f"{SAVED}/{number:020d}.json"
+
+
+def _is_ours(path: str) -> bool:
+    """Whether a file has a name and a place as archives give them. Others are nobody's orphans."""
+    return path.startswith("topic=") and _FILE_NAME(path.rsplit("/", 1)[-1]) is not None
 
 
 # --- what both kinds of archive share -----------------------------------------------------------------

@@ -36,6 +36,15 @@ class Swept(NamedTuple):
 NOTHING = Swept()
 
 
+class Expired(NamedTuple):
+    """What was removed because it is old, and files that nothing named."""
+
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    orphans: int = 0
+
+
 class Staging:
     """The folder where a run's files lie until they are committed."""
 

@@ -108,6 +108,16 @@ class LocalFolder(Storage):
                 failed += 1
         return failed
 
+    def prune(self, folders: Iterable[str]) -> None:
+        for name in folders:
+            folder = self.at(name)
+            while self.root in folder.parents:
+                try:
+                    folder.rmdir()
+                except OSError:  # not empty, or gone
+                    break
+                folder = folder.parent
+
     def clear(self, folder: str) -> None:
         shutil.rmtree(self.at(folder), ignore_errors=True)
 

@@ -125,6 +125,10 @@ class Storage(ABC):
     def delete(self, paths: Iterable[str]) -> int:
         """Delete files. Those that are gone are nobody's error. Returns how many could not be deleted."""
 
+    def prune(self, folders: Iterable[str]) -> None:
+        """Remove folders that are empty, and those above them. Object stores have none."""
+        return
+
     @abstractmethod
     def clear(self, folder: str) -> None:
         """Delete all below a folder, and the folder."""

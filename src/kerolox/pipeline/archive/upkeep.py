@@ -1,0 +1,63 @@
+"""Archives looked after while nothing is archived: small files joined, old ones removed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.errors import OptionError
+from kerolox.pipeline.archive.delta import DeltaArchive
+from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask
+from kerolox.pipeline.archive.joining import JoinRule, JoinTask, carry_out
+from kerolox.pipeline.archive.log import HEAD, ParquetArchive, read_head
+from kerolox.pipeline.archive.staging import Expired
+from kerolox.pipeline.lake.storage import Storage
+
+FILES_MIN = 2  # who asks for it wants every hour joined
+
+
+def compact(
+    storage: Storage, *, older_than_ms: int, format: Format | None = None, clock: Clock = SYSTEM_CLOCK
+) -> int:
+    """Join the small files of hours that have been over for so long. Returns how many there were."""
+    with _opened(storage, format or Format(), clock) as (archive, found):
+        return archive.join(on_threads, found, JoinRule(older_than_ms, FILES_MIN))
+
+
+def expire(storage: Storage, *, keep_ms: int, clock: Clock = SYSTEM_CLOCK) -> Expired:
+    """Remove the hours that were over longer ago. What queues have been archived is not forgotten."""
+    with _opened(storage, Format(), clock) as (archive, _):
+        return archive.expire(clock.wall_ms() - keep_ms)
+
+
+def on_threads(works: Sequence[WriteTask | JoinTask]) -> list[TaskResult]:
+    """The tasks in this process: Arrow reads and writes without Python's lock."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return list(pool.map(carry_out, works))
+
+
+def find_archive(storage: Storage, clock: Clock = SYSTEM_CLOCK) -> tuple[ParquetArchive | DeltaArchive, str]:
+    """What lies at an address, and the form of its properties. Refuses what is no archive."""
+    if storage.files("_delta_log"):
+        archive = DeltaArchive(storage, clock=clock)
+        return archive, archive.properties()
+    if storage.exists(HEAD):
+        return ParquetArchive(storage, clock=clock), read_head(storage).properties
+    raise OptionError("ADDRESS", storage.address, "an archive or a Delta table; there is none")
+
+
+@contextmanager
+def _opened(
+    storage: Storage, format: Format, clock: Clock
+) -> Iterator[tuple[ParquetArchive | DeltaArchive, Format]]:
+    from dataclasses import replace
+
+    archive, properties = find_archive(storage, clock)
+    found = archive.open(replace(format, properties=properties))
+    try:
+        yield archive, found
+    finally:
+        archive.close()
