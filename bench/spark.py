@@ -8,6 +8,7 @@ the JVM, of Spark's Python workers and of this process together, and that of the
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -293,6 +294,8 @@ def main(argv: list[str] | None = None) -> Result | None:
     if find_spec("pyspark") is None:
         print("no benchmark of Spark without it: pip install 'kerolox[spark]'")
         return None
+    # Where it is set every process of Spark compiles all it loads anew; installed programs are compiled.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     quick = arguments.quick
     rounds = arguments.rounds or ROUNDS[quick]
     sizes = {int(size) for size in arguments.sizes.split(",") if size}

@@ -82,11 +82,16 @@ class Line:
 
     def send(self, code: int, header: Header | None = None, body: bytes = b"") -> int:
         """Send a request; what it returns is given to :meth:`receive`."""
+        opaque, frame = self.prepare(code, header, body)
+        self.send_bytes(frame)
+        return opaque
+
+    def prepare(self, code: int, header: Header | None = None, body: bytes = b"") -> tuple[int, bytes]:
+        """A request that goes out by :meth:`send_bytes`, with others perhaps; its opaque, and its bytes."""
         options = self._options
         command = request(code, header, body, opaque=next(self._opaques), encoding=options.encoding)
         finish_request(command, options)
-        self.send_bytes(command.encode())
-        return command.opaque
+        return command.opaque, command.encode()
 
     def next_opaque(self) -> int:
         """The number of a request that is made elsewhere and goes out by :meth:`send_bytes`."""

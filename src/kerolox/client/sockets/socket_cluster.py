@@ -227,11 +227,17 @@ class SocketCluster:
             asking: tuple[Queue, Replica] | None = None
             try:
                 sent = []
+                frames: dict[Line, list[bytes]] = {}  # what goes to one address goes at once
                 for queue, ask in asked:
                     replica = self._replica(queue, reads=reads)
                     asking = queue, replica
                     line = self.line(replica.address)
-                    sent.append((asking, line, line.send(ask.code, ask.header)))
+                    opaque, frame = line.prepare(ask.code, ask.header)
+                    frames.setdefault(line, []).append(frame)
+                    sent.append((asking, line, opaque))
+                for line, together in frames.items():
+                    asking = next(whom for whom, its_line, _ in sent if its_line is line)
+                    line.send_bytes(b"".join(together))
                 answers = []
                 for (_, ask), (asking, line, opaque) in zip(asked, sent, strict=True):
                     answer = line.receive(opaque, self.options.request_timeout_s, request_name(ask.code))
