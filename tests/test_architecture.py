@@ -99,6 +99,7 @@ ROOMS = {
     "spark": (
         "columns offsets option_table configured times java short_errors record_columns records shipping"
         " patient_start",
+        "bodies",
         "source",
         "sink",
         "store",

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from kerolox.spark.bodies.options import find_declared
 from kerolox.spark.columns import spark_schema
 from kerolox.spark.short_errors import RefusedStream, tells_shortly
 from kerolox.spark.source.options import SOURCE
@@ -27,9 +28,15 @@ class RocketMQ(DataSource):
     def name(cls) -> str:
         return "rocketmq"
 
-    def schema(self) -> str:
+    def schema(self) -> str | StructType:
         # The options may be those of a batch or of a streaming query: Spark does not say which this is.
-        return spark_schema(properties=SOURCE.parse(self.options)["properties"])
+        values = SOURCE.parse(self.options)
+        bodies = find_declared(values, values["topic"] or ())
+        if bodies is None:
+            return spark_schema(properties=values["properties"])
+        from kerolox.spark.bodies.table import whole_schema
+
+        return whole_schema(bodies, properties=values["properties"])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from kerolox.spark.source.batch import BatchSource

@@ -12,7 +12,7 @@ from kerolox.spark.short_errors import tells_shortly
 from kerolox.spark.source.options import read_wanted
 from kerolox.spark.source.queues import ClusterQueues
 from kerolox.spark.source.ranges import Range, ranges, split
-from kerolox.spark.source.reading import chosen_columns, read_range
+from kerolox.spark.source.reading import chosen_table, read_range
 
 
 @tells_shortly
@@ -21,7 +21,7 @@ class BatchSource(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._wanted = read_wanted(options, "batch")
-        self._columns = chosen_columns(schema)
+        self._table = chosen_table(schema, self._wanted.bodies)
 
     def partitions(self) -> Sequence[InputPartition]:
         wanted = self._wanted
@@ -35,4 +35,4 @@ class BatchSource(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         # Spark makes up a partition where there is none.
         if isinstance(partition, Range):
-            yield from read_range(self._wanted, self._columns, partition)
+            yield from self._table.of_all(read_range(self._wanted, self._table.needed, partition))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kerolox.client.calls.pulls import SCAN_BYTES, SCAN_BYTES_MAX, SCAN_COUNT_MAX
 from kerolox.client.calls.readers import FOLLOWER, LEADER
@@ -14,6 +14,7 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import InvalidRequest, OptionError
 from kerolox.protocol.subscription import SQL92, TAG, subscription
+from kerolox.spark.bodies.options import OF_SOURCES, find_declared
 from kerolox.spark.offsets import QueueOffsets, in_namespace, read_offsets
 from kerolox.spark.option_table import (
     CLUSTER,
@@ -34,6 +35,9 @@ from kerolox.spark.option_table import (
     words,
 )
 from kerolox.spark.times import Times, read_times
+
+if TYPE_CHECKING:
+    from kerolox.spark.bodies.declared import Declared
 
 GROUP: Final = "spark_reader"
 _OFFSETS: Final = (
@@ -114,6 +118,8 @@ SOURCE: Final = OptionTable(
     Option("idleWaitMs", span(0, 5_000), f"{SPAN}; at most 5s",
            "how long an idle query waits for messages before Spark asks again", default=500,
            only="streaming"),
+    # --- bodies
+    *OF_SOURCES,
 )  # fmt: skip
 
 
@@ -158,6 +164,7 @@ class Wanted:
     pulls_ahead: int
     discovery_s: float
     idle_wait_s: float
+    bodies: Declared | None = None  # they become columns
 
     @property
     def nameserver(self) -> str:
@@ -233,6 +240,7 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
         pulls_ahead=values["pullsAhead"],
         discovery_s=values["discoveryIntervalMs"] / 1000,
         idle_wait_s=values["idleWaitMs"] / 1000,
+        bodies=find_declared(values, values["topic"] or ()),
     )
 
 

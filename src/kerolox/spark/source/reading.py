@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -29,6 +30,8 @@ from kerolox.spark.source.ranges import Range
 if TYPE_CHECKING:
     # The process that knows the offsets of a streaming query starts with the query, and reads nothing: what
     # reading takes is loaded by who reads.
+    from kerolox.spark.bodies.declared import Declared
+    from kerolox.spark.bodies.table import BodyTable
     from kerolox.spark.records import Positions
 
 log = logging.getLogger(__name__)
@@ -82,6 +85,25 @@ def chosen_columns(schema: StructType) -> pa.Schema:
         if isinstance(field.dataType, MapType) and not field.dataType.valueContainsNull:
             raise OptionError("schema", f"{field.name} {found} without nulls", "its values to be nullable")
     return arrow_schema(schema.fieldNames(), properties="string" if text else "map")
+
+
+@dataclass(frozen=True)
+class MessageTable:
+    """Messages as they are."""
+
+    needed: pa.Schema
+
+    def of_all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return batches
+
+
+def chosen_table(schema: StructType, bodies: Declared | None) -> MessageTable | BodyTable:
+    """The table a user's schema asks for, of messages with their bodies as they are, or as columns."""
+    if bodies is None:
+        return MessageTable(chosen_columns(schema))
+    from kerolox.spark.bodies.table import body_table, message_part
+
+    return body_table(bodies, schema, chosen_columns(message_part(schema)))
 
 
 def read_range(wanted: Wanted, columns: pa.Schema, task: Range) -> Iterator[pa.RecordBatch]:

@@ -37,7 +37,7 @@ from kerolox.spark.source.options import Wanted, read_wanted
 from kerolox.spark.source.progress import tell_group
 from kerolox.spark.source.queues import ClusterQueues, DataLoss
 from kerolox.spark.source.ranges import Range, ranges, shares, split
-from kerolox.spark.source.reading import chosen_columns, mean_size, read_range
+from kerolox.spark.source.reading import chosen_table, mean_size, read_range
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._wanted = read_wanted(options, "streaming")
-        self._columns = chosen_columns(schema)
+        self._table = chosen_table(schema, self._wanted.bodies)
         self._offsets: QueryOffsets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Range):
-            yield from read_range(self._wanted, self._columns, partition)
+            yield from self._table.of_all(read_range(self._wanted, self._table.needed, partition))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark calls it one batch late. The listener in progress.py is in time, but may be missing."""

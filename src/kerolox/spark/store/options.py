@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kerolox.errors import OptionError
+from kerolox.spark.bodies.options import OF_SOURCES
 from kerolox.spark.offsets import QueueOffsets, read_offsets
 from kerolox.spark.option_table import (
     MOMENT,
@@ -75,6 +76,7 @@ OPTIONS: Final = OptionTable(
     Option("verifyCrc", flag, YES_NO, "compare every body with its CRC; with report=corrupt the default"),
     Option("onCorrupt", one_of("fail", "skip"), "fail or skip", "what to do about damage", default="fail"),
     Option("report", one_of("corrupt"), "corrupt", "a table of the damage instead of the messages"),
+    *OF_SOURCES,
 )  # fmt: skip
 
 
@@ -114,6 +116,8 @@ def read_choice(values: Values) -> StoreChoice:
             if values.has(key):
                 raise OptionError(key, values[key], "from = queues with it; the log has no queues")
     report = values["report"] is not None
+    if report and values.has("bodyFormat"):
+        raise OptionError("bodyFormat", values["bodyFormat"], "no report with it: damage has no bodies")
     verify = values["verifyCrc"]
     return StoreChoice(
         topics=None if values["topic"] is None else frozenset(values["topic"]),
