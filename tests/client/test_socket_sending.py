@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,24 @@ def test_requests_overtake_no_answer_and_all_are_stored(broker: BrokerThread) ->
         messages = stored(cluster, "many")
     assert len({message.text for message in messages}) == len(messages) == 60 * 31
     assert {message.queue_id for message in messages} == {0, 1, 2, 3}
+
+
+def test_a_body_in_pieces_arrives_as_one(broker: BrokerThread) -> None:
+    """More of it than a socket takes at once, and cut where no message ends."""
+    broker.create_topic("pieces")
+    with SocketCluster(broker.nameserver_address) as cluster, SocketSender(cluster, "g") as sender:
+        wanted = [f"{place:02} " + "x" * 20_000 for place in range(100)]
+        for first in range(0, 100, 50):
+            parcel = batch("pieces", wanted[first : first + 50])
+            whole = memoryview(parcel.body)
+            cuts = [0, 1, 333_333, 333_334, len(whole)]
+            parcel.pieces = tuple(whole[low:high] for low, high in pairwise(cuts))
+            parcel.body = b""
+            sender.send(parcel)
+        sender.finish()
+        assert (sender.stored, sender.requests) == (100, 2)
+        assert sender.stored_bytes == 2 * len(whole)
+        assert sorted(each.text for each in stored(cluster, "pieces")) == sorted(wanted)
 
 
 def test_a_given_queue_keeps_the_order(broker: BrokerThread) -> None:

@@ -45,7 +45,7 @@ class Sink:
         found = []
         for parcel, queue in self.sent:
             if parcel.code == RequestCode.SEND_BATCH_MESSAGE:
-                items = split_batch(parcel.body)
+                items = split_batch(parcel.join())
                 assert len(items) == parcel.count
             else:
                 items = [(parcel.flag, parcel.body, parcel.properties.encode())]
@@ -200,9 +200,20 @@ def test_requests_are_filled_over_tables_and_cut_by_bytes_and_count() -> None:
             sink.packer.add(*group)
     sink.packer.finish()
     assert [parcel.count for parcel, _ in sink.sent] == [57, 57, 36]
-    assert all(len(parcel.body) <= 10_000 for parcel, _ in sink.sent)
+    assert all(parcel.size_bytes <= 10_000 for parcel, _ in sink.sent)
     big = sent(table(body=["x" * 50_000, "y", "z" * 50_000]), batch_bytes=10_000)
     assert [parcel.count for parcel, _ in big.sent] == [1, 1, 1]
+
+
+def test_rows_that_wait_for_more_keep_no_others_in_memory() -> None:
+    sink, made = Sink(batch_bytes=10_000), encoder()
+    batch = table(body=["x" * 100] * 100)
+    rows = next(iter(made.groups(batch, lambda topic: QUEUES)))[2]
+    sink.packer.add("t", None, rows)
+    sink.packer.finish()
+    *full, (last, _) = sink.sent
+    assert all(piece.obj is rows.data.obj for parcel, _ in full for piece in parcel.pieces)
+    assert [type(piece) for piece in last.pieces] == [bytes]
 
 
 def test_what_cannot_travel_together_goes_alone_and_in_order() -> None:

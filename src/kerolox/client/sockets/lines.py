@@ -183,9 +183,22 @@ class Line:
 
 
 class Parcel(Outgoing, gc=False):
-    """A request to send, and how many messages it holds."""
+    """A request to send, and how many messages it holds. Its body may lie in pieces, and ``body`` is empty
+    then: they are sent from where they lie."""
 
     count: int = 1
+    pieces: tuple[memoryview | bytes, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the body."""
+        return len(self.body) + sum(map(len, self.pieces))
+
+    def join(self) -> bytes:
+        """The body, in one piece from now on."""
+        if self.pieces:
+            self.body, self.pieces = b"".join(self.pieces), ()
+        return self.body
 
 
 class Sending:
@@ -215,6 +228,11 @@ class Sending:
         self.tried: list[tuple[str, Exception]] = []
 
 
+def followed_by(frame: bytes, size_bytes: int) -> bytes:
+    """The frame of a request without a body as the beginning of one that has so much of it."""
+    return (int.from_bytes(frame[:4]) + size_bytes).to_bytes(4) + frame[4:]
+
+
 class SendLine(Line):
     """A connection that is never waited for."""
 
@@ -228,8 +246,12 @@ class SendLine(Line):
             self._wait = (*_WAIT, ssl.SSLWantReadError, ssl.SSLWantWriteError)
         self._signer = frame_signer(options)
         self._uses_templates = self._signer is not None or goes_plain(options)
+        # A signature is over the whole body, and TLS takes one piece at a time.
+        self._takes_pieces = (
+            not options.access_key and options.tls is None and hasattr(self._socket, "sendmsg")
+        )
         self.waiting: dict[int, Sending] = {}
-        self._out: deque[tuple[Sending, memoryview]] = deque()
+        self._out: deque[tuple[Sending, list[memoryview]]] = deque()
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -242,10 +264,17 @@ class SendLine(Line):
     def put(self, sending: Sending, target: Target) -> None:
         """Send a request, now as far as the peer takes it."""
         opaque = next(self._opaques)
-        frame = self._frame(target, sending.parcel, opaque)
+        parcel = sending.parcel
+        if not self._takes_pieces:
+            parcel.join()
+        frame = self._frame(target, parcel, opaque)
+        views = [memoryview(frame)]
+        if parcel.pieces:
+            views = [memoryview(followed_by(frame, parcel.size_bytes))]
+            views += [memoryview(piece) for piece in parcel.pieces]
         sending.is_begun = False
         self.waiting[opaque] = sending
-        self._out.append((sending, memoryview(frame)))
+        self._out.append((sending, views))
         self.push()
 
     def _frame(self, target: Target, parcel: Parcel, opaque: int) -> bytes:
@@ -260,18 +289,20 @@ class SendLine(Line):
         """Write what the peer takes. Raises ConnectionLost."""
         out = self._out
         while out:
-            sending, data = out[0]
+            sending, views = out[0]
             try:
-                count = self._socket.send(data)
+                count = self._socket.send(views[0]) if len(views) == 1 else self._socket.sendmsg(views)
             except self._wait:
                 return
             except OSError as error:
                 raise ConnectionLost(self.address, error) from error
             sending.is_begun = True
-            if count == len(data):
-                out.popleft()
+            while views and count >= len(views[0]):
+                count -= len(views.pop(0))
+            if views:
+                views[0] = views[0][count:]
             else:
-                out[0] = sending, data[count:]
+                out.popleft()
 
     def pull(self) -> Iterable[tuple[Sending, Command]]:
         """The answers that have come. Raises ConnectionLost, ProtocolError."""

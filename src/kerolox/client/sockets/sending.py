@@ -272,7 +272,7 @@ class SocketSender:
         assert target is not None
         if answer.code in STORED_CODES:
             self.stored += sending.parcel.count
-            self.stored_bytes += len(sending.parcel.body)
+            self.stored_bytes += sending.parcel.size_bytes
             if not self._health.all_well:
                 self._health.answered(target.queue.broker, 0.0)
             self._done(sending)

@@ -227,7 +227,7 @@ class Stored:
         if parcel.code != RequestCode.SEND_BATCH_MESSAGE:
             key = names.find(parcel.properties.encode(), names.AT_UNIQUE_KEY)
             return None if key in there else parcel
-        items = split_batch(parcel.body)
+        items = split_batch(parcel.join())
         rest = [item for item in items if names.find(item[2], names.AT_UNIQUE_KEY) not in there]
         if not rest:
             return None

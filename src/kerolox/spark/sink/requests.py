@@ -21,6 +21,7 @@ from kerolox.spark.sink.outgoing import Rows
 BATCH_BYTES: Final = 256 * 1024  # of a request
 BATCH_BYTES_MAX: Final = 1024 * 1024  # the broker's 4 MiB count records, which are larger than what is sent
 BATCH_COUNT: Final = 4096
+PIECES_MAX: Final = 16  # of a request's body; the system takes no more than some hundred at once
 _unpack_head = struct.Struct(">12xii").unpack_from
 
 
@@ -86,22 +87,24 @@ class Packer:
             start = end
             if filling.size >= self._batch_bytes or filling.count >= self._batch_count:
                 self._flush(topic, queue)
+        filling.keep_last()
 
     def _flush(self, topic: str, queue: Queue | None) -> None:
         filling = self._filling.get((topic, queue))
         if filling is None or not filling.count:
             return
-        body, count = filling.empty()
+        pieces, count = filling.empty()
         self._send(
             Parcel(
                 topic,
-                body,
+                b"",
                 # The properties of the request itself: those of the messages are in the body.
                 "WAIT\x01true\x02",
                 "",
                 SYSTEM_CLOCK.wall_ms(),
                 code=RequestCode.SEND_BATCH_MESSAGE,
                 count=count,
+                pieces=pieces,
             ),
             queue,
         )
@@ -121,15 +124,23 @@ class Filling:
     __slots__ = ("count", "parts", "size")
 
     def __init__(self) -> None:
-        self.parts: list[memoryview] = []
+        self.parts: list[memoryview | bytes] = []
         self.size = 0
         self.count = 0
 
-    def empty(self) -> tuple[bytes, int]:
+    def keep_last(self) -> None:
+        """The rows it was filled with go: what it has of them is copied, or a few rows for a queue would keep
+        the memory of all the rows that came with them."""
+        if self.parts:
+            self.parts[-1] = bytes(self.parts[-1])
+
+    def empty(self) -> tuple[tuple[memoryview | bytes, ...], int]:
         """Take out its body and the number of its messages. It can be filled again."""
-        body, count = b"".join(self.parts), self.count
+        pieces, count = tuple(self.parts), self.count
+        if len(pieces) > PIECES_MAX:
+            pieces = (b"".join(pieces),)
         self.parts, self.size, self.count = [], 0, 0
-        return body, count
+        return pieces, count
 
 
 def split_item(item: bytes) -> tuple[int, bytes, bytes]:
