@@ -105,7 +105,15 @@ ROOMS = {
         "store",
         "datasource session",
     ),
-    "pipeline": ("charts page_style copy_properties", "lake", "archive", "audit", "replay", "flows"),
+    "pipeline": (
+        "charts page_style copy_properties",
+        "lake",
+        "archive",
+        "audit",
+        "replay",
+        "rebuild",
+        "flows",
+    ),
 }
 # protocol and front do no I/O.
 NO_IO = {

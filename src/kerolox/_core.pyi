@@ -8,6 +8,7 @@ from kerolox.protocol.frame import Frame
 from kerolox.protocol.record_scan import Entry, LogBytes
 from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken
 from kerolox.protocol.signature import Signer
+from kerolox.store.dispatch.log_runs import LogRuns
 from kerolox.store.dispatch.queues import QueueRun
 from kerolox.store.index.index_file import IndexItem
 from kerolox.store.queue.property_scan import Scanned
@@ -46,6 +47,22 @@ def key_items(entries: list[Entry], /) -> list[tuple[int, int, int]]: ...
 def index_entries(
     items: list[IndexItem], table: array[int], count: int, begin_ms: int, /
 ) -> tuple[bytes, int, set[int]]: ...
+def index_block(
+    items: bytes, table: array[int], count: int, begin_ms: int, first_begin_ms: int, /
+) -> tuple[bytes, int]: ...
+
+# store/dispatch/log_runs.py
+def log_runs(
+    data: bytes,
+    at: int,
+    before: int,
+    end: int,
+    lies_at: int,
+    stops: tuple[bytes, ...],
+    special_topics: tuple[bytes, ...],
+    tags_too: bool,
+    /,
+) -> LogRuns: ...
 
 # protocol/record.py
 def read_records(data: bytes, at: int, make: type[M], broker: str, /) -> tuple[list[M], int] | None: ...

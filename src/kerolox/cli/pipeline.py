@@ -8,6 +8,7 @@ from kerolox.cli import (
     pipeline_archive,
     pipeline_audit,
     pipeline_compact,
+    pipeline_rebuild,
     pipeline_replay,
     pipeline_run,
 )
@@ -30,6 +31,7 @@ app.command("archive", epilog=pipeline_archive.EXAMPLE)(pipeline_archive.archive
 app.command("audit", epilog=pipeline_audit.EXAMPLE)(pipeline_audit.audit)
 app.command("compact", epilog=pipeline_compact.COMPACT_EXAMPLE)(pipeline_compact.compact)
 app.command("expire", epilog=pipeline_compact.EXPIRE_EXAMPLE)(pipeline_compact.expire)
+app.command("rebuild", epilog=pipeline_rebuild.EXAMPLE)(pipeline_rebuild.rebuild)
 app.command("replay", epilog=pipeline_replay.EXAMPLE)(pipeline_replay.replay)
 app.command("run", epilog=pipeline_run.RUN_EXAMPLE)(pipeline_run.run)
 app.command("check", epilog=pipeline_run.CHECK_EXAMPLE)(pipeline_run.check)

@@ -242,6 +242,8 @@ PyObject *signature_of(PyObject *module, PyObject *const *args, Py_ssize_t arg_c
 PyObject *queue_runs(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);       /* entries.c */
 PyObject *key_items(PyObject *module, PyObject *entries);
 PyObject *index_entries(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
+PyObject *log_runs(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);         /* log_runs.c */
+PyObject *index_block(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *read_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);     /* records.c */
 PyObject *plain_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *record_starts(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);

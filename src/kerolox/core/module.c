@@ -14,6 +14,8 @@ static PyMethodDef methods[] = {
     {"queue_runs", FAST(queue_runs), "See store/dispatch/queues.py."},
     {"key_items", key_items, METH_O, "See store/dispatch/keys.py."},
     {"index_entries", FAST(index_entries), "See store/index/index_file.py."},
+    {"log_runs", FAST(log_runs), "See store/dispatch/log_runs.py."},
+    {"index_block", FAST(index_block), "See store/index/index_file.py."},
     {"read_records", FAST(read_records), "See protocol/record.py."},
     {"plain_records", FAST(plain_records), "See protocol/record_scan.py."},
     {"record_columns", FAST(record_columns), "See spark/record_columns.py."},

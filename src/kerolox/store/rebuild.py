@@ -18,6 +18,7 @@ import msgspec
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import ProtocolError
 from kerolox.protocol import json_dialect
+from kerolox.protocol.flags import INNER_BATCH
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, SYS_FLAG, TOPIC, Entry
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.disk.checkpoint import Checkpoint
@@ -84,8 +85,7 @@ class MendingQueue(ConsumeQueue):
 
     def append(self, physical: int, size: int, tags_code: int, queue_offset: int) -> bool:
         if begins_anew(self, queue_offset, physical):
-            self.of.restarted += 1
-            self.delete()
+            self.of.begin_anew(self)
         return super().append(physical, size, tags_code, queue_offset)
 
 
@@ -98,6 +98,10 @@ class MendingQueues(ConsumeQueues):
         self.log_min = log_min
         self.holes = 0
         self.restarted = 0
+
+    def begin_anew(self, queue: ConsumeQueue) -> None:
+        self.restarted += 1
+        queue.delete()
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         plain = super()._make(topic, queue_id)
@@ -127,6 +131,22 @@ class MendingFiller(QueueFiller):
         if queue.next_offset < queue_offset:
             self._mend(queue, physical, size, code, queue_offset)
         super()._append_with_care(queue, physical, size, code, queue_offset, sys_flag, properties)
+
+    def enter(
+        self,
+        queue: ConsumeQueue,
+        physical: int,
+        size: int,
+        code: int,
+        queue_offset: int,
+        sys_flag: int,
+        properties: bytes,
+    ) -> None:
+        """Add one entry wherever it belongs: behind a hole, in a queue that begins anew, or not again."""
+        if sys_flag & INNER_BATCH or queue.next_offset < queue_offset:
+            self._append_with_care(queue, physical, size, code, queue_offset, sys_flag, properties)
+        else:
+            queue.append(physical, size, code, queue_offset)
 
     def _mend(self, queue: ConsumeQueue, physical: int, size: int, code: int, queue_offset: int) -> None:
         of = self._mending
@@ -180,7 +200,7 @@ def rebuild(
     followers: list[Callable[[list[Entry]], None]] = []
     if queues:
         filler = MendingFiller(new_queues, layout)
-        left_out = _topics_left_out(layout)
+        left_out = topics_left_out(layout)
         filler.deleted = DeletedTopics(files, layout.root).load()  # it passes them over
         followers.append(lambda records: _fill(filler, records, left_out, made))
     if index:
@@ -208,7 +228,7 @@ def rebuild(
         )
     made.log_end = walk.position
     if queues:
-        made.kept_queues = _keep_ends(layout, new_queues, log_min, made.log_end)
+        made.kept_queues = keep_ends(layout, new_queues, log_min, made.log_end)
     made.holes, made.restarted = new_queues.holes, new_queues.restarted
     if queues:
         made.queues = len(new_queues)
@@ -218,8 +238,8 @@ def rebuild(
     queue_files = sum(queue.file_count for queue in new_queues)
     new_queues.close()
     new_index.close()
-    _swap(layout, files, clock, made, queues=queues, index=index)
-    _note(layout, files, made, new_index, queue_files, queues=queues, index=index)
+    swap(layout, files, clock, made, queues=queues, index=index)
+    note(layout, files, made, new_index.full_files_end_ms, queue_files, queues=queues, index=index)
     made.seconds = time.perf_counter() - began_s
     return made
 
@@ -250,7 +270,7 @@ class _LeftOut(set[bytes]):
         return True
 
 
-def _topics_left_out(layout: Layout) -> set[bytes]:
+def topics_left_out(layout: Layout) -> set[bytes]:
     """Deleted topics, as far as that can be told, and those with batch queues, which are kept elsewhere."""
     files = OnlyReading()
     batch = {name.encode() for name in files.list_dir(layout.path(BATCH_QUEUES))}
@@ -264,7 +284,13 @@ def _topics_left_out(layout: Layout) -> set[bytes]:
     return _LeftOut(configured | had, batch) if had else batch
 
 
-def _keep_ends(layout: Layout, new_queues: MendingQueues, log_min: int, log_end: int) -> int:
+def keep_ends(
+    layout: Layout,
+    new_queues: MendingQueues,
+    log_min: int,
+    log_end: int,
+    wanted: Callable[[str, int], bool] = lambda topic, queue_id: True,
+) -> int:
     """No number is given twice: queues go on counting where they were.
 
     So do those whose messages are all deleted, and those whose last messages are lost.
@@ -275,7 +301,7 @@ def _keep_ends(layout: Layout, new_queues: MendingQueues, log_min: int, log_end:
     kept = 0
     for topic in files.list_dir(root):
         for name in files.list_dir(os.path.join(root, topic)):
-            if not (name.isascii() and name.isdigit()):
+            if not (name.isascii() and name.isdigit() and wanted(topic, int(name))):
                 continue
             path = os.path.join(root, topic, name)
             old = open_run(files, open_files, [path], layout.queue_file_bytes, [])
@@ -334,7 +360,7 @@ def _entries_below(data: bytes, log_min: int, log_end: int) -> bytes:
     return BLANK * (end // ENTRY_SIZE) if into_log else data[:end]
 
 
-def _swap(layout: Layout, files: Files, clock: Clock, made: Rebuilt, *, queues: bool, index: bool) -> None:
+def swap(layout: Layout, files: Files, clock: Clock, made: Rebuilt, *, queues: bool, index: bool) -> None:
     for name, wanted in ((QUEUES, queues), (INDEX, index)):
         path = layout.path(name)
         fresh = path + UNFINISHED
@@ -351,11 +377,11 @@ def _swap(layout: Layout, files: Files, clock: Clock, made: Rebuilt, *, queues: 
         files.sync_dir(layout.root)
 
 
-def _note(
+def note(
     layout: Layout,
     files: Files,
     made: Rebuilt,
-    new_index: KeyIndex,
+    full_files_end_ms: int,
     queue_files: int,
     *,
     queues: bool,
@@ -367,7 +393,7 @@ def _note(
     if index and files.exists(layout.path("checkpoint")):
         checkpoint = Checkpoint(files, layout.path("checkpoint"))
         checkpoint.load()
-        checkpoint.index_ms = min(checkpoint.index_ms, new_index.full_files_end_ms)
+        checkpoint.index_ms = min(checkpoint.index_ms, full_files_end_ms)
         checkpoint.save()
         checkpoint.close()
     marks_file = ProgressNotesFile(files, layout.root)

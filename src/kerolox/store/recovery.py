@@ -392,8 +392,11 @@ def _judge_end(
     raise CorruptLog(segment.path, found.end, in_file, found.stop, valid_from, root, in_entries=in_entries)
 
 
-def find_record_after(segments: Segments, offset: int, term_min: int = -1) -> tuple[int, int] | None:
-    """The first whole record behind an offset that lies where it says: position and store time.
+def find_record_after(
+    segments: Segments, offset: int, term_min: int = -1, *, before: int | None = None
+) -> tuple[int, int] | None:
+    """The first whole record behind an offset that lies where it says: position and store time. ``before``:
+    only one that begins before this offset.
 
     An entry of a ledger counts if it is of this term at least: Apache's members leave behind the end of their
     log what was cut off, which is older than what they got instead.
@@ -401,11 +404,17 @@ def find_record_after(segments: Segments, offset: int, term_min: int = -1) -> tu
     for segment in segments.all:
         if segment.end <= offset:
             continue
+        if before is not None and segment.start >= before:
+            break
         start = max(segment.start, offset)
         for low, high in segments.written_ranges(segment, start):
+            if before is not None:
+                if low >= before:
+                    break
+                high = min(high, before + 8)  # the magic lies behind the size
             found = _find_record(segments, low, min(high, segments.wrote), segment.end, term_min)
             if found is not None:
-                return found
+                return found if before is None or found[0] < before else None
     return None
 
 

@@ -25,7 +25,7 @@ TAGS_CACHED_MAX = 8192
 _TRANSACTION_BITS = 0xC
 _IN_NO_QUEUE = (0x4, 0xC)  # prepared and rolled back, as old brokers stored them
 _INNER_BATCH = 0x80
-_FLAGS_QUEUED = 0x73B  # those that change nothing about the queue entry
+FLAGS_QUEUED = 0x73B  # those that change nothing about the queue entry
 _RUNS_MAX = 64
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _LIGHT_QUEUE_PREFIX = "%LMQ%"
@@ -44,7 +44,7 @@ def _queue_runs(entries: list[Entry], stops: tuple[bytes, ...]) -> list[QueueRun
     find = names.find
     for size, _, queue_id, queue_offset, physical, sys_flag, _, topic, properties in entries:
         run = runs.get((topic, queue_id))
-        if sys_flag & ~_FLAGS_QUEUED or any(word in properties for word in stops):
+        if sys_flag & ~FLAGS_QUEUED or any(word in properties for word in stops):
             return None
         if run is None:
             if len(runs) == _RUNS_MAX:

@@ -38,7 +38,12 @@ ENTRY = struct.Struct(
     "i"  # seconds since the first entry
     "i"  # the entry before it in the chain, 0 when none
 )
-assert (HEADER.size, ENTRY.size) == (40, 20)
+ITEM = struct.Struct(
+    ">i"  # hash of topic#key
+    "q"  # physical offset
+    "q"  # store time
+)
+assert (HEADER.size, ENTRY.size, ITEM.size) == (40, 20, 20)
 SLOT_SIZE = 4
 # Pages of slots are pages of the file, which the header shifts by ten slots.
 _SHIFT = HEADER.size // SLOT_SIZE
@@ -87,6 +92,20 @@ def _index_entries(
 
 
 index_entries = compiled("index_entries", _index_entries)
+
+
+def _index_block(
+    items: bytes, table: array[int], count: int, begin_ms: int, first_begin_ms: int
+) -> tuple[bytes, int]:
+    """The same of packed items (hash, physical offset, store time), of which the first is counted from a time
+    of its own. Of the pages of the table nothing is said: nearly all change."""
+    found = list(ITEM.iter_unpack(items))
+    first, used, _ = index_entries(found[:1], table, count, first_begin_ms)
+    rest, more, _ = index_entries(found[1:], table, count + 1, begin_ms)
+    return first + rest, used + more
+
+
+index_block = compiled("index_block", _index_block)
 
 
 class IndexFile:
@@ -145,6 +164,24 @@ class IndexFile:
         self.used_slots += used
         self.count += len(items)
         _, self.end_physical, self.end_ms = items[-1]
+
+    def put_packed(self, items: bytes, *, inherits: bool) -> None:
+        """Add packed items, at most :attr:`room` of them. ``inherits``: the first entry of a file counts its
+        seconds from the end of the file before, as Apache's broker counts them."""
+        if not items:
+            return
+        table = self._load_table()
+        self._slots_summed = None
+        first_begin_ms = self.begin_ms
+        if self.count == 1:
+            _, self.begin_physical, self.begin_ms = ITEM.unpack_from(items)
+            first_begin_ms = first_begin_ms if inherits else self.begin_ms
+        packed, used = index_block(items, table, self.count, self.begin_ms, first_begin_ms)
+        self._tail += packed
+        self._changed = set(range((self.slots - 1 + _SHIFT) // _PAGE_SLOTS + 1))
+        self.used_slots += used
+        self.count += len(items) // ITEM.size
+        _, self.end_physical, self.end_ms = ITEM.unpack_from(items, len(items) - ITEM.size)
 
     @property
     def unwritten(self) -> int:

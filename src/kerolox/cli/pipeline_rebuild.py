@@ -1,0 +1,128 @@
+"""``kerolox pipeline rebuild``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.pipeline_job import ConfOption, MasterOption, ToOption, run_job
+from kerolox.cli.store import ConfigFileOption, layout_of
+
+if TYPE_CHECKING:
+    from kerolox.pipeline.rebuild.rebuild import RebuiltOnSpark
+
+EXAMPLE = "Example: kerolox pipeline rebuild /data/broker-a/store --to /data/broker-a/rebuilt --in-place"
+
+
+@one_line_errors
+def rebuild(
+    store: Annotated[
+        Path, typer.Argument(help="Directory of a store, kerolox's or Apache's.", metavar="STORE_DIR")
+    ],
+    to: ToOption,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Only the queues of this topic, and no index; may be repeated."),
+    ] = None,
+    low: Annotated[
+        int | None,
+        typer.Option("--from", help="Only messages from this log offset on: where a record begins."),
+    ] = None,
+    high: Annotated[
+        int | None, typer.Option("--to-offset", "--until", help="Only messages before this log offset.")
+    ] = None,
+    on_damage: Annotated[
+        str,
+        typer.Option(
+            help="Where the log is damaged: fail; skip (go on behind it, marking lost offsets); stop (end "
+            "there)."
+        ),
+    ] = "fail",
+    like: Annotated[
+        str | None,
+        typer.Option(help="Whose index: kerolox, apache or apache-5.3 (and older); else the writer's."),
+    ] = None,
+    index: Annotated[bool, typer.Option(help="Make the key index, too.")] = True,
+    in_place: Annotated[
+        bool,
+        typer.Option("--in-place", help="Then put them in place of the store's own, which are put aside."),
+    ] = False,
+    config_file: ConfigFileOption = None,
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Make the consume queues and the key index of a store again from its commit log.
+
+    Byte for byte what the broker makes, by as many tasks as Spark has room for, in the memory of a part of
+    the log each. Stop the broker before. The store must lie where every task can read it, and DIR where every
+    task can write. Interrupted, the same command goes on; with --in-place once more, a finished one is only
+    put in place.
+    """
+    from kerolox.spark.session import SparkMissing
+
+    try:
+        from kerolox.pipeline.rebuild import rebuild as made_by
+    except ModuleNotFoundError as error:
+        raise SparkMissing(str(error.name)) from error
+    layout = layout_of(store, config_file)
+    request = made_by.RebuildRequest(
+        layout,
+        str(to.absolute()),
+        topics=tuple(sorted(set(only or ()))),
+        low=low,
+        high=high,
+        on_damage=on_damage,
+        like=like,
+        index=index and layout.index_enabled is not False,
+    )
+    if in_place:
+        made_by.check_place(layout, request.to)
+    with made_by.not_in_use(layout):
+        done = made_by.finished(request)
+        made = done or run_job(
+            "kerolox-rebuild",
+            master,
+            conf,
+            lambda spark, steps: made_by.rebuild(spark, request, progress=steps),
+            before=lambda: made_by.check_request(request),
+        )
+    if in_place:
+        made = made_by.put_in_place(request, made)
+    _show(made, json)
+
+
+def _show(made: RebuiltOnSpark, json: bool) -> None:
+    import msgspec
+
+    from kerolox.pipeline.rebuild.rebuild import how_to_put_in_place
+
+    out = output(json)
+    rows = [
+        ("log", f"{made.log_begin:,} to {made.log_end:,}, {made.records:,} records in {made.parts:,} parts"),
+        ("queues", f"{made.queues:,} with {made.entries:,} entries in {made.queue_files:,} files"),
+        ("index", f"{made.keys:,} keys in {len(made.index_files)} files" if made.index_files else "none"),
+        ("lost messages", f"{made.holes:,}" if made.holes else "none"),
+        ("damage", f"{len(made.damage)} places, {sum(d.valid_from - d.offset for d in made.damage):,} bytes")
+        if made.damage
+        else ("damage", "none"),
+        ("time", f"{made.seconds:.1f} s"),
+        ("directory", made.to),
+    ]
+    if made.left_out:
+        rows.insert(2, ("of deleted topics", f"{made.left_out:,} messages left out"))
+    out.show(
+        {**msgspec.to_builtins(made), "bytes": made.log_end - made.log_begin},
+        OutputTable(("rebuild", made.store), rows),
+    )
+    if made.in_place:
+        out.note(
+            f"in place; the old ones are in {' and '.join(made.put_aside) or 'nowhere: there were none'}"
+        )
+    elif made.whole:
+        out.note("With the broker stopped, put them in place by --in-place, or by:")
+        for line in how_to_put_in_place(made):
+            out.note(f"  {line}")

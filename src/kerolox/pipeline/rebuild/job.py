@@ -1,0 +1,140 @@
+"""A job in steps, each of tasks that leave files: what is done is not done again after an interruption.
+
+The folder ``_work`` of the result holds what was asked for, and a note for each finished task. Whoever gives
+the same command goes on; another command, or a source that has changed since, is refused. A lock keeps out a
+second one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from kerolox.atomic_file import write_atomically
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.store.disk.files import Files
+from kerolox.store.disk.lock import StoreLock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WORK = "_work"
+_PLAN = "plan.json"
+_FINISHED = "finished.json"
+_WATCH_S = 0.5
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+# What is done now; how much of it, in bytes or tasks; of how much.
+OnStep = Callable[[str, int, int], None]
+
+
+class OtherWork(KeroloxError):
+    """The directory has the result of another command, or its beginning."""
+
+
+class Job:
+    """The folder a command works in."""
+
+    def __init__(self, to: str | os.PathLike[str], asked: dict[str, Any]) -> None:
+        self.to = Path(os.path.abspath(to))
+        self.work = self.to / WORK
+        self._asked = msgspec.to_builtins(asked)
+        self._lock = StoreLock(Files(), self.work)
+
+    def check(self) -> None:
+        """Refuse a directory that holds anything but this job, before Spark starts."""
+        parent = next(path for path in (self.to, *self.to.parents) if path.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            raise OptionError("--to", str(self.to), f"a place for a directory; {parent} cannot be written to")
+        if not self.to.exists() or not any(self.to.iterdir()):
+            return
+        try:
+            began = msgspec.json.decode((self.work / _PLAN).read_bytes())
+        except (OSError, msgspec.DecodeError):
+            raise OtherWork(
+                f"{self.to} is not empty, and nothing in it says that this command began there. Give "
+                f"another --to."
+            ) from None
+        unlike = [name for name in {**self._asked, **began} if self._asked.get(name) != began.get(name)]
+        if unlike:
+            told = "; ".join(
+                f"{name} was {_short(began.get(name))}, is {_short(self._asked.get(name))}" for name in unlike
+            )
+            raise OtherWork(
+                f"{self.to} was begun with something else: {told}. Give the same again, or another --to."
+            )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Begin, or go on. One process at a time."""
+        self.check()
+        self.work.mkdir(parents=True, exist_ok=True)
+        self._lock.take()
+        try:
+            if not (self.work / _PLAN).exists():
+                write_atomically(self.work / _PLAN, msgspec.json.encode(self._asked))
+            yield
+        finally:
+            self._lock.release()
+
+    def finished(self, kind: type[Made]) -> Made | None:
+        """The result, if the job was finished before."""
+        return self.note(_FINISHED, kind)
+
+    def finish(self, result: msgspec.Struct) -> None:
+        """Say so, and remove what was needed on the way."""
+        self.write_note(_FINISHED, result)
+        for path in self.work.iterdir():
+            if path.name not in (_PLAN, _FINISHED, "lock"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def note(self, name: str, kind: type[Made]) -> Made | None:
+        try:
+            return msgspec.json.decode((self.work / name).read_bytes(), type=kind)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def write_note(self, name: str, value: Any) -> None:
+        write_atomically(self.work / name, msgspec.json.encode(value))
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def spread(
+    spark: SparkSession,
+    work: Callable[[Item], Made],
+    items: Sequence[Item],
+    watch: Callable[[], None] | None = None,
+) -> list[Made]:
+    """Run one task for each item; their results. ``watch`` is called now and then meanwhile."""
+    if not items:
+        return []
+    over = threading.Event()
+
+    def look() -> None:
+        assert watch is not None
+        while not over.wait(_WATCH_S):
+            watch()
+
+    watcher = threading.Thread(target=look, daemon=True)
+    if watch is not None:
+        watcher.start()
+    try:
+        # Not by way of tables: the start of Spark's SQL engine takes longer than the work on a small store.
+        return list(spark.sparkContext.parallelize(items, len(items)).map(work).collect())
+    finally:
+        over.set()
+        if watch is not None:
+            watcher.join()
+            watch()

@@ -1,0 +1,151 @@
+"""What a task leaves of its part of a log: the entries of each queue together, and the keys, in log order.
+
+Three files in the work folder, named by where the part begins. ``.entries`` holds queue entries as they will
+stand in the queues, ``.keys`` keys of 20 bytes (``index_file.ITEM``), and ``.piece`` says what is where: a
+queue has a place in ``.entries`` and runs, each a first offset and how many follow. The last one is put in
+place when the others are on the medium: a part that has it is done.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from kerolox.atomic_file import write_atomically
+from kerolox.store.index.index_file import ITEM
+from kerolox.store.queue.entry import ENTRY, ENTRY_SIZE
+
+READ_BYTES = 1 << 20
+
+
+class PieceRun(msgspec.Struct, array_like=True, gc=False):
+    """Entries that follow each other. ``extra``: how many more offsets the one message takes, a batch kept as
+    one record."""
+
+    first: int
+    count: int
+    extra: int = 0
+
+
+class PieceQueueNote(msgspec.Struct, array_like=True):
+    """The entries of one queue."""
+
+    topic: str
+    queue_id: int
+    at: int  # in the file of entries, in bytes
+    runs: list[PieceRun]
+
+    @property
+    def count(self) -> int:
+        return sum(run.count for run in self.runs)
+
+
+class DamageNote(msgspec.Struct, frozen=True):
+    """Bytes of the log that are no record, in front of bytes that are."""
+
+    offset: int
+    valid_from: int
+    what: str
+    path: str
+    in_file: int
+
+
+class Piece(msgspec.Struct):
+    """What one part of the log came to."""
+
+    start: int  # where the part was to begin; the name
+    first: int  # where its first record begins
+    end: int  # just behind its last record, or where the next file begins
+    stop: str = ""  # what is there instead of a record, where the log ends in this part
+    records: int = 0
+    keys: int = 0
+    last_ms: int = 0
+    queues: list[PieceQueueNote] = []
+    damage: list[DamageNote] = []
+    left_out: int = 0  # messages of deleted topics
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.stop)
+
+
+def piece_path(work: Path, start: int, kind: str) -> Path:
+    return work / f"{start:020d}.{kind}"
+
+
+def write_piece(work: Path, piece: Piece, queues: Iterable[tuple[PieceQueueNote, bytes | bytearray]]) -> None:
+    """Put the entries in their file, then say that the part is done. The keys are written already."""
+    at = 0
+    notes: list[PieceQueueNote] = []
+    with piece_path(work, piece.start, "entries").open("wb") as file:
+        for note, entries in queues:
+            note.at = at
+            file.write(entries)
+            at += len(entries)
+            notes.append(note)
+        file.flush()
+        os.fsync(file.fileno())
+    piece.queues = notes
+    write_atomically(piece_path(work, piece.start, "piece"), msgspec.json.encode(piece))
+
+
+def read_piece(work: Path, start: int) -> Piece | None:
+    """What was left of a part; None when it was not finished."""
+    try:
+        piece = msgspec.json.decode(piece_path(work, start, "piece").read_bytes(), type=Piece)
+        entries = piece_path(work, start, "entries").stat().st_size
+        keys = piece_path(work, start, "keys").stat().st_size
+    except (OSError, msgspec.DecodeError):
+        return None
+    whole = (
+        sum(note.count for note in piece.queues) * ENTRY_SIZE == entries and piece.keys * ITEM.size == keys
+    )
+    return piece if whole else None
+
+
+class EntriesFile:
+    """Reads the entries of a piece."""
+
+    def __init__(self, work: Path, start: int) -> None:
+        self._file = piece_path(work, start, "entries").open("rb", buffering=0)
+
+    def __enter__(self) -> EntriesFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def runs(self, note: PieceQueueNote) -> Iterator[tuple[PieceRun, bytes]]:
+        """The entries of a queue, no more of them at once than fit into a little memory."""
+        at = note.at
+        for run in note.runs:
+            first, left = run.first, run.count
+            while left:
+                count = min(left, READ_BYTES // ENTRY_SIZE)
+                data = os.pread(self._file.fileno(), count * ENTRY_SIZE, at)
+                yield PieceRun(first, count, run.extra), data
+                at += len(data)
+                first += count
+                left -= count
+
+
+def key_at(work: Path, start: int, number: int) -> tuple[int, int, int]:
+    """One key of a piece: hash, physical offset, store time."""
+    with piece_path(work, start, "keys").open("rb") as file:
+        hash_, physical, stored_ms = ITEM.unpack(os.pread(file.fileno(), ITEM.size, number * ITEM.size))
+    return hash_, physical, stored_ms
+
+
+def keys_of(work: Path, start: int, low: int, high: int) -> Iterator[bytes]:
+    """Keys of a piece from number ``low`` to before ``high``, packed, a little at a time."""
+    step = READ_BYTES // ITEM.size
+    with piece_path(work, start, "keys").open("rb", buffering=0) as file:
+        for number in range(low, high, step):
+            count = min(step, high - number)
+            yield os.pread(file.fileno(), count * ITEM.size, number * ITEM.size)
+
+
+assert ENTRY.size == ENTRY_SIZE
