@@ -107,6 +107,26 @@ def test_who_lacks_a_right_hears_which(servers: SecuredServers) -> None:
             list(cluster.blocks(queue, 0, 1, group="others"))
 
 
+async def test_large_answers_are_asked_for_with_the_same_rights(servers: SecuredServers) -> None:
+    async with Producer(servers.options(), group="alices-shop") as producer:
+        for _ in range(3):
+            await producer.send_batch([Message("secured-orders", b"x" * 500) for _ in range(200)])
+
+    def read(group: str) -> list[int]:
+        with SocketCluster(servers.options(), patience_s=60) as cluster:
+            counts = []
+            for queue in cluster.route("secured-orders").readable:
+                end = cluster.max_offset(queue)
+                blocks = list(cluster.blocks(queue, 0, end, group=group, scan_bytes=1 << 20))
+                assert not end or blocks[-1].next_offset == end
+                counts.append(max((len(block.block) for block in blocks), default=0))
+            return counts
+
+    assert max(await asyncio.to_thread(read, "alices-shop")) > 64 * 500  # more than 32 in one
+    with pytest.raises(AccessDenied, match=r"Group:others"):
+        await asyncio.to_thread(read, "others")
+
+
 def test_a_sender_gives_up_at_once_what_its_user_may_not_send(servers: SecuredServers) -> None:
     with (
         SocketCluster(servers.options(ADMIN), patience_s=60) as cluster,
