@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,11 +20,17 @@ from kerolox.pipeline.archive.files import Format, WriteTask
 from kerolox.pipeline.archive.iceberg import IcebergArchive, OthersCameFirst
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace, IcebergError
 from kerolox.pipeline.lake.iceberg_table import IcebergTable
+from kerolox.pipeline.replay.plan import ReplayChoice, ReplayError
+from kerolox.pipeline.replay.replay import replay
+from kerolox.pipeline.replay.source import find_source
 from kerolox.spark.source.options import read_wanted
 from kerolox.testing.threads import BrokerThread
 
 from .archiving import here
 from .iceberg_archiving import NAME, STEPS, archive, bodies, rows, told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Send = Callable[[Sequence[Message]], list[Receipt]]
 
@@ -202,3 +208,22 @@ def test_what_does_not_fit_is_refused(
         archive(place, address, topic, format=Format(partitions=("topic", "date")))
     with pytest.raises(KeroloxError, match="does not open"):
         archive(CatalogPlace("sqlite:////nowhere/at/all.db", warehouse=str(tmp_path)), address, topic)
+
+
+@pytest.mark.long
+def test_a_replay_reads_the_current_snapshot(
+    place: CatalogPlace, broker: BrokerThread, new_topic: Callable[..., str], send: Send, spark: SparkSession,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    topic, copy = new_topic(), new_topic()
+    send(messages(topic, 30))
+    archive(place, broker.nameserver_address, topic, format=Format(rows_max=10))
+    with pytest.raises(ReplayError, match=r"there is no table lake\.nothing"):
+        find_source("iceberg:lake.nothing", catalog=place)
+    told = replay(
+        spark, f"iceberg:{NAME}", broker.nameserver_address, choice=ReplayChoice(to_topic=copy),
+        state=tmp_path / "replays", catalog=place,
+    )  # fmt: skip
+    assert (told.planned, told.sent) == (30, 30)
+    archive(place, broker.nameserver_address, copy)
+    assert bodies(place) == once(30) + once(30)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kerolox.cli.catalog_options import CatalogName, CatalogOptions, CatalogUri, catalog_place
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, split_addresses
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
 from kerolox.cli.pipeline_archive import _with_retries
@@ -28,8 +29,8 @@ def replay(
     source: Annotated[
         str,
         typer.Argument(
-            help="An archive or a Delta table, in a folder or at an address such as s3://BUCKET/FOLDER; or "
-            "the store directory of a broker."
+            help="An archive or a Delta table, in a folder or at an address such as s3://BUCKET/FOLDER; "
+            "an Iceberg table as iceberg:NAMESPACE.TABLE; or the store directory of a broker."
         ),
     ],
     nameserver: NameServerOption = DEFAULT_ADDRESS,
@@ -56,6 +57,9 @@ def replay(
     state: Annotated[
         Path | None, typer.Option(help="Where replays are written down (~/.local/state/kerolox/replays).")
     ] = None,
+    catalog: CatalogName = None,
+    catalog_uri: CatalogUri = None,
+    catalog_options: CatalogOptions = None,
     storage_options: StorageOptions = None,
     storage_file: StorageFile = None,
     master: Annotated[
@@ -96,6 +100,7 @@ def replay(
         "rate": work.parse_rate(rate),
         "dry_run": dry_run,
         "storage_options": read_storage_options(storage_options, storage_file),
+        "catalog": catalog_place(catalog, catalog_uri, catalog_options, None),
     }
     result = _run(source, nameserver, choice, master, pairs("--conf", conf), how, quiet=json)
     document = {

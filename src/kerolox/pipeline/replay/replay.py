@@ -25,6 +25,8 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import OptionError
+from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
+from kerolox.pipeline.replay.iceberg_source import PREFIX
 from kerolox.pipeline.replay.lifeline import DriverEnd
 from kerolox.pipeline.replay.plan import (
     PlanFile,
@@ -78,6 +80,7 @@ def replay(
     rate: float = 0.0,
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    catalog: CatalogPlace | None = None,
     on_plan: Callable[[ReplayPlan], object] = lambda plan: None,
     on_progress: Callable[[int], object] = lambda done: None,
     clock: Clock = SYSTEM_CLOCK,
@@ -88,8 +91,9 @@ def replay(
     """
     options = cluster if isinstance(cluster, ClientOptions) else ClientOptions(cluster)
     id = id or new_id(clock.wall_ms())
-    where = str(Path(source).resolve()) if "://" not in source else source
-    found = find_source(source, storage_options)
+    is_name = "://" in source or source.startswith(PREFIX)
+    where = source if is_name else str(Path(source).resolve())
+    found = find_source(source, storage_options, catalog)
     check_topics(found, choice)
     if dry_run:
         places = chosen(found.table(spark, choice, places_only=True), choice)
@@ -136,13 +140,14 @@ def check(
     state: Path,
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    catalog: CatalogPlace | None = None,
     **_: object,
 ) -> None:
     """Check the request as far as that needs no Spark, which takes seconds to start.
 
     A condition of ``where`` is not checked here: only Spark knows SQL.
     """
-    found = find_source(source, storage_options)
+    found = find_source(source, storage_options, catalog)
     check_topics(found, choice)
     if not dry_run:
         with PlanFile(state, id) as file:

@@ -1,4 +1,4 @@
-"""What a replay reads: archives, Delta tables and store directories as one kind of table."""
+"""What a replay reads: archives, Delta and Iceberg tables and store directories as one kind of table."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from kerolox.pipeline.archive.folders import PROPERTY
 from kerolox.pipeline.archive.log import HEAD, Head, ParquetArchive, read_head
 from kerolox.pipeline.audit.plan import known_topics, plan_stores
 from kerolox.pipeline.lake.delta_options import delta_options
+from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
 from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.pipeline.lake.storage import Storage, open_storage
+from kerolox.pipeline.replay.iceberg_source import PREFIX, iceberg_files
 from kerolox.pipeline.replay.lake_files import FolderValues, LakeFiles, columns_of, folder_values
 from kerolox.pipeline.replay.plan import ReplayChoice, ReplayError
 from kerolox.spark.columns import COLUMNS, SPARK_TYPES, arrow_schema
@@ -55,8 +57,14 @@ class ReplaySource(msgspec.Struct, frozen=True):
         return table
 
 
-def find_source(source: str, options: Mapping[str, Any] | None = None) -> ReplaySource:
+def find_source(
+    source: str, options: Mapping[str, Any] | None = None, catalog: CatalogPlace | None = None
+) -> ReplaySource:
     """An archive, a Delta table or a store directory. Refuses what is none of them, or empty."""
+    if source.startswith(PREFIX):
+        lake = iceberg_files(source.removeprefix(PREFIX), catalog or CatalogPlace(), options)
+        check_columns(lake.schema.names)
+        return ReplaySource(source, "files", tuple(path for path, _ in lake.files), lake=lake)
     storage = open_storage(source, options)
     if not isinstance(storage, LocalFolder):
         return _find_remote(storage)
