@@ -81,7 +81,7 @@ def test_between_offsets_and_times(broker: BrokerThread, new_topic: NewTopic, se
 def test_ranges_are_cut(broker: BrokerThread, topic: str, send: Send) -> None:
     fill(send, topic, 0, 100)
     options = {"nameserver": broker.nameserver_address, "topic": topic}
-    assert len(BatchSource(options, schema()).partitions()) == 4
+    assert len(BatchSource(options, schema()).partitions()) == 1  # few messages: the queues share a task
     many = BatchSource({**options, "minpartitions": "10"}, schema("body"))
     assert len(many.partitions()) == 10
     small = BatchSource({**options, "maxrowsperpartition": "7"}, schema("body"))

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerolox.client.messages import Queue
-from kerolox.spark.source.ranges import Range, ranges, shares, split
+from kerolox.spark.source.ranges import TOGETHER_ROWS, Range, ranges, shares, split, tasks
 
 QUEUES = [Queue("t", broker, number) for broker in ("a", "b") for number in range(4)]
 BACKLOG = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 1000), max_size=8)
@@ -72,3 +72,12 @@ def test_more_queues_than_the_limit_take_turns() -> None:
     for turn in range(8):
         served |= set(shares(backlog, 3, turn=turn))
     assert served == set(QUEUES)
+
+
+def test_short_ranges_are_read_by_one_task() -> None:
+    short = [Range(queue, 5, 15) for queue in QUEUES[:3]]
+    assert [task.parts for task in tasks(short)] == [tuple(short)]
+    long = Range(QUEUES[1], 0, TOGETHER_ROWS + 1)
+    assert [task.parts for task in tasks([short[0], long, short[2]])] == [(short[0],), (long,), (short[2],)]
+    assert len(tasks(short, pieces_min=3)) == len(tasks(short, rows_max=10)) == 3
+    assert tasks([]) == []

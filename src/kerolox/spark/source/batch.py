@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from kerolox.spark.short_errors import tells_shortly
 from kerolox.spark.source.options import read_wanted
 from kerolox.spark.source.queues import ClusterQueues
-from kerolox.spark.source.ranges import Range, ranges, split
+from kerolox.spark.source.ranges import Ranges, ranges, tasks
 from kerolox.spark.source.reading import chosen_table, read_range
 
 
@@ -30,9 +30,10 @@ class BatchSource(DataSourceReader):
             edges = cluster.edges(queues.find())
             starts = queues.places(wanted.start, edges)
             ends = queues.places(wanted.end, edges, ending=True)
-        return split(ranges(starts, ends), pieces_min=wanted.pieces_min, rows_max=wanted.piece_rows_max)
+        return tasks(ranges(starts, ends), pieces_min=wanted.pieces_min, rows_max=wanted.piece_rows_max)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         # Spark makes up a partition where there is none.
-        if isinstance(partition, Range):
-            yield from self._table.of_all(read_range(self._wanted, self._table.needed, partition))
+        if isinstance(partition, Ranges):
+            for part in partition.parts:
+                yield from self._table.of_all(read_range(self._wanted, self._table.needed, part))

@@ -94,7 +94,9 @@ SOURCE: Final = OptionTable(
            only="streaming"),
     Option("maxTriggerDelayMs", span(0), SPAN, "but no longer than this", default=900_000,
            aliases=("maxTriggerDelay",), only="streaming"),
-    Option("minPartitions", number(1), "a number", "cut long ranges until there are so many tasks"),
+    Option("minPartitions", number(1), "a number",
+           "cut long ranges until there are so many tasks. Without it, and without maxRowsPerPartition, a "
+           "queue has a task, and queues with a few messages share one"),
     Option("maxRowsPerPartition", number(1), "a number of messages", "cut ranges that have more",
            aliases=("maxRecordsPerPartition",)),
     # --- how

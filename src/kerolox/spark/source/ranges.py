@@ -1,14 +1,19 @@
-"""What one task reads: a range of one queue; and how ranges are chosen and cut."""
+"""What one task reads: a range of one queue, or short ones of several; and how ranges are chosen and cut."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
 from kerolox.client.messages import Queue
+
+# Of ranges that one task reads together. A task in Python costs about as much as ten thousand rows; but what
+# a query does with each row may cost anything, and then tasks are what it runs side by side.
+TOGETHER_ROWS: Final = 256
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,39 @@ class Range(InputPartition):
     @property
     def count(self) -> int:
         return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Ranges(InputPartition):
+    """Short ranges that one task reads, one after the other."""
+
+    parts: tuple[Range, ...]
+
+    @property
+    def value(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return ", ".join(map(repr, self.parts))
+
+
+def tasks(
+    wanted: Iterable[Range], *, pieces_min: int | None = None, rows_max: int | None = None
+) -> list[Ranges]:
+    """What tasks read. Short ranges are joined, unless the number or the length of tasks was chosen."""
+    pieces = split(wanted, pieces_min=pieces_min, rows_max=rows_max)
+    if pieces_min is not None or rows_max is not None:
+        return [Ranges((piece,)) for piece in pieces]
+    found: list[Ranges] = []
+    together: list[Range] = []
+    rows = 0
+    for piece in pieces:
+        if together and rows + piece.count > TOGETHER_ROWS:
+            found.append(Ranges(tuple(together)))
+            together, rows = [], 0
+        together.append(piece)
+        rows += piece.count
+    return [*found, Ranges(tuple(together))] if together else found
 
 
 def ranges(starts: Mapping[Queue, int], ends: Mapping[Queue, int]) -> list[Range]:

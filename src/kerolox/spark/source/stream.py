@@ -36,7 +36,7 @@ from kerolox.spark.source.metrics import behind
 from kerolox.spark.source.options import Wanted, read_wanted
 from kerolox.spark.source.progress import tell_group
 from kerolox.spark.source.queues import ClusterQueues, DataLoss
-from kerolox.spark.source.ranges import Range, ranges, shares, split
+from kerolox.spark.source.ranges import Range, Ranges, ranges, shares, tasks
 from kerolox.spark.source.reading import chosen_table, mean_size, read_range
 
 log = logging.getLogger(__name__)
@@ -89,11 +89,12 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         wanted = self._wanted
-        return split(between(start, end), pieces_min=wanted.pieces_min, rows_max=wanted.piece_rows_max)
+        return tasks(between(start, end), pieces_min=wanted.pieces_min, rows_max=wanted.piece_rows_max)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, Range):
-            yield from self._table.of_all(read_range(self._wanted, self._table.needed, partition))
+        if isinstance(partition, Ranges):
+            for part in partition.parts:
+                yield from self._table.of_all(read_range(self._wanted, self._table.needed, part))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark calls it one batch late. The listener in progress.py is in time, but may be missing."""
