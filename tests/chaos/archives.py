@@ -37,7 +37,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     began_s = time.monotonic()
-    result: dict[str, object] = {
+    result: dict[str, object] = _before(args.out)
+    result |= {
         "when": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": {"python": platform.python_version(), "system": platform.platform(terse=True)},
         "command": "kerolox pipeline archive --follow --interval 0.1s --master local[2]",
@@ -52,12 +53,18 @@ def main() -> None:
             story.run(victims(kind, kills, args.seed))
         progress(f"{kind}: {tally.dump()}")
         result[kind.replace(" ", "_")] = tally.dump()
-    result["seconds"] = round(time.monotonic() - began_s)
-    text = json.dumps(result, indent=2) + "\n"
-    progress(text)
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(text, encoding="utf-8")
+        if args.out is not None:  # after each: an hour of kills is not to be lost with the next one
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            args.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    progress(f"{time.monotonic() - began_s:.0f} s")
+
+
+def _before(out: Path | None) -> dict[str, object]:
+    """What a run of other kinds has written."""
+    if out is None or not out.exists():
+        return {}
+    found: dict[str, object] = json.loads(out.read_text(encoding="utf-8"))
+    return found
 
 
 if __name__ == "__main__":
