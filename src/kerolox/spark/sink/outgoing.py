@@ -33,8 +33,17 @@ HEAD: Final = np.dtype(
 )
 ITEM_OVERHEAD_BYTES: Final = 22
 WAIT: Final = b"WAIT\x01true\x02"
-NOTHING: Final = pa.scalar(b"", pa.binary())
-VALUE_END: Final = pa.scalar(b"\x02", pa.binary())
+
+
+def _constant(value: bytes) -> pa.Scalar:
+    """As ``pa.scalar``, which looks for pandas and so imports it: for whoever plans a write, that is half of
+    what all of it costs."""
+    ends = pa.py_buffer(np.array([0, len(value)], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(value)])[0]
+
+
+NOTHING: Final = _constant(b"")
+VALUE_END: Final = _constant(b"\x02")
 
 Queues = Callable[[str], Sequence[Queue]]  # of a topic, those that can be written
 
