@@ -55,7 +55,7 @@ class BodyTable:
             raise BadBody(place_of(batch, place), decoded.reasons[place], len(decoded.reasons))
         made: dict[str, pa.Array] = {}
         if into:
-            made[into] = _struct(decoded.columns, form.schema, decoded.reasons)
+            made[into] = struct_of(decoded.columns, form.schema, decoded.reasons)
         else:
             kept = [field.name for field in form.schema if field.name in (names or ())]
             made = dict(zip(kept, decoded.columns, strict=True))
@@ -86,11 +86,16 @@ def spark_schema_of(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
+def fields_of(declared: Declared) -> pa.Schema:
+    """The columns that bodies become."""
+    schema = declared.opened().schema
+    return pa.schema([pa.field(declared.into, pa.struct(list(schema)))]) if declared.into else schema
+
+
 def body_columns(declared: Declared) -> pa.Schema:
     """The columns that bodies become, and the one for reasons. Raises OptionError for names that "
     "are taken."""
-    schema = declared.opened().schema
-    fields = [pa.field(declared.into, pa.struct(list(schema)))] if declared.into else list(schema)
+    fields = list(fields_of(declared))
     taken: dict[str, str] = {name.lower(): "a column of messages" for name in (*COLUMNS, ERROR)}
     for field in fields:
         if field.name.lower() in taken:
@@ -177,7 +182,7 @@ def only_bad(bodies: pa.Array, reasons: dict[int, str]) -> pa.Array:
     return bodies.take(pa.array(places, mask=good))
 
 
-def _struct(columns: Sequence[pa.Array], schema: pa.Schema, reasons: dict[int, str]) -> pa.Array:
+def struct_of(columns: Sequence[pa.Array], schema: pa.Schema, reasons: dict[int, str]) -> pa.Array:
     mask = None
     if reasons:
         missing = np.zeros(len(columns[0]), bool)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import types as kinds
 
@@ -12,6 +12,7 @@ from kerolox.client.names import check_group, check_topic_for_sending, with_name
 from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.sending import IN_FLIGHT, RETRIES
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.spark.bodies.options import OF_SINKS, find_declared
 from kerolox.spark.option_table import (
     CLUSTER,
     SPAN,
@@ -27,6 +28,9 @@ from kerolox.spark.option_table import (
     text,
 )
 from kerolox.spark.sink.requests import BATCH_BYTES, BATCH_BYTES_MAX, BATCH_COUNT
+
+if TYPE_CHECKING:
+    from kerolox.spark.bodies.declared import Declared
 
 GROUP: Final = "spark_writer"
 AT_LEAST_ONCE: Final = "at-least-once"
@@ -59,6 +63,7 @@ SINK: Final = OptionTable(
     Option("settleMs", span(0), SPAN,
            "how long a repeated task waits for messages of the attempt before that are still on their way",
            default=2_000),
+    *OF_SINKS,
 )  # fmt: skip
 # Given to the writer by Spark, or meant for it.
 SPARKS_OWN: Final = ("checkpointlocation", "queryname")
@@ -81,6 +86,7 @@ class SinkSettings:
     compress_from: int
     create_topics: bool
     settle_s: float
+    bodies: Declared | None = None  # they are made of columns
 
 
 def read_settings(given: Mapping[str, str]) -> SinkSettings:
@@ -118,6 +124,7 @@ def read_settings(given: Mapping[str, str]) -> SinkSettings:
         compress_from=values["compressFromBytes"],
         create_topics=values["createTopics"],
         settle_s=values["settleMs"] / 1000,
+        bodies=find_declared(values, (topic,) if topic else (), sink=True),
     )
 
 
@@ -179,6 +186,10 @@ class WrongColumns(KeroloxError):
 
 def check_columns(schema: kinds.StructType, settings: SinkSettings) -> None:
     """Raises WrongColumns, which names the columns there can be."""
+    if settings.bodies is not None:
+        from kerolox.spark.bodies.rows import check_fields
+
+        schema = check_fields(schema, settings.bodies, COLUMNS)
     shown = ", ".join(f"{name} ({what})" for name, (_, what) in COLUMNS.items())
     given = schema.fieldNames()
     if "body" not in given:

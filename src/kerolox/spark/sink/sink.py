@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -40,10 +40,13 @@ from kerolox.protocol.reserved import TEMPLATE_TOPIC
 from kerolox.spark.short_errors import tells_shortly
 from kerolox.spark.sink.effectively_once import Beginning, QueueEnds, Stored, ends_of
 from kerolox.spark.sink.notes import LocalFolder, Notes, open_folder
-from kerolox.spark.sink.options import EFFECTIVELY_ONCE, SinkSettings, check_columns, read_settings
+from kerolox.spark.sink.options import COLUMNS, EFFECTIVELY_ONCE, SinkSettings, check_columns, read_settings
 from kerolox.spark.sink.outgoing import Encoder
 from kerolox.spark.sink.requests import Packer
 from kerolox.spark.sink.row_ids import RowIds
+
+if TYPE_CHECKING:
+    from kerolox.spark.bodies.declared import Declared
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +198,7 @@ def write_rows(
     # The same for the whole task: rows of a key stay in one queue although a broker comes or goes.
     queues = lru_cache(maxsize=None)(sender.queues)
     try:
-        for batch in iterator:
+        for batch in iterator if settings.bodies is None else _with_bodies(iterator, settings.bodies):
             if not batch.num_rows:
                 continue
             for topic, queue, rows in encoder.groups(batch, queues):
@@ -215,6 +218,12 @@ def write_rows(
         sender.requests - asked_before,
         sender.repeated - repeated_before,
     )
+
+
+def _with_bodies(batches: Iterator[pa.RecordBatch], bodies: Declared) -> Iterator[pa.RecordBatch]:
+    from kerolox.spark.bodies.rows import with_bodies
+
+    return with_bodies(batches, bodies, COLUMNS)
 
 
 def check_attempts(task: TaskContext) -> None:
