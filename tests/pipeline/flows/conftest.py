@@ -2,4 +2,11 @@
 
 from __future__ import annotations
 
-from tests.spark.conftest import broker, new_topic, send, spark, topic  # noqa: F401
+from tests.spark.conftest import (  # noqa: F401
+    broker,
+    new_topic,
+    pytest_collection_modifyitems,
+    send,
+    spark,
+    topic,
+)

@@ -51,6 +51,7 @@ def archive_work(
             wanted, kind(archive.path), OnSpark(context),
             format=Format(partitions=tuple(archive.partition_by)),
             cores=context.defaultParallelism, join=archive.compact, on_round=seen.told,
+            expire_ms=None if archive.expire is None else round(archive.expire * 1000),
         )  # fmt: skip
         with run:
             if once:

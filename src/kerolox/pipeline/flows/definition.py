@@ -319,7 +319,7 @@ class ArchiveFlow(Entry, frozen=True, kw_only=True):
         list[str], Meta(description="what folders tell: topic, date, hour, then tag or property.NAME")
     ] = []
     compact: Annotated[bool, Meta(description="join small files of hours that are over")] = True
-    expire: Annotated[Span | None, Meta(description="delete what was stored longer ago: 30d")] = None
+    expire: Annotated[Span | None, Meta(description="remove hours that were over longer ago: 30d")] = None
     options: Annotated[
         dict[str, str], Meta(description="all options of the format rocketmq: docs/SPARK.md#options")
     ] = {}

@@ -41,26 +41,31 @@ def boxes(plan: Plan, notes: Mapping[str, tuple[str, str]], misfits: list[str]) 
             reads = plan.reads[name]
             column = 1 + max((found[each].column for each in reads), default=0)
             found[name] = Box(name, kind, text, "step", column, reads=list(reads))
-    last = 1 + max((box.column for box in found.values()), default=0)
+
+    def behind(reads: list[str]) -> int:
+        return 1 + max((found[each].column for each in reads), default=0)
+
     for name, sink in pipeline.sinks.items():
         kind, where = sink_text(sink)
         state, note = notes.get(name, ("", ""))
         reads = plan.reads[f"sink {name}"]
-        found[f"sink {name}"] = Box(name, kind, where, f"sink {state}", last, reads=list(reads), note=note)
+        found[f"sink {name}"] = Box(
+            name, kind, where, f"sink {state}", behind(reads), reads=list(reads), note=note
+        )
     for name, archive in pipeline.archives.items():
         for topic in archive.topics:
             found.setdefault(f"topic {topic}", Box(topic, "topic", topic, "source"))
         state, note = notes.get(name, ("", ""))
         reads = [f"topic {topic}" for topic in archive.topics]
         found[f"archive {name}"] = Box(
-            name, f"{archive.format} archive", archive.path, f"sink {state}", last, reads=reads, note=note
+            name, f"{archive.format} archive", archive.path, f"sink {state}", 1, reads=reads, note=note
         )
     if pipeline.bad_rows is not None:
         kind, where = sink_text(pipeline.bad_rows)
         aside = {check.of for check in pipeline.checks.values() if check.then == "set_aside"}
         reads = [name for name in misfits if name in found]
         reads += [each for name in aside for each in plan.reads.get(f"sink {name}", ()) if each not in reads]
-        found["bad_rows"] = Box("bad_rows", kind, where, "sink side", last, reads=reads)
+        found["bad_rows"] = Box("bad_rows", kind, where, "sink side", behind(reads), reads=reads)
     _place(found)
     return found
 
@@ -116,9 +121,9 @@ def _arrow(start: Box, end: Box) -> str:
 
 def _box(box: Box) -> str:
     x, y = _corner(box)
-    lines = [(20, "what", box.name), (37, "kind", box.kind), (54, "kind", box.note or _cut(box.text, 32))]
+    lines = [(20, "what", box.name), (37, "kind", box.kind), (54, "kind", box.note or _cut(box.text, 28))]
     texts = "".join(
-        f'<text class="{style}" x="{x + 14:.0f}" y="{y + down:.0f}">{escape(_cut(text, 30))}</text>'
+        f'<text class="{style}" x="{x + 14:.0f}" y="{y + down:.0f}">{escape(_cut(text, 28))}</text>'
         for down, style, text in lines
     )
     return (

@@ -46,13 +46,14 @@ class LakeWriter(ABC):
         self.definition = definition
         self.name = f"{pipeline}.{flow}"
         self.parts: tuple[Division, ...] = ()
+        self.counts_repeated = True  # rows of a batch that was there are told as written
 
     def work_name(self, query: str) -> str:
         """Under which the numbers of batches are kept."""
         return f"{self.name}.{query}"
 
     def write(self, batch: DataFrame, number: int, query: str) -> int:
-        """Write a batch; how many rows. None when it is there already."""
+        """Write a batch unless it is there already; how many rows."""
         columns = arrow_columns(batch)
         self.parts = divisions(
             self.definition.partition_by, columns.names, transforms=self.definition.format == "iceberg"
@@ -60,7 +61,7 @@ class LakeWriter(ABC):
         self.open(columns)
         name = self.work_name(query)
         if self.is_done(name, number):
-            return 0
+            return batch.count() if self.counts_repeated else 0
         work = self.work(columns, name, number)
         files = write_files(batch, work, self.parts, self.definition.files)
         if files:
@@ -275,10 +276,11 @@ class IcebergWriter(LakeWriter):
         self._opened().load()
 
     def open(self, columns: pa.Schema) -> None:
+        from kerolox.pipeline.lake.iceberg_storage import table_storage
+
         table = self._opened()
         table.make(columns, [(each.column, each.transform) for each in self.parts])
-        address = table.data_folder
-        self._storage = open_storage(address, self.definition.options)
+        self._storage = table_storage(table, self.definition.options)
 
     def is_done(self, name: str, number: int) -> bool:
         done = self._opened().mark(name)

@@ -19,6 +19,7 @@ from kerolox.pipeline.page_style import STYLE
 
 AGAIN_S: Final = 5  # a browser loads the page again
 STEPS: Final = 60  # along a time axis
+POINTS_MIN: Final = 3  # fewer batches are in the table, and make no line
 SERIES_MAX: Final = 4  # lines in a chart that can be told apart
 MISFITS: Final = "bad_rows_of_"
 
@@ -119,11 +120,12 @@ def _tiles(figures: RunFigures) -> str:
         shown.append(
             (f"{short(sum(flow.rows_in for flow in sinks) / seconds)}/s", "read, over the whole run")
         )
-    shown.append((f"{max(lags):,}" if lags else "–", "messages behind, of the flow furthest behind"))
+    shown.append((f"{max(lags):,}" if lags else "–", "messages behind, at most"))
     shown.append((f"{sum(flow.batches for flow in flows):,}", "batches"))
     shown.append((f"{sum(flow.bad_rows for flow in flows):,}", "bad rows set aside"))
-    shown.append((f"{sum(flow.late_rows for flow in flows):,}", "rows too late"))
-    shown.append((f"{sum(flow.restarts for flow in flows):,}", "restarts"))
+    late, restarts = sum(flow.late_rows for flow in flows), sum(flow.restarts for flow in flows)
+    shown += [(f"{late:,}", "rows too late")] if late else []
+    shown += [(f"{restarts:,}", "restarts")] if restarts else []
     tiles = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(what)}</span></div>' for value, what in shown
     )
@@ -214,10 +216,15 @@ def _rates(figures: RunFigures) -> str:
         for flow in flows
     ]
     names = [flow.name for flow in flows]
-    return (
+    shown = (
         "<h2>Rows a second</h2>"
         + legend(names, strokes=True)
         + curves(start_ms, step_ms, rates, "rows a second", unit="rows read a second")
+    )
+    if max(len(flow.points) for flow in flows) < POINTS_MIN:
+        return shown
+    return (
+        shown
         + "<h2>How long a batch takes</h2>"
         + legend(names, strokes=True)
         + curves(start_ms, step_ms, times, "seconds a batch", unit="seconds, mean")
@@ -240,11 +247,13 @@ def _lag(figures: RunFigures) -> str:
         f'<tr><td>{escape(flow)}</td><td><code>{escape(queue)}</code></td><td class="r">{behind:,}</td></tr>'
         for behind, flow, queue in queues
     )
+    chart = ""
+    if max(len(flow.points) for flow in flows) >= POINTS_MIN:
+        chart = legend([flow.name for flow in flows], strokes=True)
+        chart += curves(start_ms, step_ms, series, "messages behind", unit="messages behind")
     return (
-        "<h2>Messages behind</h2>"
-        + legend([flow.name for flow in flows], strokes=True)
-        + curves(start_ms, step_ms, series, "messages behind", unit="messages behind")
-        + "<div class='scroll'><table><tr><th>flow</th><th>queue</th><th class='r'>behind</th></tr>"
+        f"<h2>Messages behind</h2>{chart}"
+        "<div class='scroll'><table><tr><th>flow</th><th>queue</th><th class='r'>behind</th></tr>"
         + f"{rows}</table></div>"
     )
 

@@ -218,6 +218,7 @@ class Run:
             from kerolox.pipeline.flows.lake_tables import open_lake
 
             side = open_lake(self.pipeline.bad_rows, self.pipeline.name, f"{name}.bad_rows")
+            side.counts_repeated = False  # they were told when they were written
         work = BatchFlow(name, self.pipeline.name, writer, checks, side, self.figures)
         if not table.isStreaming:
             return ThreadFlow(name, self._table_work(work, table))

@@ -1,0 +1,71 @@
+"""What is wrong with places is told without Spark: topics, options, addresses, functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kerolox.cli.main import app
+from kerolox.testing.threads import BrokerThread
+from tests.pipeline.flows.flowing import checked
+
+FILE = """\
+name: shop
+storage: ${DIR}/state
+nameserver: ${NS}
+sources:
+  orders: {topic: orders-of-places}
+steps:
+  step: {python: "steps.py:work", from: [orders]}
+sinks:
+  table: {from: step, format: parquet, path: "${DIR}/paid"}
+"""
+STEPS = "def work(orders):\n    return orders\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path, broker: BrokerThread) -> Path:
+    broker.create_topic("orders-of-places")
+    (tmp_path / "steps.py").write_text(STEPS)
+    return tmp_path / "pipeline.yaml"
+
+
+def problems(file: Path, broker: BrokerThread, text: str) -> list[str]:
+    file.write_text(text)
+    return checked(None, file, DIR=str(file.parent), NS=broker.nameserver_address)
+
+
+def test_a_good_one(file: Path, broker: BrokerThread) -> None:
+    assert problems(file, broker, FILE) == []
+    assert not (file.parent / "paid/_kerolox/probe").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("topic: orders-of-places", "topic: nowhere", "5: sources.orders.topic: no route to topic"),
+        ("places}", "places, options: {startingOfsets: latest}}", "sources.orders: option startingOfsets"),
+        ("steps.py:work", "steps.py:wrok", "7: steps.step.python: steps.py has no function wrok. Did you"),
+        ("steps.py:work", "other.py:work", "other.py is not there"),
+        ("steps.py:work", "no.such.module:work", "no.such.module cannot be imported: ModuleNotFoundError"),
+        ('"${DIR}/paid"', "/proc/nowhere/paid", "9: sinks.table: /proc/nowhere/paid cannot be written to"),
+        ("storage: ${DIR}/state", "storage: /proc/x", "2: storage: /proc/x cannot be written to"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong(file: Path, broker: BrokerThread, old: str, new: str, said: str) -> None:
+    found = problems(file, broker, FILE.replace(old, new))
+    assert any(said in each for each in found), found
+
+
+def test_the_command(file: Path, broker: BrokerThread) -> None:
+    file.write_text(FILE)
+    given = ["--set", f"DIR={file.parent}", "--set", f"NS={broker.nameserver_address}"]
+    fine = CliRunner().invoke(app, ["pipeline", "check", str(file), *given, "--no-spark", "--plan"])
+    assert (fine.exit_code, "└── step (Python steps.py:work)" in fine.output) == (0, True), fine.output
+    file.write_text(FILE.replace("format: parquet", "format: parqet"))
+    for command in (["check", "--no-spark"], ["run"]):
+        wrong = CliRunner().invoke(app, ["pipeline", command[0], str(file), *command[1:], *given])
+        assert wrong.exit_code == 1
+        assert 'pipeline.yaml:9: sinks.table.format: "parqet": did you mean "parquet"?' in wrong.output
