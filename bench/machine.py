@@ -14,7 +14,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -144,10 +145,13 @@ class FamilyCpu:
     that one waits for it. So what an ended one has used since the last look is not in it.
     """
 
-    def __init__(self, pid: int, every_s: float = 0.25) -> None:
+    def __init__(self, pid: int, every_s: float = 0.25, role: Callable[[str], str] = lambda _: "") -> None:
+        """``role`` tells by a command line which part a process has."""
         self._pid = pid
+        self._role = role
+        self._roles: dict[int, str] = {}
         self._seen: dict[int, float] = {}
-        self._ended_s = 0.0
+        self._ended_s: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._every_s = every_s
@@ -158,9 +162,15 @@ class FamilyCpu:
         self._closed.set()
 
     def now_s(self) -> float:
+        return sum(self.by_role().values())
+
+    def by_role(self) -> dict[str, float]:
         with self._lock:
             self._look()
-            return self._ended_s + sum(self._seen.values())
+            found = Counter(self._ended_s)
+            for pid, used_s in self._seen.items():
+                found[self._roles.get(pid, "")] += used_s
+            return dict(found)
 
     def _look_often(self) -> None:
         while not self._closed.wait(self._every_s):
@@ -174,14 +184,20 @@ class FamilyCpu:
         try:
             for each in family(self._pid):
                 now[each] = _own_cpu_s(each)
+                if each not in self._roles:
+                    self._roles[each] = self._role(_command_line(each))
         except OSError:
             pass  # one ended just now; the others are seen the next time
         for pid, used_s in self._seen.items():
             if (pid not in now and not Path(f"/proc/{pid}").exists()) or now.get(pid, used_s) < used_s:
-                self._ended_s += used_s
+                self._ended_s[self._roles.pop(pid, "")] += used_s
             else:
                 now.setdefault(pid, used_s)
         self._seen = now
+
+
+def _command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
 
 
 def family(pid: int) -> list[int]:

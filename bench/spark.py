@@ -40,6 +40,7 @@ from bench.spark_tables import (
     Found,
     Run,
     aims,
+    role_of,
     slope_table,
     start_table,
     table,
@@ -94,7 +95,7 @@ class Bench:
         self.spark = spark
         jvm = spark_session._jvm
         assert jvm is not None
-        self._jvm_cpu = machine.FamilyCpu(jvm.process.pid)
+        self._jvm_cpu = machine.FamilyCpu(jvm.process.pid, role=role_of)
         self.found: dict[Data, Found] = {}
         self.notes: list[str] = []
         self.steady: list[Steady] = []
@@ -138,13 +139,15 @@ class Bench:
         if load.kind == SINK:
             broker.new_target()
         self._gc()
+        parts = self._jvm_cpu.by_role()
         broker_s, spark_s, began_s = machine.cpu_s(broker.pid), self._cpu_s(), time.monotonic()
         load.ways[way]()
         wall_s = time.monotonic() - began_s
         spark_s, broker_s = self._cpu_s() - spark_s, machine.cpu_s(broker.pid) - broker_s
+        parts = {role: used_s - parts.get(role, 0.0) for role, used_s in self._jvm_cpu.by_role().items()}
         if load.kind == SINK and way in (OURS, KAFKA) and broker.stored(broker.target) < load.rows:
             raise RuntimeError(f"{broker.stored(broker.target)} of {load.rows} rows were written")
-        return Run(load.rows, load.rows * load.data.size, wall_s, spark_s, broker_s)
+        return Run(load.rows, load.rows * load.data.size, wall_s, spark_s, broker_s, parts)
 
     def _gc(self) -> None:
         """Collect garbage, so that no round pays for that of the round before."""

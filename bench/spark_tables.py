@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bench.broker_peers import OURS, QUEUES
 from bench.results import Table, number, ratio
@@ -27,6 +27,7 @@ class Run:
     wall_s: float
     spark_cpu_s: float
     broker_cpu_s: float
+    parts: dict[str, float] = field(default_factory=dict)  # of Spark's, by process
 
     @property
     def rate(self) -> float:
@@ -41,6 +42,18 @@ class Run:
         return self.broker_cpu_s * 1e6 / self.rows
 
 
+JVM, WORKERS, OFFSETS, PLANNERS = "JVM", "workers", "offsets", "planning"
+
+
+def role_of(command_line: str) -> str:
+    """Which part of Spark a process is."""
+    if "pyspark.daemon pyspark.worker" in command_line:
+        return WORKERS
+    if "streaming_source_runner" in command_line:
+        return OFFSETS
+    return PLANNERS if "python" in command_line else JVM
+
+
 Found = dict[str, dict[str, list[Run]]]  # by load, way
 
 
@@ -52,6 +65,7 @@ class Figures:
     cpu_us: float
     all_cpu_us: float
     broker_cpu_us: float
+    parts: str  # of Spark's, µs a row by process
 
     @classmethod
     def of(cls, runs: list[Run]) -> Figures:
@@ -60,7 +74,13 @@ class Figures:
             typical_cost([run.cpu_us for run in runs]),
             typical_cost([run.cpu_us + run.broker_cpu_us for run in runs]),
             typical_cost([run.broker_cpu_us for run in runs]),
+            _parts(min(runs, key=lambda run: run.spark_cpu_s)),
         )
+
+
+def _parts(run: Run) -> str:
+    told = {role: run.parts.get(role, 0.0) * 1e6 / run.rows for role in (JVM, WORKERS, OFFSETS, PLANNERS)}
+    return ", ".join(f"{role} {number(used)}" for role, used in told.items() if used * run.rows >= 10_000)
 
 
 def beside(found: Found, kind: str) -> Figures | None:
@@ -89,7 +109,7 @@ def table(data: Data, found: Found) -> Table:
             rows.append([
                 kind, way, number(mine.rate), ratios[0], number(mine.rate * data.size / 1e6),
                 number(1e6 / mine.cpu_us), ratios[1], number(mine.cpu_us),
-                number(mine.broker_cpu_us), ratios[2],
+                number(mine.broker_cpu_us), ratios[2], mine.parts,
             ])  # fmt: skip
     return Table(
         data.title,
@@ -104,6 +124,7 @@ def table(data: Data, found: Found) -> Table:
             "CPU µs a row, Spark",
             "CPU µs a row, broker",
             "to Kafka's, Spark and broker together",
+            "CPU µs a row by process of Spark",
         ],
         rows,
         [
