@@ -147,6 +147,29 @@ def test_a_run_goes_on_behind_what_another_has_archived(
     assert files_of(place) == named(place)
 
 
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_file_whose_task_nobody_heard_of_is_swept_by_the_next_run(
+    place: CatalogPlace, broker: BrokerThread, topic: str, send: Send, raises: bool
+) -> None:
+    """A worker or a JVM was killed behind the writing: the run itself ends in order, or with an error."""
+    send(messages(topic, 20))
+
+    def unheard(works: Sequence[WriteTask]) -> list[Any]:
+        here(works)
+        if raises:
+            raise KeroloxError("the JVM is gone")
+        return here(works)
+
+    with ExitStack() as stack:
+        if raises:
+            stack.enter_context(pytest.raises(KeroloxError, match="the JVM is gone"))
+        archive(place, broker.nameserver_address, topic, run=unheard)
+    assert files_of(place) > (named(place))
+    assert archive(place, broker.nameserver_address, topic).swept.files
+    assert bodies(place) == once(20)
+    assert files_of(place) == named(place)
+
+
 def test_runs_of_different_topics_share_a_table(
     place: CatalogPlace, broker: BrokerThread, new_topic: Callable[..., str], send: Send
 ) -> None:

@@ -92,6 +92,8 @@ class IcebergArchive:
         self._rounds = 0
         self._is_unsure = False  # of how the last commit ended
         self._leaves_note = False  # because files may be left behind
+        self._is_writing = False  # tasks were begun, and nobody has told how they ended
+        self._files = 0  # of this run that snapshots name
 
     @property
     def text(self) -> str:
@@ -129,7 +131,13 @@ class IcebergArchive:
         return made
 
     def close(self) -> None:
-        if self._storage is not None and not self._leaves_note:
+        """Take the note away, unless the next run has something to sweep.
+
+        A killed worker may have written a file that its task never told of; tasks of a dead JVM may still.
+        """
+        if self._storage is None or self._leaves_note or self._is_writing:
+            return
+        if len(self._storage.files(self.staging)) == self._files:
             self._storage.delete([f"{NOTES}/{self.run}"])
 
     def _format(self, format: Format, columns: pa.Schema) -> TableFormat:
@@ -232,6 +240,7 @@ class IcebergArchive:
         """What the names of the next round's files begin with."""
         self._note()  # somebody may have taken us for dead
         self._rounds += 1
+        self._is_writing = True
         return f"{self._rounds:06d}"
 
     def commit(
@@ -285,6 +294,8 @@ class IcebergArchive:
         except KeroloxError:
             self.discard(files)
             raise
+        self._files += len(files)
+        self._is_writing = False
 
     def _check_files(self, files: Sequence[WrittenFile]) -> None:
         if files and self._count_sweeps() != self._sweeps:
@@ -306,7 +317,9 @@ class IcebergArchive:
         )
 
     def discard(self, files: Iterable[WrittenFile]) -> None:
+        """Throw away what was written for a round that failed. All its tasks have ended."""
         self.storage.delete(file.staged for file in files)
+        self._is_writing = False
 
     # --- small files ----------------------------------------------------------------------------------
 
