@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def request(root: Path, to: Path, **changes: object) -> many.RebuildRequest:
-    given = {"like": many.OURS, "part_bytes": 20_000, **changes}
+    given = {"like": many.OURS, "part_bytes": 40_000, **changes}
     return many.RebuildRequest(layout_of(root), str(to), **given)  # type: ignore[arg-type]
 
 
@@ -41,12 +41,12 @@ def same_as_single(root: Path, to: Path) -> single.Rebuilt:
     return alone
 
 
-@pytest.mark.parametrize(("seed", "part_bytes", "first_file"), [(1, 20_000, 0), (2, 1 << 20, 3)])
+@pytest.mark.parametrize(("seed", "part_bytes", "first_file"), [(1, 30_000, 0), (2, 1 << 20, 3)])
 def test_byte_for_byte(
     spark: SparkSession, tmp_path: Path, seed: int, part_bytes: int, first_file: int
 ) -> None:
     root, to = tmp_path / "store", tmp_path / "rebuilt"
-    mixed_log(root, seed, first_file=first_file)
+    mixed_log(root, seed, 800 if first_file == 0 else 1200, first_file=first_file)
     made = many.rebuild(spark, request(root, to, part_bytes=part_bytes))
     alone = same_as_single(root, to)
     assert (made.records, made.queues, made.log_end) == (alone.records, alone.queues, alone.log_end)
@@ -68,18 +68,18 @@ def test_many_logs(spark: SparkSession, tmp_path: Path, seed: int) -> None:
 
 def test_damage_is_named_stepped_over_or_the_end(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "store"
-    maker = fill(StoreMaker(root, FILE_BYTES), 900)
+    maker = fill(StoreMaker(root, FILE_BYTES), 400)
     maker.queues.clear()
     root_path = maker.write()
-    place = maker.messages[500].physical_offset
+    place = maker.messages[250].physical_offset
     path, at = maker.damage(place + 100, b"\xff" * 40)
     with pytest.raises(single.DamagedLog, match=f"{path} at byte {at - 100} \\(log offset {place}\\)"):
         many.rebuild(spark, request(root, tmp_path / "out"))
     # What was read is not read again: the choice is made on the same pieces.
     skipped = many.rebuild(spark, request(root, tmp_path / "out", on_damage=many.SKIP))
-    assert (skipped.records, skipped.holes, len(skipped.damage)) == (899, 1, 1)
+    assert (skipped.records, skipped.holes, len(skipped.damage)) == (399, 1, 1)
     stopped = many.rebuild(spark, request(root, tmp_path / "cut", on_damage=many.STOP))
-    assert (stopped.records, stopped.entries, stopped.log_end) == (500, 500, place)
+    assert (stopped.records, stopped.entries, stopped.log_end) == (250, 250, place)
     assert root_path == str(root)
 
 
@@ -87,7 +87,7 @@ def test_a_body_that_looks_like_a_record(spark: SparkSession, tmp_path: Path) ->
     """A part that begins inside of a message is told so by the one before it."""
     root = tmp_path / "store"
     maker = StoreMaker(root, FILE_BYTES)
-    maker.add("orders", b"x" * 100)
+    maker.add("orders", b"x" * 30_000)  # two parts of a file are enough
     inner = StoreMaker(root, FILE_BYTES)
     inner.log += bytes(len(maker.log) + 88)  # where the body will lie
     inner.add("orders", b"not a message", queue_offset=7)
@@ -105,7 +105,7 @@ def test_it_goes_on_where_it_was(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, to = tmp_path / "store", tmp_path / "rebuilt"
-    mixed_log(root, 3)
+    mixed_log(root, 3, 500)
     asked = request(root, to)
 
     class Killed(Exception):
@@ -141,16 +141,16 @@ def test_it_goes_on_where_it_was(
 
 def test_only_some_topics_or_a_part(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "store"
-    maker = fill(StoreMaker(root, FILE_BYTES), 900, ("orders", "payments"))
+    maker = fill(StoreMaker(root, FILE_BYTES), 300, ("orders", "payments"))
     maker.write()
     made = many.rebuild(spark, request(root, tmp_path / "out", topics=("orders",)))
-    assert (made.entries, made.index_files, made.whole) == (450, [], False)
+    assert (made.entries, made.index_files, made.whole) == (150, [], False)
     assert sorted(path.name for path in (tmp_path / "out" / "consumequeue").iterdir()) == ["orders"]
     with pytest.raises(KeroloxError, match="no store given has a topic 'other'"):
         many.check_request(request(root, tmp_path / "other", topics=("other",)))
-    low, high = (maker.messages[number].physical_offset for number in (300, 600))
+    low, high = (maker.messages[number].physical_offset for number in (100, 200))
     made = many.rebuild(spark, request(root, tmp_path / "part", low=low, high=high))
-    assert (made.records, made.log_begin, made.log_end, made.whole) == (300, low, high, False)
+    assert (made.records, made.log_begin, made.log_end, made.whole) == (100, low, high, False)
     with pytest.raises(KeroloxError, match="cannot take the place"):
         many.put_in_place(request(root, tmp_path / "part", low=low, high=high), made)
     with pytest.raises(OptionError, match="an offset of the log"):
