@@ -239,6 +239,13 @@ def test_json_schema() -> None:
     there_and_back(form, rows[0])
 
 
+def test_of_json_fields_with_one_name_the_last_counts() -> None:
+    form = JsonBodies("id INT, prices MAP<STRING, INT>")
+    rows, _ = rows_of(form, b'{"id": 1, "prices": {"x": 1, "x": 2}, "id": 3}')
+    assert rows == [{"id": 3, "prices": {"x": 2}}]
+    assert "field id" in reason_of(form, b'{"id": "x", "id": 3}')
+
+
 def test_fields_that_are_not_declared_can_be_refused() -> None:
     body = b'{"id": 1, "more": 2}'
     assert rows_of(JsonBodies("id INT"), body)[1] == {}
@@ -362,6 +369,36 @@ def test_avro_schemas_evolve() -> None:
     other = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "string"}]}
     _, reasons = form.written([by_fastavro({"id": "x"}, other)], SchemaText(json.dumps(other)))
     assert list(reasons) == [0]
+
+
+@pytest.mark.parametrize("items", ['"null"', '{"type": "record", "name": "E", "fields": []}',
+                                   '{"type": "fixed", "name": "F", "size": 0}'])  # fmt: skip
+def test_avro_counts_without_bytes_are_refused(items: str) -> None:
+    """Four bytes would be a list of two million. Also where a registry has such a schema: the field that is
+    not declared is skipped element by element."""
+    row = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}%s]}'
+    many = SchemaText(row % f', {{"name": "a", "type": {{"type": "array", "items": {items}}}}}')
+    with pytest.raises(SchemaError, match="the elements of a take no bytes"):
+        AvroBodies(many)
+    with pytest.raises(SchemaError, match="the elements of a take no bytes"):
+        AvroBodies(SchemaText(row % "")).written([b"\x02\xff\xff\xff\x0f\x00"], many)
+
+
+def test_avro_types_within_themselves_are_not_skipped() -> None:
+    """fastavro has no limit for it: 100,000 bytes would end the process."""
+    row = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}%s]}'
+    nested = '{"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}'
+    form = AvroBodies(SchemaText(row % ""))
+    with pytest.raises(SchemaError, match=r"n\.next is 'N'; it is in itself"):
+        form.written([b"\x02" * 100_000], SchemaText(row % f', {{"name": "n", "type": {nested}}}'))
+
+
+def test_avro_counts_beyond_the_body() -> None:
+    form = AvroBodies(SchemaText(json.dumps(ORDER_AVSC)))
+    start = by_fastavro(avro_order(items=[], prices={}))[:-3]
+    for count in (b"\xfe" + b"\xff" * 8 + b"\x01", b"\xff" * 9 + b"\x01", b"\x80\x80\x80\x80\x10"):
+        for before in (b"", b"\x00"):
+            assert "ends too early" in reason_of(form, start + before + count)
 
 
 def test_avro_times_are_not_taken_for_others() -> None:
