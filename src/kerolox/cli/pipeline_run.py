@@ -58,8 +58,8 @@ def check(
     """Look for all that is wrong with a pipeline, without running it.
 
     The file and its variables; topics, addresses and functions; then Spark analyses every step, check and
-    sink with empty batches. Nothing is read, and nothing written but a small file that tries whether an
-    address can be, which is deleted again.
+    sink with empty batches. No rows are read, no tables or catalogs made, and nothing stays: a small file
+    that tries whether an address can be written to is deleted again, with the folders made for it.
     """
     from kerolox.pipeline.flows.document import PipelineInvalid
 

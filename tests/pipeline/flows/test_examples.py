@@ -67,6 +67,7 @@ def test_orders_with_bad_rows_set_aside(
     assert (flow.restarts, flow.state, flow.bad_rows) == (1, "done", 1)
 
 
+@pytest.mark.long
 def test_alerts_joined_from_two_topics(
     spark: SparkSession, broker: BrokerThread, send: Send, tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_alerts_joined_from_two_topics(
     assert [json.loads(text)["id"] for text in texts(broker.nameserver_address, "alerts")] == ["o-0", "o-3"]
 
 
+@pytest.mark.long
 def test_an_archive(spark: SparkSession, broker: BrokerThread, send: Send, tmp_path: Path) -> None:
     given = {"DATA": str(tmp_path), "NAMESRV": broker.nameserver_address}
     for name in ("clicks", "views"):

@@ -37,9 +37,20 @@ def problems(file: Path, broker: BrokerThread, text: str) -> list[str]:
     return checked(None, file, DIR=str(file.parent), NS=broker.nameserver_address)
 
 
-def test_a_good_one(file: Path, broker: BrokerThread) -> None:
-    assert problems(file, broker, FILE) == []
-    assert not (file.parent / "paid/_kerolox/probe").exists()
+LAKES = """\
+  delta: {from: step, format: delta, path: "${DIR}/lakes/delta"}
+  own: {from: step, format: iceberg, table: shop.own, path: "${DIR}/lakes/own"}
+  named: {from: step, format: iceberg, table: shop.named, path: "${DIR}/lakes/named",
+          catalog: {uri: "sqlite:///${DIR}/catalogs/one.db"}}
+bad_rows: {format: parquet, path: "${DIR}/bad"}
+archives:
+  all: {topics: [orders-of-places], path: "${DIR}/archive"}
+"""
+
+
+def test_a_good_one_and_no_traces(file: Path, broker: BrokerThread) -> None:
+    assert problems(file, broker, FILE + LAKES) == []
+    assert {each.name for each in file.parent.iterdir()} <= {"pipeline.yaml", "steps.py", "__pycache__"}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +62,8 @@ def test_a_good_one(file: Path, broker: BrokerThread) -> None:
         ("steps.py:work", "other.py:work", "other.py is not there"),
         ("steps.py:work", "no.such.module:work", "no.such.module cannot be imported: ModuleNotFoundError"),
         ('"${DIR}/paid"', "/proc/nowhere/paid", "9: sinks.table: /proc/nowhere/paid cannot be written to"),
+        ("topic: orders-of-places", "archive: a.b, format: iceberg", "5: sources.orders: expected catalog"),
+        ("topic: orders-of-places", "archive: /a, path: /b", "only Iceberg has it; this is parquet"),
         ("storage: ${DIR}/state", "storage: /proc/x", "2: storage: /proc/x cannot be written to"),
     ],
 )  # fmt: skip

@@ -75,7 +75,7 @@ def _try(document: Document, place: Place, work: Callable[[Any], object], given:
 
 
 def _writable(address: str) -> None:
-    from kerolox.pipeline.flows.lake_tables import check_writable
+    from kerolox.pipeline.flows.probing import check_writable
     from kerolox.pipeline.lake.storage import open_storage
 
     check_writable(open_storage(address))

@@ -145,6 +145,9 @@ class ArchiveSource(Entry, frozen=True, kw_only=True):
     catalog: Annotated[
         dict[str, str], Meta(description="of Iceberg: uri (or name), warehouse, and pyiceberg's properties")
     ] = {}
+    path: Annotated[
+        str, Meta(description="of Iceberg without catalog: the path that the sink of a pipeline wrote it to")
+    ] = ""
     watermark: Late = None
     options: Options = {}
 

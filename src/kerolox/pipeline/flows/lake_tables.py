@@ -31,12 +31,17 @@ from kerolox.pipeline.flows.lake_files import (
     divisions,
     write_files,
 )
+from kerolox.pipeline.flows.probing import (
+    OWN_FOLDER,
+    SQLITE,
+    check_catalog_file,
+    check_writable,
+    sqlite_file,
+)
 from kerolox.pipeline.lake.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-OWN_FOLDER: Final = "_kerolox"
 
 
 class LakeWriter(ABC):
@@ -93,16 +98,6 @@ class LakeWriter(ABC):
             storage, folder, f"{name}-{number:010d}", tuple(told), len(told), tuple(kept),
             pa.schema([columns.field(at) for at in kept]), self.definition.compression,
         )  # fmt: skip
-
-
-def check_writable(storage: Storage) -> None:
-    """Write a small file there, and delete it."""
-    probe = f"{OWN_FOLDER}/probe"
-    try:
-        storage.put(probe, b"")
-    except OSError as error:
-        raise KeroloxError(f"{storage} cannot be written to: {error.strerror or error}") from None
-    storage.delete([probe])
 
 
 # --- plain Parquet ------------------------------------------------------------------------------------
@@ -269,11 +264,17 @@ class IcebergWriter(LakeWriter):
         from kerolox.pipeline.lake.iceberg_table import IcebergTable
 
         if self._table is None:
+            file = sqlite_file(self._place.uri)
+            if file is not None:  # SQLite makes files, but no folders
+                file.parent.mkdir(parents=True, exist_ok=True)
             self._table = IcebergTable(self._place, self.definition.table)
         return self._table
 
     def check(self) -> None:
-        self._opened().load()
+        if check_catalog_file(self._place.uri):
+            self._opened().load()
+        elif self._place.warehouse:
+            check_writable(open_storage(self._place.warehouse, self.definition.options))
 
     def open(self, columns: pa.Schema) -> None:
         from kerolox.pipeline.lake.iceberg_storage import table_storage
@@ -312,8 +313,7 @@ def catalog_place(catalog: dict[str, str], path: str) -> Any:
             raise OptionError(
                 "catalog", path, "uri or name of a catalog: only a folder can have one in a file"
             )
-        storage.put(f"{OWN_FOLDER}/catalog", b"")
-        uri = f"sqlite:///{storage.address}/{OWN_FOLDER}/catalog.db"
+        uri = f"{SQLITE}{storage.address}/{OWN_FOLDER}/catalog.db"
     return CatalogPlace(uri, name, catalog.get("warehouse", "") or path, rest)
 
 

@@ -15,6 +15,7 @@ from kerolox.pipeline.flows.definition import (
     KINDS,
     LAKES,
     NAME,
+    ArchiveSource,
     Check,
     Entry,
     LakeSink,
@@ -201,6 +202,8 @@ def _agree(document: Document, pipeline: Pipeline) -> None:
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource) and bool(source.topics_named()) == bool(source.topic_pattern):
             document.add(("sources", name), "expected either topic (or topics) or topic_pattern")
+        elif isinstance(source, ArchiveSource):
+            _agree_archive(document, source, ("sources", name))
     seen: dict[str, str] = {}
     for section in ("sources", "steps", "sinks", "archives"):
         for name in getattr(pipeline, section):
@@ -244,6 +247,18 @@ def _agree_check(document: Document, pipeline: Pipeline, name: str, check: Check
             )
         if pipeline.bad_rows is None:
             document.add((*place, "then"), "set_aside needs bad_rows, the table where they go")
+
+
+def _agree_archive(document: Document, source: ArchiveSource, place: Place) -> None:
+    if source.format == "iceberg":
+        if not re.fullmatch(r"[\w-]+(\.[\w-]+)+", source.archive):
+            document.add((*place, "archive"), f"{source.archive!r}: expected space.name, for Iceberg")
+        if not source.catalog and not source.path:
+            document.add(place, "expected catalog (uri: ...) or path, where the Iceberg table is")
+        return
+    for key in ("path", "catalog"):
+        if getattr(source, key):
+            document.add((*place, key), f"only Iceberg has it; this is {source.format}")
 
 
 def _agree_lake(document: Document, table: LakeTable, place: Place) -> None:

@@ -87,9 +87,9 @@ class Tables:
         found = files_of(source)
         if not found.files:
             return self.spark.createDataFrame([], found.schema)
-        return reader.option("basePath", found.base).parquet(*found.files) if found.base else reader.parquet(
-            *found.files
-        )  # fmt: skip
+        if found.base:
+            reader = reader.option("basePath", found.base)
+        return reader.schema(found.schema).parquet(*found.files)  # files from before have fewer columns
 
     # --- steps ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,56 @@
+"""Whether a pipeline could write somewhere, found out without leaving a trace there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from kerolox.errors import KeroloxError
+from kerolox.pipeline.lake.storage import Storage, open_storage
+
+OWN_FOLDER: Final = "_kerolox"
+SQLITE: Final = "sqlite:///"
+
+
+def check_writable(storage: Storage) -> None:
+    """Write a small file there and delete it, with the folders that were made for it."""
+    probe = f"{OWN_FOLDER}/probe-{os.getpid()}"
+    missing = _missing_folders(Path(storage.name(probe)).parent) if storage.is_local else []
+    try:
+        storage.put(probe, b"")
+    except OSError as error:
+        raise KeroloxError(f"{storage} cannot be written to: {error.strerror or error}") from None
+    else:
+        storage.delete([probe])
+    finally:
+        _remove(missing)
+
+
+def _missing_folders(folder: Path) -> list[Path]:
+    """This one and those above it that are not there, the deepest first."""
+    return [each for each in (folder, *folder.parents) if not each.exists()]
+
+
+def _remove(folders: list[Path]) -> None:
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:  # gone, never made, or another process has put something there
+            return
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The file of a catalog in SQLite; None for other catalogs, and for one in memory."""
+    kind, separator, path = uri.partition(":///")
+    is_file = separator and kind.partition("+")[0] == "sqlite" and path and not path.startswith(":")
+    return Path(path.partition("?")[0]) if is_file else None
+
+
+def check_catalog_file(uri: str) -> bool:
+    """Whether a catalog can be opened without being made by that. Raises if it could not be made either."""
+    file = sqlite_file(uri)
+    if file is None or file.exists():
+        return True
+    check_writable(open_storage(file.parent))
+    return False
