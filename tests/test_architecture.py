@@ -112,6 +112,7 @@ ROOMS = {
         "audit",
         "replay",
         "rebuild",
+        "transfer",
         "flows",
     ),
 }

@@ -11,6 +11,7 @@ from kerolox.cli import (
     pipeline_rebuild,
     pipeline_replay,
     pipeline_run,
+    pipeline_transfer,
 )
 
 _HELP = "Topics and files on Spark. Needs: pip install 'kerolox\\[spark]'."
@@ -32,6 +33,8 @@ app.command("audit", epilog=pipeline_audit.EXAMPLE)(pipeline_audit.audit)
 app.command("compact", epilog=pipeline_compact.COMPACT_EXAMPLE)(pipeline_compact.compact)
 app.command("expire", epilog=pipeline_compact.EXPIRE_EXAMPLE)(pipeline_compact.expire)
 app.command("rebuild", epilog=pipeline_rebuild.EXAMPLE)(pipeline_rebuild.rebuild)
+app.command("split", epilog=pipeline_transfer.SPLIT_EXAMPLE)(pipeline_transfer.split)
+app.command("merge", epilog=pipeline_transfer.MERGE_EXAMPLE)(pipeline_transfer.merge)
 app.command("replay", epilog=pipeline_replay.EXAMPLE)(pipeline_replay.replay)
 app.command("run", epilog=pipeline_run.RUN_EXAMPLE)(pipeline_run.run)
 app.command("check", epilog=pipeline_run.CHECK_EXAMPLE)(pipeline_run.check)

@@ -323,6 +323,21 @@ def keep_ends(
     return kept
 
 
+def queue_end(layout: Layout, topic: str, queue_id: int) -> int:
+    """Which number the next message of a queue has, as far as its files tell; 0 without any."""
+    path = os.path.join(layout.path(QUEUES), topic, str(queue_id))
+    files = OnlyReading()
+    old = open_run(files, OpenFiles(files), [path], layout.queue_file_bytes, [])
+    ends = (segment.start + len(_entries(old.read(segment.start, segment.size))) for segment in old.all[::-1])
+    end = next((end for end in ends if end), 0) // ENTRY_SIZE
+    old.close()
+    return end
+
+
+def _entries(data: bytes) -> bytes:
+    return _entries_below(data, log_min=1 << 62, log_end=1 << 62)
+
+
 def _keep_last_numbers(old: Segments, queue: ConsumeQueue, log_end: int) -> int:
     """Holes for lost messages at the end of a queue. They point at the one before, for want of a next."""
     last = queue.entry(queue.next_offset - 1)

@@ -20,7 +20,7 @@ import msgspec
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline.rebuild.extract import NOT_FOUND, LogPart, extract
+from kerolox.pipeline.rebuild.extract import LogPart, extract
 from kerolox.pipeline.rebuild.fill import (
     FilledQueues,
     IndexShare,
@@ -30,12 +30,13 @@ from kerolox.pipeline.rebuild.fill import (
     plan_index,
 )
 from kerolox.pipeline.rebuild.job import Job, OnStep, spread
+from kerolox.pipeline.rebuild.parts import in_line, parts_of, shares_of
 from kerolox.pipeline.rebuild.pieces import DamageNote, Piece, key_at, read_piece
 from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
 from kerolox.store.disk.progress_notes import NAME as MARKS_NAME
-from kerolox.store.errors import FileAccessDenied, ReadOnlyDisk, StoreError
+from kerolox.store.errors import FileAccessDenied, ReadOnlyDisk
 from kerolox.store.offline.layout import INDEX, QUEUES, UNFINISHED, Layout, OnlyReading
 from kerolox.store.offline.mend import open_log
 from kerolox.store.rebuild import DamagedLog, Rebuilt, note, swap
@@ -114,20 +115,19 @@ def check_request(request: RebuildRequest) -> Job:
         raise OptionError("--on-damage", request.on_damage, f"{FAIL}, {SKIP} or {STOP}")
     if request.like not in (None, OURS, APACHE, OLD_APACHE):
         raise OptionError("--like", request.like, f"{OURS}, {APACHE} or {OLD_APACHE}")
-    _check_topics(layout, request.topics)
-    files = [[os.path.basename(each.path), *_state_of(each.path)] for each in segments.all]
+    check_known(layout, request.topics)
     segments.close()
     job = Job(
         request.to,
         {
             "form": "kerolox rebuild 1",
             "store": layout.root,
-            "log": files,
+            "log": log_state(layout),
             "topics": sorted(request.topics),
             "from": low,
             "to": high,
             "index": request.index,
-            "like": _likeness(request),
+            "like": likeness(request),
             "sizes": [layout.queue_file_bytes, layout.index_slots, layout.index_entries],
             "part": request.part_bytes,
         },
@@ -136,12 +136,16 @@ def check_request(request: RebuildRequest) -> Job:
     return job
 
 
-def _state_of(path: str) -> tuple[int, int]:
-    state = os.stat(path)
-    return state.st_size, state.st_mtime_ns
+def log_state(layout: Layout) -> list[list[object]]:
+    """The files of a log with size and time: whether it is still the same."""
+    segments = open_log(layout)
+    states = [(os.path.basename(each.path), os.stat(each.path)) for each in segments.all]
+    segments.close()
+    return [[name, state.st_size, state.st_mtime_ns] for name, state in states]
 
 
-def _check_topics(layout: Layout, topics: Sequence[str]) -> None:
+def check_known(layout: Layout, topics: Sequence[str]) -> None:
+    """Refuse a topic a store has never heard of."""
     if not topics or layout.entry_paths:
         return
     from kerolox.pipeline.audit.plan import check_topics, known_topics, plan_stores
@@ -151,7 +155,7 @@ def _check_topics(layout: Layout, topics: Sequence[str]) -> None:
         check_topics(stores, topics)
 
 
-def _likeness(request: RebuildRequest) -> str:
+def likeness(request: RebuildRequest) -> str:
     """Whose index files are made. Only ours leaves notes; since tags are in its index, Apache's broker has a
     directory for RocksDB."""
     if request.like is not None:
@@ -188,7 +192,7 @@ class _Rebuild:
         self.request = request
         self.layout = request.layout
         self.progress = progress
-        self.tags_too = _likeness(request) == APACHE
+        self.tags_too = likeness(request) == APACHE
         segments = open_log(self.layout)
         self.low = segments.min_offset if request.low is None else request.low
         self.high = segments.max_offset if request.high is None else request.high
@@ -222,22 +226,10 @@ class _Rebuild:
 
     # Reading
 
-    def _parts(self) -> list[LogPart]:
-        """The log cut into parts, each within a file."""
-        parts: list[LogPart] = []
-        size = self.request.part_bytes
-        for start, following in zip(self.starts, [*self.starts[1:], self.high], strict=True):
-            low, high = max(start, self.low), min(following, start + self.layout.log_file_bytes, self.high)
-            count = max(1, -(-(high - low) // size))
-            for number in range(count):
-                begin = low + number * size
-                if begin < high:
-                    at_start = begin in (start, self.low)
-                    parts.append(LogPart(begin, min(begin + size, high), begin if at_start else None))
-        return parts
-
     def _read_log(self) -> list[Piece]:
-        parts = self._parts()
+        parts = parts_of(
+            self.starts, self.layout.log_file_bytes, self.low, self.high, self.request.part_bytes
+        )
         known = {part.start: self._head(part.start) for part in parts}
         total = sum(part.end - part.start for part in parts)
         sizes = {part.start: part.end - part.start for part in parts}
@@ -248,32 +240,15 @@ class _Rebuild:
 
         todo = [part for part in parts if known[part.start] is None]
         work = partial(_extract_some, self.layout, str(self.job.work), self.tags_too)
-        for heads in spread(self.spark, work, _shares(todo, self.request.part_bytes), watch):
+        for heads in spread(self.spark, work, shares_of(todo, self.request.part_bytes), watch):
             known |= {head.start: head for head in heads}
-        pieces: list[Piece] = []
-        expected: int | None = None
-        for part in parts:
-            piece = known[part.start]
-            assert piece is not None
-            if pieces and pieces[-1].ended:
-                if piece.records:
-                    raise StoreError(
-                        f"the log of {self.layout.root} changed while it was read: records at "
-                        f"{piece.first}, behind "
-                        f"its end at {pieces[-1].end}. Is a broker at work on it? Stop it, remove "
-                        f"{self.job.to} and "
-                        "try again."
-                    )
-                continue
-            if expected is not None and piece.first != expected:
-                # It began with bytes that look like a record and are none, or found none: the one before
-                # knows.
-                if piece.first != NOT_FOUND:
-                    self.made.read_again += 1
-                (again,) = spread(self.spark, work, [[LogPart(part.start, part.end, expected)]])
-                piece = again[0]
-            expected = piece.end
-            pieces.append(piece)
+
+        def again(part: LogPart) -> Piece:
+            ((piece,),) = spread(self.spark, work, [[part]])
+            return piece
+
+        found = {start: piece for start, piece in known.items() if piece is not None}
+        pieces, self.made.read_again = in_line(parts, found, again, self.layout.root)
         return self._judge(parts, pieces)
 
     def _judge(self, parts: list[LogPart], pieces: list[Piece]) -> list[Piece]:
@@ -338,7 +313,7 @@ class _Rebuild:
         files: list[IndexShare] = []
         if self.request.index and not self.request.topics:
             counts = [(piece.start, piece.keys) for piece in pieces]
-            like_apache = _likeness(self.request) != OURS
+            like_apache = likeness(self.request) != OURS
             files = plan_index(self.job.work, self.layout, counts, like_apache=like_apache)
         tag = f"{self.request.on_damage}-{made.log_end}"
         todo: list[QueueShare | IndexShare] = [
@@ -388,19 +363,6 @@ def _save_checkpoint(layout: Layout, path: str, last_ms: int) -> None:
     new.master_flushed_offset, new.confirmed_offset = old.master_flushed_offset, old.confirmed_offset
     new.save()
     new.close()
-
-
-def _shares(parts: Sequence[LogPart], size_bytes: int) -> list[list[LogPart]]:
-    """Parts of small files together, so that each task is worth starting."""
-    shares: list[list[LogPart]] = []
-    size = size_bytes
-    for part in parts:
-        if size >= size_bytes // 2:
-            shares.append([])
-            size = 0
-        shares[-1].append(part)
-        size += part.end - part.start
-    return shares
 
 
 def _extract_some(layout: Layout, work: str, tags_too: bool, parts: Sequence[LogPart]) -> list[Piece]:

@@ -1,0 +1,155 @@
+"""``kerolox pipeline split`` and ``kerolox pipeline merge``"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.pipeline_job import ConfOption, MasterOption, ToOption, run_job
+from kerolox.cli.store import ConfigFileOption, layout_of
+
+if TYPE_CHECKING:
+    from kerolox.pipeline.transfer.transfer import Transferred
+    from kerolox.store.offline.layout import Layout
+
+SPLIT_EXAMPLE = (
+    "Example: kerolox pipeline split /data/broker-a/store --topic orders --to /data/broker-b/store"
+)
+MERGE_EXAMPLE = (
+    "Example: kerolox pipeline merge /data/broker-a/store /data/broker-b/store --to /data/one/store"
+)
+
+StoreHostOption = Annotated[
+    str,
+    typer.Option(
+        help="Address of the broker that will have the store: ids that tell a message's place name it.",
+        metavar="IP:PORT",
+    ),
+]
+OnDamageOption = Annotated[
+    str,
+    typer.Option(help="Where a log is damaged: fail; skip (go on behind it, marking lost offsets)."),
+]
+
+
+@one_line_errors
+def split(
+    store: Annotated[
+        Path, typer.Argument(help="Directory of a store, kerolox's or Apache's.", metavar="STORE_DIR")
+    ],
+    to: ToOption,
+    topic: Annotated[list[str], typer.Option(help="This topic; may be repeated.")],
+    store_host: StoreHostOption = "",
+    on_damage: OnDamageOption = "fail",
+    config_file: ConfigFileOption = None,
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Make a store of one topic of another store, for another broker.
+
+    Its messages in a log of their own, under the queues and offsets they had, so that consumers go on where
+    they are; with queues, key index, the topic's settings, and the groups that consume it with their
+    progress. Stop the broker before: the store is only read, and the topic stays in it until you delete it.
+    Interrupted, the same command goes on.
+    """
+    _run(
+        "kerolox-split", [layout_of(store, config_file)], to, topic, store_host, on_damage, master, conf, json
+    )
+
+
+@one_line_errors
+def merge(
+    stores: Annotated[
+        list[Path],
+        typer.Argument(help="Directories of stores, kerolox's or Apache's.", metavar="STORE_DIR..."),
+    ],
+    to: ToOption,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="Only this topic; may be repeated. Else all of users.")
+    ] = None,
+    store_host: StoreHostOption = "",
+    on_damage: OnDamageOption = "fail",
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Make one store of those of several brokers.
+
+    A topic that several have gets all their queues side by side: those of the second store behind those of
+    the first. Messages keep their order and offsets in their queue; what queue became which is told, and kept
+    in kerolox.mapping.json. Consumers' progress follows. What brokers keep for themselves stays behind:
+    delayed messages that wait, and transactions that are open. Stop the brokers before: the stores are only
+    read. Interrupted, the same command goes on.
+    """
+    layouts = [layout_of(store, None) for store in stores]
+    _run("kerolox-merge", layouts, to, topic, store_host, on_damage, master, conf, json)
+
+
+def _run(
+    app: str,
+    layouts: list[Layout],
+    to: Path,
+    topics: list[str] | None,
+    store_host: str,
+    on_damage: str,
+    master: str,
+    conf: list[str] | None,
+    json: bool,
+) -> None:
+    from kerolox.spark.session import SparkMissing
+
+    try:
+        from kerolox.pipeline.rebuild.rebuild import not_in_use
+        from kerolox.pipeline.transfer import transfer as made_by
+    except ModuleNotFoundError as error:
+        raise SparkMissing(str(error.name)) from error
+    request = made_by.TransferRequest(
+        layouts,
+        str(to.absolute()),
+        topics=tuple(sorted(set(topics or ()))),
+        store_host=store_host,
+        on_damage=on_damage,
+    )
+    with ExitStack() as locks:
+        for layout in layouts:
+            locks.enter_context(not_in_use(layout))
+        made = made_by.finished(request) or run_job(
+            app,
+            master,
+            conf,
+            lambda spark, steps: made_by.transfer(spark, request, progress=steps),
+            before=lambda: made_by.check_request(request),
+        )
+    _show(made, json)
+
+
+def _show(made: Transferred, json: bool) -> None:
+    import msgspec
+
+    rows = [
+        ("messages", f"{made.messages:,} in {made.log_end - made.log_begin:,} bytes of log"),
+        ("queues", f"{made.queues:,}"),
+        ("keys", f"{made.keys:,}"),
+        ("groups with progress", f"{made.groups:,}"),
+        ("lost messages", f"{made.holes:,}" if made.holes else "none"),
+        ("damage", f"{len(made.damage)} places" if made.damage else "none"),
+        ("time", f"{made.seconds:.1f} s"),
+        ("directory", made.to),
+    ]
+    if made.deleted:
+        rows.insert(1, ("of deleted topics", f"{made.deleted:,} messages left out"))
+    rows += [(f"left behind: {topic}", f"{count:,} messages") for topic, count in made.left_out.items()]
+    moves = [
+        (each.source, each.topic, each.queue_id, each.new_queue_id, each.messages, each.end)
+        for each in made.mapping
+    ]
+    output(json).show(
+        msgspec.to_builtins(made),
+        OutputTable(("new store", " + ".join(made.sources)), rows),
+        OutputTable(("store", "topic", "queue", "new queue", "messages", "next offset"), moves),
+    )

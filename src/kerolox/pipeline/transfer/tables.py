@@ -1,0 +1,149 @@
+"""Topics, groups and consumers' progress for a new store, from those of the stores it is made of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from kerolox.protocol.bodies.topics import TopicConfig
+from kerolox.store.disk.files import Files
+from kerolox.store.offline.layout import QUEUES, Layout, OnlyReading
+from kerolox.store.offline.tables import CONFIG
+from kerolox.store.queue.consume_queue import BLANK
+from kerolox.store.queue.consume_queues import ConsumeQueues, flush
+from kerolox.store.queue.entry import ENTRY_SIZE
+from kerolox.store.rebuild import queue_end
+from kerolox.store.tables.groups import GroupTable
+from kerolox.store.tables.offsets import ConsumerOffsets
+from kerolox.store.tables.table import Table, is_absent
+from kerolox.store.tables.topics import TopicTable
+
+
+class QueueMove(msgspec.Struct, frozen=True):
+    """Where a queue came from, and which one it is now. Offsets stay."""
+
+    source: str
+    topic: str
+    queue_id: int
+    new_queue_id: int
+    messages: int
+    end: int  # the number of the next message
+
+
+class OldTables:
+    """The tables of one store, as far as they read."""
+
+    def __init__(self, layout: Layout) -> None:
+        files, directory = OnlyReading(), layout.path(CONFIG)
+        self.layout = layout
+        self.topics = TopicTable(files, directory)
+        self.groups = GroupTable(files, directory)
+        self.offsets = ConsumerOffsets(files, directory)
+        self.broken: list[str] = []
+        for table in (self.topics, self.groups, self.offsets):
+            self._take(table)
+
+    def _take(self, table: Table) -> None:
+        why = table.take(table.path)
+        if why is not None and table.take(table.path + ".bak") is not None and not is_absent(why):
+            self.broken.append(f"{table.path}: {why}")
+
+    def queues(self, topic: str) -> list[int]:
+        """The queues that have files."""
+        names = OnlyReading().list_dir(os.path.join(self.layout.path(QUEUES), topic))
+        return [int(name) for name in names if name.isascii() and name.isdigit()]
+
+    def known_topics(self) -> set[str]:
+        return {*self.topics.topics, *OnlyReading().list_dir(self.layout.path(QUEUES))}
+
+
+class QueuePlan(msgspec.Struct):
+    """How the queues of all sources lie side by side in the new store."""
+
+    first_queues: list[dict[str, int]]  # of each source: where the queues of a topic begin
+    counts: dict[str, int]  # queues of each topic
+    moves: list[QueueMove]
+
+
+def plan_queues(
+    tables: Sequence[OldTables],
+    found: Sequence[dict[tuple[str, int], tuple[int, int]]],
+    has: Callable[[str], bool],
+) -> QueuePlan:
+    """Put the queues of a topic of the second source behind those of the first, and so on.
+
+    ``found``: of each source, how many messages of each queue are in its log, and the number of the last.
+    """
+    plan = QueuePlan([{} for _ in tables], {}, [])
+    for number, (old, messages) in enumerate(zip(tables, found, strict=True)):
+        topics = {topic for topic in old.known_topics() if has(topic)} | {topic for topic, _ in messages}
+        for topic in sorted(topics):
+            config = old.topics.topics.get(topic)
+            ids = {*old.queues(topic), *(queue_id for name, queue_id in messages if name == topic)}
+            count = max(ids, default=-1) + 1
+            if config is not None:
+                count = max(count, config.read_queue_nums, config.write_queue_nums)
+            first = plan.counts.get(topic, 0)
+            plan.first_queues[number][topic] = first
+            plan.counts[topic] = first + count
+            for queue_id in sorted(ids):
+                n, last = messages.get((topic, queue_id), (0, -1))
+                end = last + 1 if n else queue_end(old.layout, topic, queue_id)
+                move = QueueMove(old.layout.root, topic, queue_id, first + queue_id, n, end)
+                plan.moves.append(move)
+    return plan
+
+
+def write_tables(root: str, tables: Sequence[OldTables], plan: QueuePlan, *, all_groups: bool) -> int:
+    """Topics, groups and offsets of the new store; how many groups have some progress in it."""
+    files, directory = Files(), os.path.join(root, CONFIG)
+    files.make_dirs(directory)
+    topics, groups = TopicTable(files, directory), GroupTable(files, directory)
+    offsets = ConsumerOffsets(files, directory)
+    with_progress: set[str] = set()
+    for topic, count in sorted(plan.counts.items()):
+        having = [old for old, firsts in zip(tables, plan.first_queues, strict=True) if topic in firsts]
+        configs = [old.topics.topics[topic] for old in having if topic in old.topics.topics]
+        if len(having) == 1 and configs:
+            topics.put(configs[0])
+            continue
+        like = configs[0] if configs else TopicConfig(topic_name=topic)
+        topics.put(msgspec.structs.replace(like, read_queue_nums=count, write_queue_nums=count))
+    for old, firsts in zip(tables, plan.first_queues, strict=True):
+        for key, queues in old.offsets.offsets.items():
+            topic, _, group = key.partition("@")
+            if topic not in firsts:
+                continue
+            with_progress.add(group)
+            for queue_id, offset in queues.items():
+                offsets.commit(topic, group, firsts[topic] + queue_id, offset)
+        for name, config in old.groups.groups.items():
+            if (all_groups or name in with_progress) and name not in groups.groups:
+                groups.put(config)
+    offsets.bump()
+    for table in (topics, groups, offsets):
+        table.save()
+    return len(with_progress)
+
+
+def write_empty_queues(layout: Layout, plan: QueuePlan) -> None:
+    """Queues whose messages are all gone go on counting where they were: a file of blank entries each.
+
+    The rebuild keeps them, as it does those of any store.
+    """
+    files = Files()
+    per_file = layout.queue_file_bytes // ENTRY_SIZE
+    files.remove_tree(layout.path(QUEUES))
+    queues = ConsumeQueues(files, layout.path(QUEUES), entries_per_file=per_file)
+    for move in plan.moves:
+        if move.messages or not move.end:
+            continue
+        queue = queues.queue(move.topic, move.new_queue_id)
+        first = (move.end - 1) - (move.end - 1) % per_file
+        queue._set_end(first)
+        queue.min_offset = first
+        queue.extend(BLANK * (move.end - first), first)
+    flush(queues.write())
+    queues.close()
