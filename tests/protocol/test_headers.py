@@ -30,7 +30,8 @@ SEND_V1 = (
 SEND_V2 = "a b c d e f g h i? j? k? l? m? n?"
 PULL = (
     "consumerGroup topic queueId queueOffset maxMsgNums sysFlag commitOffset suspendTimeoutMillis "
-    "subscription? subVersion expressionType? maxMsgBytes? requestSource? proxyFrowardClientId? bname? lo?"
+    "subscription? subVersion expressionType? maxMsgBytes? requestSource? proxyFrowardClientId? bname? lo? "
+    "scanBytes?"  # ours alone: see FRAME.md
 )
 BROKER = "brokerName brokerAddr clusterName brokerId"
 ACK = "consumerGroup topic queueId extraInfo offset"

@@ -675,4 +675,4 @@ def test_what_travels_to_tasks_holds_no_connection(broker: BrokerThread, topic: 
     query.next()
     copy = pickle.loads(pickle.dumps(query.source))
     assert copy._offsets is None
-    assert copy._columns.names == schema("queue_id", "queue_offset", "body").fieldNames()
+    assert copy._table.needed.names == schema("queue_id", "queue_offset", "body").fieldNames()

@@ -23,7 +23,7 @@ ConfOption = Annotated[
     list[str] | None, typer.Option(help="A setting of Spark; may be repeated.", metavar="KEY=VALUE")
 ]
 ToOption = Annotated[
-    Path, typer.Option("--to", "-o", help="A new directory; or the one to go on in.", metavar="DIR")
+    Path, typer.Option("--to", "--out", "-o", help="A new directory; or the one to go on in.", metavar="DIR")
 ]
 _MIB_FROM = 1 << 20
 
