@@ -116,7 +116,7 @@ NO_LOOKUP = {
 }
 OTHERS = {  # tests/pipeline
     *("pipeline archive", "pipeline replay", "pipeline audit", "pipeline compact", "pipeline expire"),
-    *("pipeline rebuild", "pipeline run", "pipeline check"),
+    *("pipeline rebuild", "pipeline split", "pipeline merge", "pipeline run", "pipeline check"),
 }
 
 
