@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from kerolox.blocking import Producer
 from kerolox.cli.main import app
 from kerolox.client.messages import Message
+from kerolox.pipeline.flows.functions import load_function
 from kerolox.pipeline.flows.plan import make_plan
 from kerolox.pipeline.flows.reading import read_pipeline
 from kerolox.spark import session as sessions
@@ -64,7 +65,13 @@ def test_files_and_commands(
                 Message(topic, f"{n}", tags=("paid", "open")[n % 2], keys=[f"k-{n}"]) for n in range(count)
             )
 
-    names: dict[str, Any] = {"spark": spark, "send": send, "save": lambda name: None}
+    saved: list[str] = []  # names of files that Python blocks are
+    names: dict[str, Any] = {
+        "spark": spark,
+        "send": send,
+        "save": saved.append,
+        "step": lambda text: load_function(text, tmp_path),
+    }
     for piece in PIECES:
         exec(here(piece.notes.get("before", "")), names)
         if file_of(piece):
@@ -72,6 +79,9 @@ def test_files_and_commands(
         elif piece.kind == "console":
             for line in here(piece.code).splitlines():
                 run_command(line.removeprefix("$ "))
+        elif piece.kind == "python":
+            (tmp_path / saved.pop()).write_text(here(piece.code))
+            assert "step(" in piece.notes.get("after", ""), "a function of the page is applied, too"
         exec(here(piece.notes.get("after", "")), names)
 
 

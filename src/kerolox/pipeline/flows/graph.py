@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Final
 
+from kerolox.pipeline.flows.definition import TopicSource
 from kerolox.pipeline.flows.plan import Plan, sink_text, source_text, step_text
 
 BOX: Final = (208, 66)
 GAP: Final = (62, 22)
 EDGE: Final = 10
+TEXT_MAX: Final = 26
+WAY_HEIGHT: Final = 0.4  # of a box: the room of an arrow that passes a column
 
 
 @dataclass
@@ -26,6 +29,12 @@ class Box:
     row: float = 0.0
     reads: list[str] = field(default_factory=list)
     note: str = ""
+    is_way: bool = False  # no box, but the room that an arrow takes between two
+
+    @property
+    def height(self) -> float:
+        """In rows."""
+        return WAY_HEIGHT if self.is_way else 1.0
 
 
 def boxes(plan: Plan, notes: Mapping[str, tuple[str, str]], misfits: list[str]) -> dict[str, Box]:
@@ -52,11 +61,19 @@ def boxes(plan: Plan, notes: Mapping[str, tuple[str, str]], misfits: list[str]) 
         found[f"sink {name}"] = Box(
             name, kind, where, f"sink {state}", behind(reads), reads=list(reads), note=note
         )
+    by_topic = {
+        topic: name
+        for name, source in pipeline.sources.items()
+        if isinstance(source, TopicSource) and len(source.topics_named()) == 1
+        for topic in source.topics_named()
+    }
     for name, archive in pipeline.archives.items():
+        reads = []
         for topic in archive.topics:
-            found.setdefault(f"topic {topic}", Box(topic, "topic", topic, "source"))
+            key = by_topic.get(topic, f"topic {topic}")
+            found.setdefault(key, Box(topic, "topic", topic, "source"))
+            reads.append(key)
         state, note = notes.get(name, ("", ""))
-        reads = [f"topic {topic}" for topic in archive.topics]
         found[f"archive {name}"] = Box(
             name, f"{archive.format} archive", archive.path, f"sink {state}", 1, reads=reads, note=note
         )
@@ -66,8 +83,25 @@ def boxes(plan: Plan, notes: Mapping[str, tuple[str, str]], misfits: list[str]) 
         reads = [name for name in misfits if name in found]
         reads += [each for name in aside for each in plan.reads.get(f"sink {name}", ()) if each not in reads]
         found["bad_rows"] = Box("bad_rows", kind, where, "sink side", behind(reads), reads=reads)
+    last = max((box.column for box in found.values()), default=0)
+    for box in found.values():
+        if box.style.startswith("sink"):
+            box.column = last
+    _lead_ways(found)
     _place(found)
     return found
+
+
+def _lead_ways(found: dict[str, Box]) -> None:
+    """Arrows over several columns get room in those between, so that they cross no box."""
+    for key, box in list(found.items()):
+        for at, reads in enumerate(box.reads):
+            for column in range(found[reads].column + 1, box.column):
+                # Arrows from the same box that end in the same column go side by side as one.
+                way = f"way {box.reads[at]} {column}"
+                found.setdefault(way, Box("", "", "", "", column, reads=[reads], is_way=True))
+                reads = way
+            found[key].reads[at] = reads
 
 
 def _place(found: dict[str, Box]) -> None:
@@ -76,13 +110,15 @@ def _place(found: dict[str, Box]) -> None:
         there = [box for box in found.values() if box.column == column]
 
         def wanted(box: Box) -> float:
-            rows = [found[each].row for each in box.reads if each in found]
+            rows = [found[each].row - (1 - found[each].height) / 2 for each in box.reads]
             return sum(rows) / len(rows) if rows else 0.0
 
         at = 0.0
-        for number, box in enumerate(sorted(there, key=wanted) if column else there):
-            box.row = float(number) if not column else max(at, wanted(box))
-            at = box.row + 1
+        for box in sorted(there, key=wanted) if column else there:
+            # The middle of a way lies where the middle of a box would be.
+            middle = wanted(box) + (1 - box.height) / 2
+            box.row = max(at, middle) if column else at
+            at = box.row + box.height
 
 
 def drawing(plan: Plan, notes: Mapping[str, tuple[str, str]], misfits: list[str] | None = None) -> str:
@@ -90,9 +126,9 @@ def drawing(plan: Plan, notes: Mapping[str, tuple[str, str]], misfits: list[str]
     if not found:
         return ""
     width = EDGE * 2 + (BOX[0] + GAP[0]) * (1 + max(box.column for box in found.values())) - GAP[0]
-    height = EDGE * 2 + (BOX[1] + GAP[1]) * (1 + max(box.row for box in found.values())) - GAP[1]
-    parts = [_arrow(found[each], box) for box in found.values() for each in box.reads if each in found]
-    parts += [_box(box) for box in found.values()]
+    height = EDGE * 2 + (BOX[1] + GAP[1]) * max(box.row + box.height for box in found.values()) - GAP[1]
+    parts = [_arrow(found[each], box) for box in found.values() for each in box.reads]
+    parts += [_box(box) for box in found.values() if not box.is_way]
     return (
         f'<svg class="flows" role="img" aria-label="what flows where" viewBox="0 0 {width} {height:.0f}" '
         f'style="max-width:{width}px"><defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" '
@@ -105,25 +141,26 @@ def _corner(box: Box) -> tuple[float, float]:
     return EDGE + box.column * (BOX[0] + GAP[0]), EDGE + box.row * (BOX[1] + GAP[1])
 
 
+def _middle(box: Box) -> float:
+    pitch = BOX[1] + GAP[1]
+    return EDGE + (box.row + box.height / 2) * pitch - GAP[1] / 2
+
+
 def _arrow(start: Box, end: Box) -> str:
-    (left, top), (right, bottom) = _corner(start), _corner(end)
-    x1, y1, x2, y2 = left + BOX[0], top + BOX[1] / 2, right - 2, bottom + BOX[1] / 2
-    bend = min(GAP[0] * 0.8, (x2 - x1) / 2)
-    # A long way is straight until just before its end, so that it does not cross boxes between.
-    straight = max(x1, x2 - GAP[0] + 4)
-    path = f"M{x1:.0f},{y1:.0f}"
-    if straight > x1 + 1:
-        path += f"H{straight:.0f}"
-        bend = (x2 - straight) / 2
-    path += f"C{straight + bend:.0f},{y1:.0f} {x2 - bend:.0f},{y2:.0f} {x2:.0f},{y2:.0f}"
+    x1, y1 = _corner(start)[0] + BOX[0], _middle(start)
+    x2, y2 = _corner(end)[0] - (0 if end.is_way else 2), _middle(end)
+    half = (x2 - x1) / 2
+    path = f"M{x1:.0f},{y1:.1f}C{x1 + half:.0f},{y1:.1f} {x2 - half:.0f},{y2:.1f} {x2:.0f},{y2:.1f}"
+    if end.is_way:
+        return f'<path class="edge" d="{path}h{BOX[0]}"/>'
     return f'<path class="edge" d="{path}" marker-end="url(#tip)"/>'
 
 
 def _box(box: Box) -> str:
     x, y = _corner(box)
-    lines = [(20, "what", box.name), (37, "kind", box.kind), (54, "kind", box.note or _cut(box.text, 28))]
+    lines = [(20, "what", box.name), (37, "kind", box.kind), (54, "kind", box.note or box.text)]
     texts = "".join(
-        f'<text class="{style}" x="{x + 14:.0f}" y="{y + down:.0f}">{escape(_cut(text, 28))}</text>'
+        f'<text class="{style}" x="{x + 14:.0f}" y="{y + down:.0f}">{escape(_cut(text, TEXT_MAX))}</text>'
         for down, style, text in lines
     )
     return (

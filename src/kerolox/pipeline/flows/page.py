@@ -7,12 +7,13 @@ load it again. Every figure on it was counted.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
 from kerolox.pipeline.charts import Series, curves, legend, short
-from kerolox.pipeline.flows.figures import FlowFigures, Point, RunFigures
+from kerolox.pipeline.flows.figures import Failure, FlowFigures, Point, RunFigures
 from kerolox.pipeline.flows.graph import drawing
 from kerolox.pipeline.flows.plan import Plan
 from kerolox.pipeline.page_style import STYLE
@@ -20,6 +21,7 @@ from kerolox.pipeline.page_style import STYLE
 AGAIN_S: Final = 5  # a browser loads the page again
 STEPS: Final = 60  # along a time axis
 POINTS_MIN: Final = 3  # fewer batches are in the table, and make no line
+QUEUES_MAX: Final = 8  # those that are most behind
 SERIES_MAX: Final = 4  # lines in a chart that can be told apart
 MISFITS: Final = "bad_rows_of_"
 
@@ -27,6 +29,8 @@ MISFITS: Final = "bad_rows_of_"
 _NOT_ALLOWED: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 OWN_STYLE: Final = """
+main{max-width:1120px}.tiles{grid-template-columns:repeat(auto-fit,minmax(132px,1fr))}
+.tile.warn b{color:var(--c1)}.wide td,.wide th{padding:7px 8px;white-space:nowrap}
 header.live{background:var(--paper)}header.live h1{color:var(--ink)}
 .flows{display:block;width:100%;height:auto;margin:10px 0}
 .flows text{font-family:inherit}.flows .what{font-size:14px;font-weight:650;fill:var(--ink)}
@@ -41,9 +45,10 @@ header.live{background:var(--paper)}header.live h1{color:var(--ink)}
 border:1px solid var(--line);color:var(--soft)}
 .state.running,.state.done{color:var(--good);border-color:var(--good)}
 .state.failed{color:var(--bad);border-color:var(--bad)}
-.state.restarting,.state.stopped{color:var(--c1);border-color:var(--c1)}
-td.r,th.r{text-align:right}.fail{border-left:3px solid var(--bad);padding:2px 0 2px 12px;margin:12px 0}
-.fail.again{border-color:var(--c1)}
+.state.restarting,.state.stopped.why{color:var(--c1);border-color:var(--c1)}
+td.r,th.r{text-align:right}.fail{background:var(--paper);border:1px solid var(--line);
+border-left:4px solid var(--bad);border-radius:6px;padding:8px 14px;margin:10px 0}
+.fail.again{border-left-color:var(--c1)}
 """.replace("\n", "")
 
 
@@ -54,12 +59,12 @@ def page(plan: Plan, figures: RunFigures) -> str:
         parts = [
             _header(figures, live),
             _tiles(figures),
+            _failures(figures),
             _graph(plan, figures),
             _flows(figures),
             _rates(figures),
             _lag(figures),
             _checks(plan, figures),
-            _failures(figures),
             _bad_rows(plan, figures),
             _about(figures, live),
         ]
@@ -112,7 +117,8 @@ def _tiles(figures: RunFigures) -> str:
     lags = [flow.lag_total for flow in flows if flow.lag_total is not None]
     recent = sum(_recent_rate(flow) for flow in sinks)
     live = not figures.ended_ms
-    shown = [(f"{sum(flow.rows_out for flow in flows):,}", "rows written")]
+    written = sum(flow.rows_out for flow in flows)
+    shown = [(short(written) if written >= 10_000_000 else f"{written:,}", "rows written")]
     if live:
         shown.append((f"{short(recent)}/s", "read in the last minute"))
     else:
@@ -158,14 +164,16 @@ def _flows(figures: RunFigures) -> str:
         last = time_text(flow.last_batch_ms)[11:] if flow.last_batch_ms else ""
         rows.append(
             f"<tr><td><b>{escape(flow.name)}</b><br/><span class='small'>{escape(flow.kind)}</span></td>"
-            f'<td><span class="state {escape(flow.state)}">{escape(flow.state)}</span></td>'
+            f'<td><span class="state {escape(flow.state)}{" why" if flow.note else ""}">'
+            f"{escape(flow.state)}</span></td>"
             + "".join(f'<td class="r">{cell}</td>' for cell in cells)
             + f"<td class='at'>{last}</td></tr>"
         )
     heads = ("rows in", "rows out", "batches", "mean batch", "behind", "late", "bad", "restarts")
     head = "".join(f'<th class="r">{name}</th>' for name in heads)
     return (
-        f"<h2>Flows</h2><div class='scroll'><table><tr><th>flow</th><th></th>{head}<th>last batch</th></tr>"
+        "<h2>Flows</h2><div class='scroll'><table class='wide'>"
+        f"<tr><th>flow</th><th></th>{head}<th>last batch</th></tr>"
         f"{''.join(rows)}</table></div>"
     )
 
@@ -242,7 +250,7 @@ def _lag(figures: RunFigures) -> str:
     ]
     queues = sorted(
         ((behind, flow.name, queue) for flow in flows for queue, behind in flow.lag.items()), reverse=True
-    )[:12]
+    )[:QUEUES_MAX]
     rows = "".join(
         f'<tr><td>{escape(flow)}</td><td><code>{escape(queue)}</code></td><td class="r">{behind:,}</td></tr>'
         for behind, flow, queue in queues
@@ -299,13 +307,27 @@ def _said(check: Any) -> str:
 def _failures(figures: RunFigures) -> str:
     if not figures.failures:
         return ""
-    parts = [
-        f'<div class="fail{"" if each.then == "given up" else " again"}"><b>{escape(each.flow)}</b> '
-        f'<span class="small">{time_text(each.at_ms)} UTC, {escape(each.then)}</span>'
-        f"<br/>{escape(each.text)}</div>"
-        for each in reversed(figures.failures)
-    ]
+    parts = []
+    for same in reversed(_runs(figures.failures)):
+        first, last = same[0], same[-1]
+        times = f"{len(same)} times, the first at {time_text(first.at_ms)[11:]}, " if len(same) > 1 else ""
+        parts.append(
+            f'<div class="fail{"" if last.then == "given up" else " again"}"><b>{escape(last.flow)}</b> '
+            f'<span class="small">{time_text(last.at_ms)} UTC, {times}{escape(last.then)}</span>'
+            f"<br/>{escape(last.text)}</div>"
+        )
     return f"<h2>Last failures</h2>{''.join(parts)}"
+
+
+def _runs(failures: Iterable[Failure]) -> list[list[Failure]]:
+    """Failures in a row that say the same of the same flow."""
+    found: list[list[Failure]] = []
+    for each in failures:
+        if found and (found[-1][0].flow, found[-1][0].text) == (each.flow, each.text):
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return found
 
 
 def _bad_rows(plan: Plan, figures: RunFigures) -> str:

@@ -166,8 +166,6 @@ class Run:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._listener is not None and self._spark is not None:
-            self._spark.streams.removeListener(self._listener)
         self._lock.release()
 
     def prepare(self, spark: SparkSession) -> None:
@@ -271,6 +269,7 @@ class Run:
             for each in self._flows:
                 each.flow.stop()
             self._wait_for_events()
+            self._stop_listening()
             with self.figures.lock:
                 self.figures.ended_ms = time.time_ns() // 1_000_000
                 self.figures.state = "failed" if self.result.failed else "done"
@@ -346,6 +345,12 @@ class Run:
             each.flow.stop()
             each.is_over = True
             self.figures.set_state(each.flow.name, state)
+
+    def _stop_listening(self) -> None:
+        """Here and not when the run is left: its session may be gone by then."""
+        if self._listener is not None and self._spark is not None:
+            self._spark.streams.removeListener(self._listener)
+            self._listener = None
 
     def _wait_for_events(self) -> None:
         deadline_s = time.monotonic() + EVENTS_S
