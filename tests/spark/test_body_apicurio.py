@@ -13,8 +13,8 @@ import pytest
 from kerolox.spark.bodies.avro_bodies import AvroBodies
 from kerolox.spark.bodies.declared import Declared, read_declared
 from kerolox.spark.bodies.format import SchemaText
-from kerolox.spark.bodies.frames import DECODED, ENCODED
 from kerolox.spark.bodies.framed import HEAD, Framed
+from kerolox.spark.bodies.frames import DECODED, ENCODED
 from kerolox.spark.bodies.registry import NotRegistered, Registry, RegistryAddress, RegistryError
 from tests.peers.jars import PeersUnavailable
 from tests.rig.apicurio import apicurio
