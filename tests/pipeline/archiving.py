@@ -15,12 +15,13 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from kerolox.client.sockets.socket_cluster import SocketCluster
-from kerolox.pipeline.archive.archive import Archive, Summary
+from kerolox.pipeline.archive.archive import Archive
 from kerolox.pipeline.archive.delta import DeltaArchive
 from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask
 from kerolox.pipeline.archive.joining import JoinTask, carry_out
 from kerolox.pipeline.archive.log import ParquetArchive
 from kerolox.pipeline.archive.staging import Staging
+from kerolox.pipeline.archive.summary import Summary
 from kerolox.pipeline.lake.delta_options import delta_options
 from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.pipeline.lake.remote_store import RemoteStore

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from kerolox.client.sockets.socket_cluster import SocketCluster
-from kerolox.pipeline.archive.archive import Archive, Summary
+from kerolox.pipeline.archive.archive import Archive
 from kerolox.pipeline.archive.files import Format, HourFile
 from kerolox.pipeline.archive.iceberg import IcebergArchive
+from kerolox.pipeline.archive.summary import Summary
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
 from kerolox.pipeline.lake.storage import Storage
 from kerolox.spark.source.options import read_wanted

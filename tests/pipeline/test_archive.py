@@ -26,11 +26,12 @@ from kerolox.pipeline.archive import files as archive_files
 from kerolox.pipeline.archive import folders as archive_folders
 from kerolox.pipeline.archive import joining as archive_joining
 from kerolox.pipeline.archive import log as archive_log
-from kerolox.pipeline.archive.archive import Archive, ArchiveFailed, bins
+from kerolox.pipeline.archive.archive import Archive, bins
 from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask, write
 from kerolox.pipeline.archive.folders import NO_VALUE, folder_of
 from kerolox.pipeline.archive.joining import JoinTask
 from kerolox.pipeline.archive.log import ArchiveDamaged, ParquetArchive
+from kerolox.pipeline.archive.on_spark import ArchiveFailed
 from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.spark.source.options import read_wanted
 from kerolox.spark.source.queues import DataLoss

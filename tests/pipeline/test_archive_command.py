@@ -21,8 +21,8 @@ from kerolox.cli.pipeline_archive import size_text
 from kerolox.cli.storage_options import pairs
 from kerolox.client.messages import Message, Receipt
 from kerolox.errors import OptionError
-from kerolox.pipeline.archive.archive import OnSpark, check_shared
 from kerolox.pipeline.archive.files import Format
+from kerolox.pipeline.archive.on_spark import OnSpark, check_shared
 from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.testing.threads import BrokerThread
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -12,9 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
+from kerolox.cli.main import app
 from kerolox.client.messages import Message, Receipt
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline.archive import upkeep
 from kerolox.pipeline.archive.archive import Archive
 from kerolox.pipeline.archive.files import Format, WriteTask
 from kerolox.pipeline.archive.iceberg import IcebergArchive, OthersCameFirst
@@ -213,6 +217,68 @@ class _Later:
         from kerolox.clock import SYSTEM_CLOCK
 
         return SYSTEM_CLOCK.wall_ms() + 7_200_000
+
+
+def test_old_hours_go_with_their_files_and_are_not_archived_again(
+    place: CatalogPlace, broker: BrokerThread, topic: str, send: Send
+) -> None:
+    send(messages(topic, 20))
+    archive(place, broker.nameserver_address, topic, format=Format(rows_max=5), join=False)
+    there = files_of(place)
+    assert upkeep.expire(IcebergArchive(NAME, place), keep_ms=3_600_000).files == 0
+    stray = next(iter(Path(place.warehouse).rglob("kerolox-*"))).with_name("kerolox-1-gone") / "a.parquet"
+    stray.parent.mkdir()
+    stray.write_bytes(b"of a run that ended")
+    done = upkeep.expire(IcebergArchive(NAME, place), keep_ms=-7_200_000)
+    assert (done.files, done.rows, done.orphans) == (len(there), 20, 1)
+    assert files_of(place) == named(place) == set()
+    assert len(place.open().load_table(NAME).metadata.snapshots) == 1
+    assert archive(place, broker.nameserver_address, topic).rows == 0  # the offsets outlive the snapshots
+    send(messages(topic, 5, first=20))
+    assert archive(place, broker.nameserver_address, topic, expire_ms=3_600_000).rows == 5
+    assert sorted(map(int, bodies(place))) == list(range(20, 25))
+    assert files_of(place) == named(place)
+
+
+def test_snapshots_stay_as_long_as_the_table_says(
+    place: CatalogPlace, broker: BrokerThread, topic: str, send: Send
+) -> None:
+    """Who began to read before goes on; who asks now sees nothing of the old hours."""
+    send(messages(topic, 5))
+    archive(place, broker.nameserver_address, topic)
+    before = place.open().load_table(NAME)
+    table = IcebergTable(place, NAME)
+    table.load()
+    assert table.expire_snapshots(before.metadata.snapshots[0].timestamp_ms) == 0
+    assert table.remove([each.file for each in before.scan().plan_files()])
+    assert rows(place) == []
+    assert before.scan().to_arrow().num_rows == 5
+    assert table.expire_snapshots(2**62) >= 3  # a file of messages, its manifest, and the list of those
+    assert files_of(place) == set()
+    assert rows(place) == []
+
+
+def test_the_commands_take_a_table(place: CatalogPlace, broker: BrokerThread, topic: str, send: Send) -> None:
+    send(messages(topic, 20))
+    archive(place, broker.nameserver_address, topic, format=Format(rows_max=5), join=False)
+    count = len(named(place))
+    table = ["--iceberg", NAME, "--catalog-uri", place.uri, "--warehouse", place.warehouse, "--json"]
+    done = CliRunner().invoke(app, ["pipeline", "expire", "--keep", "30d", *table])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["files"] == 0
+    assert upkeep.compact(IcebergArchive(NAME, place), older_than_ms=-7_200_000) == count
+    done = CliRunner().invoke(app, ["pipeline", "compact", *table])
+    assert (done.exit_code, json.loads(done.stdout)["filesJoined"]) == (0, 0)
+    assert bodies(place) == once(20)
+    for words, said in (
+        (["pipeline", "compact"], "--iceberg NAMESPACE.TABLE"),
+        (["pipeline", "compact", "/somewhere", *table], "--iceberg NAMESPACE.TABLE"),
+        (["pipeline", "compact", "/somewhere", "--catalog", "x"], "--iceberg NAMESPACE.TABLE"),
+        (["pipeline", "expire", "--keep", "30d", "--iceberg", "lake.none", *table[2:]], "an archive"),
+    ):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 1
+        assert said in done.output
 
 
 def test_what_does_not_fit_is_refused(

@@ -21,11 +21,12 @@ from kerolox.client.messages import Message, Receipt
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.spark import shipping
 from kerolox.spark.java import find_java
-from kerolox.spark.shipping import ExecutorsLack, Shipment, check_executors
+from kerolox.spark.shipping import ExecutorsLack, Shipment, check_driver, check_executors
 from kerolox.testing.process import broker_process
 from kerolox.testing.threads import BrokerThread
 from tests.pipeline.archiving import bodies
 from tests.pipeline.replaying import archive, message
+from tests.rig.s3_server import s3_server
 
 from .standalone import bare_python, driver_settings, spark_cluster
 
@@ -113,11 +114,27 @@ def test_a_replay_by_a_cluster(
             assert part == [row["body"] for row in rows if row["queue_id"] == queue.queue_id]
 
 
-def test_without_what_is_shipped_it_is_said_what_to_do(cluster: Cluster, topic: str, tmp_path: Path) -> None:
-    done = cluster.run("pipeline", "archive", "-t", topic, "--to", str(tmp_path), KEROLOX_SHIP="0")
+def test_without_what_is_shipped_it_is_said_what_to_do(
+    cluster: Cluster, broker: BrokerThread, topic: str, tmp_path: Path
+) -> None:
+    words = ["pipeline", "archive", "-n", broker.nameserver_address, "-t", topic, "--to", str(tmp_path)]
+    done = cluster.run(*words, KEROLOX_SHIP="0")
     assert done.returncode == 1
     assert "cannot import kerolox" in done.stderr
     assert "install kerolox there" in done.stderr
+
+
+def test_without_the_driver_of_an_address_it_is_said_what_to_do(
+    cluster: Cluster, broker: BrokerThread, topic: str
+) -> None:
+    with s3_server() as server:
+        address = f"{server.bucket()}/archive"
+        words = ["pipeline", "archive", "-n", broker.nameserver_address, "-t", topic, "--to", address]
+        done = cluster.run(*words, **server.environment)
+    assert done.returncode == 1
+    assert f"tasks read and write {address}" in done.stderr
+    assert "cannot import s3fs" in done.stderr
+    assert "pip install s3fs" in done.stderr
 
 
 def test_what_is_shipped() -> None:
@@ -127,6 +144,7 @@ def test_what_is_shipped() -> None:
     names = set(zipfile.ZipFile(shipment.path).namelist())
     assert {"kerolox/__init__.py", "kerolox/spark/source/reading.py", "pyspark_rocketmq.py"} <= names
     assert any(name.startswith("msgspec/_core.") for name in names)
+    assert "fsspec/core.py" in names
     assert not any("__pycache__" in name for name in names)
     settings = shipment.settings({"spark.archives": "a.zip#a", "spark.executorEnv.PYTHONPATH": "x"})
     assert settings == {
@@ -143,3 +161,11 @@ def test_what_executors_lack_is_said(spark: SparkSession, monkeypatch: pytest.Mo
     with pytest.raises(ExecutorsLack, match="cannot import no_such_package") as caught:
         check_executors(spark)
     assert "pip install numpy pyarrow" in str(caught.value)
+
+
+def test_executors_without_the_driver_of_an_address(spark: SparkSession) -> None:
+    check_driver(spark.sparkContext, "s3://lake/a", "s3fs", "s3")
+    with pytest.raises(ExecutorsLack, match="cannot import no_such_driver") as caught:
+        check_driver(spark.sparkContext, "s3://lake/a", "no_such_driver", "s3")
+    assert "tasks read and write s3://lake/a" in str(caught.value)
+    assert "pip install no_such_driver (pip install 'kerolox[s3]' brings it)" in str(caught.value)

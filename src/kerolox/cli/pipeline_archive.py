@@ -33,7 +33,9 @@ from kerolox.cli.times import parse_span
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
-    from kerolox.pipeline.archive.archive import Archive, Destination, Summary
+    from kerolox.pipeline.archive.archive import Archive
+    from kerolox.pipeline.archive.destination import Destination
+    from kerolox.pipeline.archive.summary import Summary
     from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
     from kerolox.pipeline.lake.storage import Storage
 
@@ -89,7 +91,7 @@ def archive(
     ] = True,
     expire: Annotated[
         str | None,
-        typer.Option(help="Remove hours that were over so long ago: 30d. Not for Iceberg.", metavar="SPAN"),
+        typer.Option(help="Remove hours that were over so long ago: 30d.", metavar="SPAN"),
     ] = None,
     compression: Annotated[str, typer.Option(help="zstd, lz4, snappy, gzip or none.")] = "zstd",
     properties: Annotated[
@@ -131,9 +133,8 @@ def archive(
     if interval_s < INTERVAL_S_MIN:
         raise OptionError("--interval", interval, f"{INTERVAL_S_MIN:g}s or more")
     expire_s = None if expire is None else parse_span(expire, "--expire")
-    if expire_s is not None and (iceberg or expire_s < EXPIRE_S_MIN):
-        wanted = "a Parquet archive or a Delta table" if iceberg else "1h or more"
-        raise OptionError("--expire", expire, wanted)
+    if expire_s is not None and expire_s < EXPIRE_S_MIN:
+        raise OptionError("--expire", expire, "1h or more")
     folders = tuple(word.strip() for word in partition_by.split(",")) if partition_by else ()
     chosen = Format(properties=properties, compression=compression, rows_max=rows_max, partitions=folders)
     source = {
@@ -221,7 +222,8 @@ def _run(
     *,
     quiet: bool,
 ) -> tuple[Summary, bool]:
-    from kerolox.pipeline.archive.archive import Archive, OnSpark, check_shared
+    from kerolox.pipeline.archive.archive import Archive
+    from kerolox.pipeline.archive.on_spark import OnSpark, check_shared
     from kerolox.spark import session
     from kerolox.spark.source.options import read_wanted
 

@@ -36,9 +36,11 @@ def storage_at(option: str, address: str, given: list[str] | None, file: Path | 
 
         raise SparkMissing(str(error.name)) from error
     try:
-        return open_storage(address, read_storage_options(given, file))
+        found = open_storage(address, read_storage_options(given, file))
+        found.check_driver()
     except OptionError as error:
         raise OptionError(option, error.value, error.expected) from None
+    return found
 
 
 def read_storage_options(given: list[str] | None, file: Path | None) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 A zip travels as one of ``spark.archives``; Spark unpacks it where an executor runs, and its PYTHONPATH names
 the folder, so that classes of ours can be unpickled before any code of ours runs. What does not travel is
-numpy and pyarrow (150 MB): executors must have them, and it is said when they have not.
+numpy and pyarrow (150 MB), and the drivers of object stores (s3fs with botocore): executors must have them,
+and it is said when they have not.
 
 The small packages are compiled ones: executors need the driver's version of Python (which PySpark asks for
 anyway) and its kind of machine. Where they are of another kind, install kerolox there and do not ship.
@@ -14,7 +15,7 @@ import os
 import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,10 +23,13 @@ from typing import TYPE_CHECKING, Final
 from kerolox.errors import KeroloxError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 FOLDER: Final = "kerolox_parts"
-PACKAGES: Final = ("kerolox", "pyspark_rocketmq", "pyspark_rocketmq_store", "msgspec", "lz4", "zstandard")
+PACKAGES: Final = (
+    "kerolox", "pyspark_rocketmq", "pyspark_rocketmq_store", "msgspec", "lz4", "zstandard", "fsspec",
+)  # fmt: skip
 NEEDED: Final = ("numpy", "pyarrow", "kerolox.spark.source.reading")
 _LEFT_OUT: Final = {"__pycache__", "tests"}
 
@@ -79,9 +83,42 @@ def _files_of(package: str) -> Iterator[tuple[Path, str]]:
 
 def check_executors(spark: SparkSession) -> None:
     """Let executors import what they need, and say what to do where they cannot."""
-    from py4j.protocol import Py4JError
+    context = spark.sparkContext
+    found = _lacking(context, NEEDED)
+    if not found:
+        return
+    where, what = _told(found)
+    version = sysconfig.get_python_version()
+    raise ExecutorsLack(
+        f"executors at {where} cannot import {what}. Install it for that Python: pip install numpy pyarrow; "
+        "or set PYSPARK_PYTHON to one that has it; or send one along: spark.archives=env.tar.gz#env with "
+        f"PYSPARK_PYTHON=./env/bin/python (Python {version}, as here). If it is kerolox, msgspec, lz4, "
+        f"zstandard or fsspec, they are not of the driver's kind ({sysconfig.get_platform()}): install "
+        "kerolox there, and set KEROLOX_SHIP=0"
+    )
 
-    needed = NEEDED
+
+def check_driver(context: SparkContext, address: str, module: str, extra: str) -> None:
+    """Let executors import what opens an address, before tasks are to read or write there."""
+    if found := _lacking(context, (module,)):
+        where, what = _told(found)
+        raise ExecutorsLack(
+            f"tasks read and write {address}, and executors at {where} cannot import {what}. Install it for "
+            f"that Python: pip install {module} (pip install 'kerolox[{extra}]' brings it); or set "
+            "PYSPARK_PYTHON to one that has it; or send one along: spark.archives=env.tar.gz#env with "
+            "PYSPARK_PYTHON=./env/bin/python. No task has begun"
+        )
+
+
+def _told(found: Sequence[tuple[str, str, str]]) -> tuple[str, str]:
+    """Where modules are lacking, and which."""
+    where = ", ".join(sorted({f"{host} ({python})" for host, python, _ in found}))
+    return where, "; ".join(sorted({reason for _, _, reason in found}))
+
+
+def _lacking(context: SparkContext, needed: Sequence[str]) -> list[tuple[str, str, str]]:
+    """By executor: its machine, its Python, and a module that it cannot import, with the reason."""
+    from py4j.protocol import Py4JError
 
     def look(_: int) -> list[tuple[str, str, str]]:  # travels as it is: our package may be what is missing
         import importlib
@@ -96,28 +133,16 @@ def check_executors(spark: SparkSession) -> None:
                 lacking.append((platform.node(), sys.executable, f"{name} ({error})"))
         return lacking
 
-    context = spark.sparkContext
     count = max(2, context.defaultParallelism)
     try:
-        found = context.parallelize(range(count), count).flatMap(look).collect()
+        found: list[tuple[str, str, str]] = context.parallelize(range(count), count).flatMap(look).collect()
+        return found
     except Py4JError as error:
         python = os.environ.get("PYSPARK_PYTHON", "python3")
         raise ExecutorsLack(
             f"executors of {context.master} could not run Python tasks: {cause_of(error)}. They start "
             f"{python}: set PYSPARK_PYTHON to a Python that is at this path on every one of them"
         ) from error
-    if not found:
-        return
-    where = ", ".join(sorted({f"{host} ({python})" for host, python, _ in found}))
-    what = "; ".join(sorted({reason for _, _, reason in found}))
-    version = sysconfig.get_python_version()
-    raise ExecutorsLack(
-        f"executors at {where} cannot import {what}. Install it for that Python: pip install numpy pyarrow; "
-        "or set PYSPARK_PYTHON to one that has it; or send one along: spark.archives=env.tar.gz#env with "
-        f"PYSPARK_PYTHON=./env/bin/python (Python {version}, as here). If it is kerolox, msgspec, lz4 or "
-        f"zstandard, they are not of the driver's kind ({sysconfig.get_platform()}): install kerolox there, "
-        "and set KEROLOX_SHIP=0"
-    )
 
 
 def is_wanted() -> bool:

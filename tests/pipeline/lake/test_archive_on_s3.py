@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,9 +17,9 @@ from kerolox.client.messages import Message, Queue, Receipt
 from kerolox.errors import KeroloxError
 from kerolox.pipeline.archive import delta as archive_delta
 from kerolox.pipeline.archive import joining as archive_joining
-from kerolox.pipeline.archive.archive import OnSpark, check_shared
 from kerolox.pipeline.archive.files import Format, TaskResult
 from kerolox.pipeline.archive.log import ParquetArchive
+from kerolox.pipeline.archive.on_spark import OnSpark, check_shared
 from kerolox.pipeline.lake.delta_options import delta_options
 from kerolox.pipeline.lake.remote_store import RemoteStore
 from kerolox.pipeline.lake.storage import Storage, StorageError
@@ -248,3 +249,23 @@ def test_tasks_on_spark(
     assert (told.rows, told.rounds) == (100, 2)
     assert bodies(storage, kind) == expected(*sent)
     check_shared(spark.sparkContext, storage)
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("spark")
+def test_the_command_with_credentials_from_the_environment(
+    s3: S3Server, broker: BrokerThread, topic: str, send: Send
+) -> None:
+    """Nothing secret on the command line: the driver, and tasks below it, have it from the environment."""
+    sent, storage = messages(topic, 50), s3.storage()
+    send(sent)
+    command = [sys.executable, "-m", "kerolox", "pipeline", "archive", "-n", broker.nameserver_address]
+    command += ["--topic", topic, "--to", storage.address, "--master", "local[2]", "--json"]
+    done = subprocess.run(
+        command, env={**os.environ, **s3.environment}, capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["to"], told["messages"], told["complete"]) == (storage.address, 50, True)
+    assert bodies(storage, "parquet") == expected(*sent)
+    assert SECRET not in done.stdout + done.stderr

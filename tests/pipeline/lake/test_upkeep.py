@@ -17,7 +17,7 @@ from kerolox.pipeline.archive import upkeep
 from kerolox.pipeline.archive.log import ParquetArchive
 from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.pipeline.lake.remote_store import RemoteStore
-from kerolox.pipeline.lake.storage import Storage
+from kerolox.pipeline.lake.storage import Storage, StorageError
 from kerolox.testing.threads import BrokerThread
 from tests.pipeline.archiving import KINDS, UPKEEP_STEPS, archive, bodies
 from tests.pipeline.test_archive import expected, messages
@@ -99,6 +99,24 @@ def test_old_hours_go_while_archiving(broker: BrokerThread, topic: str, send: Se
     assert archive(tmp_path, broker.nameserver_address, topic, expire_ms=EVERYTHING).files_expired >= 1
     assert ParquetArchive(tmp_path).files() == {}
     assert archive(tmp_path, broker.nameserver_address, topic, expire_ms=EVERYTHING).rows == 0
+
+
+def test_upkeep_that_fails_does_not_end_the_archive(
+    broker: BrokerThread, topic: str, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    def fails(*_: object) -> None:
+        raise StorageError("no answer")
+
+    sent = messages(topic, 5)
+    send(sent)
+    monkeypatch.setattr(ParquetArchive, "expire", fails)
+    monkeypatch.setattr(ParquetArchive, "join", fails)
+    assert archive(tmp_path, broker.nameserver_address, topic, expire_ms=3_600_000).rows == 5
+    assert [record.message.split()[0] for record in caplog.records if record.levelname == "WARNING"] == [
+        "old_hours_not_removed", "small_files_not_joined",
+    ]  # fmt: skip
+    assert bodies(tmp_path) == expected(*sent)
 
 
 @pytest.mark.long

@@ -18,29 +18,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
 
 from kerolox.client.messages import Queue
 from kerolox.client.names import without_namespace
 from kerolox.client.sockets.socket_cluster import Edges, SocketCluster
 from kerolox.clock import SYSTEM_CLOCK, Clock
-from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask, WrittenFile
-from kerolox.pipeline.archive.joining import JoinTask, carry_out
+from kerolox.errors import KeroloxError
+from kerolox.pipeline.archive.destination import Destination, Runner
+from kerolox.pipeline.archive.files import Format, WriteTask, WrittenFile
 from kerolox.pipeline.archive.log import OffsetRanges
-from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Swept
-from kerolox.pipeline.lake.storage import Storage
+from kerolox.pipeline.archive.on_spark import ArchiveFailed
+from kerolox.pipeline.archive.summary import Summary, TopicCount
 from kerolox.spark.offsets import QueueOffsets, queue_text
-from kerolox.spark.shipping import cause_of
 from kerolox.spark.source.options import Start, Wanted
 from kerolox.spark.source.queues import ClusterQueues
 from kerolox.spark.source.ranges import Range, ranges, shares
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
 
 log = logging.getLogger(__name__)
 
@@ -49,83 +44,7 @@ TASK_ROWS_MIN = 50_000  # a task with fewer is not worth its start
 POLL_S = 1.0
 RETRY_S_MAX = 30.0
 
-JOIN_EVERY_S = 600.0
-
-Runner = Callable[[Sequence[WriteTask | JoinTask]], Sequence[TaskResult]]
-
-
-class ArchiveFailed(KeroloxError):
-    """A round could not be carried out. What was committed before it stays."""
-
-    def __init__(self, why: str, *, retriable: bool = False) -> None:
-        self.retriable = retriable
-        super().__init__(why)
-
-
-class Destination(Protocol):
-    """Where the files go, and what keeps the count of them."""
-
-    places: QueueOffsets
-    swept: Swept
-
-    @property
-    def storage(self) -> Storage: ...
-    @property
-    def staging(self) -> str: ...
-
-    def open(self, format: Format) -> Format: ...
-    def close(self) -> None: ...
-    def stem(self) -> str: ...
-    def commit(
-        self,
-        group: str,
-        ranges: OffsetRanges,
-        places: QueueOffsets,
-        files: Sequence[WrittenFile],
-        *,
-        missing: dict[str, int] | None = None,
-    ) -> object: ...
-    def discard(self, files: Sequence[WrittenFile]) -> None: ...
-    def join(self, run: Runner, format: Format) -> int: ...
-
-
-@dataclass
-class TopicCount:
-    """How many messages of one topic a run archived."""
-
-    rows: int = 0
-    bytes: int = 0
-    files: int = 0
-    missing: int = 0  # gone before they were read
-
-
-@dataclass
-class Summary:
-    """How many messages and files a run archived, and what it found on the way."""
-
-    topics: dict[str, TopicCount] = field(default_factory=dict)
-    rounds: int = 0
-    seconds: float = 0.0
-    files_joined: int = 0
-    files_expired: int = 0
-    swept: Swept = NOTHING  # of killed runs
-    unreachable: list[str] = field(default_factory=list)  # queues whose broker is not there
-
-    @property
-    def rows(self) -> int:
-        return sum(topic.rows for topic in self.topics.values())
-
-    @property
-    def bytes(self) -> int:
-        return sum(topic.bytes for topic in self.topics.values())
-
-    @property
-    def files(self) -> int:
-        return sum(topic.files for topic in self.topics.values())
-
-    @property
-    def missing(self) -> int:
-        return sum(topic.missing for topic in self.topics.values())
+UPKEEP_EVERY_S = 600.0
 
 
 class Archive:
@@ -155,7 +74,7 @@ class Archive:
         self._round_rows = round_rows
         self._joins = join
         self._expire_ms = expire_ms  # hours that were over so long ago go
-        self._join_s = self._began_s = time.monotonic()
+        self._upkeep_s = self._began_s = time.monotonic()
         self._on_round = on_round
         self._clock = clock
         self._cluster = SocketCluster(wanted.cluster, patience_s=wanted.patience_s)
@@ -203,7 +122,7 @@ class Archive:
         ends = self._queues.places(self.wanted.end, edges, ending=True)
         while self._round(starts, ends):
             starts = self._starts(edges)
-        self._join()
+        self._look_after()
         return self.told()
 
     def follow(self, stopped: Callable[[float], bool], interval_s: float = 60.0) -> Summary:
@@ -219,8 +138,8 @@ class Archive:
                 done, left = self._step(is_due)
                 if done:
                     due_s = time.monotonic() + interval_s
-                elif time.monotonic() >= self._join_s:
-                    self._join()
+                elif time.monotonic() >= self._upkeep_s:
+                    self._look_after()
                 pause_s, trouble = 0.0 if left >= self._round_rows else min(POLL_S, interval_s), ""
             except KeroloxError as error:
                 if not error.retriable:
@@ -254,21 +173,16 @@ class Archive:
     def _look(self) -> dict[Queue, Edges]:
         """What the queues hold. Queues that were archived before and are gone are noted in the summary."""
         queues = self._queues.look_again() if self.summary.rounds else self._queues.find()
-        self._find_places(queues)
+        self.destination.find_places(queues)
         edges = self._cluster.edges(queues)
         topics = {queue.topic for queue in queues}
         gone = [queue for queue in self.destination.places if queue.topic in topics and queue not in edges]
         self.summary.unreachable = [queue_text(queue) for queue in sorted(gone)]
         return edges
 
-    def _find_places(self, queues: Iterable[Queue]) -> None:
-        find_places = getattr(self.destination, "find_places", None)
-        if find_places is not None:
-            find_places(queues)
-
     def _known(self, edges: Mapping[Queue, Edges]) -> tuple[QueueOffsets, dict[Queue, Edges]]:
         """The next offset of each queue that the archive knows, and the queues it does not know."""
-        self._find_places(edges)
+        self.destination.find_places(edges)
         known = {queue: at for queue, at in self.destination.places.items() if queue in edges}
         return known, {queue: edge for queue, edge in edges.items() if queue not in known}
 
@@ -369,25 +283,24 @@ class Archive:
             self._topic(name).missing += count
         self._report(stops)
 
-    def _join(self) -> None:
-        """Join small files. If that fails, the archive is as it was before."""
-        self._join_s = time.monotonic() + JOIN_EVERY_S
-        self._expire()  # first: what goes need not be joined
-        if not self._joins:
-            return
-        try:
-            self.summary.files_joined += self.destination.join(self._run, self._format)
-        except KeroloxError as error:
-            log.warning("small_files_not_joined error=%r", str(error))
+    def _look_after(self) -> None:
+        """Remove what is too old and join small files.
 
-    def _expire(self) -> None:
-        """Remove what is too old. If that fails, the archive is as it was before, or the next run goes on."""
-        if self._expire_ms is None:
-            return
-        expire = getattr(self.destination, "expire", None)
-        if expire is None:
-            raise OptionError("--expire", "", "a Parquet archive or a Delta table")
-        self.summary.files_expired += expire(self._clock.wall_ms() - self._expire_ms).files
+        If one fails, the archive is as it was before, or the next try goes on. It goes on archiving: nothing
+        is lost by files that are small or old.
+        """
+        self._upkeep_s = time.monotonic() + UPKEEP_EVERY_S
+        if self._expire_ms is not None:  # first: what goes need not be joined
+            try:
+                expired = self.destination.expire(self._clock.wall_ms() - self._expire_ms)
+                self.summary.files_expired += expired.files
+            except KeroloxError as error:
+                log.warning("old_hours_not_removed error=%r next='tried again later'", str(error))
+        if self._joins:
+            try:
+                self.summary.files_joined += self.destination.join(self._run, self._format)
+            except KeroloxError as error:
+                log.warning("small_files_not_joined error=%r next='tried again later'", str(error))
 
     def _missing(self, wanted: Sequence[Range], files: Sequence[WrittenFile]) -> dict[str, int]:
         """By topic, how many messages of the ranges are missing in the files. With a filter: not known."""
@@ -419,39 +332,6 @@ class Archive:
             self._cluster.commit_all(places, self.wanted.group)
         except KeroloxError as error:
             log.warning("progress_not_told group=%s error=%r", self.wanted.group, str(error))
-
-
-class OnSpark:
-    """Runs the tasks on Spark. The session may be given later."""
-
-    def __init__(self, context: SparkContext | None = None) -> None:
-        self.context = context
-
-    def __call__(self, works: Sequence[WriteTask | JoinTask]) -> Sequence[TaskResult]:
-        from py4j.protocol import Py4JError
-
-        assert self.context is not None
-        try:
-            return self.context.parallelize(works, len(works)).map(carry_out).collect()
-        except Py4JError as error:
-            raise ArchiveFailed(f"a task failed: {cause_of(error)}") from error
-
-
-def check_shared(context: SparkContext, storage: Storage) -> None:
-    """Executors must see what the driver sees at the address, and have what it takes to."""
-
-    def sees(_: int) -> str:
-        try:
-            return "" if storage.files(OWN_FOLDER) else "it is not there"
-        except (KeroloxError, OSError) as error:
-            return str(error)
-
-    count = max(2, context.defaultParallelism)
-    said = context.parallelize(range(count), count).map(sees).collect()
-    if why := next((each for each in said if each), ""):
-        raise OptionError(
-            "to", storage.address, f"what every executor can reach by this address, such as a mount ({why})"
-        )
 
 
 def bins(wanted: Sequence[Range], count: int) -> list[list[Range]]:

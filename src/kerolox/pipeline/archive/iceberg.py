@@ -30,9 +30,9 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive.files import Format, QueuePart, TaskResult, WrittenFile
 from kerolox.pipeline.archive.folders import PARTITIONS, WHOLE_DAY
-from kerolox.pipeline.archive.joining import JoinTask, small_files
+from kerolox.pipeline.archive.joining import JoinRule, JoinTask, end_ms, small_files
 from kerolox.pipeline.archive.log import OffsetRanges
-from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Swept
+from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Expired, Swept
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace, IcebergError
 from kerolox.pipeline.lake.iceberg_storage import catalog_options, table_storage
 from kerolox.pipeline.lake.iceberg_table import CommitUnknown, IcebergTable, Marks, TableFile
@@ -48,6 +48,8 @@ SWEEPS: Final = "archive.sweeps"
 NOTES: Final = f"{OWN_FOLDER}/running"
 FILES: Final = "kerolox-"  # a folder for each run, below the table's data
 LINGER_MS: Final = 600_000  # longer than tasks of a killed run live
+SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
+SNAPSHOT_AGE_MS: Final = 86_400_000  # for readers that began before; Iceberg's own five days keep much
 BY_TIME: Final = {"hour": True, "day": False, "month": False, "year": False}  # whether files are of an hour
 
 
@@ -129,6 +131,15 @@ class IcebergArchive:
         self._sweep()
         self._learn()
         return made
+
+    def properties(self) -> str:
+        """The form of the column, with which a table began that is there. Refuses what is no archive."""
+        if not self.table.load() or self.table.mark(OFFSETS) is None:
+            raise OptionError("--iceberg", self.table.name, f"an archive; {self.table.place.text} has none")
+        names = self.table.table.schema().column_names
+        if "properties" not in names:
+            return "none"
+        return "string" if str(self.table.table.schema().find_type("properties")) == "string" else "map"
 
     def close(self) -> None:
         """Take the note away, unless the next run has something to sweep.
@@ -323,11 +334,16 @@ class IcebergArchive:
 
     # --- small files ----------------------------------------------------------------------------------
 
-    def join(self, run: Callable[[Sequence[JoinTask]], Sequence[TaskResult]], format: Format) -> int:
+    def join(
+        self,
+        run: Callable[[Sequence[JoinTask]], Sequence[TaskResult]],
+        format: Format,
+        rule: JoinRule | None = None,
+    ) -> int:
         """Join small files of hours that are over; how many there were."""
         self.table.load()
         known = self._joinable()
-        sets = small_files((file for file, _ in known.values()), self._clock.wall_ms(), format)
+        sets = small_files((file for file, _ in known.values()), self._clock.wall_ms(), format, rule)
         if not sets:
             return 0
         stem = self.stem()
@@ -351,6 +367,50 @@ class IcebergArchive:
             return {}
 
         self._append([self._entry(file) for file in made], made, marks, {"joined": str(len(gone))}, gone)
+        return len(gone)
+
+    def expire(self, before_ms: int) -> Expired:
+        """Remove the hours that were over before a time, by a snapshot. How far each queue is stays.
+
+        Their files are deleted when the snapshots that name them are forgotten, which are those older than
+        the table's ``history.expire.max-snapshot-age-ms``, or a day, or what is kept, if that is less.
+        """
+        self.table.load()
+        old = self._older(before_ms)
+
+        def marks() -> Marks:
+            if not old.keys() <= self._older(before_ms).keys():
+                raise OthersCameFirst(f"somebody else has changed the same files of {self.text}")
+            return {}
+
+        files = [file for file, _ in old.values()]
+        if old:
+            about = {"expired": str(len(old))}
+            self._append((), (), marks, about, [entry for _, entry in old.values()])
+        told = self.table.table.metadata.properties.get(SNAPSHOT_AGE)
+        now_ms = self._clock.wall_ms()
+        age_ms = min(int(told or SNAPSHOT_AGE_MS), max(0, now_ms - before_ms))
+        self.table.expire_snapshots(now_ms - age_ms)
+        return Expired(
+            len(files), sum(f.rows for f in files), sum(f.bytes for f in files), self._remove_orphans()
+        )
+
+    def _older(self, before_ms: int) -> dict[str, tuple[WrittenFile, DataFile]]:
+        found = self._joinable().items()
+        return {path: pair for path, pair in found if end_ms(pair[0].date, pair[0].hour) <= before_ms}
+
+    def _remove_orphans(self) -> int:
+        """Delete files of runs that have ended which no snapshot names; how many."""
+        listed = [file.path for file in self.storage.files() if file.path.startswith(FILES)]
+        running = {path.rsplit("/", 1)[-1] for path, _ in self.storage.files(NOTES)}
+        self.table.load()  # after the notes: a run removes its own when all its files are named
+        named = self.named()
+        gone = [
+            path
+            for path in listed
+            if path not in named and path.split("/", 1)[0].removeprefix(FILES) not in running
+        ]
+        self.storage.delete(gone)
         return len(gone)
 
     def _joinable(self) -> dict[str, tuple[WrittenFile, DataFile]]:

@@ -38,6 +38,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from kerolox.client.messages import Queue
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive.files import Format, TaskResult, WrittenFile
@@ -175,6 +176,9 @@ class ParquetArchive:
                 "all its files have the same columns",
             )
         return format
+
+    def find_places(self, queues: Iterable[Queue]) -> None:
+        """Nothing to find: the log has told."""
 
     # --- commits --------------------------------------------------------------------------------------
 

@@ -6,11 +6,13 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import OptionError
 from kerolox.pipeline.archive.delta import DeltaArchive
 from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask
+from kerolox.pipeline.archive.iceberg import IcebergArchive
 from kerolox.pipeline.archive.joining import JoinRule, JoinTask, carry_out
 from kerolox.pipeline.archive.log import HEAD, ParquetArchive, read_head
 from kerolox.pipeline.archive.staging import Expired
@@ -19,17 +21,20 @@ from kerolox.pipeline.lake.storage import Storage
 FILES_MIN = 2  # who asks for it wants every hour joined
 
 
+Place = Storage | IcebergArchive  # where archives lie, or a table that knows it
+
+
 def compact(
-    storage: Storage, *, older_than_ms: int, format: Format | None = None, clock: Clock = SYSTEM_CLOCK
+    place: Place, *, older_than_ms: int, format: Format | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> int:
     """Join the small files of hours that have been over for so long. Returns how many there were."""
-    with _opened(storage, format or Format(), clock) as (archive, found):
+    with _opened(place, format or Format(), clock) as (archive, found):
         return archive.join(on_threads, found, JoinRule(older_than_ms, FILES_MIN))
 
 
-def expire(storage: Storage, *, keep_ms: int, clock: Clock = SYSTEM_CLOCK) -> Expired:
+def expire(place: Place, *, keep_ms: int, clock: Clock = SYSTEM_CLOCK) -> Expired:
     """Remove the hours that were over longer ago. What queues have been archived is not forgotten."""
-    with _opened(storage, Format(), clock) as (archive, _):
+    with _opened(place, Format(), clock) as (archive, _):
         return archive.expire(clock.wall_ms() - keep_ms)
 
 
@@ -51,11 +56,13 @@ def find_archive(storage: Storage, clock: Clock = SYSTEM_CLOCK) -> tuple[Parquet
 
 @contextmanager
 def _opened(
-    storage: Storage, format: Format, clock: Clock
-) -> Iterator[tuple[ParquetArchive | DeltaArchive, Format]]:
-    from dataclasses import replace
-
-    archive, properties = find_archive(storage, clock)
+    place: Place, format: Format, clock: Clock
+) -> Iterator[tuple[ParquetArchive | DeltaArchive | IcebergArchive, Format]]:
+    archive: ParquetArchive | DeltaArchive | IcebergArchive
+    if isinstance(place, IcebergArchive):
+        archive, properties = place, place.properties()
+    else:
+        archive, properties = find_archive(place, clock)
     found = archive.open(replace(format, properties=properties))
     try:
         yield archive, found

@@ -13,7 +13,7 @@ from kerolox.pipeline.flows.figures import RunFigures
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from kerolox.pipeline.archive.archive import Summary
+    from kerolox.pipeline.archive.summary import Summary
 
 
 def archive_options(pipeline: Pipeline, archive: ArchiveFlow) -> dict[str, str]:
@@ -36,10 +36,11 @@ def archive_work(
     once: bool,
 ) -> Callable[[threading.Event], None]:
     """What the thread of an archive does, until it is done or halted."""
-    from kerolox.pipeline.archive.archive import Archive, OnSpark
+    from kerolox.pipeline.archive.archive import Archive
     from kerolox.pipeline.archive.delta import DeltaArchive
     from kerolox.pipeline.archive.files import Format
     from kerolox.pipeline.archive.log import ParquetArchive
+    from kerolox.pipeline.archive.on_spark import OnSpark
     from kerolox.spark.source.options import read_wanted
 
     wanted = read_wanted(archive_options(pipeline, archive), "batch")

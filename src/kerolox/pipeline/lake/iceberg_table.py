@@ -198,7 +198,55 @@ class IcebergTable:
                     found.update(e.data_file.file_path for e in manifest.fetch_manifest_entry(io))
         return found
 
+    def _reachable(self) -> set[str]:
+        """The addresses of all that snapshots lead to: lists of manifests, manifests, and files."""
+        io = self.table.io
+        found = self.data_files()
+        for snapshot in self.table.metadata.snapshots:
+            found.add(snapshot.manifest_list)
+            found.update(manifest.manifest_path for manifest in snapshot.manifests(io))
+        return found
+
     # --- commits --------------------------------------------------------------------------------------
+
+    def expire_snapshots(self, before_ms: int) -> int:
+        """Forget snapshots of before a time, and delete what no other leads to. Returns how many files.
+
+        The current one stays, and those that branches and tags name. Should this be killed before all is
+        deleted, files are left that no snapshot leads to.
+        """
+        self.load()
+        metadata = self.table.metadata
+        kept = {ref.snapshot_id for ref in metadata.refs.values()}
+        old = [
+            each.snapshot_id
+            for each in metadata.snapshots
+            if each.timestamp_ms < before_ms and each.snapshot_id not in kept
+        ]
+        if not old:
+            return 0
+        led_to = self._reachable()
+
+        def stage(transaction: Any) -> bool:
+            from pyiceberg.table.update.snapshot import ExpireSnapshots
+
+            there = self.table.metadata
+            named = {ref.snapshot_id for ref in there.refs.values()}
+            still = [each for each in old if there.snapshot_by_id(each) is not None and each not in named]
+            if still:
+                with ExpireSnapshots(transaction) as update:
+                    update.by_ids(still)
+            return bool(still)
+
+        self._commit(stage)
+        self.load()
+        gone = led_to - self._reachable()
+        for path in gone:
+            try:
+                self.table.io.delete(path)
+            except Exception as error:  # as many kinds as there are stores
+                log.warning("file_not_deleted path=%s error=%r", path, short(error))
+        return len(gone)
 
     def append(
         self,

@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.lake.storage import FileWriter, Storage, StorageError, StoredFile, told
 
+# fsspec's driver for each extra, as a module and as a package.
+DRIVERS: Final = {"s3": "s3fs", "gcs": "gcsfs", "azure": "adlfs"}
 # What is to be installed for an address. All of these decide between two writers of one name.
 EXTRAS: Final = {
     "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure",
@@ -56,6 +58,14 @@ class RemoteStore(Storage):
 
         look(self.options)
         return found
+
+    @property
+    def driver(self) -> tuple[str, str] | None:
+        extra = EXTRAS.get(self.protocol, "")
+        return (DRIVERS[extra], extra) if extra else None
+
+    def check_driver(self) -> None:
+        self._fs()
 
     def _fs(self) -> Any:
         """The driver. fsspec keeps one for each process and set of options."""

@@ -56,6 +56,15 @@ class Storage(ABC):
         """What no error may tell."""
         return []
 
+    @property
+    def driver(self) -> tuple[str, str] | None:
+        """The module that must be there for the address, and the extra of kerolox that brings it."""
+        return None
+
+    def check_driver(self) -> None:
+        """Raises where this process has nothing that could open the address; nothing is opened."""
+        return
+
     def __repr__(self) -> str:  # options may hold secrets
         return f"{type(self).__name__}({self.address!r})"
 

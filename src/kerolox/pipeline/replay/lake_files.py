@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 from kerolox.pipeline.archive.folders import NO_VALUE
 from kerolox.pipeline.lake.storage import Storage
 from kerolox.spark.columns import TIMESTAMP
+from kerolox.spark.session import local_cores
+from kerolox.spark.shipping import check_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,6 +57,9 @@ class LakeFiles:
         """The rows; a task reads whole files."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
+        context = spark.sparkContext
+        if self.storage.driver is not None and local_cores(context.master or "") is None:
+            check_driver(context, self.storage.address, *self.storage.driver)
         tasks = max(1, min(len(self.files), spark.sparkContext.defaultParallelism * TASKS_PER_CORE))
         rows = [(path, json.dumps(told), number % tasks) for number, (path, told) in enumerate(self.files)]
         files = spark.createDataFrame(rows, "path string, told string, task int")

@@ -1,0 +1,61 @@
+"""The tasks of an archive on Spark, and whether its executors can carry them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline.archive.files import TaskResult, WriteTask
+from kerolox.pipeline.archive.joining import JoinTask, carry_out
+from kerolox.pipeline.archive.staging import OWN_FOLDER
+from kerolox.pipeline.lake.storage import Storage
+from kerolox.spark.shipping import cause_of, check_driver
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+class ArchiveFailed(KeroloxError):
+    """A round could not be carried out. What was committed before it stays."""
+
+    def __init__(self, why: str, *, retriable: bool = False) -> None:
+        self.retriable = retriable
+        super().__init__(why)
+
+
+class OnSpark:
+    """Runs the tasks on Spark. The session may be given later."""
+
+    def __init__(self, context: SparkContext | None = None) -> None:
+        self.context = context
+
+    def __call__(self, works: Sequence[WriteTask | JoinTask]) -> Sequence[TaskResult]:
+        from py4j.protocol import Py4JError
+
+        assert self.context is not None
+        try:
+            return self.context.parallelize(works, len(works)).map(carry_out).collect()
+        except Py4JError as error:
+            raise ArchiveFailed(f"a task failed: {cause_of(error)}") from error
+
+
+def check_shared(context: SparkContext, storage: Storage) -> None:
+    """Executors must have what it takes to reach the address, and see there what the driver sees."""
+    if storage.driver is not None:
+        check_driver(context, storage.address, *storage.driver)
+
+    def sees(_: int) -> str:
+        try:
+            found = storage.files(OWN_FOLDER)
+        except (KeroloxError, OSError) as error:
+            return str(error)
+        # A folder may be another one on another machine; an address is the same everywhere.
+        return "it is not there" if storage.is_local and not found else ""
+
+    count = max(2, context.defaultParallelism)
+    said = context.parallelize(range(count), count).map(sees).collect()
+    if why := next((each for each in said if each), ""):
+        raise OptionError(
+            "to", storage.address, f"what every executor can reach by this address, such as a mount ({why})"
+        )
