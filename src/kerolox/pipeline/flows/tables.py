@@ -15,6 +15,7 @@ from kerolox.pipeline.flows.definition import (
     Source,
     SparkSource,
     SqlStep,
+    Step,
     StoreSource,
     TopicSource,
     Watermark,
@@ -25,6 +26,7 @@ from kerolox.pipeline.flows.plan import Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 BODY_ERROR = "body_error"
 
@@ -58,7 +60,7 @@ class Tables:
         entry = (self.plan.pipeline.sources | self.plan.pipeline.steps)[name]
         if BODY_ERROR in table.columns and self.plan.pipeline.bad_rows is not None:
             self.misfits[name] = table.where(f"{BODY_ERROR} IS NOT NULL")
-            table = table.where(f"{BODY_ERROR} IS NULL").drop(BODY_ERROR)
+            table = table.where(f"{BODY_ERROR} IS NULL").drop(BODY_ERROR, *_of_misfits(entry))
         table = _watermarked(table, entry.watermark)
         table.createOrReplaceTempView(name)
         self.made[name] = table
@@ -72,7 +74,7 @@ class Tables:
         stream, format, options = reader_of(self.plan.pipeline, source, self._document)
         reader: Any = (self.spark.readStream if stream else self.spark.read).format(format).options(**options)
         if isinstance(source, TopicSource) and source.columns:
-            reader = reader.schema(_columns(source))
+            reader = reader.schema(_columns(source, options))
         elif isinstance(source, SparkSource) and source.schema:
             reader = reader.schema(source.schema)
         path = source.path if isinstance(source, SparkSource) else ""
@@ -139,11 +141,29 @@ def topic_options(pipeline: Pipeline, source: TopicSource, document: Document) -
     return options | source.options
 
 
-def _columns(source: TopicSource) -> str:
+def _columns(source: TopicSource, options: dict[str, str]) -> str | StructType:
+    """The columns that were asked for, and those of the bodies."""
+    from kerolox.spark.bodies.options import find_declared
     from kerolox.spark.columns import SPARK_TYPES, arrow_schema
+    from kerolox.spark.source.options import SOURCE
 
-    schema = arrow_schema(source.columns, properties=source.options.get("properties", "map"))
+    properties = source.options.get("properties", "map")
+    declared = find_declared(SOURCE.parse(options), source.topics_named())
+    if declared is not None:
+        from kerolox.spark.bodies.table import chosen_schema
+
+        return chosen_schema(declared, source.columns, properties=properties)
+    schema = arrow_schema(source.columns, properties=properties)
     return ", ".join(f"{field.name} {SPARK_TYPES[field.type]}" for field in schema)
+
+
+def _of_misfits(entry: Source | Step) -> list[str]:
+    """Columns of a source that are there for rows that do not fit alone."""
+    if not isinstance(entry, TopicSource) or entry.body is None:
+        return []
+    from kerolox.spark.bodies.table import BODY, PLACE
+
+    return [BODY, *(name for name in PLACE if entry.columns and name not in entry.columns)]
 
 
 def _watermarked(table: DataFrame, watermark: Watermark | None) -> DataFrame:

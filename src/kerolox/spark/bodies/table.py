@@ -78,8 +78,14 @@ def whole_schema(declared: Declared, *, properties: str = "map") -> StructType:
     names = [name for name in COLUMNS if name != "properties" or properties != "none"]
     if not declared.keep_bad:
         names.remove(BODY)
-    message = arrow_schema(names, properties="map" if properties == "none" else properties)
-    return spark_schema_of(pa.schema([*message, *body_columns(declared)]))
+    return chosen_schema(declared, names, properties="map" if properties == "none" else properties)
+
+
+def chosen_schema(declared: Declared, names: Sequence[str], *, properties: str = "map") -> StructType:
+    """The table with these columns of messages, with all of the bodies, and with the place and the bytes of
+    rows that do not fit if they come."""
+    names = [*names, *(name for name in (*PLACE, BODY) if declared.keep_bad and name not in names)]
+    return spark_schema_of(pa.schema([*arrow_schema(names, properties=properties), *body_columns(declared)]))
 
 
 def spark_schema_of(schema: pa.Schema) -> StructType:
