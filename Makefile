@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side; those with Java processes one by one.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test check bench crash chaos partition simulate jepsen dledger spark spark-versions soak attack attacks access-decisions fuzz sanitize pure peers peers-4x lock clean install
+.PHONY: demo test check bench crash chaos partition simulate jepsen dledger spark spark-versions rebuild soak attack attacks access-decisions fuzz sanitize pure peers peers-4x lock clean install
 
 install: $(STAMP)
 
@@ -121,6 +121,10 @@ simulate: $(STAMP)
 # The slow tests on Spark: kills at every step, a cluster's audit and replay, the Java of PyPI.
 spark: $(STAMP)
 	$(BIN)/python -m pytest -m long tests/spark tests/pipeline tests/cli/test_demo.py $(ARGS)
+
+# A store of Apache's broker rebuilt on Spark, compared byte by byte and opened by both; ARGS="--gib 0.3" is quick.
+rebuild: $(STAMP)
+	$(BIN)/python -m bench.rebuild $(ARGS)
 
 # The tests of Spark with each version of it that is supported, Spark Connect and a cluster among them.
 spark-versions: $(STAMP)

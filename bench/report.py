@@ -12,6 +12,7 @@ ORDER = (
     "failover",
     "client",
     "spark",
+    "rebuild",
     "later",
     "nameserver",
     "store",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 
 from kerolox.cli.main import app
+from kerolox.client.messages import Message
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.transfer import transfer as made_by
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -24,6 +26,8 @@ from kerolox.store.offline.verify import verify
 from kerolox.store.options import StoreOptions
 from kerolox.store.tables.offsets import ConsumerOffsets
 from kerolox.store.tables.topics import TopicTable
+from kerolox.testing.threads import BrokerThread
+from tests.pipeline.archiving import archive
 from tests.pipeline.rebuild_stores import FILE_BYTES, layout_of
 from tests.spark.store_maker import BORN_MS, StoreMaker
 
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOST = "10.1.2.3:10911"
+Send = Callable[[Sequence[Message]], Any]
 
 
 def make_store(root: Path, count: int, late_ms: int = 0, *, first_offset: int = 0) -> StoreMaker:
@@ -172,3 +177,24 @@ def test_stores_are_merged(spark: SparkSession, tmp_path: Path, monkeypatch: pyt
     assert sum(before != after for before, after in pairwise(sides)) > 4
     with pytest.raises(OptionError, match="each store once"):
         made_by.check_request(request([roots[0], roots[0]], tmp_path / "x"))
+
+
+def test_an_archive_is_merged_with_a_store(
+    spark: SparkSession, tmp_path: Path, broker: BrokerThread, topic: str, send: Send
+) -> None:
+    send([Message(topic, f"archived {number}", keys=f"k{number}", tags="t") for number in range(40)])
+    archive(tmp_path / "archive", broker.nameserver_address, topic)
+    make_store(tmp_path / "a", 300)
+    asked = request(
+        [tmp_path / "a"], tmp_path / "new", archives=(str(tmp_path / "archive"),), store_host=HOST
+    )
+    made = made_by.transfer(spark, asked)
+    assert made.messages == 240
+    moves = [move for move in made.mapping if move.topic == topic]
+    queues, _ = read_all(tmp_path / "new", [(topic, move.new_queue_id) for move in moves], ["a-3"])
+    messages = [message for queue in queues for message in queue]
+    assert sorted(message.body for message in messages) == sorted(b"archived %d" % n for n in range(40))
+    assert {(message.tag, message.store_address) for message in messages} == {("t", HOST)}
+    assert [len(queue) for queue in queues] == [move.messages for move in moves]
+    assert [queue[-1].queue_offset + 1 for queue in queues] == [move.end for move in moves]
+    assert verify(layout_of(tmp_path / "new")).clean

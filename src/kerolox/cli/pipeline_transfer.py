@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -64,9 +65,13 @@ def split(
 
 @one_line_errors
 def merge(
-    stores: Annotated[
-        list[Path],
-        typer.Argument(help="Directories of stores, kerolox's or Apache's.", metavar="STORE_DIR..."),
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            help="Directories of stores, kerolox's or Apache's; archives, in a folder or at an address such "
+            "as s3://BUCKET/FOLDER.",
+            metavar="SOURCE...",
+        ),
     ],
     to: ToOption,
     topic: Annotated[
@@ -78,7 +83,7 @@ def merge(
     conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Make one store of those of several brokers.
+    """Make one store of those of several brokers, or of archives.
 
     A topic that several have gets all their queues side by side: those of the second store behind those of
     the first. Messages keep their order and offsets in their queue; what queue became which is told, and kept
@@ -86,8 +91,21 @@ def merge(
     delayed messages that wait, and transactions that are open. Stop the brokers before: the stores are only
     read. Interrupted, the same command goes on.
     """
+    stores, archives = _told_apart(sources)
     layouts = [layout_of(store, None) for store in stores]
-    _run("kerolox-merge", layouts, to, topic, store_host, on_damage, master, conf, json)
+    _run("kerolox-merge", layouts, to, topic, store_host, on_damage, master, conf, json, archives)
+
+
+def _told_apart(sources: list[str]) -> tuple[list[Path], list[str]]:
+    """Which are stores, and which archives."""
+    from kerolox.spark.session import SparkMissing
+
+    try:
+        from kerolox.pipeline.transfer.archives import is_archive
+    except ModuleNotFoundError as error:
+        raise SparkMissing(str(error.name)) from error
+    archives = [source for source in sources if is_archive(source)]
+    return [Path(source) for source in sources if source not in archives], archives
 
 
 def _run(
@@ -100,6 +118,7 @@ def _run(
     master: str,
     conf: list[str] | None,
     json: bool,
+    archives: Sequence[str] = (),
 ) -> None:
     from kerolox.spark.session import SparkMissing
 
@@ -111,6 +130,7 @@ def _run(
     request = made_by.TransferRequest(
         layouts,
         str(to.absolute()),
+        archives=tuple(archives),
         topics=tuple(sorted(set(topics or ()))),
         store_host=store_host,
         on_damage=on_damage,

@@ -38,6 +38,7 @@ class OldTables:
     def __init__(self, layout: Layout) -> None:
         files, directory = OnlyReading(), layout.path(CONFIG)
         self.layout = layout
+        self.root = layout.root
         self.topics = TopicTable(files, directory)
         self.groups = GroupTable(files, directory)
         self.offsets = ConsumerOffsets(files, directory)
@@ -57,6 +58,23 @@ class OldTables:
 
     def known_topics(self) -> set[str]:
         return {*self.topics.topics, *OnlyReading().list_dir(self.layout.path(QUEUES))}
+
+
+class ArchivedBroker(OldTables):
+    """A broker of which an archive is left: no tables, and no more queues than have messages."""
+
+    def __init__(self, root: str) -> None:
+        files = OnlyReading()
+        self.root = root
+        self.topics, self.groups = TopicTable(files, ""), GroupTable(files, "")
+        self.offsets = ConsumerOffsets(files, "")
+        self.broken = []
+
+    def queues(self, topic: str) -> list[int]:
+        return []
+
+    def known_topics(self) -> set[str]:
+        return set()
 
 
 class QueuePlan(msgspec.Struct):
@@ -91,7 +109,7 @@ def plan_queues(
             for queue_id in sorted(ids):
                 n, last = messages.get((topic, queue_id), (0, -1))
                 end = last + 1 if n else queue_end(old.layout, topic, queue_id)
-                move = QueueMove(old.layout.root, topic, queue_id, first + queue_id, n, end)
+                move = QueueMove(old.root, topic, queue_id, first + queue_id, n, end)
                 plan.moves.append(move)
     return plan
 

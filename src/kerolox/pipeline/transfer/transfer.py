@@ -12,9 +12,9 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -25,8 +25,18 @@ from kerolox.pipeline.rebuild.extract import LogPart
 from kerolox.pipeline.rebuild.job import Job, OnStep, spread
 from kerolox.pipeline.rebuild.parts import in_line, parts_of, shares_of
 from kerolox.pipeline.rebuild.pieces import DamageNote
+from kerolox.pipeline.transfer.archives import (
+    ArchiveFile,
+    ArchiveSource,
+    MeasuredFile,
+    RowChunk,
+    measure_file,
+    measured_note,
+    queue_runs,
+)
 from kerolox.pipeline.transfer.chunks import Choice, Chunk, ChunkedPart, measure, part_note
 from kerolox.pipeline.transfer.tables import (
+    ArchivedBroker,
     OldTables,
     QueueMove,
     QueuePlan,
@@ -36,8 +46,10 @@ from kerolox.pipeline.transfer.tables import (
 )
 from kerolox.pipeline.transfer.writing import place_all, share_note, write_share
 from kerolox.protocol.hosts import host_bytes
+from kerolox.store.delay_table import parse_levels
 from kerolox.store.offline.layout import Layout, refuse_entries
 from kerolox.store.offline.mend import open_log
+from kerolox.store.options import StoreOptions
 from kerolox.store.rebuild import DamagedLog
 
 if TYPE_CHECKING:
@@ -48,12 +60,16 @@ FAIL, SKIP = "fail", "skip"
 _DAMAGE_TOLD = 5
 _QUEUES_WORK = "queues"
 
+# Archive, topic, broker and queue → number of the source, and chunk.
+ArchivedRuns: TypeAlias = "dict[tuple[str, str, str, int], list[tuple[int, RowChunk]]]"
+
 
 class TransferRequest(msgspec.Struct):
     """What is to be made."""
 
     layouts: list[Layout]
     to: str
+    archives: tuple[str, ...] = ()  # addresses
     topics: tuple[str, ...] = ()  # only these; all but the brokers' own, without any
     store_host: str = ""  # address of the broker that will have it
     on_damage: str = FAIL
@@ -62,12 +78,26 @@ class TransferRequest(msgspec.Struct):
     @property
     def choice(self) -> Choice:
         host = host_bytes(self.store_host) if self.store_host else b""
-        return Choice(self.topics, host, self.layouts[0].log_file_bytes)
+        return Choice(self.topics, host, self.new_layout.log_file_bytes)
 
     @property
     def new_layout(self) -> Layout:
-        """The store that is made: with the sizes of the first one."""
+        """The store that is made: with the sizes of the first one, or the usual ones."""
         to = os.path.abspath(self.to)
+        usual = StoreOptions()
+        if not self.layouts:
+            return Layout(
+                root=to,
+                log_paths=[os.path.join(to, "commitlog")],
+                read_only_paths=[],
+                log_file_bytes=usual.commit_log_file_bytes,
+                queue_file_bytes=usual.queue_file_size,
+                index_slots=usual.index_slots,
+                index_entries=usual.index_entries,
+                delay_levels=parse_levels(usual.delay_levels),
+                light_queues=False,
+                index_enabled=None,
+            )
         return msgspec.structs.replace(
             self.layouts[0],
             root=to,
@@ -118,6 +148,7 @@ def check_request(request: TransferRequest) -> Job:
     if request.topics:
         for layout in request.layouts:
             queues_and_index.check_known(layout, request.topics)
+    archives = [ArchiveSource(address, choice) for address in request.archives]
     for layout in request.layouts:
         if broken := OldTables(layout).broken:
             raise KeroloxError(
@@ -130,6 +161,7 @@ def check_request(request: TransferRequest) -> Job:
             "form": "kerolox transfer 1",
             "stores": roots,
             "logs": logs,
+            "archives": [source.state for source in archives],
             "topics": sorted(request.topics),
             "host": choice.store_host.hex(),
             "damage": request.on_damage,
@@ -168,14 +200,33 @@ class _Transfer:
         self.progress = progress
         self.layouts = request.layouts
         self.choice = request.choice
-        self.made = Transferred([layout.root for layout in self.layouts], str(job.to))
+        self.archives = [ArchiveSource(address, self.choice) for address in request.archives]
+        self.files = [file for source in self.archives for file in source.files]
+        roots = [layout.root for layout in self.layouts]
+        self.made = Transferred([*roots, *(source.address for source in self.archives)], str(job.to))
 
     def run(self) -> Transferred:
         measured = self._measure()
-        self._judge(measured)
+        runs = self._measure_archives()
+        self._judge(measured, runs)
         tables = [OldTables(layout) for layout in self.layouts]
-        plan = plan_queues(tables, [_found(parts) for parts in measured], self.choice.has)
-        self._write_log(measured, plan)
+        found = [_found(parts) for parts in measured]
+        brokers = sorted({(address, broker) for address, _, broker, _ in runs})
+        for address, broker in brokers:
+            tables.append(ArchivedBroker(f"{address} {broker}".strip()))
+            found.append(
+                {
+                    (topic, queue_id): (sum(chunk.records for _, chunk in run), run[-1][1].last)
+                    for (of, topic, name, queue_id), run in runs.items()
+                    if (of, name) == (address, broker)
+                }
+            )
+        plan = plan_queues(tables, found, self.choice.has)
+        sequences: list[Sequence[tuple[int, Chunk]]] = [
+            [(source, chunk) for part in parts for chunk in part.chunks]
+            for source, parts in enumerate(measured)
+        ]
+        self._write_log([*sequences, *runs.values()], self._first_queues(plan, brokers))
         made, new = self.made, self.request.new_layout
         if not (self.job.work / _QUEUES_WORK).exists():
             # Before the queues are made: they say which topics there are.
@@ -230,8 +281,49 @@ class _Transfer:
             measured.append(in_line(these, known[source], again, self.layouts[source].root)[0])
         return measured
 
-    def _judge(self, measured: list[list[ChunkedPart]]) -> None:
+    def _measure_archives(self) -> ArchivedRuns:
+        """The chunks of each queue of each archive, with the numbers of their sources."""
+        known = {n: self.job.note(measured_note(n), MeasuredFile) for n in range(len(self.files))}
+        todo = [(n, self.files[n]) for n, found in known.items() if found is None]
+
+        def watch() -> None:
+            done = sum((self.job.work / measured_note(n)).exists() for n in known)
+            self.progress("files of archives are looked through", done, len(known))
+
+        work = partial(measure_file, self.choice, str(self.job.work))
+        for (n, _), measured in zip(todo, spread(self.spark, work, todo, watch), strict=True):
+            known[n] = measured
+        runs: ArchivedRuns = {}
+        numbers = iter(range(len(self.files)))
+        for archive in self.archives:
+            files = []
+            for n, file in zip(numbers, archive.files, strict=False):
+                found = known[n]
+                assert found is not None
+                files.append((len(self.layouts) + n, file.topic, found))
+            runs |= {(archive.address, *queue): run for queue, run in queue_runs(files).items()}
+        return runs
+
+    def _first_queues(self, plan: QueuePlan, brokers: list[tuple[str, str]]) -> list[dict[bytes, int]]:
+        """Of each source where the queues of its topics begin; of each file of an archive, of its brokers."""
+        stores = [
+            {topic.encode(): n for topic, n in each.items()}
+            for each in plan.first_queues[: len(self.layouts)]
+        ]
+        archived = dict(zip(brokers, plan.first_queues[len(self.layouts) :], strict=True))
+        return stores + [
+            {
+                broker.encode(): firsts[file.topic]
+                for (address, broker), firsts in archived.items()
+                if address == archive.address and file.topic in firsts
+            }
+            for archive in self.archives
+            for file in archive.files
+        ]
+
+    def _judge(self, measured: list[list[ChunkedPart]], runs: ArchivedRuns) -> None:
         made = self.made
+        made.messages = sum(chunk.records for run in runs.values() for _, chunk in run)
         left_out: Counter[str] = Counter()
         for parts in measured:
             for part in parts:
@@ -259,11 +351,13 @@ class _Transfer:
 
     # Writing
 
-    def _write_log(self, measured: list[list[ChunkedPart]], plan: QueuePlan) -> None:
+    def _write_log(
+        self, sequences: Sequence[Sequence[tuple[int, Chunk]]], first_queues: list[dict[bytes, int]]
+    ) -> None:
         new = self.request.new_layout
         # Not from 0 on: queues begin with numbers above 0, as those of a log whose first files are deleted.
         begin = new.log_file_bytes
-        chunks = list(_by_time(measured))
+        chunks = list(_by_time(sequences))
         shares, end = place_all(chunks, begin, new.log_file_bytes, self.request.part_bytes)
         self.made.log_begin, self.made.log_end = begin, end
         os.makedirs(new.log_paths[0], exist_ok=True)
@@ -275,8 +369,8 @@ class _Transfer:
             done = sum(size for name, size in sizes.items() if (self.job.work / name).exists())
             self.progress("the new log is written", done, total)
 
-        firsts = [{topic.encode(): n for topic, n in each.items()} for each in plan.first_queues]
-        work = partial(write_share, self.layouts, self.choice, firsts, new.log_paths[0], str(self.job.work))
+        sources: list[Layout | ArchiveFile] = [*self.layouts, *self.files]
+        work = partial(write_share, sources, self.choice, first_queues, new.log_paths[0], str(self.job.work))
         spread(self.spark, work, todo, watch)
 
     def _make_queues(self) -> None:
@@ -284,7 +378,7 @@ class _Transfer:
         request = queues_and_index.RebuildRequest(
             new,
             str(self.job.work / _QUEUES_WORK),
-            like=queues_and_index.likeness(queues_and_index.RebuildRequest(self.layouts[0], "")),
+            like=self._likeness(),
             part_bytes=self.request.part_bytes,
         )
         rebuilt = queues_and_index.rebuild(self.spark, request, progress=self.progress)
@@ -293,6 +387,12 @@ class _Transfer:
             shutil.rmtree(path, ignore_errors=True)
         made = self.made
         made.queues, made.keys, made.holes = rebuilt.queues, rebuilt.keys, rebuilt.holes
+
+    def _likeness(self) -> str:
+        """Whose index: as whoever wrote the first store."""
+        if not self.layouts:
+            return queues_and_index.OURS
+        return queues_and_index.likeness(queues_and_index.RebuildRequest(self.layouts[0], ""))
 
 
 def _found(parts: list[ChunkedPart]) -> dict[tuple[str, int], tuple[int, int]]:
@@ -305,15 +405,14 @@ def _found(parts: list[ChunkedPart]) -> dict[tuple[str, int], tuple[int, int]]:
     return found
 
 
-def _by_time(measured: list[list[ChunkedPart]]) -> Iterator[tuple[int, Chunk]]:
-    """All chunks in the order of their first messages' times, those of one source in their own order."""
-    keyed: list[tuple[int, int, int, Chunk]] = []
-    for source, parts in enumerate(measured):
+def _by_time(sequences: Sequence[Sequence[tuple[int, Chunk]]]) -> Iterator[tuple[int, Chunk]]:
+    """All chunks in the order of their first messages' times, those of one sequence in their own order."""
+    keyed: list[tuple[int, int, int, int, Chunk]] = []
+    for number, sequence in enumerate(sequences):
         latest = 0
-        for part in parts:
-            for chunk in part.chunks:
-                latest = max(latest, chunk.first_ms)
-                keyed.append((latest, source, chunk.start, chunk))
+        for place, (source, chunk) in enumerate(sequence):
+            latest = max(latest, chunk.first_ms)
+            keyed.append((latest, number, place, source, chunk))
     keyed.sort(key=lambda each: each[:3])
-    for _, source, _, chunk in keyed:
+    for _, _, _, source, chunk in keyed:
         yield source, chunk

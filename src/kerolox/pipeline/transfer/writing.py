@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from kerolox.atomic_file import write_atomically
+from kerolox.pipeline.transfer.archives import ArchiveFile, RowWriter
 from kerolox.pipeline.transfer.chunks import Choice, Chunk, Taker
 from kerolox.protocol.flags import BORN_HOST_IPV6, STORE_HOST_IPV6
 from kerolox.protocol.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
@@ -28,13 +29,14 @@ from kerolox.store.errors import StoreError
 from kerolox.store.offline.layout import Layout
 from kerolox.store.offline.mend import open_log
 
+WRITERS_MAX = 8  # sources a task has open, where they are files of archives
 _QUEUE_ID_AT = 12
 _BORN_HOST_AT = 48
 _NUMBER = struct.Struct(">i")
 _PLACE = struct.Struct(">q")
 _SEAL = b"__CRC32#\x01"
 
-# Of each source: where the queues of a topic begin in the new store.
+# Of each source: where the queues of a topic begin in the new store; of a file of an archive: of a broker.
 FirstQueues = Mapping[bytes, int]
 
 
@@ -171,7 +173,7 @@ class LogFiles:
 
 
 def write_share(
-    layouts: Sequence[Layout],
+    sources: Sequence[Layout | ArchiveFile],
     choice: Choice,
     first_queues: Sequence[FirstQueues],
     log: str,
@@ -179,13 +181,19 @@ def write_share(
     share: LogShare,
 ) -> None:
     """The task: write a part of the new log, and say that it is done."""
-    writers: dict[int, ChunkWriter] = {}
+    writers: dict[int, ChunkWriter | RowWriter] = {}
     files = LogFiles(log, choice.file_bytes)
     try:
         for each in share.placed:
             writer = writers.get(each.source)
             if writer is None:
-                writer = ChunkWriter(layouts[each.source], choice, first_queues[each.source])
+                source, firsts = sources[each.source], first_queues[each.source]
+                if isinstance(source, ArchiveFile):
+                    if len(writers) >= WRITERS_MAX:
+                        writers.pop(next(iter(writers))).close()
+                    writer = RowWriter(source, choice, dict(firsts))
+                else:
+                    writer = ChunkWriter(source, choice, firsts)
                 writers[each.source] = writer
             files.write(writer.records(each.chunk, each.place), each.place)
             if each.blank:
