@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,27 +32,27 @@ def started(step: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+def ended(run: subprocess.Popen[str], timeout_s: float = 500) -> tuple[int, str]:
+    """Its exit code, and what it said. Nothing runs on behind a test that failed."""
+    try:
+        said, _ = run.communicate(timeout=timeout_s)
+    finally:
+        run.kill()
+    return run.returncode, said
+
+
 def kill_at(step: str) -> None:
     """``delta after the commit``: the table has the batch, and Spark does not know."""
     kind, _, when = step.partition(" ")
+    assert when == "after the commit", when
     writer: Any = WRITERS[kind]
-    if when == "after the commit":
-        writer.commit = _then_die(writer.commit)
-    else:
-        assert when == "before the commit", when
-        writer.commit = _die
+    commit = writer.commit
 
+    def then_die(*args: Any) -> None:
+        commit(*args)
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def _die(*_: Any, **__: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _then_die(work: Callable[..., None]) -> Callable[..., None]:
-    def both(*args: Any) -> None:
-        work(*args)
-        _die()
-
-    return both
+    writer.commit = then_die
 
 
 def texts_in(kind: str, path: Path) -> list[str]:
