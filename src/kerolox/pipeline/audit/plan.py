@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from kerolox.store.log.cursors import fit_for_directory
 from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, find_layout, refuse_entries
 
 SPAN_BYTES = 64 << 20
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/").match  # a Path makes one slash of two
 NAME_BYTES_MAX = 255  # of a directory, on Linux
 
 
@@ -79,6 +81,13 @@ def plan_stores(
     """Plan the stores in these folders; with times, the part of each log that was stored between them."""
     if not roots:
         raise OptionError("STORE_DIR", "nothing", "at least one directory of a store (storePathRootDir)")
+    for root in roots:
+        if _ADDRESS(os.fspath(root)):
+            raise OptionError(
+                "STORE_DIR", os.fspath(root),
+                "a directory on disk. Stores that lie elsewhere are fetched first: "
+                "aws s3 sync s3://backup/store /data/store",
+            )  # fmt: skip
     paths = list(dict.fromkeys(os.path.abspath(root) for root in roots))
     return [
         _plan(number, path, label, since_ms, until_ms)
