@@ -75,12 +75,6 @@ class QueueCalls:
         address = self._any(queue)
         await self._client.ask(address, told.code, told.header, timeout_s=OFFSET_TIMEOUT_S, vip=True)
 
-    async def tell_offset(self, queue: Queue, offset: int) -> None:
-        """Tell the broker one way: the next telling makes up for one that is lost."""
-        told = tell_progress(*queue, self._group, offset)
-        peer = await self._client.peer(self._any(queue), code=told.code)
-        peer.tell(told.code, told.header)
-
     async def max_offset(self, queue: Queue) -> int:
         """The offset the next message will have."""
         asked = ask_end(*queue)

@@ -400,7 +400,7 @@ class Consumer(ConsumingMember):
             if held.pull is not None:
                 held.pull.cancel()
         await self._wait_idle(queues)
-        await self._save(queues, surely=True)
+        await self._save(queues)
         await self._released(queues)
 
     async def _wait_idle(self, queues: Sequence[HeldQueue]) -> None:
@@ -474,11 +474,11 @@ class Consumer(ConsumingMember):
         while True:
             await self._clock.sleep(self.options.save_s)
             try:
-                await self._save(list(self.held.values()), surely=False)
+                await self._save(list(self.held.values()))
             except Exception:
                 log.exception("progress_not_saved group=%s", self.group)
 
-    async def _save(self, queues: Sequence[HeldQueue], *, surely: bool) -> dict[Queue, KeroloxError]:
+    async def _save(self, queues: Sequence[HeldQueue]) -> dict[Queue, KeroloxError]:
         """Save how far they are; those that could not be saved, and why."""
         due: dict[Queue, int] = {}
         for held in queues:
@@ -491,7 +491,7 @@ class Consumer(ConsumingMember):
                 due[held.queue] = offset
         if not due:
             return {}
-        failed = await self.keeping.save(due, surely=surely)
+        failed = await self.keeping.save(due)
         for held in queues:
             if held.queue in due and held.queue not in failed:
                 held.saved_offset = due[held.queue]
@@ -521,7 +521,7 @@ class Consumer(ConsumingMember):
             await self._wait_idle(queues)
             for held in queues:
                 held.heard = False  # what was done until now counts no more
-            await self.keeping.save({held.queue: offsets[held.queue] for held in queues}, surely=True)
+            await self.keeping.save({held.queue: offsets[held.queue] for held in queues})
             await self._released(queues)
             for held in queues:
                 self._leaving.pop(held, None)

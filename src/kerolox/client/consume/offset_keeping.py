@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -27,8 +28,8 @@ class OffsetKeeping(Protocol):
     async def load(self, queue: Queue) -> int | None:
         """None: there is no progress. Raises when that cannot be told: nothing may begin at a wrong place."""
 
-    async def save(self, offsets: Mapping[Queue, int], *, surely: bool) -> dict[Queue, KeroloxError]:
-        """Save these; returns those that could not be, and why. ``surely``: wait until it is certain."""
+    async def save(self, offsets: Mapping[Queue, int]) -> dict[Queue, KeroloxError]:
+        """Save these, and wait until they are; returns those that could not be, and why."""
 
     def listener(self, queue: Queue) -> object:
         """Who hears of progress now: when that is another one, it has to be told anew. None: nobody yet, or
@@ -36,19 +37,34 @@ class OffsetKeeping(Protocol):
 
 
 class BrokerOffsets:
-    """At the brokers."""
+    """At the brokers.
+
+    A broker with many threads may heed the later of two savings first, and then the group would be set back.
+    So it gets one only when it has answered the one before. RocketMQ's clients save one way, now and then.
+    """
 
     def __init__(self, calls: QueueCalls, *, zero_if_young: bool) -> None:
         self._calls = calls
         self._zero_if_young = zero_if_young
+        self._saving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by broker
 
     async def load(self, queue: Queue) -> int | None:
         return await self._calls.stored_offset(queue, zero_if_young=self._zero_if_young)
 
-    async def save(self, offsets: Mapping[Queue, int], *, surely: bool) -> dict[Queue, KeroloxError]:
-        one = self._calls.save_offset if surely else self._calls.tell_offset
-        results = await asyncio.gather(*(one(*item) for item in offsets.items()), return_exceptions=True)
-        failed = {}
+    async def save(self, offsets: Mapping[Queue, int]) -> dict[Queue, KeroloxError]:
+        brokers: defaultdict[str, dict[Queue, int]] = defaultdict(dict)
+        for queue, offset in offsets.items():
+            brokers[queue.broker][queue] = offset
+        failed: dict[Queue, KeroloxError] = {}
+        for found in await asyncio.gather(*(self._save_at(*item) for item in brokers.items())):
+            failed |= found
+        return failed
+
+    async def _save_at(self, broker: str, offsets: Mapping[Queue, int]) -> dict[Queue, KeroloxError]:
+        async with self._saving[broker]:
+            saved = [self._calls.save_offset(*item) for item in offsets.items()]
+            results = await asyncio.gather(*saved, return_exceptions=True)
+        failed: dict[Queue, KeroloxError] = {}
         for (queue, offset), result in zip(offsets.items(), results, strict=True):
             if isinstance(result, KeroloxError):
                 log.warning("offset_not_saved queue=%s offset=%d error=%r", queue, offset, str(result))
@@ -75,7 +91,7 @@ class FileOffsets:
             self._known = await asyncio.get_running_loop().run_in_executor(None, self._read)
         return self._known.get(queue)
 
-    async def save(self, offsets: Mapping[Queue, int], *, surely: bool) -> dict[Queue, KeroloxError]:
+    async def save(self, offsets: Mapping[Queue, int]) -> dict[Queue, KeroloxError]:
         if self._known is None:
             self._known = await asyncio.get_running_loop().run_in_executor(None, self._read)
         self._known.update(offsets)

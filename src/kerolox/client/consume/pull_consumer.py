@@ -310,16 +310,16 @@ class PullConsumer(Consumer):
         """
         if offsets is None:
             self.done()
-            failed = await super()._save(list(self.held.values()), surely=True)
+            failed = await super()._save(list(self.held.values()))
         else:
             wanted = {self._wire(queue): offset for queue, offset in offsets.items()}
-            failed = await self.keeping.save(wanted, surely=True)
+            failed = await self.keeping.save(wanted)
         for error in failed.values():
             raise error
 
-    async def _save(self, queues: Sequence[HeldQueue], *, surely: bool) -> dict[Queue, KeroloxError]:
+    async def _save(self, queues: Sequence[HeldQueue]) -> dict[Queue, KeroloxError]:
         # Whoever commits by hand does not want it done behind his back.
-        return await super()._save(queues, surely=surely) if self.options.auto_commit else {}
+        return await super()._save(queues) if self.options.auto_commit else {}
 
     def _resumed(self, held: HeldQueue) -> None:
         if held.waiting:

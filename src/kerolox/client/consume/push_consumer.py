@@ -155,7 +155,7 @@ class PushConsumer(Consumer):
 
     async def save(self, queues: Sequence[HeldQueue]) -> None:
         """Tell how far these are, and wait until it is known."""
-        await self._save(queues, surely=True)
+        await self._save(queues)
 
     # --- messages come --------------------------------------------------------------------------------
 
