@@ -46,12 +46,14 @@ JVM, WORKERS, OFFSETS, PLANNERS = "JVM", "workers", "offsets", "planning"
 
 
 def role_of(command_line: str) -> str:
-    """Which part of Spark a process is."""
+    """Which part of Spark a process is. A JVM's command line says "python" as well: its jars lie there."""
+    if "java" in command_line.split(" ", 1)[0]:
+        return JVM
     if "pyspark.daemon pyspark.worker" in command_line:
         return WORKERS
     if "streaming_source_runner" in command_line:
         return OFFSETS
-    return PLANNERS if "python" in command_line else JVM
+    return PLANNERS
 
 
 Found = dict[str, dict[str, list[Run]]]  # by load, way

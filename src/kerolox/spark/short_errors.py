@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from kerolox.errors import KeroloxError
 from kerolox.spark.java import SHOW as SHOW
+from kerolox.spark.worker_memory import put_aside
 
 HIDE: Final = "SPARK_HIDE_TRACEBACK"
 OF_WORKERS: Final = "PYTHON_WORKER_FACTORY_"  # variables Spark gives to its Python processes, and to no other
@@ -45,7 +46,8 @@ def short_errors() -> Iterator[None]:
 
 
 def tells_shortly(kind: C) -> C:
-    """A class decorator: the methods that Spark calls show our own errors without their traceback."""
+    """A class decorator: the methods that Spark calls show our own errors without their traceback, and leave
+    the process in order."""
     for name, work in vars(kind).copy().items():
         if inspect.isfunction(work) and not name.startswith("_"):
             setattr(kind, name, _short(work))
@@ -57,15 +59,21 @@ def _short(work: Any) -> Any:
 
         @functools.wraps(work)
         def generate(*args: Any, **kwargs: Any) -> Any:
-            with short_errors():
-                yield from work(*args, **kwargs)
+            try:
+                with short_errors():
+                    yield from work(*args, **kwargs)
+            finally:
+                put_aside()
 
         return generate
 
     @functools.wraps(work)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with short_errors():
-            return work(*args, **kwargs)
+        try:
+            with short_errors():
+                return work(*args, **kwargs)
+        finally:
+            put_aside()
 
     return call
 

@@ -11,6 +11,7 @@ from kerolox.pipeline.archive.joining import JoinTask, carry_out
 from kerolox.pipeline.archive.staging import OWN_FOLDER
 from kerolox.pipeline.lake.storage import Storage
 from kerolox.spark.shipping import cause_of, check_driver
+from kerolox.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -35,7 +36,7 @@ class OnSpark:
 
         assert self.context is not None
         try:
-            return self.context.parallelize(works, len(works)).map(carry_out).collect()
+            return run_tasks(self.context, carry_out, works)
         except Py4JError as error:
             raise ArchiveFailed(f"a task failed: {cause_of(error)}") from error
 

@@ -35,6 +35,7 @@ from kerolox.pipeline.audit.findings import FindingMaker, Where
 from kerolox.pipeline.audit.log_blocks import LogSpan
 from kerolox.pipeline.audit.plan import SPAN_BYTES, StorePlan, check_topics, plan_stores, spans
 from kerolox.pipeline.audit.queues import Cover, Lonely, lonely_entries
+from kerolox.spark.tasks import run_tasks
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
 
@@ -179,14 +180,6 @@ def check_request(
 # --- on Spark ----------------------------------------------------------------------------------------
 
 
-def _spread(spark: SparkSession, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """Run one task for each item. Returns their results."""
-    if not items:
-        return []
-    # Not by way of tables: the start of Spark's SQL engine takes longer than the audit of a small store.
-    return spark.sparkContext.parallelize(items, len(items)).map(work).collect()
-
-
 def _examine(
     stores: Sequence[StorePlan], directory: str, topics: Collection[str], some: Sequence[LogSpan]
 ) -> list[TableRow]:
@@ -231,7 +224,7 @@ def _go_through(
         watcher.start()
     try:
         work = partial(_examine, stores, str(scratch.directory), frozenset(topics))
-        return [row for rows in _spread(scratch.spark, work, _shares(parts)) for row in rows]
+        return [row for rows in run_tasks(scratch.spark.sparkContext, work, _shares(parts)) for row in rows]
     finally:
         finished.set()
         if progress is not None:
@@ -270,7 +263,7 @@ def _lonely(
     found: dict[Where, list[Lonely]] = {}
     look = partial(_look_at_queues, made.stores, ends)
     alone = len(keys) <= _QUEUES_ALONE
-    for each in map(look, some) if alone else _spread(scratch.spark, look, some):
+    for each in map(look, some) if alone else run_tasks(scratch.spark.sparkContext, look, some):
         found |= each
     return found
 
@@ -312,7 +305,7 @@ def _duplicates(scratch: open_transactions.Scratch, log_bytes: int) -> tuple[lis
     """Messages that are in a topic more than once, and how many there are."""
     look = partial(duplicates.find_repeated, str(scratch.directory), ROWS_MAX)
     shares = duplicates.shares(log_bytes)
-    found = [look(shares[0])] if len(shares) == 1 else _spread(scratch.spark, look, shares)
+    found = [look(shares[0])] if len(shares) == 1 else run_tasks(scratch.spark.sparkContext, look, shares)
     rows = [row for some, _ in found for row in some]
     rows.sort(key=lambda row: (row["topic"], row["places"][0]["stored_ms"], row["msg_id"]))
     return rows[:ROWS_MAX], sum(count for _, count in found)

@@ -19,6 +19,7 @@ import msgspec
 
 from kerolox.atomic_file import write_atomically
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.spark.tasks import run_tasks
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
 
@@ -131,8 +132,7 @@ def spread(
     if watch is not None:
         watcher.start()
     try:
-        # Not by way of tables: the start of Spark's SQL engine takes longer than the work on a small store.
-        return list(spark.sparkContext.parallelize(items, len(items)).map(work).collect())
+        return run_tasks(spark.sparkContext, work, items)
     finally:
         over.set()
         if watch is not None:
