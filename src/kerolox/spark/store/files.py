@@ -28,7 +28,7 @@ from kerolox.protocol.record_scan import (
     scan,
 )
 from kerolox.store.disk.files import File
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import FileMissing, StoreError
 from kerolox.store.log.readable_log import store_timestamp_of
 from kerolox.store.offline.layout import OnlyReading, is_segment_name
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY_SIZE
@@ -62,6 +62,7 @@ class FileRun(NamedTuple):
     directory: str
     pieces: tuple[RunFile, ...]
     file_bytes: int  # what a whole file has
+    files: OnlyReading | None = None  # where they lie, if not on disk
 
     @property
     def start(self) -> int:
@@ -102,9 +103,9 @@ def _start_of(piece: RunFile) -> int:
     return piece.start
 
 
-def find_run(directories: Sequence[str]) -> FileRun:
+def find_run(directories: Sequence[str], elsewhere: OnlyReading | None = None) -> FileRun:
     """The files of a folder as a run. Where files overlap, the one before counts."""
-    files = OnlyReading()
+    files = elsewhere or OnlyReading()
     found: list[RunFile] = []
     sizes: Counter[int] = Counter()
     for directory in directories:
@@ -123,7 +124,8 @@ def find_run(directories: Sequence[str]) -> FileRun:
     for piece in sorted(found):
         if not pieces or piece.start >= pieces[-1].end:
             pieces.append(piece)
-    return FileRun(directories[0], tuple(pieces), max(sizes, key=lambda size: (sizes[size], size), default=0))
+    whole = max(sizes, key=lambda size: (sizes[size], size), default=0)
+    return FileRun(directories[0], tuple(pieces), whole, elsewhere)
 
 
 class OpenFileRun:
@@ -131,7 +133,7 @@ class OpenFileRun:
 
     def __init__(self, run: FileRun) -> None:
         self.run = run
-        self._files = OnlyReading()
+        self._files = run.files or OnlyReading()
         self._piece: RunFile | None = None
         self._file: File | None = None
 
@@ -169,17 +171,13 @@ class OpenFileRun:
         if piece is None:
             return 0
         try:
-            handle = self._open(piece).fileno()
+            file = self._open(piece)
         except StoreError:
             return 0
-        wanted = min(len(view), piece.end - place)
-        got = 0
-        while got < wanted:
-            more = os.preadv(handle, [view[got:wanted]], place - piece.start + got)
-            if not more:
-                break
-            got += more
-        return got
+        try:
+            return file.pread_into(view[: min(len(view), piece.end - place)], place - piece.start)
+        except FileMissing:  # an open file on disk stays readable; one at an address does not
+            return 0
 
     def written(self, low: int, high: int) -> Iterator[tuple[int, int]]:
         """The parts of a range that were ever written, as far as the file system knows."""

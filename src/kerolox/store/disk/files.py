@@ -206,6 +206,23 @@ class File:
             raise disk_error(error, "read", self.path, offset) from error
         return b"".join(parts)
 
+    def pread_into(self, view: memoryview, offset: int) -> int:
+        """Fill the view, less of it only at the end of the file. Returns how much. May wait for the disk."""
+        if not hasattr(os, "preadv"):
+            data = self.pread(len(view), offset)
+            view[: len(data)] = data
+            return len(data)
+        got = 0
+        try:
+            while got < len(view):
+                more = os.preadv(self._fd, [view[got:]], offset + got)
+                if not more:
+                    break
+                got += more
+        except OSError as error:
+            raise disk_error(error, "read", self.path, offset) from error
+        return got
+
     def pread_hot(self, size: int, offset: int) -> bytes | None:
         """The bytes if all of them are in memory, else None: then ``pread`` in a thread.
 
@@ -344,6 +361,10 @@ class File:
 
 class Files:
     """The file system as it is."""
+
+    def absolute(self, path: PathLike) -> str:
+        """The path from the root on, whatever the current directory is."""
+        return os.path.abspath(path)
 
     def open(self, path: PathLike, *, read_only: bool = False) -> File:
         """Open an existing file."""

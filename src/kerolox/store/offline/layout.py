@@ -97,7 +97,7 @@ class Layout(msgspec.Struct):
 def find_layout(root: PathLike, options: StoreOptions | None = None, files: Files | None = None) -> Layout:
     """The layout of the store in a directory. Without options sizes are those of the files."""
     files = files or OnlyReading()
-    root = os.path.abspath(root)
+    root = files.absolute(root)
     if not files.is_dir(root):
         raise FileMissing(f"{root} is no directory. Give the directory of a store (storePathRootDir).")
     known = options or StoreOptions()
