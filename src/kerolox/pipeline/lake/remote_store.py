@@ -108,6 +108,11 @@ class RemoteStore(Storage):
         with told(self, "read", path):
             return bytes(self._fs().cat_file(self._path(path)))
 
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """These bytes, by one request; fewer at the end of the file. Raises FileNotFoundError."""
+        with told(self, "read", path):
+            return bytes(self._fs().cat_file(self._path(path), start=start, end=end))
+
     def read_many(self, paths: Sequence[str]) -> Iterator[bytes]:
         for first in range(0, len(paths), AT_ONCE):
             yield from self._each(self.read, paths[first : first + AT_ONCE])
@@ -175,6 +180,21 @@ class RemoteStore(Storage):
             for path, about in listed
             if about.get("type") == "file" and path.startswith(base)
         )
+
+    def names(self, folder: str = "") -> dict[str, int | None]:
+        """What lies directly in a folder: sizes of files, None for folders. Nothing where there is none."""
+        with told(self, "listed", folder):
+            try:
+                found = self._fs().ls(self._path(folder), detail=True)
+            except FileNotFoundError:
+                return {}
+        base = self._path(folder).strip("/") + "/"
+        listed = ((str(about["name"]).strip("/"), about) for about in found)
+        return {
+            path.removeprefix(base): int(about.get("size") or 0) if about.get("type") == "file" else None
+            for path, about in listed
+            if path.startswith(base)
+        }
 
     def is_empty(self) -> bool:
         with told(self, "listed", ""):

@@ -15,6 +15,7 @@ one is deleted.
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from kerolox.errors import KeroloxError, OptionError
+
+_ONE_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/").match  # once it is known that there are not two
 
 
 class StorageError(KeroloxError):
@@ -232,7 +235,15 @@ def _error(storage: Storage, done: str, path: str, error: Exception) -> StorageE
     passing = isinstance(error, (TimeoutError, ConnectionError)) or any(
         word in kind for word in ("timeout", "connect", "slowdown")
     )
-    return StorageError(f"{storage.name(path)} could not be {done}: {text}", retriable=passing)
+    # Drivers say "Forbidden", or that they found no credentials: where they come from is ours to tell.
+    keys = isinstance(error, PermissionError) or "credentials" in kind
+    next_step = (
+        ". Keys come from the environment, the role of the machine, or --storage-option; check that they are "
+        "there, and may do that at this address"
+    )
+    return StorageError(
+        f"{storage.name(path)} could not be {done}: {text}{next_step if keys else ''}", retriable=passing
+    )
 
 
 def without_secrets(storage: Storage, text: str) -> str:
@@ -256,6 +267,10 @@ def open_storage(
     if "://" not in text:
         if not text:
             raise OptionError("address", text, "a folder, or an address such as s3://bucket/folder")
+        if _ONE_SLASH(text):
+            raise OptionError(
+                "address", text, "two slashes behind the colon (a Path makes one of them: give text)"
+            )
         return LocalFolder(text)
     if "@" in text.split("://", 1)[1].split("/", 1)[0] and not text.startswith(("abfs", "hdfs")):
         hidden = text.split("://", 1)[0] + "://***@" + text.split("@", 1)[1]
