@@ -9,6 +9,7 @@ from typing import Any
 
 from kerolox.pipeline.audit import finding_kinds as kinds
 from kerolox.pipeline.audit.finding_kinds import Findings, TableRow
+from kerolox.pipeline.audit.log_blocks import GONE
 from kerolox.pipeline.audit.plan import StorePlan
 from kerolox.pipeline.audit.queues import MISSING, NO_QUEUE, Cover, Lonely, QueueKey, cover
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
@@ -39,6 +40,8 @@ class FindingMaker:
             if row["kind"] == "damaged log":
                 size = row["valid_from"] - row["physical_offset"]
                 what = f"{row['what']}; {size} bytes are no record, others follow at {row['valid_from']}"
+                if row["what"] == GONE:
+                    what = f"{GONE}; {size} bytes were not read"
                 self._findings.add(
                     kinds.DAMAGED_LOG, **self._in_log(store, row["physical_offset"]), what=what
                 )

@@ -21,6 +21,7 @@ from kerolox.spark.store.files import FileRun, LogFiles
 Bytes = npt.NDArray[np.uint8]
 
 BLOCK_BYTES = 8 << 20
+GONE = "the file was there when the audit began, and is gone or cut short. Audit again"
 _PAD = 64  # behind a block, so that looking at a short last record stays inside
 _head = struct.Struct(">iI").unpack_from
 
@@ -147,6 +148,11 @@ class LogBlocks:
 
     def _judge(self, rest: bytes, at: int, file_end: int) -> tuple[int, int] | None:
         """No record here: where to go on and how much to read at once, or None at the end."""
+        if not rest:
+            # Not the end of the log, not even of the last file: the part must not pass for one that was read.
+            self.end = min(file_end, self._span.end)
+            self.damages.append(LogDamage(at, GONE, self.end))
+            return None
         result = scan(rest, count_max=1)
         if result.stop is Stop.BLANK:
             self.end = min(file_end, self._span.end)
