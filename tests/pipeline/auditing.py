@@ -13,12 +13,15 @@ from kerolox.pipeline.audit.finding_kinds import KINDS, Findings
 from kerolox.pipeline.audit.findings import FindingMaker
 from kerolox.pipeline.audit.plan import StorePlan, plan_stores, spans
 from kerolox.pipeline.audit.queues import lonely_entries
+from kerolox.pipeline.lake.store_files import Address
 
 
 class Examined:
     """What tasks found in one store."""
 
-    def __init__(self, root: Path, work: Path, *, block_bytes: int = 4096, span_bytes: int = 1 << 15) -> None:
+    def __init__(
+        self, root: Address, work: Path, *, block_bytes: int = 4096, span_bytes: int = 1 << 15
+    ) -> None:
         self.store: StorePlan
         (self.store,) = plan_stores([root])
         self.work = work

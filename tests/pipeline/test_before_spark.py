@@ -161,10 +161,3 @@ def test_an_iceberg_archive_that_cannot_be(
     assert "does not open" in refused(*to, *table, "--catalog-uri", "http://127.0.0.1:1")
     assert "--iceberg NAMESPACE.TABLE with" in refused(*to, "--to", tmp_path, "--warehouse", tmp_path)
     assert "cannot be made" in refused(*to, *table, "--catalog-uri", uri)  # no warehouse
-
-
-def test_an_audit_reads_stores_from_disk(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["pipeline", "audit", "s3://backup/store", "--to", str(tmp_path / "r")])
-    assert done.exit_code == 2
-    assert "a directory on disk" in done.output
-    assert "aws s3 sync" in done.output

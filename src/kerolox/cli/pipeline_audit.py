@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kerolox.cli.output import JsonFlag, OutputTable, output, say, say_error
 from kerolox.cli.pipeline_archive import QUICK
+from kerolox.cli.storage_options import StorageFile, StorageOptions, storage_at
 from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
     from kerolox.pipeline.audit.audit import Audit
+    from kerolox.pipeline.lake.storage import Storage
 
 EXAMPLE = (
-    "Example: kerolox pipeline audit /data/broker-a/store /data/broker-b/store --to report   "
+    "Example: kerolox pipeline audit /data/broker-a/store s3://backup/broker-b/store --to report   "
     "(exit code 0: no problems, 1: problems, 2: no answer)"
 )
 
 
 def audit(
     stores: Annotated[
-        list[Path],
-        typer.Argument(help="Directories of stores, kerolox's or Apache's.", metavar="STORE_DIR..."),
+        list[str],
+        typer.Argument(
+            help="Directories of stores, kerolox's or Apache's, or addresses they were copied to: "
+            "s3://BUCKET/FOLDER, gs://, abfs://.",
+            metavar="STORE_DIR...",
+        ),
     ],
     to: Annotated[
-        Path,
-        typer.Option("--to", "--out", "-o", help="Where the report goes; an older report there is replaced."),
+        str,
+        typer.Option(
+            "--to",
+            "--out",
+            "-o",
+            help="Where the report goes, a folder or an address; an older report there is replaced.",
+            metavar="ADDRESS",
+        ),
     ],
     topics: Annotated[
         list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
@@ -37,6 +48,8 @@ def audit(
         str | None, typer.Option(help="Only messages stored at this time or later, such as 2h.")
     ] = None,
     until: Annotated[str | None, typer.Option(help="Only messages stored before this time.")] = None,
+    storage_options: StorageOptions = None,
+    storage_file: StorageFile = None,
     master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
     conf: Annotated[
         list[str] | None, typer.Option(help="A setting of Spark; may be repeated.", metavar="KEY=VALUE")
@@ -59,21 +72,29 @@ def audit(
             "until_ms": None if until is None else parse_time(until, now_ms, "--until"),
         }
         settings = dict(_setting(each) for each in conf or ())
-        made = _run(stores, to, master, settings, choice, quiet=json)
+        places = [storage_at("STORE_DIR", store, storage_options, storage_file) for store in stores]
+        target = storage_at("--to", to, storage_options, storage_file)
+        made = _run(places, target, master, settings, choice, quiet=json)
     except (KeroloxError, OSError) as error:
         say_error(error, json)
         raise typer.Exit(2) from error
     from kerolox.pipeline.audit.audit import document
 
     out = output(json)
-    report = {"report": str(to.absolute() / "report.html"), **document(made)}
-    out.show(report, *_tables(made, to))
+    page = target.name("report.html")
+    out.show({"report": page, **document(made)}, *_tables(made, page))
     out.note(made.headline)
     raise typer.Exit(1 if made.problems else 0)
 
 
 def _run(
-    stores: list[Path], to: Path, master: str, conf: dict[str, str], choice: dict[str, Any], *, quiet: bool
+    stores: list[Storage],
+    to: Storage,
+    master: str,
+    conf: dict[str, str],
+    choice: dict[str, Any],
+    *,
+    quiet: bool,
 ) -> Audit:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -115,7 +136,7 @@ def _run(
         session.stop()
 
 
-def _tables(made: Audit, to: Path) -> list[OutputTable]:
+def _tables(made: Audit, page: str) -> list[OutputTable]:
     from kerolox.pipeline.audit.finding_kinds import KINDS
     from kerolox.pipeline.audit.report import size_text
 
@@ -125,7 +146,7 @@ def _tables(made: Audit, to: Path) -> list[OutputTable]:
         ("queue entries", f"{made.entries:,} of {made.queues:,} queues are right"),
         ("half messages", f"{made.halves:,}"),
         ("time", f"{made.seconds:.1f} s"),
-        ("report", str(to.absolute() / "report.html")),
+        ("report", page),
     ]
     tables = [OutputTable(("audit", ", ".join(store.label for store in made.stores)), rows)]
     found = [

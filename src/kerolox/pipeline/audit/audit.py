@@ -8,13 +8,9 @@ may be at work on the stores meanwhile.
 
 from __future__ import annotations
 
-import ctypes
-import glob
 import json
-import logging
 import os
-import shutil
-import tempfile
+import platform
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -35,19 +31,17 @@ from kerolox.pipeline.audit.findings import FindingMaker, Where
 from kerolox.pipeline.audit.log_blocks import LogSpan
 from kerolox.pipeline.audit.plan import SPAN_BYTES, StorePlan, check_topics, plan_stores, spans
 from kerolox.pipeline.audit.queues import Cover, Lonely, lonely_entries
+from kerolox.pipeline.audit.report_place import FORM, REPORT, place_of
+from kerolox.pipeline.lake.storage import open_storage
+from kerolox.pipeline.lake.store_files import Address
+from kerolox.spark.shipping import check_driver
 from kerolox.spark.tasks import run_tasks
-from kerolox.store.disk.files import Files
-from kerolox.store.disk.lock import StoreLock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
-
-FORM = "kerolox audit 1"  # by which a directory is known to be a report, and may be replaced
 ROWS_MAX = 1_000_000  # of one kind of finding, in its table
 TOPICS_SHOWN = 8
-JUST_MADE_MS = 60_000  # a folder this young may be about to be locked
 _QUEUE_TASKS = 8
 _QUEUES_ALONE = 64  # so few are looked at at once
 OnProgress = Callable[[int, int], None]
@@ -99,8 +93,8 @@ class Audit(msgspec.Struct):
 
 def audit(
     spark: SparkSession,
-    roots: Sequence[str | os.PathLike[str]],
-    to: str | os.PathLike[str],
+    roots: Sequence[Address],
+    to: Address,
     *,
     topics: Sequence[str] = (),
     since_ms: int | None = None,
@@ -108,17 +102,21 @@ def audit(
     progress: OnProgress | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Audit:
-    """Look at the stores and put the report in the directory ``to``, in place of one that is there."""
+    """Look at the stores, and put the report in the place of one that is there.
+
+    Stores and report are in folders or at addresses. With options for an address:
+    ``open_storage(address, options)``.
+    """
     began_s = clock.monotonic_s()
-    target = Path(os.path.abspath(to))
-    check_request(roots, to, topics=topics, since_ms=since_ms, until_ms=until_ms)
+    place = place_of(open_storage(to))
+    _check_times(since_ms, until_ms)
     stores = plan_stores(roots, since_ms=since_ms, until_ms=until_ms)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_left(target, clock.wall_ms())
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".work", dir=target.parent))
-    lock = StoreLock(Files(), work)
-    try:
-        lock.take()
+    check_topics(stores, topics)
+    place.check()
+    addresses = {each.driver: each.address for each in map(open_storage, roots) if each.driver is not None}
+    for driver, address in addresses.items():
+        check_driver(spark.sparkContext, address, *driver)
+    with place.work(clock.wall_ms()) as work:
         made = Audit(stores, Findings(ROWS_MAX), clock.wall_ms(), sorted(topics), since_ms, until_ms)
         scratch = open_transactions.Scratch(spark, work)
         summary = _go_through(scratch, stores, topics, progress)
@@ -126,31 +124,13 @@ def audit(
         _count(scratch, made)
         made.seconds = clock.monotonic_s() - began_s
         _write(made, work / "report")
-        _replace(work / "report", target)
-    finally:
-        lock.release()
-        shutil.rmtree(work, ignore_errors=True)
+        place.put(work / "report")
     return made
 
 
-def _remove_left(target: Path, now_ms: int) -> None:
-    """Remove the folders that killed audits left beside the report: not locked, and not just made."""
-    for folder in target.parent.glob(f".{glob.escape(target.name)}.*.work"):
-        lock = StoreLock(Files(), folder)
-        try:
-            if now_ms - folder.stat().st_mtime * 1000 < JUST_MADE_MS:
-                continue
-            lock.take()
-        except (OSError, KeroloxError):  # somebody's, or gone meanwhile
-            continue
-        lock.release()
-        shutil.rmtree(folder, ignore_errors=True)
-        log.info("left_by_a_killed_audit folder=%s removed=true", folder)
-
-
 def check_request(
-    roots: Sequence[str | os.PathLike[str]],
-    to: str | os.PathLike[str],
+    roots: Sequence[Address],
+    to: Address,
     *,
     topics: Sequence[str] = (),
     since_ms: int | None = None,
@@ -158,23 +138,13 @@ def check_request(
 ) -> None:
     """Refuse what is no store, topics it does not have, and to put the report where something else is."""
     check_topics(plan_stores(roots), topics)
+    _check_times(since_ms, until_ms)
+    place_of(open_storage(to)).check()
+
+
+def _check_times(since_ms: int | None, until_ms: int | None) -> None:
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise OptionError("--until", until_ms, f"a time later than --since, which is {since_ms}")
-    target = Path(os.path.abspath(to))
-    parent = next(path for path in target.parents if path.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise OptionError("--to", str(target), f"a place for a folder; {parent} cannot be written to")
-    if not target.exists():
-        return
-    if target.is_dir():
-        if not any(target.iterdir()):
-            return
-        try:
-            if json.loads((target / "report.json").read_text(encoding="utf-8"))["form"] == FORM:
-                return
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-    raise KeroloxError(f"{target} is there and is no report of an audit. Give a new directory with --to.")
 
 
 # --- on Spark ----------------------------------------------------------------------------------------
@@ -183,6 +153,12 @@ def check_request(
 def _examine(
     stores: Sequence[StorePlan], directory: str, topics: Collection[str], some: Sequence[LogSpan]
 ) -> list[TableRow]:
+    if not os.path.isdir(directory):
+        raise KeroloxError(
+            f"there is no {directory} on {platform.node()}, where a task was to leave what it found. On a "
+            "cluster, give a --to that all machines see under the same path, such as a mount. For a report "
+            "at an address, set TMPDIR to such a folder"
+        )
     rows: list[TableRow] = []
     for span in some:
         rows += PartAudit(stores[span.store], span, Path(directory), topics).run().to_pylist()
@@ -407,7 +383,7 @@ def _write(made: Audit, directory: Path) -> None:
         pq.write_table(pa.Table.from_pylist(rows), tables / f"{name}.parquet", compression="zstd")
     (directory / "report.html").write_text(page(made), encoding="utf-8")
     text = json.dumps(document(made), ensure_ascii=False, indent=1)
-    (directory / "report.json").write_text(text, encoding="utf-8")
+    (directory / REPORT).write_text(text, encoding="utf-8")
 
 
 def _labelled(made: Audit) -> pa.Table:
@@ -420,23 +396,3 @@ def _labelled(made: Audit) -> pa.Table:
         "tag": table["tag"], "messages": table["messages"], "bytes": table["bytes"],
         "body_bytes": table["body_bytes"],
     })  # fmt: skip
-
-
-def _replace(made: Path, target: Path) -> None:
-    """Put the new report in the place of the old. A reader finds one or the other, whole."""
-    if not target.exists():
-        os.rename(made, target)
-    elif not _exchange(made, target):
-        os.rename(target, made.with_name("old"))
-        os.rename(made, target)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two directories change their names in one step, where the system can do that (Linux)."""
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    done: int = renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange)
-    return done == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from kerolox.errors import KeroloxError, OptionError, ProtocolError
 from kerolox.pipeline.audit.log_blocks import LogBlocks, LogSpan
+from kerolox.pipeline.lake.store_files import Address, files_at
 from kerolox.protocol import json_dialect
 from kerolox.protocol.reserved import (
     BENCHMARK_TOPIC,
@@ -30,7 +30,6 @@ from kerolox.store.log.cursors import fit_for_directory
 from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, find_layout, refuse_entries
 
 SPAN_BYTES = 64 << 20
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/").match  # a Path makes one slash of two
 NAME_BYTES_MAX = 255  # of a directory, on Linux
 
 
@@ -71,27 +70,20 @@ class StorePlan(msgspec.Struct, frozen=True):
             not fit_for_directory(topic, queue_id)
             or len(topic.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX
         ):
-            return FileRun(directory, (), 0)
-        return find_run([directory])
+            return FileRun(directory, (), 0, self.log.files)
+        return find_run([directory], self.log.files)
 
 
 def plan_stores(
-    roots: Sequence[str | os.PathLike[str]], *, since_ms: int | None = None, until_ms: int | None = None
+    roots: Sequence[Address], *, since_ms: int | None = None, until_ms: int | None = None
 ) -> list[StorePlan]:
-    """Plan the stores in these folders; with times, the part of each log that was stored between them."""
+    """Plan the stores at these places; with times, the part of each log that was stored between them."""
     if not roots:
         raise OptionError("STORE_DIR", "nothing", "at least one directory of a store (storePathRootDir)")
-    for root in roots:
-        if _ADDRESS(os.fspath(root)):
-            raise OptionError(
-                "STORE_DIR", os.fspath(root),
-                "a directory on disk. Stores that lie elsewhere are fetched first: "
-                "aws s3 sync s3://backup/store /data/store",
-            )  # fmt: skip
-    paths = list(dict.fromkeys(os.path.abspath(root) for root in roots))
+    places = dict(files_at(root) for root in roots)
     return [
-        _plan(number, path, label, since_ms, until_ms)
-        for number, (path, label) in enumerate(zip(paths, _labels(paths), strict=True))
+        _plan(number, path, label, places[path], since_ms, until_ms)
+        for number, (path, label) in enumerate(zip(places, _labels(list(places)), strict=True))
     ]
 
 
@@ -104,11 +96,22 @@ def _labels(paths: Sequence[str]) -> list[str]:
     return list(paths)
 
 
-def _plan(number: int, root: str, label: str, since_ms: int | None, until_ms: int | None) -> StorePlan:
-    files = OnlyReading()
-    layout = find_layout(root)
+def _plan(
+    number: int,
+    root: str,
+    label: str,
+    elsewhere: OnlyReading | None,
+    since_ms: int | None,
+    until_ms: int | None,
+) -> StorePlan:
+    if elsewhere is not None and not elsewhere.is_dir(root):
+        raise OptionError(
+            "STORE_DIR", root, "where a store lies: there is nothing, or no such bucket. Is it spelled right?"
+        )
+    files = elsewhere or OnlyReading()
+    layout = find_layout(root, files=files)
     refuse_entries(layout, "the audit", "Check it with kerolox store verify.")
-    run = find_run(list(dict.fromkeys(layout.log_paths + layout.read_only_paths)))
+    run = find_run(list(dict.fromkeys(layout.log_paths + layout.read_only_paths)), elsewhere)
     queues = [
         (topic, int(name))
         for topic in files.list_dir(layout.path(QUEUES))
