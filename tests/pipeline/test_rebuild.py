@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from kerolox.store import rebuild as single
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
 from kerolox.store.errors import StoreLocked
-from kerolox.store.offline.layout import find_layout
+from kerolox.store.offline.layout import UNFINISHED, find_layout
 from kerolox.store.offline.verify import verify
 from tests.pipeline.rebuild_stores import FILE_BYTES, content, layout_of, mixed_log
 from tests.spark.store_maker import StoreMaker, fill
@@ -184,3 +185,32 @@ def test_a_command_puts_them_in_place(
     after = content(root / "consumequeue")
     assert sorted(after) == sorted(before)
     assert verify(find_layout(root)).clean
+
+
+@pytest.mark.parametrize("name", ["consumequeue", "index"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_putting_in_place_goes_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, swapped: bool
+) -> None:
+    """Killed when one of the two was moved, or swapped as well: the next run does the rest, and no more."""
+    root, to = tmp_path / "store", tmp_path / "rebuilt"
+    fill(StoreMaker(root, FILE_BYTES, 300_000), 200).write()
+    asked = request(root, to)
+    made = many.rebuild(spark, asked)
+    wanted = content(to / "consumequeue"), content(to / "index")
+
+    class Killed(Exception):
+        pass
+
+    def rename(files: Files, source: str, target: str) -> None:
+        os.rename(source, target)
+        if target == str(root / name) + ("" if swapped else UNFINISHED):
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "rename", rename)
+        with pytest.raises(Killed):
+            many.put_in_place(asked, made)
+    assert many.put_in_place(asked, made).in_place
+    assert (content(root / "consumequeue"), content(root / "index")) == wanted
+    assert not list(root.glob(f"*{UNFINISHED}"))

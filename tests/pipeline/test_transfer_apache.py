@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,10 +28,13 @@ SIZES = JavaBroker.DEFAULTS
 
 
 @pytest.fixture(scope="module")
-def nameserver(tmp_path_factory: pytest.TempPathFactory) -> JavaNameServer:
+def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaNameServer]:
     server = JavaNameServer(available(), tmp_path_factory.mktemp("namesrv"))
     server.start()
-    return server
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 def filled(nameserver: JavaNameServer, folder: Path, name: str) -> Path:
@@ -96,12 +100,9 @@ def test_apaches_broker_opens_both(spark: SparkSession, tmp_path: Path, nameserv
     assert split.messages == COUNT
     merged = made_by.transfer(spark, request(stores, tmp_path / "merged"))
     assert merged.holes == 0
-    try:
-        bodies, found = served(nameserver, tmp_path / "split", "orders")
-        assert sorted(bodies) == sorted(f"a {number}" for number in range(COUNT))
-        assert found == [f"a {number}" for number in range(0, COUNT, 40)]
-        bodies, found = served(nameserver, tmp_path / "merged", "payments")
-        assert sorted(bodies) == sorted(f"{name} {number}" for name in "ab" for number in range(COUNT))
-        assert found == [f"{name} {number}" for name in "ab" for number in range(0, COUNT, 40)]
-    finally:
-        nameserver.stop()
+    bodies, found = served(nameserver, tmp_path / "split", "orders")
+    assert sorted(bodies) == sorted(f"a {number}" for number in range(COUNT))
+    assert found == [f"a {number}" for number in range(0, COUNT, 40)]
+    bodies, found = served(nameserver, tmp_path / "merged", "payments")
+    assert sorted(bodies) == sorted(f"{name} {number}" for name in "ab" for number in range(COUNT))
+    assert found == [f"{name} {number}" for name in "ab" for number in range(0, COUNT, 40)]

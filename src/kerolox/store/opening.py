@@ -22,6 +22,7 @@ from kerolox.store.disk.sums import Sums
 from kerolox.store.dispatch.comparing import Comparison
 from kerolox.store.errors import QueueGap, StoreError
 from kerolox.store.log.framing import position_of
+from kerolox.store.offline.half_made import refuse_half_made
 from kerolox.store.offline.index_check import IndexCheck
 from kerolox.store.offline.layout import Finding, OnlyReading, find_layout, ledgers_in
 from kerolox.store.queue.consume_queue import ENTRY_SIZE, ConsumeQueue
@@ -65,6 +66,7 @@ class Opening:
 
     def recover(self, progress: Callable[[int], None] | None) -> Recovered:
         store = self._store
+        refuse_half_made(store.root, store.files)
         store.files.make_dirs(store.root)
         store._lock.take()
         marks = store.marks.load()

@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,13 +22,12 @@ from kerolox.errors import KeroloxError, OptionError
 from kerolox.spark.tasks import run_tasks
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
+from kerolox.store.offline.half_made import FINISHED, PLAN, WORK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WORK = "_work"
-_PLAN = "plan.json"
-_FINISHED = "finished.json"
+_LOCK = "lock"
 _WATCH_S = 0.5
 
 Item = TypeVar("Item")
@@ -55,10 +54,10 @@ class Job:
         parent = next(path for path in (self.to, *self.to.parents) if path.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
             raise OptionError("--to", str(self.to), f"a place for a directory; {parent} cannot be written to")
-        if not self.to.exists() or not any(self.to.iterdir()):
+        if self._is_new():
             return
         try:
-            began = msgspec.json.decode((self.work / _PLAN).read_bytes())
+            began = msgspec.json.decode((self.work / PLAN).read_bytes())
         except (OSError, msgspec.DecodeError):
             raise OtherWork(
                 f"{self.to} is not empty, and nothing in it says that this command began there. Give "
@@ -73,6 +72,16 @@ class Job:
                 f"{self.to} was begun with something else: {told}. Give the same again, or another --to."
             )
 
+    def _is_new(self) -> bool:
+        """Whether nothing is there, or no more than what a run that was killed at its very beginning left."""
+        if not self.to.exists():
+            return True
+        if {path.name for path in self.to.iterdir()} - {WORK}:
+            return False
+        if not self.work.is_dir():
+            return not self.work.exists()
+        return all(path.name == _LOCK or path.name.startswith(f".{PLAN}.") for path in self.work.iterdir())
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Begin, or go on. One process at a time."""
@@ -80,22 +89,31 @@ class Job:
         self.work.mkdir(parents=True, exist_ok=True)
         self._lock.take()
         try:
-            if not (self.work / _PLAN).exists():
-                write_atomically(self.work / _PLAN, msgspec.json.encode(self._asked))
+            if not (self.work / PLAN).exists():
+                write_atomically(self.work / PLAN, msgspec.json.encode(self._asked))
             yield
         finally:
             self._lock.release()
 
     def finished(self, kind: type[Made]) -> Made | None:
-        """The result, if the job was finished before."""
-        return self.note(_FINISHED, kind)
+        """The result, if the job was finished before. What a run left that was killed then is removed."""
+        done = self.note(FINISHED, kind)
+        if done is not None and self._leftovers():
+            with nullcontext() if self._lock.held else self.held():
+                self._tidy()
+        return done
 
     def finish(self, result: msgspec.Struct) -> None:
         """Say so, and remove what was needed on the way."""
-        self.write_note(_FINISHED, result)
-        for path in self.work.iterdir():
-            if path.name not in (_PLAN, _FINISHED, "lock"):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.write_note(FINISHED, result)
+        self._tidy()
+
+    def _leftovers(self) -> list[Path]:
+        return [path for path in self.work.iterdir() if path.name not in (PLAN, FINISHED, _LOCK)]
+
+    def _tidy(self) -> None:
+        for path in self._leftovers():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def note(self, name: str, kind: type[Made]) -> Made | None:
         try:

@@ -450,17 +450,21 @@ def put_in_place(
         return made
     files = Files()
     with StoreLock(files, layout.root):
+        # A run that was killed here may have moved them, and swapped them as well: those are in their place.
+        left: dict[str, bool] = {}
         for name in (QUEUES, INDEX):
-            fresh = layout.path(name) + UNFINISHED
-            files.remove_tree(fresh)
-            files.rename(os.path.join(made.to, name), fresh)
+            built, fresh = os.path.join(made.to, name), layout.path(name) + UNFINISHED
+            if files.exists(built):
+                files.remove_tree(fresh)
+                files.rename(built, fresh)
+            left[name] = files.exists(fresh)
         told = Rebuilt(
             log_end=made.log_end,
             records=made.records,
             queues=made.queues,
             index_files=len(made.index_files),
         )
-        swap(layout, files, clock, told, queues=True, index=True)
+        swap(layout, files, clock, told, queues=left[QUEUES], index=left[INDEX])
         note(layout, files, told, made.index_full_ms, made.queue_files, queues=True, index=True)
         _save_checkpoint(layout, layout.path("checkpoint"), made.last_ms)
     made.in_place, made.put_aside = True, told.put_aside

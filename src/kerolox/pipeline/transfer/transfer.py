@@ -4,6 +4,10 @@ First step: each task reads a part of an old log, and says which records are tak
 the chunks of all sources in the order of their time and gives each one its place in the new log. Second step:
 tasks write their ranges of it. Then queues and index are made by the rebuild. Offsets in queues stay what
 they were; queues of the same topic of different sources lie side by side.
+
+All of it is made in the folder ``_work`` of the new store, and moved to its place in the end, the log last:
+until then there is nothing that a broker, Apache's either, could take for a whole store. Ours refuses to open
+it until the job is finished (``store/offline/half_made.py``).
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from kerolox.atomic_file import write_atomically
+from kerolox.atomic_file import sync_directory, write_atomically
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.rebuild import rebuild as queues_and_index
 from kerolox.pipeline.rebuild.extract import LogPart
@@ -47,8 +52,10 @@ from kerolox.pipeline.transfer.tables import (
 from kerolox.pipeline.transfer.writing import place_all, share_note, write_share
 from kerolox.protocol.hosts import host_bytes
 from kerolox.store.delay_table import parse_levels
-from kerolox.store.offline.layout import Layout, refuse_entries
+from kerolox.store.offline.half_made import FORM, WORK
+from kerolox.store.offline.layout import INDEX, QUEUES, Layout, refuse_entries
 from kerolox.store.offline.mend import open_log
+from kerolox.store.offline.tables import CONFIG
 from kerolox.store.options import StoreOptions
 from kerolox.store.rebuild import DamagedLog
 
@@ -58,7 +65,10 @@ if TYPE_CHECKING:
 MAPPING = "kerolox.mapping.json"  # of queues, in the new store
 FAIL, SKIP = "fail", "skip"
 _DAMAGE_TOLD = 5
-_QUEUES_WORK = "queues"
+_STORE = "store"  # below the work folder: the log, and the tables
+_QUEUES_WORK = "queues"  # and there queues, index and checkpoint
+_MADE = "made.json"  # all is made, and has to be put into its place
+LOG = "commitlog"
 
 # Archive, topic, broker and queue → number of the source, and chunk.
 ArchivedRuns: TypeAlias = "dict[tuple[str, str, str, int], list[tuple[int, RowChunk]]]"
@@ -82,13 +92,13 @@ class TransferRequest(msgspec.Struct):
 
     @property
     def new_layout(self) -> Layout:
-        """The store that is made: with the sizes of the first one, or the usual ones."""
-        to = os.path.abspath(self.to)
+        """The store where it is made: with the sizes of the first one, or the usual ones."""
+        to = os.path.join(os.path.abspath(self.to), WORK, _STORE)
         usual = StoreOptions()
         if not self.layouts:
             return Layout(
                 root=to,
-                log_paths=[os.path.join(to, "commitlog")],
+                log_paths=[os.path.join(to, LOG)],
                 read_only_paths=[],
                 log_file_bytes=usual.commit_log_file_bytes,
                 queue_file_bytes=usual.queue_file_size,
@@ -101,7 +111,7 @@ class TransferRequest(msgspec.Struct):
         return msgspec.structs.replace(
             self.layouts[0],
             root=to,
-            log_paths=[os.path.join(to, "commitlog")],
+            log_paths=[os.path.join(to, LOG)],
             read_only_paths=[],
             entry_paths=[],
             entry_index_path="",
@@ -158,7 +168,7 @@ def check_request(request: TransferRequest) -> Job:
     job = Job(
         request.to,
         {
-            "form": "kerolox transfer 1",
+            "form": FORM,
             "stores": roots,
             "logs": logs,
             "archives": [source.state for source in archives],
@@ -186,10 +196,33 @@ def transfer(spark: SparkSession, request: TransferRequest, *, progress: OnStep 
         done = job.finished(Transferred)
         if done is not None:
             return done
-        made = _Transfer(spark, job, request, progress or (lambda what, done, total: None)).run()
-        made.seconds = time.perf_counter() - began_s
+        made = job.note(_MADE, Transferred)
+        if made is None:
+            made = _Transfer(spark, job, request, progress or (lambda what, done, total: None)).run()
+            made.seconds = time.perf_counter() - began_s
+            job.write_note(_MADE, made)
+        _put_in_place(job)
         job.finish(made)
     return made
+
+
+def _put_in_place(job: Job) -> None:
+    """Move all that was made to where a broker looks for it, the log last. Doing it again moves the rest."""
+    store, queues = job.work / _STORE, job.work / _QUEUES_WORK
+    places = [(queues / name, job.to / name) for name in (QUEUES, INDEX, "checkpoint")]
+    places += [(store / name, job.to / name) for name in (CONFIG, MAPPING, LOG)]
+    for made, place in places:
+        if not made.exists():
+            continue  # moved by a run that was killed then
+        if place.exists():
+            raise KeroloxError(
+                f"{place} is there already, and was not made by this command: did a broker start in "
+                f"{job.to}? "
+                "Stop it, move away what it has made, and give this command again: what is made so far is in "
+                f"{job.work}, and is kept."
+            )
+        os.rename(made, place)
+        sync_directory(job.to)
 
 
 class _Transfer:
@@ -230,13 +263,14 @@ class _Transfer:
         made, new = self.made, self.request.new_layout
         if not (self.job.work / _QUEUES_WORK).exists():
             # Before the queues are made: they say which topics there are.
+            shutil.rmtree(new.path(CONFIG), ignore_errors=True)  # of a run that was killed here
             made.groups = write_tables(new.root, tables, plan, all_groups=not self.request.topics)
             self.job.write_note("groups.json", made.groups)
             write_empty_queues(new, plan)
         made.groups = self.job.note("groups.json", int) or 0
         self._make_queues()
         made.mapping = plan.moves
-        write_atomically(self.job.to / MAPPING, msgspec.json.format(msgspec.json.encode(plan.moves)))
+        write_atomically(Path(new.path(MAPPING)), msgspec.json.format(msgspec.json.encode(plan.moves)))
         return made
 
     # Reading
@@ -361,6 +395,7 @@ class _Transfer:
         shares, end = place_all(chunks, begin, new.log_file_bytes, self.request.part_bytes)
         self.made.log_begin, self.made.log_end = begin, end
         os.makedirs(new.log_paths[0], exist_ok=True)
+        sync_directory(Path(new.root))
         todo = [share for share in shares if not (self.job.work / share_note(share.number)).exists()]
         sizes = {share_note(share.number): share.size for share in shares}
         total = sum(sizes.values())
@@ -372,6 +407,7 @@ class _Transfer:
         sources: list[Layout | ArchiveFile] = [*self.layouts, *self.files]
         work = partial(write_share, sources, self.choice, first_queues, new.log_paths[0], str(self.job.work))
         spread(self.spark, work, todo, watch)
+        sync_directory(Path(new.log_paths[0]))
 
     def _make_queues(self) -> None:
         new = self.request.new_layout
@@ -382,9 +418,6 @@ class _Transfer:
             part_bytes=self.request.part_bytes,
         )
         rebuilt = queues_and_index.rebuild(self.spark, request, progress=self.progress)
-        rebuilt = queues_and_index.put_in_place(request, rebuilt)
-        for path in rebuilt.put_aside:  # what stood for queues without messages
-            shutil.rmtree(path, ignore_errors=True)
         made = self.made
         made.queues, made.keys, made.holes = rebuilt.queues, rebuilt.keys, rebuilt.holes
 

@@ -18,6 +18,7 @@ from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import DiskError, FileMissing, ReadOnlyDisk, StoreError
 from kerolox.store.index.index_file import file_size
+from kerolox.store.offline.half_made import refuse_half_made
 from kerolox.store.options import GIB, INDEX_SIZES, StoreOptions
 from kerolox.store.queue.consume_queue import ENTRIES_PER_FILE, ENTRY_SIZE
 
@@ -100,6 +101,7 @@ def find_layout(root: PathLike, options: StoreOptions | None = None, files: File
     root = files.absolute(root)
     if not files.is_dir(root):
         raise FileMissing(f"{root} is no directory. Give the directory of a store (storePathRootDir).")
+    refuse_half_made(root, files)
     known = options or StoreOptions()
     log_paths = split_paths(known.commit_log_paths) or [os.path.join(root, "commitlog")]
     read_only_paths = split_paths(known.read_only_paths)
