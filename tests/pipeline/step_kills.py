@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ class Steps:
     def of_calls(self, owner: Any, *names: str) -> None:
         """Every call of these methods, before it."""
         for name in names:
-            setattr(owner, name, self._counted(getattr(owner, name), f"{owner.__name__}.{name}"))
+            call = self._counted(getattr(owner, name), f"{owner.__name__}.{name}")
+            is_static = isinstance(getattr_static(owner, name), staticmethod)
+            setattr(owner, name, staticmethod(call) if is_static else call)
 
     def _counted(self, work: Any, what: str) -> Any:
         def call(*args: Any, **more: Any) -> Any:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,17 +79,6 @@ def named(storage: Storage, kind: str) -> set[str]:
 
     table = DeltaTable(storage.address, storage_options=delta_options(storage))
     return {uri.removeprefix(f"{storage.address}/") for uri in table.file_uris()}
-
-
-@pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """``elsewhere()``: what opens an archive from now on is on another machine, where no lock is seen."""
-
-    def move() -> None:
-        folder = tempfile.mkdtemp(prefix="kerolox-elsewhere-")
-        monkeypatch.setattr(RemoteStore, "lock_folder", Path(folder))
-
-    return move
 
 
 def test_a_second_run_of_this_machine_is_refused(

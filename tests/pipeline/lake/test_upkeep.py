@@ -7,19 +7,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from kerolox.cli.main import app
 from kerolox.client.messages import Message, Receipt
+from kerolox.errors import KeroloxError
 from kerolox.pipeline.archive import upkeep
+from kerolox.pipeline.archive.files import TaskResult
 from kerolox.pipeline.archive.log import ParquetArchive
 from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.pipeline.lake.remote_store import RemoteStore
 from kerolox.pipeline.lake.storage import Storage, StorageError
 from kerolox.testing.threads import BrokerThread
-from tests.pipeline.archiving import KINDS, UPKEEP_STEPS, archive, bodies
+from tests.pipeline.archiving import KINDS, UPKEEP_STEPS, archive, bodies, here
 from tests.pipeline.test_archive import expected, messages
 from tests.rig.s3_server import S3Server
 
@@ -163,3 +166,36 @@ def test_the_commands(broker: BrokerThread, topic: str, send: Send, tmp_path: Pa
     ):
         done = runner.invoke(app, ["pipeline", *command])
         assert (done.exit_code, said in done.output) == (1, True), done.output
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("work", ["compact", "expire"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_beside_a_run_on_another_machine(
+    kind: str, work: str, s3: S3Server, elsewhere: Callable[[], None], broker: BrokerThread, topic: str,
+    send: Send,
+) -> None:  # fmt: skip
+    """No lock is seen there. The run stops before its commit, and the next one has every message once."""
+    storage = s3.storage()
+    sent = fill(storage, broker, topic, send, kind)
+    more = messages(topic, 8, 12)
+    send(more)
+    elsewhere()
+
+    def meanwhile(works: Sequence[Any]) -> list[TaskResult]:
+        done = here(works)
+        elsewhere()
+        if work == "compact":
+            assert upkeep.compact(storage, older_than_ms=EVERYTHING) in (2, 3)
+        else:
+            assert upkeep.expire(storage, keep_ms=3_600_000).files == 0
+        return done
+
+    with pytest.raises(KeroloxError, match=r"another run|is gone|not take the commit"):
+        archive(storage, broker.nameserver_address, topic, kind=kind, run=meanwhile, join=False)
+    assert bodies(storage, kind) == expected(*sent)
+    elsewhere()
+    assert archive(storage, broker.nameserver_address, topic, kind=kind, join=False).rows == 8
+    assert bodies(storage, kind) == expected(*sent, *more)
+    if (kind, work) != ("delta", "compact"):  # whose old versions stay for a week
+        assert data_files(storage) == named(storage, kind)

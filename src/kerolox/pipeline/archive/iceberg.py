@@ -33,8 +33,9 @@ from kerolox.pipeline.archive.folders import PARTITIONS, WHOLE_DAY
 from kerolox.pipeline.archive.joining import JoinRule, JoinTask, end_ms, small_files
 from kerolox.pipeline.archive.log import OffsetRanges
 from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Expired, Swept
+from kerolox.pipeline.archive.unnamed_metadata import remove_unnamed
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace, IcebergError
-from kerolox.pipeline.lake.iceberg_storage import catalog_options, table_storage
+from kerolox.pipeline.lake.iceberg_storage import catalog_options, metadata_storage, table_storage
 from kerolox.pipeline.lake.iceberg_table import CommitUnknown, IcebergTable, Marks, TableFile
 from kerolox.pipeline.lake.storage import Storage, StoredFile
 from kerolox.spark.columns import COLUMNS, arrow_schema
@@ -190,7 +191,7 @@ class IcebergArchive:
         runs = [path.rsplit("/", 1)[-1] for path, _ in self.storage.files(NOTES)]
         left = [file for run in runs if run != self.run for file in self.storage.files(f"{FILES}{run}")]
         if left and self._strays(left):
-            self.table.append((), lambda: {SWEEPS: str(self._count_sweeps() + 1)})
+            self._fence()
             gone = self._strays(left)
             self.storage.delete(file.path for file in gone)
             self.swept = Swept(len(gone), sum(file.bytes for file in gone))
@@ -199,9 +200,17 @@ class IcebergArchive:
             if run != self.run:
                 self._forget(run, now_ms)
 
+    def _fence(self) -> None:
+        """From now on no other run can commit what it has written before."""
+        self.table.append((), lambda: {SWEEPS: str(self._count_sweeps() + 1)})
+
     def _strays(self, files: Sequence[StoredFile]) -> list[StoredFile]:
         named = self.named()
         return [file for file in files if file.path not in named]
+
+    def _not_named(self, paths: Sequence[str]) -> list[str]:
+        named = self.named() if paths else set()
+        return [path for path in paths if path not in named]
 
     def _forget(self, run: str, now_ms: int) -> None:
         """Remove the note of a run that was swept; not at once: a task of it may live, and write a file."""
@@ -299,7 +308,9 @@ class IcebergArchive:
             self._is_unsure = self._leaves_note = True  # the files may be the table's
             raise
         except OthersCameFirst:
-            self.discard(files)
+            # Not what is the table's after all: an answer may have been lost, and the snapshot be forgotten.
+            named = self.named() if files else set()
+            self.discard(file for file in files if file.staged not in named)
             self._learn()
             raise
         except KeroloxError:
@@ -390,10 +401,12 @@ class IcebergArchive:
         told = self.table.table.metadata.properties.get(SNAPSHOT_AGE)
         now_ms = self._clock.wall_ms()
         age_ms = min(int(told or SNAPSHOT_AGE_MS), max(0, now_ms - before_ms))
+        orphans = self._remove_orphans()
         self.table.expire_snapshots(now_ms - age_ms)
-        return Expired(
-            len(files), sum(f.rows for f in files), sum(f.bytes for f in files), self._remove_orphans()
-        )
+        metadata = metadata_storage(self.table, self._options)
+        if metadata is not None:
+            orphans += remove_unnamed(self.table, metadata, self.storage, now_ms)
+        return Expired(len(files), sum(f.rows for f in files), sum(f.bytes for f in files), orphans)
 
     def _older(self, before_ms: int) -> dict[str, tuple[WrittenFile, DataFile]]:
         found = self._joinable().items()
@@ -404,12 +417,13 @@ class IcebergArchive:
         listed = [file.path for file in self.storage.files() if file.path.startswith(FILES)]
         running = {path.rsplit("/", 1)[-1] for path, _ in self.storage.files(NOTES)}
         self.table.load()  # after the notes: a run removes its own when all its files are named
-        named = self.named()
-        gone = [
-            path
-            for path in listed
-            if path not in named and path.split("/", 1)[0].removeprefix(FILES) not in running
-        ]
+        ended = [path for path in listed if path.split("/", 1)[0].removeprefix(FILES) not in running]
+        if not self._not_named(ended):
+            return 0
+        # Somebody may have taken a run for killed that lives, and removed its note.
+        self._fence()
+        self._sweeps = self._count_sweeps()  # our own next commit is not meant
+        gone = self._not_named(ended)
         self.storage.delete(gone)
         return len(gone)
 
@@ -417,7 +431,7 @@ class IcebergArchive:
         """The files that archives have written and nobody has deleted rows of, by their paths."""
         below = self.table.data_folder.rstrip("/") + "/"
         found = {}
-        for each in self.table.table.scan().plan_files():
+        for each in self.table.reading(lambda: list(self.table.table.scan().plan_files())):
             path = each.file.file_path.removeprefix(below)
             if path.startswith(FILES) and not each.delete_files:
                 found[path] = (self._written(path, each.file), each.file)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import OptionError
 from kerolox.pipeline.archive.delta import DeltaArchive
 from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask
-from kerolox.pipeline.archive.iceberg import IcebergArchive
+from kerolox.pipeline.archive.iceberg import IcebergArchive, OthersCameFirst
 from kerolox.pipeline.archive.joining import JoinRule, JoinTask, carry_out
 from kerolox.pipeline.archive.log import HEAD, ParquetArchive, read_head
 from kerolox.pipeline.archive.staging import Expired
 from kerolox.pipeline.lake.storage import Storage
 
-FILES_MIN = 2  # who asks for it wants every hour joined
+log = logging.getLogger(__name__)
 
+FILES_MIN = 2  # who asks for it wants every hour joined
+TRIES = 5  # beside others who write to the same table
+
+Done = TypeVar("Done")
 
 Place = Storage | IcebergArchive  # where archives lie, or a table that knows it
 
@@ -28,14 +34,32 @@ def compact(
     place: Place, *, older_than_ms: int, format: Format | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> int:
     """Join the small files of hours that have been over for so long. Returns how many there were."""
-    with _opened(place, format or Format(), clock) as (archive, found):
-        return archive.join(on_threads, found, JoinRule(older_than_ms, FILES_MIN))
+
+    def join() -> int:
+        with _opened(place, format or Format(), clock) as (archive, found):
+            return archive.join(on_threads, found, JoinRule(older_than_ms, FILES_MIN))
+
+    return _beside_others(join)
 
 
 def expire(place: Place, *, keep_ms: int, clock: Clock = SYSTEM_CLOCK) -> Expired:
     """Remove the hours that were over longer ago. What queues have been archived is not forgotten."""
-    with _opened(place, Format(), clock) as (archive, _):
-        return archive.expire(clock.wall_ms() - keep_ms)
+
+    def remove() -> Expired:
+        with _opened(place, Format(), clock) as (archive, _):
+            return archive.expire(clock.wall_ms() - keep_ms)
+
+    return _beside_others(remove)
+
+
+def _beside_others(work: Callable[[], Done]) -> Done:
+    """Do it again when another run has committed to the same files of a table meanwhile."""
+    for _ in range(TRIES - 1):
+        try:
+            return work()
+        except OthersCameFirst as error:
+            log.info("upkeep_again error=%r", str(error))
+    return work()
 
 
 def on_threads(works: Sequence[WriteTask | JoinTask]) -> list[TaskResult]:

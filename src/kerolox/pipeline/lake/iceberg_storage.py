@@ -38,7 +38,16 @@ FAMILIES: Final = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "ab
 
 def table_storage(table: IcebergTable, options: Mapping[str, Any] | None = None) -> Storage:
     """Where a table keeps its data. ``options``, as fsspec names them, win over what the catalog says."""
-    address = table.data_folder
+    return _storage_at(table.data_folder, table, options)
+
+
+def metadata_storage(table: IcebergTable, options: Mapping[str, Any] | None = None) -> Storage | None:
+    """Where a table keeps manifests and documents; None where that is not its own folder."""
+    address = table.metadata_folder
+    return None if address is None else _storage_at(address, table, options)
+
+
+def _storage_at(address: str, table: IcebergTable, options: Mapping[str, Any] | None) -> Storage:
     scheme = address.partition("://")[0] if "://" in address else "file"
     if scheme == "file":
         return LocalFolder(address.removeprefix("file://"))

@@ -19,7 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -52,14 +52,16 @@ PAUSE_S = 0.1  # twice as long after each try
 PAUSE_S_MAX = 3.0
 # Every commit writes the whole list of snapshots anew, and a manifest with its few files: without these, old
 # lists would stay for good, and planning a query would take as many reads as there were commits.
+DROPS = "write.metadata.delete-after-commit.enabled"
 TIDY = {
-    "write.metadata.delete-after-commit.enabled": "true",
+    DROPS: "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
 }
 ONE_TRY = {"commit.retry.num-retries": "0"}
 
 Marks = Mapping[str, str]
+Read = TypeVar("Read")
 
 
 class CommitUnknown(IcebergError):
@@ -188,6 +190,27 @@ class IcebergTable:
 
     def data_files(self) -> set[str]:
         """The addresses of the files that any snapshot names, the current one or an older."""
+        return self.reading(self._data_files)
+
+    def reading(self, work: Callable[[], Read]) -> Read:
+        """Read files of the table, again when their snapshots were forgotten meanwhile."""
+        for _ in range(TRIES):
+            try:
+                return work()
+            except OSError as error:
+                if not self._has_changed(error):
+                    raise IcebergError(
+                        f"{self.text} cannot be read: {short(error)}", retriable=True
+                    ) from error
+        return work()
+
+    def _has_changed(self, trouble: Exception) -> bool:
+        """Look at the table anew: whether somebody has committed since we did last."""
+        seen = self.table.metadata_location
+        self._load_again(trouble)
+        return self.table.metadata_location != seen
+
+    def _data_files(self) -> set[str]:
         io = self.table.io
         seen: set[str] = set()
         found: set[str] = set()
@@ -198,10 +221,28 @@ class IcebergTable:
                     found.update(e.data_file.file_path for e in manifest.fetch_manifest_entry(io))
         return found
 
+    def reachable(self) -> set[str]:
+        """The addresses of all that the table leads to: its documents, and what snapshots lead to."""
+        found = self.reading(self._reachable)  # first: it may look at the table anew
+        documents = {each.metadata_file for each in self.table.metadata.metadata_log}
+        return found | documents | {self.table.metadata_location}
+
+    @property
+    def drops_documents(self) -> bool:
+        """Whether old documents of the table are deleted. Else somebody may want to keep them."""
+        return self.table.metadata.properties.get(DROPS, "").lower() == "true"
+
+    @property
+    def metadata_folder(self) -> str | None:
+        """Where the table's own files lie, as an address. None: where other tables' may lie, too."""
+        if "write.metadata.path" in self.table.metadata.properties:
+            return None
+        return f"{self.table.location().rstrip('/')}/metadata"
+
     def _reachable(self) -> set[str]:
         """The addresses of all that snapshots lead to: lists of manifests, manifests, and files."""
         io = self.table.io
-        found = self.data_files()
+        found = self._data_files()
         for snapshot in self.table.metadata.snapshots:
             found.add(snapshot.manifest_list)
             found.update(manifest.manifest_path for manifest in snapshot.manifests(io))
@@ -213,7 +254,7 @@ class IcebergTable:
         """Forget snapshots of before a time, and delete what no other leads to. Returns how many files.
 
         The current one stays, and those that branches and tags name. Should this be killed before all is
-        deleted, files are left that no snapshot leads to.
+        deleted, files are left that no snapshot leads to: ``IcebergArchive.expire`` removes them later.
         """
         self.load()
         metadata = self.table.metadata
@@ -225,7 +266,7 @@ class IcebergTable:
         ]
         if not old:
             return 0
-        led_to = self._reachable()
+        led_to = self.reading(self._reachable)
 
         def stage(transaction: Any) -> bool:
             from pyiceberg.table.update.snapshot import ExpireSnapshots
@@ -240,7 +281,7 @@ class IcebergTable:
 
         self._commit(stage)
         self.load()
-        gone = led_to - self._reachable()
+        gone = led_to - self.reading(self._reachable)
         for path in gone:
             try:
                 self.table.io.delete(path)
@@ -371,6 +412,9 @@ class IcebergTable:
                 tried += [each.snapshot_id for each in transaction._snapshot_producers]
             except (OSError, ValueError) as error:
                 trouble = error
+                # The snapshot we looked at may be forgotten, and its files gone: then there is a newer one.
+                if self._has_changed(error):
+                    continue
                 break
             try:
                 transaction.commit_transaction()

@@ -1,0 +1,242 @@
+"""``expire`` and ``compact`` killed at each of their steps, on archives of every kind that lie on disk.
+
+Each one has files of hours that are old, and of hours that are not. It is put back as it was before each
+kill; what is left is then looked at in a process that knows nothing of the killed one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from kerolox.client.messages import Queue
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.pipeline.archive import upkeep
+from kerolox.pipeline.archive.delta import DeltaArchive
+from kerolox.pipeline.archive.files import Format, HourFile, WriteTask, WrittenFile
+from kerolox.pipeline.archive.folders import FolderPlace
+from kerolox.pipeline.archive.iceberg import NOTES, IcebergArchive
+from kerolox.pipeline.archive.log import ParquetArchive
+from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
+from kerolox.pipeline.lake.local_folder import LocalFolder
+from tests.pipeline.archiving import bodies as folder_bodies
+from tests.pipeline.iceberg_archiving import NAME
+from tests.pipeline.iceberg_archiving import bodies as iceberg_bodies
+from tests.pipeline.step_kills import Steps, first_of, killed_at
+
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+ROWS = 4  # of each file
+OLD, LIVE = range(3), range(3, 6)  # numbers of files
+KEEP_MS = 5 * DAY_MS
+WORKS = ("compact", "expire")
+KINDS = ("iceberg", "parquet", "delta")
+
+
+class _Moved(type(SYSTEM_CLOCK)):  # type: ignore[misc]
+    """Some days ahead."""
+
+    def __init__(self, days: int) -> None:
+        self._ahead_ms = days * DAY_MS
+
+    def wall_ms(self) -> int:
+        return SYSTEM_CLOCK.wall_ms() + self._ahead_ms
+
+
+# All snapshots are old by then, the newest rows are not; and later what was seen then is removed.
+THEN, LATER = _Moved(2), _Moved(4)
+
+
+class Kept:
+    """An archive in a folder, and what has to be in it."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.folder = folder
+        self.kind = kind
+        self.data = folder / "data"
+        self.catalog = CatalogPlace(f"sqlite:///{self.data}/catalog.db", warehouse=f"{self.data}/warehouse")
+
+    def archive(self, clock: Clock = SYSTEM_CLOCK) -> Any:
+        if self.kind == "iceberg":
+            return IcebergArchive(NAME, self.catalog, clock=clock)
+        return (ParquetArchive if self.kind == "parquet" else DeltaArchive)(self.data, clock=clock)
+
+    def work(self, name: str, clock: Clock = THEN) -> None:
+        place = self.archive(clock) if self.kind == "iceberg" else LocalFolder(self.data)
+        if name == "compact":
+            upkeep.compact(place, older_than_ms=HOUR_MS, clock=clock)
+        else:
+            upkeep.expire(place, keep_ms=KEEP_MS, clock=clock)
+
+    def fill(self) -> None:
+        """A commit for each file: two hours, three files each."""
+        self.data.mkdir(parents=True)
+        archive = self.archive()
+        format = archive.open(Format())
+        now_ms = SYSTEM_CLOCK.wall_ms()
+        for number in (*OLD, *LIVE):
+            stored_ms = now_ms - (20 * DAY_MS if number in OLD else 0)
+            stored_ms -= stored_ms % HOUR_MS
+            file = _file(archive, format, number, stored_ms)
+            archive.commit("g", {}, {Queue("t", "b", 0): (number + 1) * ROWS}, [file])
+        archive.close()
+        shutil.copytree(self.data, self.folder / "before")
+
+    def put_back(self) -> None:
+        shutil.rmtree(self.data)
+        shutil.copytree(self.folder / "before", self.data)
+
+    def bodies(self) -> Counter[bytes]:
+        if self.kind == "iceberg":
+            return iceberg_bodies(self.catalog)
+        if not any(self.data.rglob("*.parquet")):
+            return Counter()
+        return folder_bodies(self.data, self.kind)
+
+    def check_half(self, work: str) -> None:
+        """Killed anywhere: no row is there twice, and none is missing that is not old.
+
+        In a folder of files those that are joined are away for a moment, and come back with the next run.
+        """
+        seen = self.bodies()
+        assert max(seen.values(), default=1) == 1
+        if work == "expire" or self.kind != "parquet":
+            wanted = rows_of(LIVE if work == "expire" else (*OLD, *LIVE))
+            assert wanted.keys() <= seen.keys(), f"missing: {wanted.keys() - seen.keys()}"
+
+    def check_whole(self, work: str) -> None:
+        """The same again ends it, and nothing is left that nobody needs."""
+        self.work(work)
+        wanted = rows_of(LIVE if work == "expire" else (*OLD, *LIVE))
+        assert self.bodies() == wanted
+        archive = self.archive()
+        archive.open(Format())
+        archive.find_places([Queue("t", "b", 0)])
+        assert archive.places == {Queue("t", "b", 0): ROWS * len((*OLD, *LIVE))}
+        archive.close()
+        if self.kind == "iceberg":
+            # Of snapshots the last, and then what nothing leads to, when it was seen for a day.
+            for clock in (THEN, LATER):
+                upkeep.expire(self.archive(clock), keep_ms=1000 * DAY_MS, clock=clock)
+            self._check_table()
+        elif (self.kind, work) != ("delta", "compact"):  # whose old versions stay for a week
+            assert self.files(".parquet") == self.named()
+        assert self.bodies() == wanted
+        assert not self.files("_kerolox/staging", ".tmp")
+
+    def _check_table(self) -> None:
+        archive = self.archive()
+        table = archive.table
+        table.load()
+        reachable = {path.rsplit("/", 1)[-1] for path in table.reachable()}
+        there = self.files(".parquet", ".avro", ".metadata.json")
+        assert {path.rsplit("/", 1)[-1] for path in there} == reachable
+        assert not [path for path in self.files("") if f"{NOTES}/" in path]
+
+    def named(self) -> set[str]:
+        if self.kind == "parquet":
+            return set(ParquetArchive(self.data).files())
+        from deltalake import DeltaTable
+
+        return {str(uri).removeprefix(f"{self.data}/") for uri in DeltaTable(str(self.data)).file_uris()}
+
+    def files(self, *words: str) -> set[str]:
+        found = (path.relative_to(self.data).as_posix() for path in self.data.rglob("*") if path.is_file())
+        return {path for path in found if any(word in path for word in words)}
+
+
+def rows_of(files: Iterable[int]) -> Counter[bytes]:
+    return Counter(b"%d" % row for number in files for row in range(number * ROWS, (number + 1) * ROWS))
+
+
+def _file(archive: Any, format: Format, number: int, stored_ms: int) -> WrittenFile:
+    """A file of some rows, as a task writes it."""
+    task = WriteTask("t", (), None, archive.storage, archive.staging, archive.stem(), format)  # type: ignore[arg-type]
+    schema = format.schema()
+    columns = {name: pa.nulls(ROWS, schema.field(name).type) for name in schema.names}
+    offsets = range(number * ROWS, (number + 1) * ROWS)
+    columns["queue_offset"] = pa.array(offsets, schema.field("queue_offset").type)
+    columns["body"] = pa.array([b"%d" % offset for offset in offsets], schema.field("body").type)
+    times = pa.array([stored_ms * 1000] * ROWS, pa.int64())
+    columns["store_timestamp"] = times.cast(schema.field("store_timestamp").type)
+    if "topic" in columns:
+        columns["topic"] = pa.array(["t"] * ROWS, schema.field("topic").type)
+    file = HourFile(task, schema, FolderPlace(stored_ms // HOUR_MS), 1)
+    file.add(
+        Queue("t", "b", 0),
+        pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema),
+    )
+    return file.close()
+
+
+def watch(steps: Steps, kept: Kept) -> None:
+    """What changes files is a step, and so is what changes the catalog or a table's log."""
+    steps.of_files(kept.data)
+    if kept.kind == "iceberg":
+        from pyiceberg.catalog.sql import SqlCatalog
+        from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+
+        steps.of_calls(SqlCatalog, "commit_table", "_write_metadata", "_delete_old_metadata")
+        steps.of_calls(PyArrowFile, "create")
+        steps.of_calls(PyArrowFileIO, "delete")
+    elif kept.kind == "delta":
+        from deltalake import DeltaTable
+
+        steps.of_calls(DeltaTable, "create_write_transaction", "delete", "update_incremental", "vacuum")
+
+
+def different(steps: Sequence[str]) -> Iterator[int]:
+    """The numbers of steps; of many in a row that are the same the first, the second and the last."""
+    for number, step in enumerate(steps, 1):
+        if steps[number - 3 : number - 1] != [step, step] or step not in steps[number : number + 1]:
+            yield number
+
+
+def apart(work: Any) -> None:
+    """Do it in a process of its own: no thread of a library is forked with the next one."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+
+
+if __name__ == "__main__":  # python -m tests.pipeline.upkeep_killing FOLDER KIND WORK [WORDS]
+    kept, work, words = Kept(Path(sys.argv[1]), sys.argv[2]), sys.argv[3], sys.argv[4:]
+    apart(kept.fill)
+
+    def count() -> None:
+        steps = Steps()
+        watch(steps, kept)
+        kept.work(work)
+        (kept.folder / "steps.json").write_text(json.dumps(steps.done))
+
+    apart(count)
+    known: list[str] = json.loads((kept.folder / "steps.json").read_text())
+    chosen = [first_of(known, word) for word in words] or list(different(known))
+
+    def kill(number: int, steps: Steps) -> None:
+        watch(steps, kept)
+        kept.work(work)
+
+    for number in chosen:
+        kept.put_back()
+        killed_at([number], kill)
+        try:
+            apart(lambda: kept.check_half(work))
+            apart(lambda: kept.check_whole(work))
+        except AssertionError:
+            sys.exit(f"killed at step {number} of {len(known)}, {known[number - 1]}")
+    sys.stdout.write(f"{len(chosen)} of {len(known)} steps\n")
