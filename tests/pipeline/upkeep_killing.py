@@ -188,7 +188,10 @@ def watch(steps: Steps, kept: Kept) -> None:
         steps.of_calls(PyArrowFileIO, "delete")
     elif kept.kind == "delta":
         from deltalake import DeltaTable
+        from deltalake.table import TableOptimizer
 
+        # Of the joining itself, which the table does without Python, before it and behind it.
+        steps.of_calls(TableOptimizer, "compact")
         steps.of_calls(DeltaTable, "create_write_transaction", "delete", "update_incremental", "vacuum")
 
 
