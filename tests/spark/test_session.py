@@ -85,6 +85,21 @@ def test_property_files_keep_every_value() -> None:
     assert java._escaped(" lead") == "\\ lead"
 
 
+def test_the_collector_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM that is told of two does not start."""
+
+    def collectors(conf: dict[str, str]) -> list[str]:
+        command = java.java_command(java.Java("java", 17, frozenset()), Path("/spark"), conf)
+        return [word for word in command if word.endswith("GC")]
+
+    for name in java.JAVA_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert collectors({}) == [java.COLLECTOR]
+    assert collectors({"spark.driver.extraJavaOptions": "-Dx=y -XX:+UseG1GC"}) == ["-XX:+UseG1GC"]
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:+UseZGC -Dx=y")
+    assert collectors({}) == []
+
+
 def test_the_session(spark: SparkSession) -> None:
     assert spark.sql("SELECT sum(id), current_timezone() FROM range(10)").collect() == [(45, "UTC")]
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
