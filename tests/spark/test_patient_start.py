@@ -68,6 +68,7 @@ def writer(spark: SparkSession, format: str, broker: BrokerThread, topic: str, c
     return Counting(made.trigger(availableNow=True))
 
 
+@pytest.mark.long  # Spark waits 10 s for it
 def test_a_query_is_started_again_when_python_came_too_late(
     spark: SparkSession,
     late: None,
