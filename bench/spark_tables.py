@@ -257,7 +257,15 @@ def aims(found: dict[Data, Found], larges: list[Data]) -> Table:
             rows.append([
                 f"{STORE}, {size}, properties as string: the bridge's part of its CPU", "", ratio(share), ""
             ])  # fmt: skip
-    return Table("Aims", ["aim", "at least", "found", "met"], rows)
+    return Table(
+        "Aims",
+        ["aim", "at least", "found", "met"],
+        rows,
+        [
+            "Where the time of a missed aim goes, by profiles, and what the limit is: "
+            "[SPARK.md](SPARK.md#where-kafkas-connector-costs-less)."
+        ],
+    )
 
 
 def _met(yes: bool) -> str:
