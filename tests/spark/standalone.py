@@ -26,10 +26,10 @@ class Daemon:
     """A master or a worker."""
 
     def __init__(self, main_class: str, *words: str, sign: str, environment: dict[str, str]) -> None:
-        command = java_command(find_java(), HOME, {"spark.driver.memory": "256m"})
+        settings = {"spark.driver.memory": "256m", "spark.driver.extraJavaOptions": " ".join(QUICK)}
         self.process = subprocess.Popen(
-            [*command, *QUICK, main_class, *words], env=environment, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True,
+            [*java_command(find_java(), HOME, settings), main_class, *words],
+            env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.lines: list[str] = []
         self._sign = re.compile(sign)
